@@ -1,0 +1,58 @@
+# Everything runs in a private environment, .venv. `make demo` and `make test` need only Python 3.11+ and Java 17+.
+
+PYTHON ?= python3
+BIN := .venv/bin
+SECONDS ?= 60
+.DEFAULT_GOAL := help
+
+.PHONY: help setup demo test check format bench fuzz lock clean
+
+help:
+	@echo "make demo    set up and show what Omnigraph does"
+	@echo "make test    set up and run the tests"
+	@echo "make check   format, lint, types, imports, tests"
+	@echo "make bench   run the benchmarks"
+	@echo "make fuzz    fuzz the languages for SECONDS=$(SECONDS)"
+	@echo "make setup   build .venv only;  make format  rewrite files;  make lock  renew the lock file"
+
+# The environment is rebuilt whenever what it is built from changes.
+setup: .venv/.done
+.venv/.done: requirements.lock pyproject.toml scripts/preflight.py
+	@$(PYTHON) scripts/preflight.py
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
+	@touch $@
+
+demo: setup
+	@$(BIN)/python examples/demo.py
+
+test: setup
+	$(BIN)/python -m pytest -n 2
+
+check: setup
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(BIN)/python -m pytest -n 2
+
+format: setup
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: setup
+	$(BIN)/python benchmarks/lang.py
+
+# The fuzzer comes as a binary for Linux on common Python versions only, so it is not part of the environment.
+fuzz: setup
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check atheris==3.0.0
+	$(BIN)/python tests/fuzz/fuzz_lang.py -max_total_time=$(SECONDS)
+
+lock: setup
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check uv==0.13.7
+	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --no-annotate \
+		--extra dev pyproject.toml -o requirements.lock
+
+clean:
+	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -1,0 +1,55 @@
+"""The `omnigraph` command. Each command family is a file; none holds logic of its own."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from omnigraph.cli import fmt, lint, output, schema
+from omnigraph.errors import OmnigraphError
+from omnigraph.version import INTERNAL_SCHEMA_VERSION, __version__
+
+app = typer.Typer(
+    name="omnigraph",
+    help="A typed property graph on open columnar storage, versioned like git.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+app.command("lint")(lint.lint)
+app.command("fmt")(fmt.fmt)
+app.add_typer(schema.app, name="schema")
+
+
+def _print_version(wanted: bool) -> None:  # noqa: FBT001 - the shape typer wants of a callback
+    if wanted:
+        output.data(f"omnigraph {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def omnigraph(
+    *,
+    _version: Annotated[
+        bool,
+        typer.Option("--version", "-v", help="Print the version and exit.", callback=_print_version, is_eager=True),
+    ] = False,
+) -> None:
+    """A typed property graph on open columnar storage, versioned like git."""
+
+
+@app.command()
+def version() -> None:
+    """Print the version of omnigraph and of its storage format."""
+    output.data(f"omnigraph {__version__}")
+    output.data(f"internal-schema {INTERNAL_SCHEMA_VERSION}")
+
+
+def main() -> None:
+    """Run the command line: 0 on success, 1 on failure, 2 for wrong arguments."""
+    try:
+        app()
+    except OmnigraphError as error:
+        output.error(error)
+        raise SystemExit(1) from None

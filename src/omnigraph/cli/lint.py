@@ -1,0 +1,49 @@
+"""`omnigraph lint`: check a file of queries against a schema."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from omnigraph.cli import output
+
+if TYPE_CHECKING:
+    from omnigraph.lang import LintReport
+
+
+def lint(
+    *,
+    query: Annotated[str, typer.Option(help="The .gq file to check.", metavar="FILE")],
+    schema: Annotated[str, typer.Option(help="The .pg schema to check it against.", metavar="FILE")],
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
+) -> None:
+    """Check every query of a file: syntax, types, and what is legal but likely wrong.
+
+    Exits with 1 if a query has an error; warnings do not count.
+    """
+    from omnigraph.lang import Source, compile_schema, lint_queries  # noqa: PLC0415 - `--help` must stay quick
+
+    catalog = compile_schema(Source.read(schema))
+    report = lint_queries(Source.read(query), catalog, {"kind": "file", "path": schema})
+    if as_json:
+        output.document(report.to_dict())
+    else:
+        _print(report)
+    if not report.ok:
+        raise typer.Exit(1)
+
+
+def _print(report: LintReport) -> None:
+    for result in report.results:
+        if result.error:
+            output.data(f"ERROR query `{result.name}`: {result.error}", "red")
+        else:
+            output.data(f"OK    query `{result.name}` ({result.kind})", "green")
+        for warning in result.warnings:
+            output.data(f"WARN  query `{result.name}`: {warning}", "yellow")
+    for finding in report.findings:
+        label, style = {"error": ("ERROR", "red"), "warning": ("WARN ", "yellow")}[finding.severity]
+        output.data(f"{label} {finding.diagnostic or f'{finding.code}: {finding.message}'}", style)
+    counts = f"{report.errors} error(s), {report.warnings} warning(s), {report.infos} info item(s)"
+    output.data(f"INFO  Lint complete: {len(report.results)} queries processed ({counts})")

@@ -1,0 +1,45 @@
+"""What commands print: data on stdout, everything else on stderr."""
+
+from __future__ import annotations
+
+import json
+import sys
+from functools import cache
+from typing import Any
+
+from rich.console import Console
+from rich.text import Text
+
+from omnigraph.errors import OmnigraphError
+
+
+@cache
+def _console(name: str) -> Console:
+    # Not wrapped and not highlighted: what is printed is what was meant. Rich itself honours NO_COLOR.
+    return Console(file=getattr(sys, name), highlight=False, soft_wrap=True, markup=False, emoji=False)
+
+
+def data(text: str, style: str = "") -> None:
+    """Print a line of data."""
+    _console("stdout").print(Text(text, style=style), soft_wrap=True)
+
+
+def document(value: dict[str, Any]) -> None:
+    """Print one JSON document."""
+    sys.stdout.write(json.dumps(value, indent=2, ensure_ascii=False) + "\n")
+
+
+def raw(text: str) -> None:
+    """Print text byte for byte."""
+    sys.stdout.write(text)
+
+
+def note(text: str, style: str = "") -> None:
+    """Tell the person something that is not data."""
+    _console("stderr").print(Text(text, style=style), soft_wrap=True)
+
+
+def error(problem: OmnigraphError) -> None:
+    """Tell what went wrong and what to do next."""
+    console = _console("stderr")
+    console.print(Text("Error: ", style="bold red"), Text(str(problem)), sep="", soft_wrap=True)

@@ -1,0 +1,28 @@
+"""The two languages: `.pg` declares a graph's types, `.gq` reads and changes it. Nothing here does I/O on a graph."""
+
+from omnigraph.lang.catalog import Catalog
+from omnigraph.lang.compiler import CompiledQuery, compile_query, parse_queries
+from omnigraph.lang.evolution import DropMode, SchemaPlan, plan_schema
+from omnigraph.lang.formatter import format_queries, format_schema
+from omnigraph.lang.lint import LintReport, lint_queries
+from omnigraph.lang.params import IntegerMode, decode_parameters
+from omnigraph.lang.schema_check import compile_schema
+from omnigraph.lang.source import Source
+
+__all__ = [
+    "Catalog",
+    "CompiledQuery",
+    "DropMode",
+    "IntegerMode",
+    "LintReport",
+    "SchemaPlan",
+    "Source",
+    "compile_query",
+    "compile_schema",
+    "decode_parameters",
+    "format_queries",
+    "format_schema",
+    "lint_queries",
+    "parse_queries",
+    "plan_schema",
+]

@@ -1,0 +1,158 @@
+"""The compiled schema: every type, property and constraint of a graph, checked and in canonical order.
+
+Types, properties and constraint columns are sorted by name, so two schemas that mean the same are equal.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from typing import TypeVar
+
+from omnigraph.lang.types import Type
+
+Columns = tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Embed:
+    """Where the text of an embedded vector comes from, and which model made it."""
+
+    source: str
+    model: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Metadata:
+    """What annotations say about a type or property without changing its data.
+
+    `opaque` holds annotations unknown to us, each as canonical text; `rename_from` matters to migrations only.
+    """
+
+    description: str | None = None
+    instruction: str | None = None
+    rename_from: str | None = None
+    opaque: tuple[str, ...] = ()
+
+
+NO_METADATA = Metadata()
+
+
+@dataclass(frozen=True, slots=True)
+class Property:
+    """A property; `interfaces` names those that contributed it, none when the type declares it itself."""
+
+    name: str
+    type: Type
+    embed: Embed | None = None
+    metadata: Metadata = NO_METADATA
+    interfaces: Columns = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """Inclusive bounds of a numeric property; an open end is None."""
+
+    property: str
+    lower: float | None
+    upper: float | None
+
+    def __str__(self) -> str:
+        lower = "" if self.lower is None else self.lower
+        upper = "" if self.upper is None else self.upper
+        return f"@range({self.property}, {lower}..{upper})"
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """A pattern that must be found somewhere in a String property."""
+
+    property: str
+    pattern: str
+
+    def __str__(self) -> str:
+        return f"@check({self.property}, {json.dumps(self.pattern, ensure_ascii=False)})"
+
+
+@dataclass(frozen=True, slots=True)
+class Cardinality:
+    """How many edges of a type one source node may have."""
+
+    lower: int = 0
+    upper: int | None = None
+
+    def __str__(self) -> str:
+        return f"@card({self.lower}..{'' if self.upper is None else self.upper})"
+
+
+@dataclass(frozen=True, slots=True)
+class InterfaceType:
+    name: str
+    properties: Mapping[str, Property]
+
+
+@dataclass(frozen=True, slots=True)
+class NodeType:
+    name: str
+    properties: Mapping[str, Property]
+    key: Columns = ()
+    unique: tuple[Columns, ...] = ()
+    indexes: tuple[Columns, ...] = ()
+    ranges: tuple[Range, ...] = ()
+    checks: tuple[Check, ...] = ()
+    implements: Columns = ()
+    metadata: Metadata = NO_METADATA
+
+
+@dataclass(frozen=True, slots=True)
+class EdgeType:
+    name: str
+    source: str
+    target: str
+    properties: Mapping[str, Property]
+    cardinality: Cardinality = Cardinality()
+    unique: tuple[Columns, ...] = ()
+    indexes: tuple[Columns, ...] = ()
+    metadata: Metadata = NO_METADATA
+
+    @property
+    def is_reflexive(self) -> bool:
+        """Tell whether both ends are of one type, so that the edge can be followed again and again."""
+        return self.source == self.target
+
+
+@dataclass(frozen=True)
+class Catalog:
+    """All types of a graph, by name."""
+
+    interfaces: Mapping[str, InterfaceType]
+    nodes: Mapping[str, NodeType]
+    edges: Mapping[str, EdgeType]
+
+    @cached_property
+    def _edges_by_word(self) -> Mapping[str, EdgeType]:
+        return {name.lower(): edge for name, edge in self.edges.items()}
+
+    def edge_by_word(self, word: str) -> EdgeType | None:
+        """Find the edge type that a traversal or a load record names; the case of letters does not matter."""
+        return self.edges.get(word) or self._edges_by_word.get(word.lower())
+
+    def incident_edges(self, node_type: str) -> list[EdgeType]:
+        return [edge for edge in self.edges.values() if node_type in (edge.source, edge.target)]
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """Identify the catalog: equal exactly for equal catalogs."""
+        canonical = json.dumps(asdict(self), sort_keys=True, separators=(",", ":"))
+        return hashlib.sha256(canonical.encode()).hexdigest()
+
+
+_V = TypeVar("_V")
+
+
+def by_name(items: Mapping[str, _V]) -> dict[str, _V]:
+    """Put a mapping in canonical order."""
+    return dict(sorted(items.items()))

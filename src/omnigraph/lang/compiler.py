@@ -1,0 +1,131 @@
+"""From `.gq` text and a catalog to plans; what was compiled once is not parsed again."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from omnigraph.errors import QueryError, QueryNotFoundError
+from omnigraph.lang import ir
+from omnigraph.lang.catalog import Catalog
+from omnigraph.lang.expressions import Scope
+from omnigraph.lang.mutation_check import check_mutation
+from omnigraph.lang.query_parser import parse_query_file
+from omnigraph.lang.query_tree import Query, QueryFile, ReadBody
+from omnigraph.lang.read_check import check_read
+from omnigraph.lang.source import Rejection, Source, did_you_mean
+from omnigraph.lang.types import Type
+
+RESERVED_PARAMETER = "__nanograph_now"
+_CACHE_CHARACTERS = 4 * 1024 * 1024
+
+_V = TypeVar("_V")
+
+
+@dataclass(frozen=True, slots=True)
+class CompiledQuery:
+    """A query that type-checks against a catalog."""
+
+    name: str
+    parameters: dict[str, Type]
+    description: str | None
+    instruction: str | None
+    plan: ir.Plan
+
+    @property
+    def is_mutation(self) -> bool:
+        return isinstance(self.plan, ir.MutationPlan)
+
+
+def parse_queries(source: Source) -> QueryFile:
+    """Parse a file of queries, or raise QueryError with every syntax error in it."""
+    return _parsed.get((source.text, source.file), len(source.text), lambda: _parse(source))
+
+
+def compile_query(source: Source, catalog: Catalog, name: str | None = None) -> CompiledQuery:
+    """Compile one query of a source: the one called `name`, or the only one."""
+    key = (source.text, source.file, catalog.fingerprint, name)
+
+    def compile_it() -> CompiledQuery:
+        query = select_query(parse_queries(source), name)
+        try:
+            return check_query(query, catalog)
+        except Rejection as problem:
+            raise QueryError([source.diagnostic(problem)]) from None
+
+    return _compiled.get(key, len(source.text), compile_it)
+
+
+def check_query(query: Query, catalog: Catalog) -> CompiledQuery:
+    """Type-check and lower one query; raises Rejection."""
+    scope = Scope(catalog, _parameters(query))
+    if isinstance(query.body, ReadBody):
+        plan: ir.Plan = check_read(query.body, scope)
+    else:
+        plan = check_mutation(query, query.body, scope)
+    return CompiledQuery(str(query.name), dict(scope.parameters), query.description, query.instruction, plan)
+
+
+def select_query(file: QueryFile, name: str | None) -> Query:
+    """Find the query called `name` (the first, if several are), or the only query of the file."""
+    names = [str(query.name) for query in file.queries]
+    if name is None:
+        if len(names) == 1:
+            return file.queries[0]
+        problem = "multiple queries; pass the name of one" if names else "the source holds no query"
+        raise QueryNotFoundError(problem, available=names, hint=f"it holds: {', '.join(names)}" if names else None)
+    for query in file.queries:
+        if query.name == name:
+            return query
+    raise QueryNotFoundError(f"query '{name}' not found", available=names, hint=did_you_mean(name, names))
+
+
+def _parse(source: Source) -> QueryFile:
+    file, problems = parse_query_file(source)
+    if problems:
+        raise QueryError([source.diagnostic(problem) for problem in problems])
+    return file
+
+
+def _parameters(query: Query) -> dict[str, Type]:
+    parameters: dict[str, Type] = {}
+    for parameter in query.parameters:
+        name = parameter.name
+        if name == RESERVED_PARAMETER:
+            raise Rejection("T0", f"parameter name `${name}` is reserved", name.span, hint="choose another name")
+        if name in parameters:
+            raise Rejection("T0", f"parameter `${name}` is declared twice", name.span, hint="keep one")
+        parameters[str(name)] = parameter.type
+    return parameters
+
+
+class _Cache(Generic[_V]):
+    """Keeps the results used last, as many as fit a budget of source characters. Safe between threads."""
+
+    def __init__(self, budget: int) -> None:
+        self._budget = budget
+        self._used = 0
+        self._entries: OrderedDict[Hashable, tuple[int, _V]] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def get(self, key: Hashable, size: int, make: Callable[[], _V]) -> _V:
+        with self._lock:
+            if key in self._entries:
+                self._entries.move_to_end(key)
+                return self._entries[key][1]
+        made = make()
+        with self._lock:
+            if key not in self._entries and size <= self._budget:
+                self._entries[key] = (size, made)
+                self._used += size
+            while self._used > self._budget:
+                _, (freed, _) = self._entries.popitem(last=False)
+                self._used -= freed
+        return made
+
+
+_parsed: _Cache[QueryFile] = _Cache(_CACHE_CHARACTERS)
+_compiled: _Cache[CompiledQuery] = _Cache(_CACHE_CHARACTERS)

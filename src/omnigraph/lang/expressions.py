@@ -1,0 +1,416 @@
+"""Typing of expressions: from what is written to typed operands, or the T-code that says why not."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from itertools import count
+
+from omnigraph.errors import LiteralError
+from omnigraph.lang import ir, types
+from omnigraph.lang.catalog import Catalog, Property
+from omnigraph.lang.query_tree import (
+    Aggregate,
+    Alias,
+    Bm25,
+    Expression,
+    ListLiteral,
+    Literal,
+    Nearest,
+    Now,
+    PropertyAccess,
+    Rank,
+    Rrf,
+    TextCall,
+    Variable,
+)
+from omnigraph.lang.source import Name, Rejection, Span, did_you_mean
+from omnigraph.lang.types import FLOATS, INTEGER_BOUNDS, Scalar, Type
+from omnigraph.lang.values import parse_date, parse_datetime
+
+ANONYMOUS = "_"
+_F32_MAX = 3.4028235677973366e38  # the largest double that rounds to a finite F32, exclusive
+_DEFAULT_RRF_K = 60
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """A variable in scope: its name in the plan, what it is bound to, and that type's properties."""
+
+    name: str
+    kind: str
+    type_name: str
+    properties: Mapping[str, Property]
+
+
+@dataclass(slots=True)
+class Scope:
+    """What names mean at one point of a query."""
+
+    catalog: Catalog
+    parameters: Mapping[str, Type]
+    variables: dict[str, Bound] = field(default_factory=dict)
+    suffix: str = ""
+    _serial: count[int] = field(default_factory=lambda: count(1))
+
+    def inner(self) -> Scope:
+        """Open the scope of a `not` block: it sees what is bound here, and what it binds is its own."""
+        return Scope(self.catalog, self.parameters, dict(self.variables), f"~{next(self._serial)}", self._serial)
+
+    def bind_node(self, variable: Name, type_name: str) -> Bound:
+        if variable == ANONYMOUS:
+            return Bound(f"_~{next(self._serial)}", "node", type_name, self.catalog.nodes[type_name].properties)
+        return self._bind(
+            variable, Bound(variable + self.suffix, "node", type_name, self.catalog.nodes[type_name].properties)
+        )
+
+    def bind_edge(self, variable: Name, type_name: str) -> Bound:
+        return self._bind(
+            variable, Bound(variable + self.suffix, "edge", type_name, self.catalog.edges[type_name].properties)
+        )
+
+    def _bind(self, variable: Name, bound: Bound) -> Bound:
+        self.variables[str(variable)] = bound
+        return bound
+
+
+# Values --------------------------------------------------------------------------------------------
+
+
+def constant(literal: Literal | ListLiteral) -> ir.Constant:
+    """Read a literal; dates are parsed here."""
+    if isinstance(literal, ListLiteral):
+        return _list_constant(literal)
+    if literal.type in (types.DATE, types.DATETIME):
+        parse = parse_date if literal.type is types.DATE else parse_datetime
+        try:
+            return ir.Constant(parse(str(literal.value)), literal.type)
+        except LiteralError as error:
+            raise Rejection("T3", error.message, literal.span, hint=error.hint) from None
+    return ir.Constant(literal.value, literal.type)
+
+
+def _list_constant(literal: ListLiteral) -> ir.Constant:
+    items = []
+    for written in literal.items:
+        if isinstance(written, ListLiteral):
+            raise Rejection("T0", "a list cannot hold lists", written.span)
+        items.append(constant(written))
+    if not items:
+        return ir.Constant((), Type(Scalar.STRING, is_list=True))
+    first = items[0].type
+    for item, written in zip(items, literal.items, strict=True):
+        if not first.accepts(item.type):
+            raise Rejection("T0", f"a list cannot mix {first} and {item.type}", written.span)
+    mixed = first.is_numeric and any(item.type.scalar in FLOATS for item in items)
+    scalar = Scalar.F64 if mixed else first.scalar
+    return ir.Constant(tuple(item.value for item in items), Type(scalar, is_list=True))
+
+
+def property_ref(access: PropertyAccess, scope: Scope) -> ir.PropertyRef:
+    """Resolve `$variable.property` on a node or a bound edge."""
+    bound = scope.variables.get(access.variable)
+    if bound is None:
+        raise Rejection("T6", *_unbound(access.variable, scope))
+    found = bound.properties.get(access.name)
+    if found is None:
+        message = f"{bound.kind} type `{bound.type_name}` has no property `{access.name}`"
+        hint = did_you_mean(access.name, bound.properties)
+        if access.name == "id":
+            hint = f"return `${access.variable}` itself for its id"
+        raise Rejection("T6", message, access.name.span, hint=hint)
+    return ir.PropertyRef(bound.name, found.name, found.type)
+
+
+def _unbound(variable: Name, scope: Scope) -> tuple[str, Span]:
+    if variable == ANONYMOUS:
+        return "`$_` matches anything and is never bound; give it a name to use it", variable.span
+    if variable in scope.parameters:
+        return f"`${variable}` is a parameter and has no properties", variable.span
+    close = did_you_mean(variable, scope.variables)
+    return f"variable `${variable}` is not bound here{'; ' + close if close else ''}", variable.span
+
+
+def variable_ref(variable: Variable, scope: Scope) -> ir.ParameterRef | ir.EntityRef:
+    """Resolve a bare `$name`: a parameter, which shadows, or a node. A bound edge has no value of its own."""
+    name = variable.name
+    if name in scope.parameters:
+        return ir.ParameterRef(str(name), scope.parameters[name])
+    bound = scope.variables.get(name)
+    if bound is None:
+        hint = did_you_mean(name, [*scope.parameters, *scope.variables])
+        message = "`$_` has no value" if name == ANONYMOUS else f"unknown variable `${name}`"
+        raise Rejection("T0", message, name.span, hint=hint)
+    if bound.kind == "edge":
+        message = f"`${name}` is an edge and cannot be used on its own"
+        raise Rejection("T23", message, name.span, hint=f"use one of its properties, `${name}.property`")
+    return ir.EntityRef(bound.name, bound.type_name)
+
+
+def value(expression: Expression, scope: Scope) -> ir.Value:
+    """Read a constant, a parameter or `now()`: what needs no row."""
+    if isinstance(expression, Literal | ListLiteral):
+        return constant(expression)
+    if isinstance(expression, Now):
+        return ir.RequestTime(types.DATETIME)
+    if isinstance(expression, Variable) and expression.name in scope.parameters:
+        return ir.ParameterRef(str(expression.name), scope.parameters[expression.name])
+    raise Rejection("T0", "only a literal, a parameter or now() may stand here", expression.span)
+
+
+# Comparisons ---------------------------------------------------------------------------------------
+
+
+def operand(expression: Expression, scope: Scope) -> ir.Operand:
+    """Type one side of a filter: a scalar, never a node, a rank or an aggregate."""
+    match expression:
+        case PropertyAccess():
+            return property_ref(expression, scope)
+        case Variable():
+            found = variable_ref(expression, scope)
+            if isinstance(found, ir.EntityRef):
+                message = f"a filter needs scalar operands; `${expression.name}` is a node"
+                raise Rejection("T7", message, expression.span, hint="compare one of its properties")
+            return found
+        case Literal() | ListLiteral() | Now():
+            return value(expression, scope)
+        case Alias():
+            hint = "there is no null literal; null never matches a filter" if expression.name == "null" else None
+            message = f"a filter needs scalar operands; `{expression.name}` is a bare name"
+            raise Rejection("T7", message, expression.span, hint=hint)
+        case TextCall():
+            message = f"{expression.function} can only be compared as `= true`"
+            hint = "write it alone as a clause, or inside `not { }` to negate it"
+            raise Rejection("T7", message, expression.span, hint=hint)
+        case Aggregate():
+            message = f"a filter needs scalar operands; {expression.function}(...) is an aggregate"
+            raise Rejection("T7", message, expression.span)
+        case _:
+            message = "a filter needs scalar operands; a ranking belongs into `order`"
+            raise Rejection("T7", message, expression.span)
+
+
+def comparison(left: ir.Operand, operator: Name, right: ir.Operand) -> ir.Comparison:
+    """Type `left operator right`."""
+    op = ir.Operator(operator)
+    fits = {ir.Operator.CONTAINS: _contains_fits, ir.Operator.STARTS_WITH: _starts_fits}.get(op, compares)
+    problem = fits(left.type, right.type)
+    if problem:
+        raise Rejection("T7", problem, operator.span)
+    return ir.Comparison(left, op, right)
+
+
+def _contains_fits(left: Type, right: Type) -> str | None:
+    if left.is_list:
+        return None if left.element.accepts(right) else f"{left} cannot contain {right}"
+    if not left.is_string:
+        return f"`contains` needs a list or a String on its left, not {left}"
+    return None if right.is_string else f"a String contains Strings, not {right}"
+
+
+def _starts_fits(left: Type, right: Type) -> str | None:
+    if left.is_string and right.is_string:
+        return None
+    return f"`starts_with` compares Strings, not {left} with {right}"
+
+
+def compares(left: Type, right: Type) -> str | None:
+    """Say why values of the two types cannot be compared; None if they can."""
+    for side in (left, right):
+        if not side.is_comparable:
+            kind = "list" if side.is_list else side.scalar
+            return f"{kind} comparison is not supported ({side})"
+    return None if left.accepts(right) else f"cannot compare {left} with {right}"
+
+
+def entry(property_: Property, written: Name, expression: Expression, variable: str, scope: Scope) -> ir.Comparison:
+    """Type `property: value` in a binding: equality, or membership when the property is a list."""
+    type_ = property_.type
+    left = ir.PropertyRef(variable, property_.name, type_)
+    if isinstance(expression, Variable) and expression.name not in scope.parameters:
+        hint = did_you_mean(expression.name, scope.parameters) or "declare it as a parameter, or compare in a filter"
+        raise Rejection("T0", f"`${expression.name}` is not a parameter", expression.span, hint=hint)
+    right = value(expression, scope)
+    code = "T3" if isinstance(right, ir.Constant) else "T7"
+    target = type_.element if type_.is_list else type_
+    if type_.is_blob or type_.is_vector:
+        message = f"a {type_.scalar} property cannot be matched"
+        raise Rejection("T3" if type_.is_blob else code, message, written.span)
+    if right.type.is_list:
+        message = "list equality is not supported" if type_.is_list else f"{right.type} does not fit {type_}"
+        raise Rejection(
+            code, message, expression.span, hint="give one element to test membership" if type_.is_list else None
+        )
+    if not target.accepts(right.type):
+        raise Rejection(code, f"{right.type} does not fit `{written}: {type_}`", expression.span)
+    if isinstance(right, ir.Constant):
+        _enum_member(type_, right.value, expression.span)
+    operator = ir.Operator.CONTAINS if type_.is_list else ir.Operator.EQ
+    return ir.Comparison(left, operator, right)
+
+
+def _enum_member(type_: Type, word: ir.PlainValue, span: Span) -> None:
+    if type_.enum and word not in type_.enum:
+        message = f"invalid enum value '{word}' (expected: {', '.join(type_.enum)})"
+        raise Rejection("T3", message, span, hint=did_you_mean(str(word), type_.enum))
+
+
+# Assignments ---------------------------------------------------------------------------------------
+
+
+def declared_value(expression: Expression, scope: Scope) -> ir.Value:
+    """Read a value of a mutation, where every variable is a parameter."""
+    if isinstance(expression, Variable) and expression.name not in scope.parameters:
+        hint = did_you_mean(expression.name, scope.parameters) or "declare it between the query's parentheses"
+        raise Rejection("T14", f"undeclared variable `${expression.name}`", expression.span, hint=hint)
+    return value(expression, scope)
+
+
+def assigned(type_: Type, written: Name, expression: Expression, scope: Scope) -> ir.Value:
+    """Type `property: value` in a mutation; a constant comes back converted to the property's type."""
+    given = declared_value(expression, scope)
+    if isinstance(given, ir.Constant):
+        assert isinstance(expression, Literal | ListLiteral)
+        return ir.Constant(_converted(type_, given, written, expression.span), type_)
+    fits = type_.accepts(given.type) or (type_.is_blob and given.type.is_string)
+    if not fits or (type_.is_integer and given.type.scalar in FLOATS):
+        raise Rejection("T7", f"{given.type} does not fit `{written}: {type_}`", expression.span)
+    return given
+
+
+def _converted(type_: Type, given: ir.Constant, written: Name, span: Span) -> ir.PlainValue:
+    if type_.is_blob:
+        hint = "pass it through a Blob or String parameter"
+        raise Rejection("T3", f"a literal cannot be assigned to Blob property `{written}`", span, hint=hint)
+    if type_.is_vector or type_.is_list:
+        if not isinstance(given.value, tuple):
+            raise Rejection("T3", f"{given.type} does not fit `{written}: {type_}`", span)
+        if type_.is_vector and len(given.value) != type_.dimension:
+            message = f"`{written}: {type_}` takes {type_.dimension} numbers, not {len(given.value)}"
+            raise Rejection("T3", message, span)
+        element = Type(Scalar.F32) if type_.is_vector else type_.element
+        return tuple(_scalar(element, ir.Constant(item, given.type.element), written, span) for item in given.value)
+    return _scalar(type_, given, written, span)
+
+
+def _scalar(type_: Type, given: ir.Constant, written: Name, span: Span) -> ir.PlainValue:
+    item = given.value
+    if given.type.is_list or not type_.accepts(given.type):
+        raise Rejection("T3", f"{given.type} does not fit `{written}: {type_}`", span)
+    if type_.scalar in INTEGER_BOUNDS:
+        if not isinstance(item, int):
+            raise Rejection(
+                "T3", f"cannot convert {item} to {type_.scalar} for `{written}`", span, hint="drop the fraction"
+            )
+        low, high = INTEGER_BOUNDS[type_.scalar]
+        if not low <= item <= high:
+            raise Rejection("T3", f"{item} exceeds the {type_.scalar} range of `{written}`", span)
+    elif type_.scalar in FLOATS:
+        assert isinstance(item, int | float)
+        if type_.scalar is Scalar.F32 and not abs(item) < _F32_MAX:
+            raise Rejection("T3", f"{item} exceeds the F32 range of `{written}`", span)
+        return float(item)
+    else:
+        _enum_member(type_, item, span)
+    return item
+
+
+# Search --------------------------------------------------------------------------------------------
+
+
+def text_match(call: TextCall, scope: Scope) -> ir.TextMatch:
+    code = "T20" if call.function == "match_text" else "T19"
+    text, query = _text_arguments(call.function, call.text, call.query, scope, code)
+    edits = None
+    if call.edits is not None:
+        edits = _query_value(call.edits, scope, code, "max_edits must be an integer literal or parameter")
+        if not edits.type.is_integer:
+            raise Rejection(code, f"max_edits must be an integer, not {edits.type}", call.edits.span)
+    return ir.TextMatch(str(call.function), text, query, edits)
+
+
+def _text_arguments(
+    function: str, text: Expression, query: Expression, scope: Scope, code: str
+) -> tuple[ir.PropertyRef, ir.Value]:
+    if not isinstance(text, PropertyAccess):
+        raise Rejection(code, f"the first argument of {function} must be a String property of a node", text.span)
+    _not_an_edge(text, function, scope)
+    column = property_ref(text, scope)
+    if not column.type.is_string:
+        raise Rejection(code, f"{function} searches String properties; `{text.name}` is {column.type}", text.span)
+    phrase = _query_value(
+        query, scope, code, f"the second argument of {function} must be a String literal or parameter"
+    )
+    if not phrase.type.is_string:
+        raise Rejection(code, f"{function} searches for a String, not {phrase.type}", query.span)
+    return column, phrase
+
+
+def _query_value(expression: Expression, scope: Scope, code: str, message: str) -> ir.Constant | ir.ParameterRef:
+    if isinstance(expression, Variable):
+        variable_ref(expression, scope)  # an unknown variable is reported as such
+    if isinstance(expression, Literal | ListLiteral | Variable) and not (
+        isinstance(expression, Variable) and expression.name not in scope.parameters
+    ):
+        found = value(expression, scope)
+        assert not isinstance(found, ir.RequestTime)
+        return found
+    raise Rejection(code, message, expression.span)
+
+
+def _not_an_edge(access: PropertyAccess, function: str, scope: Scope) -> None:
+    bound = scope.variables.get(access.variable)
+    if bound and bound.kind == "edge":
+        raise Rejection("T23", f"{function} cannot search the edge `${access.variable}`", access.span)
+
+
+def ranking(rank: Rank, scope: Scope) -> ir.Ranking:
+    """Type a ranking expression."""
+    if isinstance(rank, Rrf):
+        return _fused(rank, scope)
+    return _nearest(rank, scope) if isinstance(rank, Nearest) else _bm25(rank, scope)
+
+
+def _bm25(rank: Bm25, scope: Scope) -> ir.Bm25Rank:
+    return ir.Bm25Rank(*_text_arguments("bm25", rank.text, rank.query, scope, "T20"))
+
+
+def _nearest(rank: Nearest, scope: Scope) -> ir.NearestRank:
+    _not_an_edge(rank.vector, "nearest", scope)
+    try:
+        vector = property_ref(rank.vector, scope)
+    except Rejection as problem:
+        raise Rejection("T15", f"nearest: {problem.message}", problem.span, hint=problem.hint) from None
+    if not vector.type.is_vector:
+        message = f"nearest needs a Vector property; `{rank.vector.name}` is {vector.type}"
+        raise Rejection("T15", message, rank.vector.span)
+    query = _query_value(rank.query, scope, "T15", "nearest needs a vector or a String to compare with")
+    return ir.NearestRank(vector, _vector_query(query, vector.type, rank.query.span))
+
+
+def _vector_query(query: ir.Constant | ir.ParameterRef, vector: Type, span: Span) -> ir.Value:
+    """A String is embedded later; a vector must have the property's dimension; so must a list of numbers."""
+    if query.type.is_string or query.type.same_shape(Type(Scalar.VECTOR, dimension=vector.dimension)):
+        return query
+    numbers = query.value if isinstance(query, ir.Constant) and query.type.is_list else None
+    if isinstance(numbers, tuple) and all(isinstance(item, int | float) for item in numbers):
+        if len(numbers) == vector.dimension and query.type.element.is_numeric:
+            floats = tuple(float(item) for item in numbers if isinstance(item, int | float))
+            return ir.Constant(floats, Type(Scalar.VECTOR, dimension=vector.dimension))
+        raise Rejection("T15", f"nearest: {vector} against a list of {len(numbers)} values", span)
+    raise Rejection("T15", f"nearest: {vector} needs a {vector} or a String to compare with, not {query.type}", span)
+
+
+def _fused(rank: Rrf, scope: Scope) -> ir.FusedRank:
+    first, second = ranking(rank.first, scope), ranking(rank.second, scope)
+    assert not isinstance(first, ir.FusedRank) and not isinstance(second, ir.FusedRank)  # noqa: PT018
+    if first.variable != second.variable:
+        raise Rejection("T21", "both rankings of rrf must rank the same variable", rank.span)
+    if rank.k is None:
+        return ir.FusedRank(first, second, ir.Constant(_DEFAULT_RRF_K, types.I64))
+    k = _query_value(rank.k, scope, "T21", "the k of rrf must be an integer literal or parameter")
+    if not k.type.is_integer:
+        raise Rejection("T21", f"the k of rrf must be an integer, not {k.type}", rank.k.span)
+    if isinstance(k, ir.Constant) and k.value == 0:
+        raise Rejection("T21", "the k of rrf must be positive", rank.k.span)
+    return ir.FusedRank(first, second, k)

@@ -1,0 +1,61 @@
+"""How entities get their ids: from the key as stored, or a fresh ULID."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+import math
+from collections.abc import Mapping
+
+from omnigraph.errors import IdentityError
+from omnigraph.lang.catalog import NodeType
+from omnigraph.lang.ir import PlainValue
+from omnigraph.lang.types import FLOATS, INTEGER_BOUNDS, Scalar
+
+_EPOCH = dt.date(1970, 1, 1)
+_EPOCH_TIME = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
+_MILLISECOND = dt.timedelta(milliseconds=1)
+
+
+def new_id() -> str:
+    """Make an id for an edge or a node without a key."""
+    from ulid import ULID  # noqa: PLC0415 - loads slowly, and parsing needs none of it
+
+    return str(ULID())
+
+
+def node_id(node: NodeType, values: Mapping[str, PlainValue]) -> str:
+    """Derive the id of a keyed node: the text of its key, or a JSON array of texts for a key of several properties."""
+    assert node.key, f"{node.name} has no key"
+    texts = [canonical_text(node.properties[name].type.scalar, values.get(name)) for name in node.key]
+    return texts[0] if len(texts) == 1 else json.dumps(texts, separators=(",", ":"), ensure_ascii=False)
+
+
+def canonical_text(scalar: Scalar, value: PlainValue) -> str:
+    """Spell a key value, one text for each value the column can store."""
+    if scalar is Scalar.STRING and isinstance(value, str):
+        return value
+    if scalar is Scalar.BOOL and isinstance(value, bool):
+        return "true" if value else "false"
+    if scalar in INTEGER_BOUNDS and isinstance(value, int) and not isinstance(value, bool):
+        return str(value)
+    if scalar in FLOATS and isinstance(value, int | float) and not isinstance(value, bool):
+        return _float_text(scalar, float(value))
+    if scalar is Scalar.DATETIME and isinstance(value, dt.datetime):
+        return str((value - _EPOCH_TIME) // _MILLISECOND)
+    if scalar is Scalar.DATE and isinstance(value, dt.date) and not isinstance(value, dt.datetime):
+        return str((value - _EPOCH).days)
+    raise IdentityError(f"{value!r} is not a {scalar} and cannot be part of a key")
+
+
+def _float_text(scalar: Scalar, value: float) -> str:
+    """Shortest decimal that reads back as the stored value, without an exponent."""
+    import numpy as np  # noqa: PLC0415 - most keys are not floats, and lang must load fast
+
+    if not math.isfinite(value):
+        raise IdentityError(f"{value} cannot be part of a key", hint="keys need finite numbers")
+    with np.errstate(over="ignore"):
+        stored = np.float32(value) if scalar is Scalar.F32 else np.float64(value)
+    if not np.isfinite(stored):
+        raise IdentityError(f"{value} exceeds the F32 range and cannot be part of a key")
+    return "0" if stored == 0 else np.format_float_positional(stored, unique=True, trim="-")

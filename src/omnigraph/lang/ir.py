@@ -1,0 +1,374 @@
+"""What a checked query means: immutable, fully typed plan nodes. A wrong plan cannot be made.
+
+A read is a sequence of steps over rows of bindings; a mutation is a sequence of statements.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from dataclasses import dataclass
+from enum import StrEnum
+
+from omnigraph.lang.types import Type
+
+# Values --------------------------------------------------------------------------------------------
+
+PlainValue = str | int | float | bool | dt.date | dt.datetime | tuple["PlainValue", ...] | None
+
+
+@dataclass(frozen=True, slots=True)
+class Constant:
+    value: PlainValue
+    type: Type
+
+
+@dataclass(frozen=True, slots=True)
+class ParameterRef:
+    name: str
+    type: Type
+
+
+@dataclass(frozen=True, slots=True)
+class RequestTime:
+    """`now()`: one value for the whole request."""
+
+    type: Type
+
+
+@dataclass(frozen=True, slots=True)
+class PropertyRef:
+    variable: str
+    property: str
+    type: Type
+
+
+@dataclass(frozen=True, slots=True)
+class EntityRef:
+    """A bound node; its value is the node's id."""
+
+    variable: str
+    type_name: str
+
+
+Value = Constant | ParameterRef | RequestTime
+Operand = Value | PropertyRef
+
+# Predicates ----------------------------------------------------------------------------------------
+
+
+class Operator(StrEnum):
+    EQ = "="
+    NE = "!="
+    LT = "<"
+    LE = "<="
+    GT = ">"
+    GE = ">="
+    CONTAINS = "contains"
+    STARTS_WITH = "starts_with"
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """`left op right`; a null on either side makes it unknown, and unknown drops the row."""
+
+    left: Operand
+    operator: Operator
+    right: Operand
+
+    def __post_init__(self) -> None:
+        left, right = self.left.type, self.right.type
+        if self.operator is Operator.CONTAINS:
+            assert not right.is_list
+            assert left.element.accepts(right) if left.is_list else left.is_string and right.is_string
+        elif self.operator is Operator.STARTS_WITH:
+            assert left.is_string
+            assert right.is_string
+        else:
+            assert left.is_comparable
+            assert left.accepts(right)
+
+    @property
+    def variables(self) -> frozenset[str]:
+        sides = (self.left, self.right)
+        return frozenset(side.variable for side in sides if isinstance(side, PropertyRef))
+
+
+@dataclass(frozen=True, slots=True)
+class TextMatch:
+    """`search`, `match_text` or `fuzzy`: the text holds a token of the query."""
+
+    function: str
+    text: PropertyRef
+    query: Value
+    edits: Value | None = None
+
+    @property
+    def variables(self) -> frozenset[str]:
+        return frozenset({self.text.variable})
+
+
+Predicate = Comparison | TextMatch
+
+# Steps of a read -----------------------------------------------------------------------------------
+
+
+class Direction(StrEnum):
+    OUT = "out"
+    IN = "in"
+    BOTH = "both"
+
+    def reversed(self) -> Direction:
+        return {Direction.OUT: Direction.IN, Direction.IN: Direction.OUT}.get(self, self)
+
+
+@dataclass(frozen=True, slots=True)
+class Scan:
+    """Bind a variable to every node of a type that satisfies the predicates; rows before it are multiplied."""
+
+    variable: str
+    type_name: str
+    predicates: tuple[Predicate, ...] = ()
+
+    def __post_init__(self) -> None:
+        assert all(predicate.variables == {self.variable} for predicate in self.predicates)
+
+
+@dataclass(frozen=True, slots=True)
+class Expand:
+    """Follow an edge type from a bound variable.
+
+    Without `edge_variable` each distinct target is one row per incoming row; with it each edge is.
+    `closes` says that the target is bound already: the step keeps the rows whose target is reached.
+    """
+
+    origin: str
+    edge_type: str
+    direction: Direction
+    target: str
+    target_type: str
+    least: int = 1
+    most: int = 1
+    edge_variable: str | None = None
+    closes: bool = False
+
+    def __post_init__(self) -> None:
+        assert 1 <= self.least <= self.most
+        assert self.edge_variable is None or self.most == 1
+
+
+@dataclass(frozen=True, slots=True)
+class Filter:
+    predicate: Predicate
+
+
+@dataclass(frozen=True, slots=True)
+class AntiJoin:
+    """Drop each row for which the inner steps, started from it, yield at least one row."""
+
+    steps: tuple[MatchStep, ...]
+
+    def __post_init__(self) -> None:
+        assert self.steps
+
+
+MatchStep = Scan | Expand | Filter | AntiJoin
+
+
+@dataclass(frozen=True, slots=True)
+class NearestRank:
+    """Squared L2 distance to the query, the closest first. A String query is embedded first."""
+
+    vector: PropertyRef
+    query: Value
+
+    @property
+    def variable(self) -> str:
+        return self.vector.variable
+
+
+@dataclass(frozen=True, slots=True)
+class Bm25Rank:
+    """BM25 score, the best first; rows that match no token are dropped."""
+
+    text: PropertyRef
+    query: Value
+
+    @property
+    def variable(self) -> str:
+        return self.text.variable
+
+
+@dataclass(frozen=True, slots=True)
+class FusedRank:
+    """Reciprocal rank fusion of two rankings of one variable."""
+
+    first: NearestRank | Bm25Rank
+    second: NearestRank | Bm25Rank
+    k: Value
+
+    def __post_init__(self) -> None:
+        assert self.first.variable == self.second.variable
+
+    @property
+    def variable(self) -> str:
+        return self.first.variable
+
+
+Ranking = NearestRank | Bm25Rank | FusedRank
+
+
+@dataclass(frozen=True, slots=True)
+class Rank:
+    """Order the rows by a ranking of one variable and keep the best `limit` entities of it.
+
+    Later steps keep the order of rows; an Order behind a Rank only breaks its ties.
+    """
+
+    ranking: Ranking
+    limit: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Score:
+    """The value the rank step gave the row: a distance for `nearest`, else a score."""
+
+    type: Type
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    name: str
+    expression: Operand | EntityRef | Score
+
+
+@dataclass(frozen=True, slots=True)
+class Project:
+    columns: tuple[Column, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class AggregateColumn:
+    name: str
+    function: str
+    argument: Operand | EntityRef
+    type: Type
+
+
+@dataclass(frozen=True, slots=True)
+class Aggregate:
+    """Group by the plain columns (in order of first appearance) and fold the others."""
+
+    columns: tuple[Column | AggregateColumn, ...]
+
+    def __post_init__(self) -> None:
+        assert any(isinstance(column, AggregateColumn) for column in self.columns)
+
+
+@dataclass(frozen=True, slots=True)
+class ResultColumn:
+    """A column of the result, by its position."""
+
+    position: int
+
+
+@dataclass(frozen=True, slots=True)
+class SortKey:
+    """Nulls come first ascending, last descending."""
+
+    by: Operand | EntityRef | ResultColumn
+    descending: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """Sort; `tie_break` names the variables whose ids make the order total."""
+
+    keys: tuple[SortKey, ...]
+    tie_break: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Limit:
+    count: int
+
+
+Step = MatchStep | Rank | Order | Limit | Project | Aggregate
+
+
+@dataclass(frozen=True, slots=True)
+class ReadPlan:
+    """The steps in order of execution. The result is shaped by its one Project or Aggregate."""
+
+    steps: tuple[Step, ...]
+
+    def __post_init__(self) -> None:
+        assert sum(isinstance(step, Project | Aggregate) for step in self.steps) == 1
+
+    @property
+    def columns(self) -> tuple[Column | AggregateColumn, ...]:
+        return next(step.columns for step in self.steps if isinstance(step, Project | Aggregate))
+
+
+# Mutations -----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class InsertNode:
+    type_name: str
+    values: tuple[tuple[str, Value], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class InsertEdge:
+    type_name: str
+    source: Value
+    target: Value
+    values: tuple[tuple[str, Value], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Where:
+    """One comparison of a stored column with a value; edges are addressed by `src` and `dst`."""
+
+    column: str
+    type: Type
+    operator: Operator
+    value: Value
+
+
+@dataclass(frozen=True, slots=True)
+class UpdateNodes:
+    type_name: str
+    values: tuple[tuple[str, Value], ...]
+    where: Where
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteNodes:
+    """Delete the matching nodes and every edge that touches them."""
+
+    type_name: str
+    where: Where
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteEdges:
+    type_name: str
+    where: Where
+
+
+Statement = InsertNode | InsertEdge | UpdateNodes | DeleteNodes | DeleteEdges
+
+
+@dataclass(frozen=True, slots=True)
+class MutationPlan:
+    """Statements that all construct or all destroy (rule D2)."""
+
+    statements: tuple[Statement, ...]
+
+    def __post_init__(self) -> None:
+        destructive = [isinstance(statement, DeleteNodes | DeleteEdges) for statement in self.statements]
+        assert all(destructive) or not any(destructive)
+
+
+Plan = ReadPlan | MutationPlan

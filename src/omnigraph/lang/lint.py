@@ -1,0 +1,224 @@
+"""Lint: parse and type-check every query of a file, and point out what is legal but likely wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from omnigraph.errors import Diagnostic
+from omnigraph.lang import ir
+from omnigraph.lang.catalog import Catalog
+from omnigraph.lang.compiler import CompiledQuery, check_query
+from omnigraph.lang.query_parser import parse_query_file
+from omnigraph.lang.query_tree import Query, WriteBody
+from omnigraph.lang.source import Rejection, Source
+from omnigraph.lang.types import STRING, Type
+
+# Code -> what it means; the reference documents exactly these.
+CODES = {
+    "Q000": "the file does not parse",
+    "L201": "no update of the file sets a nullable property of a type that the file updates",
+}
+
+_Entity = tuple[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class QueryResult:
+    """What lint says of one query."""
+
+    name: str
+    kind: str
+    warnings: tuple[str, ...] = ()
+    error: Diagnostic | None = None
+    operation: dict[str, Any] | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        document: dict[str, Any] = {"name": self.name, "kind": self.kind, "status": "error" if self.error else "ok"}
+        if self.warnings:
+            document["warnings"] = list(self.warnings)
+        if self.error:
+            document["error"] = f"{self.error.code}: {self.error.message}"
+            document["diagnostic"] = self.error.to_dict()
+        if self.operation is not None:
+            document["operation"] = self.operation
+        return document
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """What lint says of the file as a whole."""
+
+    severity: str
+    code: str
+    message: str
+    type_name: str | None = None
+    property: str | None = None
+    query_names: tuple[str, ...] = ()
+    diagnostic: Diagnostic | None = field(default=None, compare=False)
+
+    def to_dict(self) -> dict[str, Any]:
+        document: dict[str, Any] = {
+            "severity": self.severity,
+            "code": self.code,
+            "message": self.message,
+            "type_name": self.type_name,
+            "property": self.property,
+            "query_names": list(self.query_names),
+        }
+        if self.diagnostic:
+            document["diagnostic"] = self.diagnostic.to_dict()
+        return document
+
+
+@dataclass(frozen=True, slots=True)
+class LintReport:
+    schema_source: dict[str, str]
+    query_path: str
+    results: tuple[QueryResult, ...]
+    findings: tuple[Finding, ...]
+
+    @property
+    def errors(self) -> int:
+        return self._count("error") + sum(result.error is not None for result in self.results)
+
+    @property
+    def warnings(self) -> int:
+        return self._count("warning") + sum(len(result.warnings) for result in self.results)
+
+    @property
+    def infos(self) -> int:
+        return self._count("info")
+
+    @property
+    def ok(self) -> bool:
+        return self.errors == 0
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "status": "ok" if self.ok else "error",
+            "schema_source": self.schema_source,
+            "query_path": self.query_path,
+            "queries_processed": len(self.results),
+            "errors": self.errors,
+            "warnings": self.warnings,
+            "infos": self.infos,
+            "results": [result.to_dict() for result in self.results],
+            "findings": [finding.to_dict() for finding in self.findings],
+        }
+
+    def _count(self, severity: str) -> int:
+        return sum(finding.severity == severity for finding in self.findings)
+
+
+def lint_queries(source: Source, catalog: Catalog, schema_source: dict[str, str]) -> LintReport:
+    """Lint a file of queries against a catalog."""
+    file, problems = parse_query_file(source)
+    if problems:
+        return LintReport(schema_source, source.file, (), tuple(_unparsed(source, problem) for problem in problems))
+    compiled: list[CompiledQuery] = []
+    results = []
+    for at, query in enumerate(file.queries):
+        result, done = _result(source, query, catalog, file.queries[:at])
+        results.append(result)
+        compiled += [done] if done else []
+    return LintReport(schema_source, source.file, tuple(results), tuple(_never_set(compiled, catalog)))
+
+
+def _unparsed(source: Source, problem: Rejection) -> Finding:
+    diagnostic = source.diagnostic(problem)
+    message = f"line {diagnostic.place.line}, column {diagnostic.place.column}: {problem.message}"
+    return Finding("error", "Q000", message, diagnostic=diagnostic)
+
+
+def _result(
+    source: Source, query: Query, catalog: Catalog, before: Sequence[Query]
+) -> tuple[QueryResult, CompiledQuery | None]:
+    kind = "mutation" if isinstance(query.body, WriteBody) else "read"
+    name = str(query.name)
+    try:
+        compiled = check_query(query, catalog)
+    except Rejection as problem:
+        return QueryResult(name, kind, error=source.diagnostic(problem)), None
+    warnings = tuple(_warnings(query, compiled, before))
+    return QueryResult(name, kind, warnings, operation=_operation(compiled.plan, catalog)), compiled
+
+
+def _warnings(query: Query, compiled: CompiledQuery, before: Iterable[Query]) -> Iterator[str]:
+    if compiled.is_mutation and not compiled.parameters:
+        yield "the mutation has no parameters; hardcoded mutations are easy to miss"
+    if any(other.name == query.name for other in before):
+        yield f"the file has another query `{query.name}` before this one; it is the one that runs"
+    if isinstance(compiled.plan, ir.ReadPlan):
+        names = [column.name for column in compiled.plan.columns]
+        for name in sorted({name for name in names if names.count(name) > 1}):
+            yield f"several columns are called `{name}`; in JSON rows the last one wins"
+
+
+def _never_set(compiled: Iterable[CompiledQuery], catalog: Catalog) -> Iterator[Finding]:
+    """L201: nullable properties that no update sets, of the types that are updated at all."""
+    updates: dict[str, list[tuple[str, ir.UpdateNodes]]] = {}
+    for query in compiled:
+        for statement in query.plan.statements if isinstance(query.plan, ir.MutationPlan) else ():
+            if isinstance(statement, ir.UpdateNodes):
+                updates.setdefault(statement.type_name, []).append((query.name, statement))
+    for type_name, statements in sorted(updates.items()):
+        node = catalog.nodes[type_name]
+        names = tuple(dict.fromkeys(name for name, _ in statements))
+        assigned = {column for _, statement in statements for column, _ in statement.values}
+        for name, property_ in sorted(node.properties.items()):
+            if property_.type.nullable and name not in assigned and name not in node.key and not property_.embed:
+                message = f"`{type_name}.{name}` is nullable, but no update sets it"
+                yield Finding("warning", "L201", message, type_name, name, names)
+
+
+# What a query touches ------------------------------------------------------------------------------
+
+
+def _operation(plan: ir.Plan, catalog: Catalog) -> dict[str, Any]:
+    if isinstance(plan, ir.ReadPlan):
+        result = [{"name": column.name, **_column_type(column).describe()} for column in plan.columns]
+        return {"result": result, "reads": _entities(_read_by(plan.steps, catalog)), "writes": []}
+    reads = {entity for statement in plan.statements for entity in _read_by_statement(statement, catalog)}
+    writes = {entity for statement in plan.statements for entity in _written(statement, catalog)}
+    return {"result": [], "reads": _entities(reads), "writes": _entities(writes)}
+
+
+def _column_type(column: ir.Column | ir.AggregateColumn) -> Type:
+    if isinstance(column, ir.AggregateColumn):
+        return column.type
+    return STRING if isinstance(column.expression, ir.EntityRef) else column.expression.type
+
+
+def _entities(entities: Iterable[_Entity]) -> list[dict[str, str]]:
+    ordered = sorted(set(entities), key=lambda entity: (entity[0] != "node", entity[1]))
+    return [{"kind": kind, "type_name": name} for kind, name in ordered]
+
+
+def _read_by(steps: Iterable[ir.Step], catalog: Catalog) -> Iterator[_Entity]:
+    for step in steps:
+        match step:
+            case ir.Scan():
+                yield "node", step.type_name
+            case ir.Expand():
+                yield from _edge_and_ends(step.edge_type, catalog)
+            case ir.AntiJoin():
+                yield from _read_by(step.steps, catalog)
+
+
+def _edge_and_ends(edge_type: str, catalog: Catalog) -> Iterator[_Entity]:
+    edge = catalog.edges[edge_type]
+    yield from (("edge", edge.name), ("node", edge.source), ("node", edge.target))
+
+
+def _read_by_statement(statement: ir.Statement, catalog: Catalog) -> Iterator[_Entity]:
+    yield from _written(statement, catalog)
+    if isinstance(statement, ir.InsertEdge):
+        yield from _edge_and_ends(statement.type_name, catalog)
+
+
+def _written(statement: ir.Statement, catalog: Catalog) -> Iterator[_Entity]:
+    yield "edge" if isinstance(statement, ir.InsertEdge | ir.DeleteEdges) else "node", statement.type_name
+    if isinstance(statement, ir.DeleteNodes):
+        yield from (("edge", edge.name) for edge in catalog.incident_edges(statement.type_name))

@@ -1,0 +1,229 @@
+"""Typing of match clauses, in the order written: what each variable is, which way each traversal runs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from omnigraph.lang import ir
+from omnigraph.lang.catalog import EdgeType
+from omnigraph.lang.expressions import ANONYMOUS, Bound, Scope, comparison, entry, operand, text_match
+from omnigraph.lang.query_tree import (
+    Binding,
+    Clause,
+    Expression,
+    Filter,
+    Literal,
+    Negation,
+    PropertyAccess,
+    TextCall,
+    TextClause,
+    Traversal,
+    Variable,
+)
+from omnigraph.lang.source import Name, Rejection, did_you_mean
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """A binding: the variable is a node of the type, and the predicates hold."""
+
+    variable: str
+    type_name: str
+    predicates: tuple[ir.Predicate, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Hop:
+    """A traversal with its direction, seen from `source`."""
+
+    source: str
+    source_type: str
+    edge: EdgeType
+    direction: ir.Direction
+    target: str
+    target_type: str
+    least: int
+    most: int
+    edge_variable: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Not:
+    """A negated pattern; `outer` are the variables it takes from around it."""
+
+    clauses: tuple[TypedClause, ...]
+    outer: frozenset[str]
+
+
+TypedClause = Node | Hop | Not | ir.Comparison | ir.TextMatch
+
+
+def check_match(clauses: Iterable[Clause], scope: Scope) -> tuple[TypedClause, ...]:
+    """Type the clauses of a `match` or `not` block; the scope then holds what they bound."""
+    return tuple(_clause(clause, scope) for clause in clauses)
+
+
+def _clause(clause: Clause, scope: Scope) -> TypedClause:
+    match clause:
+        case Binding():
+            return _binding(clause, scope)
+        case Traversal():
+            return _traversal(clause, scope)
+        case Filter():
+            return _filter(clause, scope)
+        case TextClause():
+            return text_match(clause.call, scope)
+        case Negation():
+            return _negation(clause, scope)
+
+
+def _binding(clause: Binding, scope: Scope) -> Node:
+    node = scope.catalog.nodes.get(clause.type)
+    if node is None:
+        hint = did_you_mean(clause.type, scope.catalog.nodes)
+        if clause.type in scope.catalog.interfaces:
+            hint = "an interface cannot be matched; name a node type that implements it"
+        elif clause.type in scope.catalog.edges:
+            hint = "edges are matched by traversals: `$a edge $b`"
+        raise Rejection("T1", f"unknown node type `{clause.type}`", clause.type.span, hint=hint)
+    bound = scope.variables.get(clause.variable)
+    if bound is None:
+        bound = scope.bind_node(clause.variable, node.name)
+    elif bound.kind == "edge":
+        raise Rejection("T23", f"`${clause.variable}` is bound to an edge already", clause.variable.span)
+    elif bound.type_name != node.name:
+        message = f"`${clause.variable}` is a `{bound.type_name}` already and cannot be a `{node.name}`"
+        raise Rejection("T0", message, clause.variable.span)
+    predicates = []
+    for written in clause.entries:
+        found = node.properties.get(written.property)
+        if found is None:
+            message = f"node type `{node.name}` has no property `{written.property}`"
+            hint = did_you_mean(written.property, node.properties)
+            raise Rejection("T2", message, written.property.span, hint=hint)
+        predicates.append(entry(found, written.property, written.value, bound.name, scope))
+    return Node(bound.name, node.name, tuple(predicates))
+
+
+def _filter(clause: Filter, scope: Scope) -> ir.Predicate:
+    if isinstance(clause.left, TextCall) and clause.operator == "=" and _is_true(clause.right):
+        return text_match(clause.left, scope)
+    return comparison(operand(clause.left, scope), clause.operator, operand(clause.right, scope))
+
+
+def _is_true(expression: Expression) -> bool:
+    return isinstance(expression, Literal) and expression.value is True
+
+
+# Traversals ----------------------------------------------------------------------------------------
+
+
+def _traversal(clause: Traversal, scope: Scope) -> Hop:
+    edge = scope.catalog.edge_by_word(clause.edge)
+    if edge is None:
+        words = [name[0].lower() + name[1:] for name in scope.catalog.edges]
+        raise Rejection("T4", f"unknown edge `{clause.edge}`", clause.edge.span, hint=did_you_mean(clause.edge, words))
+    least, most = _hops(clause)
+    _edge_binding_fits(clause, scope)
+    source, target = _endpoint(clause.source, scope), _endpoint(clause.target, scope)
+    if clause.undirected and not edge.is_reflexive:
+        message = f"`{edge.name}` joins `{edge.source}` to `{edge.target}` and cannot be undirected"
+        hint = f"both ends must be of one type; write `${clause.source} {clause.edge} ${clause.target}`"
+        raise Rejection("T22", message, clause.edge.span, hint=hint)
+    direction = ir.Direction.BOTH if clause.undirected else _direction(clause, edge, source, target)
+    ends = (edge.source, edge.target) if direction is not ir.Direction.IN else (edge.target, edge.source)
+    for written, known, expected in zip((clause.source, clause.target), (source, target), ends, strict=True):
+        if known and known.type_name != expected:
+            message = f"`${written}` is a `{known.type_name}`; `{edge.name}` needs a `{expected}` here"
+            raise Rejection("T5", message, written.span)
+    source = source or scope.bind_node(clause.source, ends[0])
+    if clause.target == clause.source and clause.target != ANONYMOUS:
+        target = source
+    target = target or scope.bind_node(clause.target, ends[1])
+    edge_variable = None
+    if clause.binding and clause.binding != ANONYMOUS:
+        edge_variable = scope.bind_edge(clause.binding, edge.name).name
+    return Hop(source.name, ends[0], edge, direction, target.name, ends[1], least, most, edge_variable)
+
+
+def _direction(clause: Traversal, edge: EdgeType, source: Bound | None, target: Bound | None) -> ir.Direction:
+    """Infer the direction from the end whose type is known; written order is the declared direction otherwise."""
+    written, known, forward, backward = clause.source, source, edge.source, edge.target
+    if source is None:
+        written, known, forward, backward = clause.target, target, edge.target, edge.source
+    if known is None or known.type_name == forward:
+        return ir.Direction.OUT
+    if known.type_name == backward:
+        return ir.Direction.IN
+    message = f"`${written}` is a `{known.type_name}`, which is no end of `{edge.name}: {edge.source} -> {edge.target}`"
+    raise Rejection("T5", message, written.span)
+
+
+def _endpoint(variable: Name, scope: Scope) -> Bound | None:
+    bound = scope.variables.get(variable) if variable != ANONYMOUS else None
+    if bound and bound.kind == "edge":
+        raise Rejection("T23", f"`${variable}` is an edge and cannot be the end of another", variable.span)
+    return bound
+
+
+def _hops(clause: Traversal) -> tuple[int, int]:
+    hops = clause.hops
+    if hops is None:
+        return 1, 1
+    if hops.most is None:
+        raise Rejection("T15", "hop bounds must have an upper end", hops.span, hint="write `{1,5}`")
+    if hops.least < 1:
+        raise Rejection("T15", "hop bounds start at 1", hops.span)
+    if hops.most < hops.least:
+        raise Rejection("T15", f"hop bounds are reversed: {hops.least} exceeds {hops.most}", hops.span)
+    if clause.binding and (hops.least, hops.most) != (1, 1):
+        raise Rejection("T23", f"`${clause.binding}` can bind one edge, not a path of several", hops.span)
+    return hops.least, hops.most
+
+
+def _edge_binding_fits(clause: Traversal, scope: Scope) -> None:
+    name = clause.binding
+    if name is None or name == ANONYMOUS:
+        return
+    if name in (clause.source, clause.target):
+        raise Rejection("T23", f"`${name}` names both the edge and one of its ends", name.span)
+    if name in scope.variables or name in scope.parameters:
+        raise Rejection("T23", f"`${name}` is taken; an edge needs a name of its own", name.span)
+
+
+# Negation ------------------------------------------------------------------------------------------
+
+
+def _negation(clause: Negation, scope: Scope) -> Not:
+    outer = frozenset(scope.variables[name].name for name in _mentioned(clause.clauses) if name in scope.variables)
+    if not outer:
+        message = "a `not` block must mention a variable bound before it"
+        raise Rejection("T9", message, clause.span, hint="without one it would keep or drop every row alike")
+    return Not(check_match(clause.clauses, scope.inner()), outer)
+
+
+def _mentioned(clauses: Iterable[Clause]) -> Iterator[str]:
+    for clause in clauses:
+        match clause:
+            case Binding():
+                yield clause.variable
+            case Traversal():
+                yield from (clause.source, clause.target)
+            case Filter():
+                yield from _variables(clause.left)
+                yield from _variables(clause.right)
+            case TextClause():
+                yield from _variables(clause.call)
+            case Negation():
+                yield from _mentioned(clause.clauses)
+
+
+def _variables(expression: Expression) -> Iterator[str]:
+    match expression:
+        case PropertyAccess():
+            yield expression.variable
+        case Variable():
+            yield expression.name
+        case TextCall():
+            yield from _variables(expression.text)

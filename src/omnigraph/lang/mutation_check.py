@@ -1,0 +1,138 @@
+"""Typing and lowering of mutations: insert, update, delete."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from omnigraph.lang import ir, types
+from omnigraph.lang.catalog import EdgeType, NodeType, Property
+from omnigraph.lang.expressions import Scope, assigned, compares, declared_value
+from omnigraph.lang.query_tree import Assignment, Delete, Insert, Predicate, Query, Statement, Update, WriteBody
+from omnigraph.lang.source import Name, Rejection, did_you_mean
+from omnigraph.lang.types import Type
+
+_ENDPOINTS = {"from": "src", "to": "dst"}
+
+
+def check_mutation(query: Query, body: WriteBody, scope: Scope) -> ir.MutationPlan:
+    statements = tuple(_statement(statement, scope) for statement in body.statements)
+    _one_kind(query.name, body.statements, statements)
+    return ir.MutationPlan(statements)
+
+
+def _one_kind(name: Name, written: Iterable[Statement], statements: tuple[ir.Statement, ...]) -> None:
+    """Hold rule D2: a mutation constructs or destroys, never both."""
+    destroys = [isinstance(statement, ir.DeleteNodes | ir.DeleteEdges) for statement in statements]
+    if len(set(destroys)) > 1:
+        odd = next(at for at, kind in enumerate(destroys) if kind != destroys[0])
+        span = next(statement.type.span for at, statement in enumerate(written) if at == odd)
+        message = f"mutation `{name}` mixes inserts/updates and deletes in one query; split into separate mutations"
+        hint = (
+            "run (1) the inserts and updates, (2) the deletes; on a branch, merged afterwards, they become one change"
+        )
+        raise Rejection("D2", message, span, hint=hint)
+
+
+def _statement(statement: Statement, scope: Scope) -> ir.Statement:
+    declared = _target(statement.type, scope)
+    match statement:
+        case Insert() if isinstance(declared, NodeType):
+            return _insert_node(statement, declared, scope)
+        case Insert():
+            assert isinstance(declared, EdgeType)
+            return _insert_edge(statement, declared, scope)
+        case Update():
+            return _update(statement, declared, scope)
+        case Delete() if isinstance(declared, NodeType):
+            return ir.DeleteNodes(declared.name, _where(statement.predicate, declared, scope))
+        case Delete():
+            return ir.DeleteEdges(declared.name, _where(statement.predicate, declared, scope))
+
+
+def _target(name: Name, scope: Scope) -> NodeType | EdgeType:
+    """Resolve a type name exactly; a node type wins over an edge type of the same name."""
+    found = scope.catalog.nodes.get(name) or scope.catalog.edges.get(name)
+    if found is None:
+        hint = did_you_mean(name, [*scope.catalog.nodes, *scope.catalog.edges])
+        raise Rejection("T10", f"unknown type `{name}`", name.span, hint=hint)
+    return found
+
+
+def _insert_node(statement: Insert, node: NodeType, scope: Scope) -> ir.InsertNode:
+    values = _values(statement.assignments, _columns(node), node, scope)
+    _required(statement.type, node.properties, values)
+    return ir.InsertNode(node.name, tuple(values.items()))
+
+
+def _insert_edge(statement: Insert, edge: EdgeType, scope: Scope) -> ir.InsertEdge:
+    values = _values(statement.assignments, _columns(edge), edge, scope)
+    for endpoint, type_name in (("from", edge.source), ("to", edge.target)):
+        if endpoint not in values:
+            message = f"insert of edge `{edge.name}` needs `{endpoint}`: the id of a `{type_name}`"
+            raise Rejection("T12", message, statement.type.span)
+    _required(statement.type, edge.properties, values)
+    source, target = values.pop("from"), values.pop("to")
+    return ir.InsertEdge(edge.name, source, target, tuple(values.items()))
+
+
+def _update(statement: Update, declared: NodeType | EdgeType, scope: Scope) -> ir.UpdateNodes:
+    if isinstance(declared, EdgeType):
+        message = f"`{declared.name}` is an edge type; edges cannot be updated"
+        raise Rejection("T16", message, statement.type.span, hint="delete the edge and insert it anew")
+    values = _values(statement.assignments, _columns(declared), declared, scope)
+    return ir.UpdateNodes(declared.name, tuple(values.items()), _where(statement.predicate, declared, scope))
+
+
+def _columns(declared: NodeType | EdgeType) -> Mapping[str, Type]:
+    """What a mutation may name: the properties, and the endpoints of an edge."""
+    columns = {name: property_.type for name, property_ in declared.properties.items()}
+    return columns if isinstance(declared, NodeType) else {**columns, **dict.fromkeys(_ENDPOINTS, types.STRING)}
+
+
+def _values(
+    assignments: Iterable[Assignment], columns: Mapping[str, Type], declared: NodeType | EdgeType, scope: Scope
+) -> dict[str, ir.Value]:
+    values: dict[str, ir.Value] = {}
+    for written in assignments:
+        type_ = _column(written.property, columns, declared)
+        if written.property in values:
+            raise Rejection("T13", f"`{written.property}` is assigned twice", written.property.span, hint="keep one")
+        values[str(written.property)] = assigned(type_, written.property, written.value, scope)
+    return values
+
+
+def _column(name: Name, columns: Mapping[str, Type], declared: NodeType | EdgeType) -> Type:
+    if name not in columns:
+        kind = "node" if isinstance(declared, NodeType) else "edge"
+        hint = did_you_mean(name, columns)
+        if name == "id":
+            hint = "an id is made of the key, or generated; it cannot be written"
+        raise Rejection("T11", f"{kind} type `{declared.name}` has no property `{name}`", name.span, hint=hint)
+    return columns[name]
+
+
+def _required(type_name: Name, properties: Mapping[str, Property], values: Mapping[str, ir.Value]) -> None:
+    """A required property must be assigned; a vector may instead be embedded from its source."""
+    for property_ in properties.values():
+        if property_.type.nullable or property_.name in values:
+            continue
+        embed = property_.embed
+        if embed is None:
+            message = f"insert of `{type_name}` omits required property `{property_.name}`"
+            raise Rejection("T12", message, type_name.span, hint=f"assign `{property_.name}: {property_.type}`")
+        if embed.source not in values:
+            message = f"insert of `{type_name}` omits `{property_.name}` and its @embed source `{embed.source}`"
+            raise Rejection("T12", message, type_name.span, hint="assign one of the two")
+
+
+def _where(predicate: Predicate, declared: NodeType | EdgeType, scope: Scope) -> ir.Where:
+    name = predicate.property
+    type_ = _column(name, _columns(declared), declared)
+    if type_.is_blob:
+        raise Rejection("T11", f"Blob property `{name}` cannot be used in `where`", name.span)
+    value = declared_value(predicate.value, scope)
+    problem = compares(type_, value.type)
+    if problem:
+        raise Rejection("T7", problem, predicate.value.span)
+    column = _ENDPOINTS.get(name, str(name)) if isinstance(declared, EdgeType) else str(name)
+    return ir.Where(column, type_, ir.Operator(predicate.operator), value)

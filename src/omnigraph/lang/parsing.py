@@ -1,0 +1,359 @@
+"""The one place that talks to lark: building parsers, recovering after an error, explaining what was expected."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cache, cached_property
+from pathlib import Path
+from typing import Any, ClassVar
+
+from lark import Lark, Token, Transformer
+from lark.exceptions import UnexpectedInput, UnexpectedToken
+from lark.utils import TextSlice
+
+from omnigraph.lang.source import Name, Rejection, Source, Span, did_you_mean
+
+_GRAMMARS = Path(__file__).parent / "grammar"
+_MAX_SYNTAX_ERRORS = 20
+_MAX_NESTING = 100
+_ESCAPES = {'"': '"', "\\": "\\", "n": "\n", "r": "\r", "t": "\t"}
+_MAX_I64 = 2**63 - 1
+_MAX_I64_DIGITS = 19
+
+_TERMINALS = {
+    "IDENT": "a name (lower case first)",
+    "TYPE_ID": "a type name (upper case first)",
+    "VAR": "a variable (`$name`)",
+    "STRING": "a text in double quotes",
+    "UINT": "a whole number",
+    "FLOAT": "a decimal number",
+    "NUMBER": "a number",
+    "BOOL": "`true` or `false`",
+    "SCALAR": "a type",
+    "VECTOR": "`Vector(n)`",
+    "_ENUM": "`enum(...)`",
+    "ENUM_VALUE": "an enum value",
+    "NULLABLE": "`?`",
+    "RULE": "a rule (`@unique(...)`)",
+    "ANNOTATION": "an annotation (`@name`)",
+    "QUERY_ANNOTATION": "`@description` or `@instruction`",
+    "CARD": "`@card(lo..hi)`",
+    "COMPARE": "a comparison (`=`, `!=`, `<`, `<=`, `>`, `>=`)",
+    "WORD_OP": "`contains` or `starts_with`",
+    "UNDIRECTED": "an undirected edge (`<edge>`)",
+    "DIRECTION": "`asc` or `desc`",
+    "AGGREGATE": "an aggregate (`count(...)`)",
+    "OPEN_LIST": "`[`",
+    "$END": "the end of the file",
+}
+_CALLS = frozenset({"NOW", "NEAREST", "SEARCH", "FUZZY", "MATCH_TEXT", "BM25", "RRF", "DATE", "DATETIME"})
+_WORDS = {
+    "SCALAR": ("String", "Blob", "Bool", "I32", "I64", "U32", "U64", "F32", "F64", "DateTime", "Date"),
+    "BOOL": ("true", "false"),
+    "DIRECTION": ("asc", "desc"),
+    "WORD_OP": ("contains", "starts_with"),
+    "AGGREGATE": ("count", "sum", "avg", "min", "max"),
+    "QUERY_ANNOTATION": ("@description", "@instruction"),
+}
+
+# What people write by habit from other languages: how the text goes on at the error -> what to write here.
+_HABITS = tuple(
+    (re.compile(pattern), advice)
+    for pattern, advice in (
+        (r"==", "write `=` for equality"),
+        (r"<>", "write `!=` for inequality"),
+        (r"'", 'text goes in double quotes: `"..."`'),
+        (r"#", "comments start with `//`"),
+        (r";", "there are no semicolons; newlines and spaces separate"),
+        (r"-\s*[0-9]", "there are no negative literals here; pass the number as a parameter"),
+        (r"null\b", "there is no null literal; leave the property out, or pass null through a nullable parameter"),
+        (r",", "no comma belongs here"),
+        (r"\*", "there is no `*`; name what you want (`count($x)`), leave an open end empty (`0..`)"),
+        (r"and\b|&&", "clauses are AND-ed by writing them one after the other"),
+        (r"or\b|\|\|", "there is no `or`; write two queries"),
+        (r"in\b", "there is no `in`; write `list contains value`"),
+        (r"\$[A-Z]", "variable names start with a lower-case letter"),
+        (r"\$[a-z_]\w*", "only a literal may stand here"),
+        (r"distinct\b", "there is no `distinct`; a traversal without an edge variable yields each neighbour once"),
+        (r'"', "the text is never closed, or holds an unescaped quote"),
+        (r"/\*", "the comment is never closed"),
+        (r"\.[0-9]", "write a digit before the decimal point: `0.5`"),
+    )
+)
+_WORD = re.compile(r"[@$]?\w+")
+_LAST_WORD = re.compile(r"([a-z_]\w*)[ \t]*$")
+
+
+@dataclass(frozen=True)
+class Grammar:
+    """A language: its grammar file, the builder of its tree, and where its declarations start."""
+
+    file: str
+    builder: Callable[[], Transformer[Token, Any]]
+    syntax_code: str
+    declaration: str
+
+    @cached_property
+    def lark(self) -> Lark:
+        """The parser. Trees are built while parsing, so no parse tree is ever held in memory."""
+        return self._make(transformer=self.builder())
+
+    @cached_property
+    def tokens(self) -> Lark:
+        """A parser that keeps every token, for the formatter."""
+        return self._make(keep_all_tokens=True)
+
+    def _make(self, **options: Any) -> Lark:
+        return Lark.open(
+            str(_GRAMMARS / self.file),
+            parser="lalr",
+            lexer="contextual",
+            maybe_placeholders=True,
+            postlex=_NestingLimit(self.syntax_code),
+            **options,
+        )
+
+    def parse(self, source: Source) -> Any:
+        """Parse a text that should have no syntax error; raises Rejection at the first."""
+        return self._parse(TextSlice(source.text, 0, len(source.text)), self.lark)
+
+    def parse_tokens(self, source: Source) -> Any:
+        return self._parse(TextSlice(source.text, 0, len(source.text)), self.tokens)
+
+    def _parse(self, text: TextSlice[str], lark: Lark) -> Any:
+        try:
+            return lark.parse(text)
+        except UnexpectedInput as error:
+            raise _explain(error, text.text, self) from None
+
+    def parse_all(self, source: Source) -> tuple[list[Any], list[Rejection]]:
+        """Parse declaration by declaration past syntax errors: the trees of what is sound, and every error."""
+        trees: list[Any] = []
+        errors: list[Rejection] = []
+        start, size = 0, len(source.text)
+        while start < size or not (trees or errors):
+            rest = TextSlice(source.text, start, size)
+            try:
+                trees.append(self._parse(rest, self.lark))
+                break
+            except Rejection as error:
+                errors.append(error)
+                if len(errors) == _MAX_SYNTAX_ERRORS:
+                    break
+                broken, start = self._resume(source.text, start, error.span.start)
+                trees += self._sound(TextSlice(source.text, rest.start, broken))
+        return trees, errors
+
+    def declaration_named_at(self, text: str, name: int) -> int | None:
+        """Find the declaration whose name stands at an offset: where one is not expected, a brace is missing."""
+        line = text.rfind("\n", 0, name) + 1
+        match = _declarations(self.declaration).match(text, line)
+        return match.start("at") if match and match["at"] and match.end() == name + 1 else None
+
+    def _sound(self, text: TextSlice[str]) -> list[Any]:
+        try:
+            return [self.lark.parse(text)]
+        except (UnexpectedInput, Rejection):
+            return []
+
+    def _resume(self, text: str, start: int, error: int) -> tuple[int, int]:
+        """Find where the declaration broken at `error` starts, and where the next one does."""
+        broken = start
+        for match in _declarations(self.declaration).finditer(text, start):
+            at = match.start("at") if match["at"] else -1
+            if at >= error and at > broken:
+                return broken, at
+            if at >= 0:
+                broken = at
+        return broken, len(text)
+
+
+@cache
+def _declarations(keywords: str) -> re.Pattern[str]:
+    """Match text and comments (to step over them) or a declaration at the start of a line."""
+    return re.compile(
+        rf'"[^"\\\n]*(?:\\.[^"\\\n]*)*"|//[^\n]*|/\*.*?\*/|^[ \t]*(?P<at>{keywords})', re.MULTILINE | re.DOTALL
+    )
+
+
+class _NestingLimit:
+    """Refuse brackets nested so deep that walking the tree would exhaust the stack."""
+
+    always_accept: ClassVar[tuple[str, ...]] = ()
+
+    def __init__(self, code: str) -> None:
+        self.code = code
+
+    def process(self, stream: Iterator[Token]) -> Iterator[Token]:
+        depth = 0
+        for token in stream:
+            if token in _OPENING:
+                depth += 1
+                if depth > _MAX_NESTING:
+                    message = f"brackets are nested more than {_MAX_NESTING} deep"
+                    raise Rejection(self.code, message, span_of(token), hint="split it into several queries")
+            elif token in _CLOSING:
+                depth -= 1
+            yield token
+
+
+_OPENING = frozenset("{[(")
+_CLOSING = frozenset("}])")
+
+
+def span_of(token: Token) -> Span:
+    start, end = token.start_pos, token.end_pos
+    assert start is not None and end is not None  # noqa: PT018
+    return Span(start, end)
+
+
+def name_of(token: Token, skip: int = 0) -> Name:
+    """Make a Name of a token, without its first `skip` characters."""
+    return Name(token[skip:], span_of(token))
+
+
+def annotation_name(token: Token) -> Name:
+    return Name(token[1:].lstrip(), span_of(token))
+
+
+def text_of(token: Token, code: str) -> str:
+    """Decode the escapes of a string literal."""
+    body = token[1:-1]
+    if "\\" not in body:
+        return body
+
+    def decode(match: re.Match[str]) -> str:
+        char = match[1]
+        if char not in _ESCAPES:
+            at = span_of(token).start + 1 + match.start()
+            hint = r"the escapes are \" \\ \n \r \t"
+            raise Rejection(code, f"unsupported escape sequence `{match[0]}`", Span(at, at + 2), hint=hint)
+        return _ESCAPES[char]
+
+    return re.sub(r"\\(.)", decode, body, flags=re.DOTALL)
+
+
+def integer_of(token: Token, code: str) -> int:
+    """Decode an integer literal, which must fit a signed 64-bit integer."""
+    digits = token.lstrip("0") or "0"
+    if len(digits) > _MAX_I64_DIGITS or int(digits) > _MAX_I64:
+        raise Rejection(code, "the number does not fit a 64-bit integer", span_of(token))
+    return int(digits)
+
+
+def float_of(token: Token, code: str) -> float:
+    value = float(token)
+    if value in (float("inf"), float("-inf")):
+        raise Rejection(code, "the number does not fit a 64-bit float", span_of(token))
+    return value
+
+
+def _explain(error: UnexpectedInput, text: str, grammar: Grammar) -> Rejection:
+    """Say what stands at the error, what could have stood there, and how to mend it."""
+    accepted = _accepted(error)
+    if isinstance(error, UnexpectedToken) and error.token.type == "$END":
+        at = len(text.rstrip())
+        span, found = Span(at, at), "the end of the text"
+    else:
+        start = error.pos_in_stream
+        assert start is not None
+        unclosed = grammar.declaration_named_at(text, start)
+        if unclosed is not None and accepted not in ({"IDENT"}, {"TYPE_ID"}):
+            word = _word(text, unclosed)
+            span = Span(unclosed, unclosed + len(word))
+            message = f"unexpected `{word}` inside the declaration before it"
+            return Rejection(grammar.syntax_code, message, span, hint="a `}` is missing before it", expected=("`}`",))
+        word = _word(text, start)
+        span = Span(start, start + len(word))
+        found = f"`{word}`" if word.isprintable() else f"U+{ord(word[0]):04X}"
+    expected = _expected(accepted)
+    hint = _hint(text, span, accepted)
+    message = f"unexpected {found}; expected {_alternatives(expected)}"
+    return Rejection(grammar.syntax_code, message, span, hint=hint, expected=expected)
+
+
+def _accepted(error: UnexpectedInput) -> set[str]:
+    """Collect the terminals that the grammar allows at the error."""
+    parser: Any = error.interactive_parser
+    return set(parser.accepts()) - {"WHITESPACE", "COMMENT"}
+
+
+# Sets of terminals that one phrase names better than a list, the widest first.
+_LITERAL = frozenset({"STRING", "UINT", "FLOAT", "BOOL", "OPEN_LIST", "DATE", "DATETIME"})
+_FUNCTIONS = frozenset({"NEAREST", "SEARCH", "FUZZY", "MATCH_TEXT", "BM25", "RRF", "AGGREGATE"})
+_PHRASES = (
+    (_LITERAL | _FUNCTIONS | {"NOW", "VAR", "IDENT"}, "an expression"),
+    (_LITERAL | {"NOW", "VAR"}, "a value"),
+    (_LITERAL, "a literal"),
+    (frozenset({"SCALAR", "LSQB", "VECTOR", "_ENUM"}), "a property type"),
+    (frozenset({"SCALAR", "OPEN_LIST", "VECTOR"}), "a parameter type"),
+)
+
+
+def _expected(accepted: set[str]) -> tuple[str, ...]:
+    rest, phrases = set(accepted), set()
+    for terminals, phrase in _PHRASES:
+        if terminals <= rest:
+            rest -= terminals
+            phrases.add(phrase)
+    return tuple(sorted({*phrases, *map(_describe, rest)}))
+
+
+def _describe(terminal: str) -> str:
+    if terminal in _TERMINALS:
+        return _TERMINALS[terminal]
+    if terminal in _CALLS:
+        return f"`{terminal.lower()}(...)`"
+    return f"`{_PUNCTUATION.get(terminal, terminal.lstrip('_').lower())}`"
+
+
+_PUNCTUATION = {
+    "LBRACE": "{",
+    "RBRACE": "}",
+    "LPAR": "(",
+    "RPAR": ")",
+    "LSQB": "[",
+    "RSQB": "]",
+    "COLON": ":",
+    "COMMA": ",",
+    "DOT": ".",
+    "EQUAL": "=",
+    "__ANON_0": "->",
+    "__ANON_1": "..",
+}
+
+
+def _alternatives(expected: tuple[str, ...]) -> str:
+    if len(expected) == 1:
+        return expected[0]
+    return f"{', '.join(expected[:-1])} or {expected[-1]}"
+
+
+def _word(text: str, start: int) -> str:
+    match = _WORD.match(text, start)
+    return match[0][:80] if match else text[start]
+
+
+def _hint(text: str, span: Span, accepted: set[str]) -> str | None:
+    word = text[span.start : span.end]
+    before = _LAST_WORD.search(text, max(0, span.start - 80), span.start)
+    if word == "(" and before:
+        functions = [name.lower() for name in _CALLS] + list(_WORDS["AGGREGATE"])
+        return did_you_mean(before[1], functions) or "only the built-in functions can be called"
+    if word[:1].isupper() and "IDENT" in accepted and "TYPE_ID" not in accepted:
+        return "names of properties, variables and queries start with a lower-case letter"
+    if word[:1].islower() and accepted == {"TYPE_ID"}:
+        return "type names start with an upper-case letter"
+    near = did_you_mean(word, [spelled for name in accepted for spelled in _spellings(name)])
+    if near and len(word) > 1:
+        return near
+    return next((advice for pattern, advice in _HABITS if word and pattern.match(text, span.start)), None)
+
+
+def _spellings(terminal: str) -> tuple[str, ...]:
+    """The words a terminal can be; none for names, numbers and the like."""
+    if terminal in _WORDS:
+        return _WORDS[terminal]
+    return () if terminal in _TERMINALS or terminal in _PUNCTUATION else (terminal.strip("_").lower(),)

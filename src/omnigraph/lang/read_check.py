@@ -1,0 +1,254 @@
+"""Typing of what a read returns and how it is ordered, and its lowering to a plan."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from omnigraph.lang import ir, types
+from omnigraph.lang.expressions import Scope, constant, property_ref, ranking, variable_ref
+from omnigraph.lang.lower import lower_match
+from omnigraph.lang.match_check import check_match
+from omnigraph.lang.query_tree import (
+    Aggregate,
+    Alias,
+    Bm25,
+    Expression,
+    Item,
+    Key,
+    ListLiteral,
+    Literal,
+    Nearest,
+    Now,
+    PropertyAccess,
+    ReadBody,
+    Rrf,
+    TextCall,
+    Variable,
+)
+from omnigraph.lang.source import Rejection, Span, did_you_mean
+from omnigraph.lang.types import F64, I64, Type
+
+_SortBy = ir.Operand | ir.EntityRef | ir.ResultColumn
+_RANK_CODES = {Nearest: "T17", Bm25: "T20", Rrf: "T21"}
+_RANK_NAMES = {Nearest: "nearest", Bm25: "bm25", Rrf: "rrf"}
+
+
+def check_read(body: ReadBody, scope: Scope) -> ir.ReadPlan:
+    """Type a read and lower it: match, then rank or order, limit and project; or aggregate, order and limit."""
+    steps: list[ir.Step] = list(lower_match(check_match(body.match, scope)))
+    rank = _rank(body, scope)
+    columns = tuple(_column(item, scope, rank) for item in body.items)
+    limit = [ir.Limit(body.limit)] if body.limit is not None else []
+    if any(isinstance(column, ir.AggregateColumn) for column in columns):
+        _grouping(body.items)
+        if rank:
+            raise Rejection("T0", "an aggregate query cannot be ordered by a ranking", rank.span)
+        order = _order(body.order, lambda key: _result_key(key, body.items))
+        return ir.ReadPlan((*steps, ir.Aggregate(columns), *order, *limit))
+    plain = tuple(column for column in columns if isinstance(column, ir.Column))
+    if rank:
+        steps.insert(_rank_position(steps, rank.ranking), ir.Rank(rank.ranking, body.limit))
+    tie_break = () if rank else tuple(sorted(bound.name for bound in scope.variables.values()))
+    keys = body.order[1:] if rank else body.order
+    order = _order(keys, lambda key: _row_key(key, body.items, plain, scope), tie_break)
+    return ir.ReadPlan((*steps, *order, *limit, ir.Project(plain)))
+
+
+# Ranking -------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Ranked:
+    """The ranking that leads the order, as written and as typed."""
+
+    written: Nearest | Bm25 | Rrf
+    ranking: ir.Ranking
+
+    @property
+    def span(self) -> Span:
+        return self.written.span
+
+
+def _rank(body: ReadBody, scope: Scope) -> _Ranked | None:
+    """Find the ranking that leads the order, written there or named by an alias."""
+    found = [_aliased(key, body.items) for key in body.order]
+    for key, later in zip(body.order[1:], found[1:], strict=True):
+        if isinstance(later, Nearest | Bm25 | Rrf):
+            raise Rejection(
+                "T0", "unsupported ordering expression: a ranking must be the first key", key.expression.span
+            )
+    written = found[0] if found else None
+    if not isinstance(written, Nearest | Bm25 | Rrf):
+        return None
+    typed = ranking(written, scope)
+    if isinstance(written, Nearest) and any(isinstance(key.expression, Alias) for key in body.order[1:]):
+        raise Rejection("T18", "nearest cannot be combined with ordering by an alias", body.order[1].expression.span)
+    if body.limit is None and not isinstance(written, Bm25):
+        code, name = _RANK_CODES[type(written)], _RANK_NAMES[type(written)]
+        raise Rejection(
+            code, f"ordering by {name} requires a limit", body.order[0].expression.span, hint="add `limit 10`"
+        )
+    return _Ranked(written, typed)
+
+
+def _rank_position(steps: Sequence[ir.Step], typed: ir.Ranking) -> int:
+    """Find where to rank: `nearest` cuts to its limit right at the scan of its variable, all else after the match."""
+    scanned = [isinstance(step, ir.Scan) and step.variable == typed.variable for step in steps]
+    if isinstance(typed, ir.NearestRank) and any(scanned):
+        return scanned.index(True) + 1
+    return len(steps)
+
+
+def _aliased(key: Key, items: Sequence[Item]) -> Expression:
+    """The expression that a key stands for."""
+    if isinstance(key.expression, Alias):
+        for item in reversed(items):
+            if item.alias == key.expression.name:
+                return item.expression
+    return key.expression
+
+
+# Return --------------------------------------------------------------------------------------------
+
+
+def _column(item: Item, scope: Scope, rank: _Ranked | None) -> ir.Column | ir.AggregateColumn:
+    written = item.expression
+    name = str(item.alias or _column_name(written))
+    if isinstance(written, Aggregate):
+        return _aggregate(name, written, scope)
+    if isinstance(written, Nearest | Bm25 | Rrf):
+        if rank is None or rank.ranking != ranking(written, scope):
+            function = _RANK_NAMES[type(written)]
+            message = f"{function} can only be returned by a query that is ordered by it"
+            raise Rejection(
+                _RANK_CODES[type(written)], message, written.span, hint=f"order by the same {function}(...)"
+            )
+        return ir.Column(name, ir.Score(F64))
+    return ir.Column(name, _row_value(written, scope))
+
+
+def _column_name(written: Expression) -> str:
+    match written:
+        case PropertyAccess():
+            return f"{written.variable}.{written.name}"
+        case Variable() | Alias():
+            return written.name
+        case Aggregate():
+            return _column_name(written.argument)
+        case Literal() | ListLiteral():
+            return "literal"
+        case Now():
+            return "now"
+        case TextCall():
+            return written.function
+        case _:
+            return _RANK_NAMES[type(written)]
+
+
+def _row_value(written: Expression, scope: Scope) -> ir.Operand | ir.EntityRef:
+    """Type an expression that has a value in every row: property, node, parameter, literal or now()."""
+    match written:
+        case PropertyAccess():
+            return _no_blob(property_ref(written, scope), written.span)
+        case Variable():
+            found = variable_ref(written, scope)
+            return found if isinstance(found, ir.EntityRef) else _no_blob(found, written.span)
+        case Literal() | ListLiteral():
+            return constant(written)
+        case Now():
+            return ir.RequestTime(types.DATETIME)
+        case TextCall():
+            code = "T20" if written.function == "match_text" else "T19"
+            message = f"{written.function} is a filter and has no value to return"
+            raise Rejection(code, message, written.span, hint="write it as a clause of `match`")
+        case Alias():
+            message = f"unexpected name `{written.name}`: an alias can be used in `order` only"
+            raise Rejection("T0", message, written.span, hint="write `$variable.property`")
+        case Aggregate():
+            raise Rejection("T8", f"{written.function}(...) cannot be an argument of an aggregate", written.span)
+        case _:
+            raise Rejection(_RANK_CODES[type(written)], "a ranking has no value here", written.span)
+
+
+def _no_blob(operand: ir.PropertyRef | ir.ParameterRef, span: Span) -> ir.PropertyRef | ir.ParameterRef:
+    if operand.type.is_blob:
+        raise Rejection("T24", "a Blob cannot be read by a query", span)
+    return operand
+
+
+def _aggregate(name: str, written: Aggregate, scope: Scope) -> ir.AggregateColumn:
+    function = str(written.function)
+    argument = _row_value(written.argument, scope)
+    span = written.argument.span
+    if function == "count":
+        return ir.AggregateColumn(name, function, argument, I64)
+    type_ = types.STRING if isinstance(argument, ir.EntityRef) else argument.type
+    if function in ("sum", "avg"):
+        if isinstance(argument, ir.EntityRef) or not type_.is_numeric:
+            raise Rejection("T8", f"{function} needs a number, not {_called(argument)}", span)
+        return ir.AggregateColumn(name, function, argument, Type(F64.scalar, nullable=True))
+    if not (type_.is_numeric or type_.is_string):
+        raise Rejection("T8", f"{function} needs a number or a String, not {type_}", span)
+    return ir.AggregateColumn(name, function, argument, Type(type_.scalar, nullable=True))
+
+
+def _called(operand: ir.Operand | ir.EntityRef) -> str:
+    return "a node" if isinstance(operand, ir.EntityRef) else str(operand.type)
+
+
+def _grouping(items: Sequence[Item]) -> None:
+    for item in items:
+        if not isinstance(item.expression, Aggregate | PropertyAccess | Variable):
+            message = "next to an aggregate only properties and variables can be returned; they are the grouping keys"
+            raise Rejection("T9", message, item.expression.span)
+
+
+# Order ---------------------------------------------------------------------------------------------
+
+
+def _order(keys: Sequence[Key], resolve: Callable[[Key], _SortBy], tie_break: tuple[str, ...] = ()) -> list[ir.Order]:
+    if not keys:
+        return []
+    resolved = (ir.SortKey(resolve(key), descending=key.direction == "desc") for key in keys)
+    return [ir.Order(tuple(resolved), tie_break)]
+
+
+def _row_key(key: Key, items: Sequence[Item], columns: Sequence[ir.Column], scope: Scope) -> _SortBy:
+    """Resolve a key of a plain query: a property, projected or not, or a column by its name."""
+    written = key.expression
+    if isinstance(written, PropertyAccess):
+        by: _SortBy = _no_blob(property_ref(written, scope), written.span)
+    else:
+        column = columns[_column_position(key, items)].expression
+        assert not isinstance(column, ir.Score), "_rank has refused it"
+        by = column
+    if isinstance(by, ir.PropertyRef | ir.Constant | ir.ParameterRef) and not by.type.is_comparable:
+        raise Rejection("T0", f"unsupported ordering expression: {by.type} has no order", written.span)
+    return by
+
+
+def _result_key(key: Key, items: Sequence[Item]) -> ir.ResultColumn:
+    """Resolve a key of an aggregate query: it must be in the result."""
+    return ir.ResultColumn(_column_position(key, items))
+
+
+def _column_position(key: Key, items: Sequence[Item]) -> int:
+    """Find the result column that a key names; of several with one name the last counts, as it does in rows."""
+    written = key.expression
+    if isinstance(written, Alias):
+        name = str(written.name)
+    elif isinstance(written, PropertyAccess):
+        name = _column_name(written)
+    else:
+        hint = "order by a property, or by the alias of a column"
+        raise Rejection("T0", "unsupported ordering expression", written.span, hint=hint)
+    names = [str(item.alias or _column_name(item.expression)) for item in items]
+    if name not in names:
+        what = (
+            f"alias '{name}' not found for ordering"
+            if isinstance(written, Alias)
+            else f"`${name}` is not in the result"
+        )
+        raise Rejection("T0", what, written.span, hint=did_you_mean(name, names))
+    return len(names) - 1 - names[::-1].index(name)

@@ -1,0 +1,148 @@
+"""Source text: decoding it, and naming places in it."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable
+from dataclasses import dataclass
+from difflib import get_close_matches
+from functools import cached_property
+from pathlib import Path
+from typing import NamedTuple, Self
+
+from omnigraph.errors import Diagnostic, FileAccessError, Place, SourceError
+
+# A query with 8,192 inserts, the most one may hold, is about half a megabyte.
+MAX_SOURCE_BYTES = 4 * 1024 * 1024
+
+
+class Span(NamedTuple):
+    """A half-open range of character offsets."""
+
+    start: int
+    end: int
+
+
+NOWHERE = Span(0, 0)
+
+
+class Name(str):
+    """A word of the source that remembers where it stands. Compares and hashes as its text."""
+
+    __slots__ = ("span",)
+    span: Span
+
+    def __new__(cls, text: str, span: Span = NOWHERE) -> Self:
+        name = super().__new__(cls, text)
+        name.span = span
+        return name
+
+
+class Rejection(Exception):  # noqa: N818 - never leaves lang/: it becomes a Diagnostic at the edge
+    """A problem found at a span; whoever knows the source turns it into a Diagnostic."""
+
+    def __init__(
+        self, code: str, message: str, span: Span, *, hint: str | None = None, expected: tuple[str, ...] = ()
+    ) -> None:
+        super().__init__(message)
+        self.code = code
+        self.message = message
+        self.span = span
+        self.hint = hint
+        self.expected = expected
+
+
+@dataclass(frozen=True)
+class Source:
+    """A text and the name of the file it came from."""
+
+    text: str
+    file: str = "<text>"
+
+    def __post_init__(self) -> None:
+        """Only text that can be written back as UTF-8 is source text."""
+        nul = self.text.find("\0")
+        if nul >= 0:
+            raise self._unusable(
+                nul, "a NUL character is not allowed in source text", "remove it; is this a text file?"
+            )
+        if self.text.isascii():
+            size = len(self.text)
+        else:
+            try:
+                size = len(self.text.encode())
+            except UnicodeEncodeError as error:
+                problem = f"lone surrogate U+{ord(self.text[error.start]):04X}"
+                raise self._unusable(error.start, problem, "source text must be valid Unicode") from None
+        if size > MAX_SOURCE_BYTES:
+            raise self._unusable(0, _too_large(size), "split it into several files; load bulk data with `load`")
+
+    @classmethod
+    def decode(cls, data: bytes, file: str = "<bytes>") -> Source:
+        """Decode UTF-8, with or without a byte order mark."""
+        if data.startswith((b"\xff\xfe", b"\xfe\xff")):
+            raise _undecodable(file, "the file is UTF-16", b"")
+        try:
+            return cls(data.decode("utf-8-sig"), file)
+        except UnicodeDecodeError as error:
+            bad = f"byte 0x{data[error.start]:02x} at offset {error.start} is not UTF-8"
+            raise _undecodable(file, bad, data[: error.start]) from None
+
+    @classmethod
+    def read(cls, path: str | Path) -> Source:
+        """Read a source file, without reading more than a source file may hold."""
+        file = str(path)
+        try:
+            with Path(path).open("rb") as stream:
+                data = stream.read(MAX_SOURCE_BYTES + 1)
+        except OSError as error:
+            reason = error.strerror or str(error)
+            raise FileAccessError(f"cannot read {file}: {reason}", path=file, hint="check the path") from error
+        except ValueError as error:
+            raise FileAccessError(f"cannot read {file!r}: {error}", path=file, hint="check the path") from error
+        if len(data) > MAX_SOURCE_BYTES:
+            place = Place(file, 1, 1, 1, "")
+            message = f"the file holds more than {MAX_SOURCE_BYTES:,} bytes, the most a source may have"
+            hint = "split it into several files; load bulk data with `load`"
+            raise SourceError([Diagnostic("S1", message, place, hint)])
+        return cls.decode(data, file)
+
+    @cached_property
+    def _line_starts(self) -> list[int]:
+        starts, at = [0], self.text.find("\n")
+        while at >= 0:
+            starts.append(at + 1)
+            at = self.text.find("\n", at + 1)
+        return starts
+
+    def place(self, span: Span) -> Place:
+        line = bisect_right(self._line_starts, span.start)
+        start = self._line_starts[line - 1]
+        end = self.text.find("\n", start)
+        text = self.text[start : end if end >= 0 else len(self.text)].rstrip("\r")
+        column = span.start - start
+        length = max(1, min(span.end - span.start, len(text) - column))
+        return Place(self.file, line, column + 1, length, text)
+
+    def diagnostic(self, problem: Rejection) -> Diagnostic:
+        return Diagnostic(problem.code, problem.message, self.place(problem.span), problem.hint, problem.expected)
+
+    def _unusable(self, offset: int, message: str, hint: str) -> SourceError:
+        return SourceError([self.diagnostic(Rejection("S1", message, Span(offset, offset + 1), hint=hint))])
+
+
+def _too_large(size: int) -> str:
+    return f"the text holds {size:,} bytes; a source may have at most {MAX_SOURCE_BYTES:,}"
+
+
+def _undecodable(file: str, message: str, before: bytes) -> SourceError:
+    line = before.count(b"\n") + 1
+    column = len(before.rpartition(b"\n")[2].decode("utf-8-sig", "replace")) + 1
+    return SourceError([Diagnostic("S1", message, Place(file, line, column, 1, ""), "save the file as UTF-8")])
+
+
+def did_you_mean(word: str, candidates: Iterable[str]) -> str | None:
+    """Name the candidate closest to `word`, as a hint, if one is close."""
+    by_fold = {candidate.lower(): candidate for candidate in candidates}
+    close = get_close_matches(word.lower()[:64], by_fold, n=1, cutoff=0.6)
+    return f"did you mean `{by_fold[close[0]]}`?" if close else None

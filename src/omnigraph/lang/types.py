@@ -1,0 +1,132 @@
+"""The types a property, a parameter or an expression can have."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from enum import StrEnum
+
+
+class Scalar(StrEnum):
+    """A base type, spelled as in the languages."""
+
+    STRING = "String"
+    BLOB = "Blob"
+    BOOL = "Bool"
+    I32 = "I32"
+    I64 = "I64"
+    U32 = "U32"
+    U64 = "U64"
+    F32 = "F32"
+    F64 = "F64"
+    DATE = "Date"
+    DATETIME = "DateTime"
+    VECTOR = "Vector"
+
+
+INTEGER_BOUNDS = {
+    Scalar.I32: (-(2**31), 2**31 - 1),
+    Scalar.I64: (-(2**63), 2**63 - 1),
+    Scalar.U32: (0, 2**32 - 1),
+    Scalar.U64: (0, 2**64 - 1),
+}
+FLOATS = frozenset({Scalar.F32, Scalar.F64})
+NUMERIC = FLOATS | INTEGER_BOUNDS.keys()
+MAX_VECTOR_DIMENSION = 2**31 - 1
+
+_KINDS = {
+    Scalar.STRING: "string",
+    Scalar.BLOB: "blob",
+    Scalar.BOOL: "bool",
+    Scalar.I32: "int",
+    Scalar.U32: "int",
+    Scalar.I64: "bigint",
+    Scalar.U64: "bigint",
+    Scalar.F32: "float",
+    Scalar.F64: "float",
+    Scalar.DATE: "date",
+    Scalar.DATETIME: "datetime",
+    Scalar.VECTOR: "vector",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Type:
+    """A scalar, a list of scalars, an enum (a String with a closed, sorted set of values) or a vector."""
+
+    scalar: Scalar
+    is_list: bool = False
+    nullable: bool = False
+    enum: tuple[str, ...] = ()
+    dimension: int = 0
+
+    def __post_init__(self) -> None:
+        assert not self.enum or (self.scalar is Scalar.STRING and not self.is_list)
+        assert self.enum == tuple(sorted(set(self.enum)))
+        assert (self.dimension > 0) == (self.scalar is Scalar.VECTOR)
+        assert not (self.is_list and self.scalar in (Scalar.BLOB, Scalar.VECTOR))
+
+    def __str__(self) -> str:
+        text: str = self.scalar
+        if self.enum:
+            text = f"enum({', '.join(self.enum)})"
+        elif self.dimension:
+            text = f"Vector({self.dimension})"
+        elif self.is_list:
+            text = f"[{self.scalar}]"
+        return f"{text}?" if self.nullable else text
+
+    @property
+    def is_numeric(self) -> bool:
+        return not self.is_list and self.scalar in NUMERIC
+
+    @property
+    def is_integer(self) -> bool:
+        return not self.is_list and self.scalar in INTEGER_BOUNDS
+
+    @property
+    def is_string(self) -> bool:
+        return not self.is_list and self.scalar is Scalar.STRING
+
+    @property
+    def is_vector(self) -> bool:
+        return self.scalar is Scalar.VECTOR
+
+    @property
+    def is_blob(self) -> bool:
+        return self.scalar is Scalar.BLOB
+
+    @property
+    def is_comparable(self) -> bool:
+        """Tell whether values of the type have an order and an equality."""
+        return not (self.is_list or self.is_vector or self.is_blob)
+
+    @property
+    def element(self) -> Type:
+        """The type of one element of a list."""
+        return Type(self.scalar)
+
+    def same_shape(self, other: Type) -> bool:
+        """Tell whether the two are equal apart from nullability."""
+        return replace(self, nullable=False) == replace(other, nullable=False)
+
+    def accepts(self, other: Type) -> bool:
+        """Tell whether values of the two types may meet: same list-ness, same scalar or both numbers."""
+        if self.is_list != other.is_list or self.dimension != other.dimension:
+            return False
+        return self.scalar is other.scalar or (self.scalar in NUMERIC and other.scalar in NUMERIC)
+
+    def describe(self) -> dict[str, object]:
+        """Describe the type in the vocabulary of lint output and query catalogues."""
+        kind = _KINDS[self.scalar]
+        shape: dict[str, object] = {"kind": "list", "item_kind": kind} if self.is_list else {"kind": kind}
+        if self.dimension:
+            shape["vector_dim"] = self.dimension
+        return {**shape, "nullable": self.nullable}
+
+
+STRING = Type(Scalar.STRING)
+BOOL = Type(Scalar.BOOL)
+I64 = Type(Scalar.I64)
+F64 = Type(Scalar.F64)
+DATE = Type(Scalar.DATE)
+DATETIME = Type(Scalar.DATETIME)
