@@ -79,6 +79,10 @@ def _update(statement: Update, declared: NodeType | EdgeType, scope: Scope) -> i
     if isinstance(declared, EdgeType):
         message = f"`{declared.name}` is an edge type; edges cannot be updated"
         raise Rejection("T16", message, statement.type.span, hint="delete the edge and insert it anew")
+    for written in statement.assignments:
+        if written.property in declared.key:
+            message = f"cannot update @key property `{written.property}`: it is what identifies the node"
+            raise Rejection("T0", message, written.property.span, hint="delete the node and insert it anew")
     values = _values(statement.assignments, _columns(declared), declared, scope)
     return ir.UpdateNodes(declared.name, tuple(values.items()), _where(statement.predicate, declared, scope))
 
