@@ -9,7 +9,29 @@ OmnigraphError                       the root; catch this to catch everything of
 ├── ParameterError                   a query parameter is missing or does not fit its declared type
 ├── LiteralError                     a text that is not a value of its type (dates, date-times)
 ├── IdentityError                    a value that cannot identify an entity
-└── FileAccessError                  a file on the command line that cannot be read or written
+├── FileAccessError                  a file on the command line that cannot be read or written
+├── StorageError                     the place where the graph lives cannot do what was asked
+│   ├── StorageDeniedError           not permitted
+│   └── StorageFullError             no space left
+├── UnsupportedUriError              a graph address of an unknown kind
+├── GraphNotFoundError               no graph at the address
+├── NotAGraphError                   something else is at the address
+├── AlreadyInitializedError          a graph is there already
+├── ReadOnlyError                    a write through a handle opened read-only
+├── BranchNotFoundError              no such branch
+├── CommitNotFoundError              no such commit
+├── FormatError                      a graph written in a format this version does not work on
+│   ├── FormatTooNewError            by a later version: upgrade
+│   └── FormatTooOldError            by one too early to migrate from
+├── CorruptGraphError                stored state that contradicts itself; nothing was changed
+├── ConflictError                    somebody else's change came first; nothing of ours is visible
+│   ├── ExpectedVersionMismatchError a table moved since it was read
+│   ├── ContentionError              too many writers at once, after all retries
+│   ├── DriftError                   a table was moved by something other than Omnigraph
+│   ├── SchemaDriftError             the schema files and the graph disagree
+│   └── GateTimeoutError             another writer held a lock for too long
+├── RecoveryRequiredError            a write stopped half-way; its operation will be finished or undone
+└── SidecarError                     a recovery record that cannot be read or acted on
 """
 
 from __future__ import annotations
@@ -39,7 +61,7 @@ class Place:
         """Return the source line with carets under the place; a long line is clipped around it."""
         offset = self.column - 1
         start = max(0, offset - _CLIP // 2) if len(self.text) > _CLIP else 0
-        shown = self.text[start : start + _CLIP].replace("\t", " ")
+        shown = "".join(char if char.isprintable() else " " for char in self.text[start : start + _CLIP])
         carets = min(self.length, len(shown) - (offset - start))
         pad = _width(shown[: offset - start])
         under = _width(shown[offset - start : offset - start + carets])
@@ -83,22 +105,45 @@ class Diagnostic:
 
 
 class OmnigraphError(Exception):
-    """Root of the tree. `code` is stable and meant for programs, `str()` is meant for people."""
+    """Root of the tree. `code` is stable and meant for programs, `str()` is meant for people.
+
+    A subclass declares the fields a program needs as annotations; they are given by keyword, become attributes,
+    and make up `details()`.
+    """
 
     code: ClassVar[str] = "internal"
     http_status: ClassVar[int] = 500
 
-    def __init__(self, message: str, *, hint: str | None = None) -> None:
+    def __init__(self, message: str, *, hint: str | None = None, **fields: Any) -> None:
+        assert fields.keys() == set(_fields_of(type(self))), f"{type(self).__name__} takes {_fields_of(type(self))}"
         super().__init__(message)
         self.message = message
         self.hint = hint
+        self.__dict__.update(fields)
 
     def __str__(self) -> str:
         return f"{self.message}\nhint: {self.hint}" if self.hint else self.message
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        fields = {name: getattr(self, name) for name in _fields_of(type(self))}
+        return _rebuild, (type(self), self.message, self.hint, fields)
+
     def details(self) -> dict[str, Any]:
         """Fields a program needs to act on this error, beyond its code and message."""
-        return {}
+        return {name: getattr(self, name) for name in _fields_of(type(self))}
+
+
+def _fields_of(cls: type[OmnigraphError]) -> tuple[str, ...]:
+    """Name the declared fields, those of the base first."""
+    declared = (name for owner in reversed(cls.__mro__) for name in vars(owner).get("__annotations__", ()))
+    return tuple(name for name in dict.fromkeys(declared) if name not in ("code", "http_status"))
+
+
+def _rebuild(cls: type[OmnigraphError], message: str, hint: str | None, fields: dict[str, Any]) -> OmnigraphError:
+    return cls(message, hint=hint, **fields)
+
+
+# The languages -------------------------------------------------------------------------------------
 
 
 class CompileError(OmnigraphError):
@@ -106,17 +151,17 @@ class CompileError(OmnigraphError):
 
     code = "bad_source"
     http_status = 400
+    diagnostics: tuple[Diagnostic, ...]
 
     def __init__(self, diagnostics: Sequence[Diagnostic]) -> None:
         assert diagnostics, "a compile error without a diagnostic says nothing"
-        self.diagnostics = tuple(diagnostics)
-        first = self.diagnostics[0]
-        super().__init__(first.message, hint=first.hint)
+        first = diagnostics[0]
+        super().__init__(first.message, hint=first.hint, diagnostics=tuple(diagnostics))
 
     def __str__(self) -> str:
         return "\n\n".join(str(diagnostic) for diagnostic in self.diagnostics)
 
-    def __reduce__(self) -> tuple[type[CompileError], tuple[tuple[Diagnostic, ...]]]:
+    def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self.diagnostics,)
 
     def details(self) -> dict[str, Any]:
@@ -142,17 +187,11 @@ class QueryError(CompileError):
 
 
 class QueryNotFoundError(OmnigraphError):
-    """The requested query is not in the file."""
+    """The requested query is not in the file; `available` are those that are."""
 
     code = "query_not_found"
     http_status = 400
-
-    def __init__(self, message: str, *, available: Sequence[str], hint: str | None = None) -> None:
-        super().__init__(message, hint=hint)
-        self.available = tuple(available)
-
-    def details(self) -> dict[str, Any]:
-        return {"available": list(self.available)}
+    available: list[str]
 
 
 class ParameterError(OmnigraphError):
@@ -160,13 +199,7 @@ class ParameterError(OmnigraphError):
 
     code = "parameter_invalid"
     http_status = 400
-
-    def __init__(self, message: str, *, parameter: str | None = None, hint: str | None = None) -> None:
-        super().__init__(message, hint=hint)
-        self.parameter = parameter
-
-    def details(self) -> dict[str, Any]:
-        return {"parameter": self.parameter}
+    parameter: str | None
 
 
 class LiteralError(OmnigraphError):
@@ -188,10 +221,175 @@ class FileAccessError(OmnigraphError):
 
     code = "file_unreadable"
     http_status = 400
+    path: str
 
-    def __init__(self, message: str, *, path: str, hint: str | None = None) -> None:
-        super().__init__(message, hint=hint)
-        self.path = path
 
-    def details(self) -> dict[str, Any]:
-        return {"path": self.path}
+# Storage and the graph -----------------------------------------------------------------------------
+
+
+class StorageError(OmnigraphError):
+    """The storage refused or failed; `path` says where, `operation` what was tried."""
+
+    code = "storage_failed"
+    path: str
+    operation: str
+
+
+class StorageDeniedError(StorageError):
+    """The storage does not permit the operation. Never taken for absence."""
+
+    code = "storage_denied"
+
+
+class StorageFullError(StorageError):
+    """No space is left."""
+
+    code = "storage_full"
+
+
+class UnsupportedUriError(OmnigraphError):
+    """The address of a graph is of a kind that cannot hold one."""
+
+    code = "uri_unsupported"
+    http_status = 400
+    uri: str
+
+
+class GraphNotFoundError(OmnigraphError):
+    """There is no graph at the address."""
+
+    code = "graph_not_found"
+    http_status = 404
+    uri: str
+
+
+class NotAGraphError(OmnigraphError):
+    """There is something at the address, but it is not a graph."""
+
+    code = "not_a_graph"
+    http_status = 400
+    uri: str
+
+
+class AlreadyInitializedError(OmnigraphError):
+    """A graph, or part of one, is at the address already; nothing was written."""
+
+    code = "already_initialized"
+    http_status = 409
+    uri: str
+
+
+class ReadOnlyError(OmnigraphError):
+    """The handle was opened read-only."""
+
+    code = "read_only"
+    http_status = 400
+
+
+class BranchNotFoundError(OmnigraphError):
+    """The graph has no branch of that name."""
+
+    code = "branch_not_found"
+    http_status = 404
+    branch: str
+
+
+class CommitNotFoundError(OmnigraphError):
+    """No branch of the graph has a commit of that id."""
+
+    code = "commit_not_found"
+    http_status = 404
+    commit_id: str
+
+
+class FormatError(OmnigraphError):
+    """The graph is in a storage format that this version does not work on."""
+
+    code = "format_unsupported"
+    http_status = 409
+    found: int
+    supported: int
+
+
+class FormatTooNewError(FormatError):
+    """A later version wrote the graph."""
+
+    code = "format_too_new"
+
+
+class FormatTooOldError(FormatError):
+    """The graph is older than what can be migrated."""
+
+    code = "format_too_old"
+
+
+class CorruptGraphError(OmnigraphError):
+    """Stored state contradicts itself. Nothing was changed."""
+
+    code = "graph_corrupt"
+    path: str
+
+
+# Writing -------------------------------------------------------------------------------------------
+
+
+class ConflictError(OmnigraphError):
+    """Somebody else's change came first; nothing of this operation is visible."""
+
+    code = "conflict"
+    http_status = 409
+
+
+class ExpectedVersionMismatchError(ConflictError):
+    """A table is not at the version that the operation was prepared on."""
+
+    code = "version_conflict"
+    table_key: str
+    expected: int
+    actual: int
+
+
+class ContentionError(ConflictError):
+    """Other writers came first each time; all retries are used up."""
+
+    code = "contention"
+    attempts: int
+
+
+class DriftError(ConflictError):
+    """A table's head is past its pin and no pending operation explains it."""
+
+    code = "drift"
+    table_key: str
+    pin: int
+    head: int
+
+
+class SchemaDriftError(ConflictError):
+    """The schema files of the graph do not belong together."""
+
+    code = "schema_drift"
+    path: str
+
+
+class GateTimeoutError(ConflictError):
+    """Another writer held a gate for too long; `holder` is who."""
+
+    code = "gate_timeout"
+    gate: str
+    holder: str
+
+
+class RecoveryRequiredError(OmnigraphError):
+    """An operation stopped half-way. The next write or open finishes or undoes it."""
+
+    code = "recovery_required"
+    http_status = 503
+    operation_id: str
+
+
+class SidecarError(OmnigraphError):
+    """A recovery record that cannot be read or acted on; it was left as it is."""
+
+    code = "sidecar_unusable"
+    path: str

@@ -32,7 +32,7 @@ def decode_parameters(
     if given is None:
         given = {}
     if not isinstance(given, Mapping) or not all(isinstance(name, str) for name in given):
-        raise ParameterError(f"parameters must be a JSON object, not {_json_kind(given)}")
+        raise ParameterError(f"parameters must be a JSON object, not {_json_kind(given)}", parameter=None)
     values = {name: _declared(name, type_, given, mode) for name, type_ in declared.items()}
     extra = {name: _inferred(name, item, mode) for name, item in given.items() if name not in declared}
     return values | extra
