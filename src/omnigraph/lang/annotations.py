@@ -75,8 +75,6 @@ def read_property(decl: PropertyDecl, kind: str, type_: Type | None, reject: Rej
         if note.name in _RULES:
             if note.name in rules:
                 reject("P20", f"@{note.name} is given multiple times", span, "keep one")
-            if note.value is not None:
-                reject("P20", f"@{note.name} on a property does not accept a value", span)
             rules[note.name] = span
         elif note.name == "embed":
             embeds.append(note)
@@ -101,7 +99,7 @@ def column_fits(rule: str, type_: Type, at: Name, reject: Reject, form: str = "p
     body_key = rule == "key" and form == "body"
     if type_.is_blob:
         reject("P18", f"@{rule} is not supported on blob property `{at}`", at.span)
-    elif type_.is_list:
+    elif type_.is_list and not (rule == "index" and form == "body"):
         reject("P32" if body_key else "P16", f"@{rule} is not supported on list property `{at}`", at.span)
     elif type_.is_vector and rule in ("key", "unique"):
         reject("P32" if body_key else "P17", f"@{rule} is not supported on vector property `{at}`", at.span)
@@ -124,8 +122,9 @@ def _embed(notes: list[Annotation], reject: Reject) -> Embed | None:
         return None
     model = None
     for name, value in note.keywords:
-        if name != "model" or not isinstance(value.value, str):
-            reject("P25", f"unknown @embed argument `{name}`: only 'model' is supported, as text", name.span)
+        if name != "model" or not (isinstance(value.value, str) and value.value.strip()) or model is not None:
+            message = f"@embed does not take `{name}` here: only 'model' is supported, once, as text"
+            reject("P25", message, name.span)
         else:
             model = value.value
     return Embed(source, model)
@@ -192,7 +191,8 @@ def _canonical(note: Annotation) -> str:
     """One spelling for equal annotations, so that a change of an opaque one can be seen."""
     if note.value is None:
         return f"@{note.name}"
-    arguments = [_literal(note.value), *(f"{name}={_literal(value)}" for name, value in sorted(note.keywords))]
+    keywords = sorted(note.keywords, key=lambda pair: pair[0])
+    arguments = [_literal(note.value), *(f"{name}={_literal(value)}" for name, value in keywords)]
     return f"@{note.name}({', '.join(arguments)})"
 
 

@@ -77,7 +77,10 @@ class _Constraints:
     checks: set[Check] = field(default_factory=set)
 
 
-_Members = Mapping[str, _Member]
+class _Members(dict[str, _Member]):
+    """The properties of a type by name. `whole` is False when an interface that adds to them is missing."""
+
+    whole = True
 
 
 class _Checker:
@@ -91,34 +94,37 @@ class _Checker:
         self.node_names: set[str] = set()
 
     def reject(self, code: str, message: str, span: Span, hint: str | None = None) -> None:
-        self.problems.append(Rejection(code, message, span, hint=hint))
+        # A property of an interface is looked at once per node that implements it, but told once.
+        if not any((problem.code, problem.span) == (code, span) for problem in self.problems):
+            self.problems.append(Rejection(code, message, span, hint=hint))
 
     def catalog(self, tree: SchemaTree) -> Catalog:
         interfaces = self._declared(tree, InterfaceDecl, "C4", "duplicate interface `{}` in schema shape")
         nodes = self._declared(tree, NodeDecl, "C1", "duplicate node type `{}`")
         edges = self._declared(tree, EdgeDecl, "C1", "duplicate edge type `{}`")
-        self.node_names = set(nodes)
-        self.interfaces = {name: self._members(decl.properties, "interface") for name, decl in interfaces.items()}
-        self._edge_names_fold_apart(edges.values())
+        self.node_names = {str(decl.name) for decl in nodes}
+        self.interfaces = {str(decl.name): self._members(decl.properties, "interface") for decl in interfaces}
+        self._edge_names_fold_apart(edges)
         return Catalog(
             by_name({name: InterfaceType(name, _properties(members)) for name, members in self.interfaces.items()}),
-            by_name({name: self._node(decl) for name, decl in nodes.items()}),
-            by_name({name: self._edge(decl) for name, decl in edges.items()}),
+            by_name({str(decl.name): self._node(decl) for decl in nodes}),
+            by_name({str(decl.name): self._edge(decl) for decl in edges}),
         )
 
-    def _declared(self, tree: SchemaTree, kind: type[_Decl], code: str, message: str) -> dict[str, _Decl]:
-        found: dict[str, _Decl] = {}
-        for decl in tree.declarations:
-            if isinstance(decl, kind):
-                if decl.name in found:
-                    self.reject(code, message.format(decl.name), decl.name.span, "rename or remove one of them")
-                found.setdefault(str(decl.name), decl)
+    def _declared(self, tree: SchemaTree, kind: type[_Decl], code: str, message: str) -> list[_Decl]:
+        """List the declarations of a kind; those with a name that is taken are reported, and checked all the same."""
+        found = [decl for decl in tree.declarations if isinstance(decl, kind)]
+        names: set[str] = set()
+        for decl in found:
+            if decl.name in names:
+                self.reject(code, message.format(decl.name), decl.name.span, "rename or remove one of them")
+            names.add(decl.name)
         return found
 
     # Properties
 
-    def _members(self, properties: Iterable[PropertyDecl], kind: str) -> dict[str, _Member]:
-        members: dict[str, _Member] = {}
+    def _members(self, properties: Iterable[PropertyDecl], kind: str) -> _Members:
+        members = _Members()
         for decl in properties:
             if decl.name in members:
                 message = f"duplicate property `{decl.name}` in schema shape"
@@ -231,28 +237,31 @@ class _Checker:
         folded: dict[str, Name] = {}
         for decl in edges:
             other = folded.setdefault(decl.name.lower(), decl.name)
-            if other is not decl.name:
+            if other != decl.name:
                 message = f"edge types `{other}` and `{decl.name}` collide after case folding"
                 self.reject("C3", message, decl.name.span, "traversals ignore case; rename one of them")
 
     # Interfaces
 
-    def _with_interfaces(self, decl: NodeDecl, own: dict[str, _Member]) -> dict[str, _Member]:
+    def _with_interfaces(self, decl: NodeDecl, own: _Members) -> _Members:
         """Add what the interfaces contribute; what the node declares itself must agree with them."""
         contributed: dict[str, _Member] = {}
+        members = _Members(own)
         for interface in dict.fromkeys(decl.implements):
-            members = self.interfaces.get(interface)
-            if members is None:
+            inherited = self.interfaces.get(interface)
+            if inherited is None:
+                members.whole = False
                 if self.complete:
                     hint = did_you_mean(interface, self.interfaces)
                     self.reject("P12", f"unknown interface `{interface}`", interface.span, hint)
                 continue
-            for name, member in members.items():
+            for name, member in inherited.items():
                 if name in own:
                     self._agrees(own[name], member, interface)
                 else:
                     contributed[name] = self._contribute(contributed.get(name), member, interface)
-        return own | contributed
+        members.update(contributed)
+        return members
 
     def _agrees(self, own: _Member, member: _Member, interface: Name) -> None:
         if own.type and member.type and own.type != member.type:
@@ -260,7 +269,8 @@ class _Checker:
             self.reject("P13", message, own.name.span, "give both the same type, nullability included")
 
     def _contribute(self, other: _Member | None, member: _Member, interface: Name) -> _Member:
-        if other and not (other.type == member.type and other.notes.same_meaning(member.notes)):
+        told = other is None or other.type is None or member.type is None
+        if other and not told and not (other.type == member.type and other.notes.same_meaning(member.notes)):
             both = f"interfaces `{other.interfaces[0]}` and `{interface}`"
             message = f"{both} give `{member.name}` incompatible property semantics"
             hint = "make the two declarations equal, or declare the property in the node itself"
@@ -277,10 +287,10 @@ class _Checker:
                 continue
             source = members.get(embed.source)
             span = member.notes.embed_span
-            if source is None:
+            if source is None and members.whole:
                 message = f"@embed references unknown source property `{embed.source}`"
                 self.reject("P23", message, span, did_you_mean(embed.source, members))
-            elif source.type and not source.type.is_string:
+            elif source and source.type and not source.type.is_string:
                 self.reject("P24", f"@embed source `{embed.source}` must be String, not {source.type}", span)
 
     def _constraints(self, members: _Members, rules: Iterable[Rule], kind: str) -> _Constraints:
@@ -296,12 +306,10 @@ class _Checker:
         return constraints
 
     def _columns(self, rule: Rule, members: _Members, constraints: _Constraints, kind: str) -> None:
-        columns = []
-        for argument in rule.arguments:
-            column = self._column(rule, argument, members, kind)
-            if column is None:
-                return
-            columns.append(column)
+        found = [self._column(rule, argument, members, kind) for argument in rule.arguments]
+        columns = [column for column in found if column is not None]
+        if len(columns) < len(found):
+            return
         if rule.kind == "key" and len(set(columns)) < len(columns):
             self.reject("C5", "@key repeats a property", rule.kind.span, "name each property once")
         _add_columns(constraints, rule.kind, tuple(sorted(set(columns))))
@@ -310,7 +318,8 @@ class _Checker:
         """Resolve one column of a rule; None after a problem."""
         if not isinstance(argument, Name):
             message = f"expected property name in constraint @{rule.kind}"
-            self.reject("P9", message, argument.span, "names are written without quotes")
+            quoted = isinstance(argument, Value) and isinstance(argument.value, str)
+            self.reject("P9", message, argument.span, "names are written without quotes" if quoted else None)
             return None
         if kind == "edge" and argument in _ENDPOINTS:
             return str(argument)
@@ -319,11 +328,10 @@ class _Checker:
             self.reject("C5", message, argument.span, "name a declared property")
             return None
         member = members.get(argument)
-        if member is None:
+        if member is None and members.whole:
             message = f"@{rule.kind} references unknown property `{argument}`"
             self.reject("P30", message, argument.span, did_you_mean(argument, members))
-            return None
-        if member.type is None:
+        if member is None or member.type is None:
             return None
         if rule.kind in ("key", "unique", "index") and not column_fits(
             rule.kind, member.type, argument, self.reject, "body"
@@ -347,7 +355,7 @@ class _Checker:
         elif bounds.lower is not None and bounds.upper is not None and bounds.lower > bounds.upper:
             self.reject("P10", "@range requires its lower bound to be at most its upper bound", bounds.span)
         else:
-            constraints.ranges.add(Range(column, bounds.lower, bounds.upper))
+            constraints.ranges.add(Range(column, _plain(bounds.lower), _plain(bounds.upper)))
 
     def _check(self, rule: Rule, members: _Members, constraints: _Constraints, kind: str) -> None:
         column = self._column(rule, rule.arguments[0], members, kind)
@@ -373,6 +381,11 @@ _RULE_READERS: Mapping[str, _RuleReader] = {
     "range": _Checker._range,  # noqa: SLF001
     "check": _Checker._check,  # noqa: SLF001
 }
+
+
+def _plain(bound: float | None) -> float | None:
+    """One spelling for equal numbers: 1.0 is 1."""
+    return int(bound) if isinstance(bound, float) and bound.is_integer() else bound
 
 
 def _add_columns(constraints: _Constraints, rule: str, columns: Columns) -> None:

@@ -27,6 +27,7 @@ from omnigraph.lang.source import Name, Rejection, Source, Span
 
 _SYNTAX = "P1"
 _ESCAPE = "P36"
+_MAX_U64_DIGITS = 20
 _T = TypeVar("_T")
 
 
@@ -138,9 +139,11 @@ def _number(token: Token) -> float:
 
 
 def _signed(token: Token) -> int:
-    digits = Token.new_borrow_pos(token.type, token.lstrip("-"), token)
-    value = parsing.integer_of(digits, _SYNTAX)
-    return -value if token.startswith("-") else value
+    """An integer bound: any that a column of 64 bits could reach, with or without a sign."""
+    digits = token.lstrip("-").lstrip("0") or "0"
+    if len(digits) > _MAX_U64_DIGITS:
+        raise Rejection(_SYNTAX, "the number does not fit a 64-bit integer", span_of(token))
+    return -int(digits) if token.startswith("-") else int(digits)
 
 
 GRAMMAR = Grammar("schema.lark", _Builder, _SYNTAX, r"(?:node|edge|interface)[ \t]+\w")

@@ -143,6 +143,6 @@ def _undecodable(file: str, message: str, before: bytes) -> SourceError:
 
 def did_you_mean(word: str, candidates: Iterable[str]) -> str | None:
     """Name the candidate closest to `word`, as a hint, if one is close."""
-    by_fold = {candidate.lower(): candidate for candidate in candidates}
+    by_fold = {candidate.lower(): candidate for candidate in sorted(candidates)}
     close = get_close_matches(word.lower()[:64], by_fold, n=1, cutoff=0.6)
     return f"did you mean `{by_fold[close[0]]}`?" if close else None

@@ -64,7 +64,7 @@ _HABITS = tuple(
         (r"'", 'text goes in double quotes: `"..."`'),
         (r"#", "comments start with `//`"),
         (r";", "there are no semicolons; newlines and spaces separate"),
-        (r"-\s*[0-9]", "there are no negative literals here; pass the number as a parameter"),
+        (r"-\s*[0-9]", "a negative number cannot be written here; in a query, pass it as a parameter"),
         (r"null\b", "there is no null literal; leave the property out, or pass null through a nullable parameter"),
         (r",", "no comma belongs here"),
         (r"\*", "there is no `*`; name what you want (`count($x)`), leave an open end empty (`0..`)"),
@@ -76,7 +76,7 @@ _HABITS = tuple(
         (r"distinct\b", "there is no `distinct`; a traversal without an edge variable yields each neighbour once"),
         (r'"', "the text is never closed, or holds an unescaped quote"),
         (r"/\*", "the comment is never closed"),
-        (r"\.[0-9]", "write a digit before the decimal point: `0.5`"),
+        (r"(?<![0-9])\.[0-9]", "write a digit before the decimal point: `0.5`"),
     )
 )
 _WORD = re.compile(r"[@$]?\w+")
