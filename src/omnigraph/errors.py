@@ -42,6 +42,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 _CLIP = 100
+_ZERO_WIDTH = frozenset({"Mn", "Me", "Cf"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +72,10 @@ class Place:
 
 def _width(text: str) -> int:
     """Terminal columns that `text` takes."""
-    return sum(2 if unicodedata.east_asian_width(char) in "WF" else not unicodedata.combining(char) for char in text)
+    return sum(
+        0 if unicodedata.category(char) in _ZERO_WIDTH else 1 + (unicodedata.east_asian_width(char) in "WF")
+        for char in text
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import io
+import os
+import sys
 from typing import Annotated
 
 import typer
@@ -48,8 +51,20 @@ def version() -> None:
 
 def main() -> None:
     """Run the command line: 0 on success, 1 on failure, 2 for wrong arguments."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(encoding="utf-8")
     try:
-        app()
+        try:
+            app()
+        finally:
+            sys.stdout.flush()
     except OmnigraphError as error:
         output.error(error)
+        raise SystemExit(1) from None
+    except OSError as error:
+        # The reader of our output is gone, or its disk is full; nothing may be written there any more.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        if not isinstance(error, BrokenPipeError):
+            sys.stderr.write(f"Error: cannot write the output: {error.strerror or error}\n")
         raise SystemExit(1) from None

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
@@ -51,7 +50,9 @@ def fmt(
 
     A file that does not parse is reported and left as it is; the exit code is then 1.
     """
-    if paths == ["-"]:
+    if "-" in paths:
+        if len(paths) > 1 or as_json:
+            raise typer.BadParameter("stdin is formatted alone, to stdout", param_hint="-")
         _format_stdin(lang, check=check)
         return
     results = [_format_file(path, lang, check=check) for path in _files(paths)]
@@ -79,9 +80,11 @@ def _format_stdin(lang: Language | None, *, check: bool) -> None:
         raise typer.BadParameter("stdin has no file name; say which language it is", param_hint="--lang")
     source = Source.decode(sys.stdin.buffer.read(), "<stdin>")
     text = _formatter(lang)(source)
-    if check:
-        raise typer.Exit(int(text != source.text))
-    output.raw(text)
+    if not check:
+        output.raw(text)
+    elif text != source.text:
+        output.data("would format <stdin>")
+        raise typer.Exit(1)
 
 
 def _formatter(lang: Language) -> Callable[[Source], str]:
@@ -93,7 +96,8 @@ def _formatter(lang: Language) -> Callable[[Source], str]:
 def _files(paths: Iterable[str]) -> Iterator[str]:
     for path in paths:
         if Path(path).is_dir():
-            yield from sorted(str(file) for suffix in Language for file in Path(path).rglob(f"*.{suffix}"))
+            found = (file for suffix in Language for file in Path(path).rglob(f"*.{suffix}") if file.is_file())
+            yield from sorted(map(str, found))
         else:
             yield path
 
@@ -115,20 +119,25 @@ def _format_file(path: str, lang: Language | None, *, check: bool) -> Formatted:
 
 def _language(path: str, lang: Language | None) -> Language:
     suffix = Path(path).suffix.removeprefix(".")
-    if lang is None and suffix not in list(Language):
+    if suffix in list(Language):
+        return Language(suffix)
+    if lang is None:
         hint = "name it *.pg or *.gq, or pass --lang"
         raise FileAccessError(f"cannot tell the language of {path}", path=path, hint=hint)
-    return lang or Language(suffix)
+    return lang
 
 
 def _replace(path: Path, text: str) -> None:
     """Replace the file whole or not at all, whatever happens on the way."""
     target = path.resolve()
+    temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
     try:
-        with tempfile.NamedTemporaryFile("w", dir=target.parent, encoding="utf-8", newline="", delete=False) as stream:
-            stream.write(text)
-        Path(stream.name).chmod(target.stat().st_mode & 0o7777)
-        os.replace(stream.name, target)  # noqa: PTH105 - one atomic step
+        try:
+            temporary.write_text(text, encoding="utf-8", newline="")
+            temporary.chmod(target.stat().st_mode & 0o7777)
+            temporary.replace(target)
+        finally:
+            temporary.unlink(missing_ok=True)
     except OSError as error:
         reason = error.strerror or str(error)
         raise FileAccessError(f"cannot write {path}: {reason}", path=str(path), hint="check its permissions") from error

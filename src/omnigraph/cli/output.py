@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from functools import cache
-from typing import Any
+from typing import Any, TextIO
 
 from rich.console import Console
 from rich.text import Text
@@ -13,15 +12,14 @@ from rich.text import Text
 from omnigraph.errors import OmnigraphError
 
 
-@cache
-def _console(name: str) -> Console:
+def _console(stream: TextIO) -> Console:
     # Not wrapped and not highlighted: what is printed is what was meant. Rich itself honours NO_COLOR.
-    return Console(file=getattr(sys, name), highlight=False, soft_wrap=True, markup=False, emoji=False)
+    return Console(file=stream, highlight=False, soft_wrap=True, markup=False, emoji=False)
 
 
 def data(text: str, style: str = "") -> None:
     """Print a line of data."""
-    _console("stdout").print(Text(text, style=style), soft_wrap=True)
+    _console(sys.stdout).print(Text(text, style=style), soft_wrap=True)
 
 
 def document(value: dict[str, Any]) -> None:
@@ -36,10 +34,10 @@ def raw(text: str) -> None:
 
 def note(text: str, style: str = "") -> None:
     """Tell the person something that is not data."""
-    _console("stderr").print(Text(text, style=style), soft_wrap=True)
+    _console(sys.stderr).print(Text(text, style=style), soft_wrap=True)
 
 
 def error(problem: OmnigraphError) -> None:
     """Tell what went wrong and what to do next."""
-    console = _console("stderr")
+    console = _console(sys.stderr)
     console.print(Text("Error: ", style="bold red"), Text(str(problem)), sep="", soft_wrap=True)

@@ -11,7 +11,7 @@ from typing import Generic, TypeVar
 from omnigraph.errors import QueryError, QueryNotFoundError
 from omnigraph.lang import ir
 from omnigraph.lang.catalog import Catalog
-from omnigraph.lang.expressions import Scope
+from omnigraph.lang.expressions import ANONYMOUS, Scope
 from omnigraph.lang.mutation_check import check_mutation
 from omnigraph.lang.query_parser import parse_query_file
 from omnigraph.lang.query_tree import Query, QueryFile, ReadBody
@@ -21,6 +21,7 @@ from omnigraph.lang.types import Type
 
 RESERVED_PARAMETER = "__nanograph_now"
 _CACHE_CHARACTERS = 4 * 1024 * 1024
+_ENTRY_COST = 256
 
 _V = TypeVar("_V")
 
@@ -42,7 +43,7 @@ class CompiledQuery:
 
 def parse_queries(source: Source) -> QueryFile:
     """Parse a file of queries, or raise QueryError with every syntax error in it."""
-    return _parsed.get((source.text, source.file), len(source.text), lambda: _parse(source))
+    return _parsed.get((source.text, source.file), _cost(source), lambda: _parse(source))
 
 
 def compile_query(source: Source, catalog: Catalog, name: str | None = None) -> CompiledQuery:
@@ -56,7 +57,7 @@ def compile_query(source: Source, catalog: Catalog, name: str | None = None) -> 
         except Rejection as problem:
             raise QueryError([source.diagnostic(problem)]) from None
 
-    return _compiled.get(key, len(source.text), compile_it)
+    return _compiled.get(key, _cost(source), compile_it)
 
 
 def check_query(query: Query, catalog: Catalog) -> CompiledQuery:
@@ -83,6 +84,11 @@ def select_query(file: QueryFile, name: str | None) -> Query:
     raise QueryNotFoundError(f"query '{name}' not found", available=names, hint=did_you_mean(name, names))
 
 
+def _cost(source: Source) -> int:
+    """What keeping something made of a source costs: never nothing, or many empty ones would be kept for ever."""
+    return len(source.text) + _ENTRY_COST
+
+
 def _parse(source: Source) -> QueryFile:
     file, problems = parse_query_file(source)
     if problems:
@@ -94,7 +100,7 @@ def _parameters(query: Query) -> dict[str, Type]:
     parameters: dict[str, Type] = {}
     for parameter in query.parameters:
         name = parameter.name
-        if name == RESERVED_PARAMETER:
+        if name in (RESERVED_PARAMETER, ANONYMOUS):
             raise Rejection("T0", f"parameter name `${name}` is reserved", name.span, hint="choose another name")
         if name in parameters:
             raise Rejection("T0", f"parameter `${name}` is declared twice", name.span, hint="keep one")

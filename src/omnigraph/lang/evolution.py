@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields, replace
 from enum import StrEnum
@@ -251,9 +252,10 @@ class _Planner:
             problem = self._hint_problem(kind, hint, claimed)
             if problem:
                 self.problems.append(UnsupportedChange(f"{kind} '{name}'", problem))
-            pairs[name] = hint
-            claimed.add(hint)
-        return {new: old for new, old in pairs.items() if old in self.old[kind]}
+            else:
+                pairs[name] = hint
+                claimed.add(hint)
+        return pairs
 
     def _hint_problem(self, kind: str, hint: str, claimed: set[str]) -> str | None:
         if hint not in self.old[kind]:
@@ -322,6 +324,11 @@ class _TypeChange:
         old, new = self.old, self.new
         if isinstance(old, NodeType) and isinstance(new, NodeType) and old.implements != new.implements:
             yield self._unsupported("the implemented interfaces cannot be changed")
+        if isinstance(old, NodeType) and isinstance(new, NodeType) and len(old.key) > 1:
+            # The parts of an id stand in the order of the key's names: a rename must not reorder them.
+            renamed = tuple(self.new_names.get(name, name) for name in old.key)
+            if renamed != new.key and sorted(renamed) == sorted(new.key):
+                yield self._unsupported("the rename would change the order of the key's parts, and so every id")
         if isinstance(old, EdgeType) and isinstance(new, EdgeType):
             ends = tuple(map(self.planner.renamed_node, (old.source, old.target)))
             if ends != (new.source, new.target):
@@ -439,5 +446,6 @@ def _changed_prose(old: Metadata, new: Metadata) -> tuple[str, ...]:
 
 
 def _opaque_reason(old: Metadata, new: Metadata) -> str:
-    changed = sorted(set(old.opaque) ^ set(new.opaque))
+    before, after = Counter(old.opaque), Counter(new.opaque)
+    changed = sorted({*(before - after), *(after - before)})
     return f"annotations that have no meaning here cannot be changed: {', '.join(changed)}"

@@ -117,7 +117,8 @@ def property_ref(access: PropertyAccess, scope: Scope) -> ir.PropertyRef:
         message = f"{bound.kind} type `{bound.type_name}` has no property `{access.name}`"
         hint = did_you_mean(access.name, bound.properties)
         if access.name == "id":
-            hint = f"return `${access.variable}` itself for its id"
+            whole = f"return `${access.variable}` itself for its id"
+            hint = whole if bound.kind == "node" else "the id of an edge cannot be read"
         raise Rejection("T6", message, access.name.span, hint=hint)
     return ir.PropertyRef(bound.name, found.name, found.type)
 
@@ -273,7 +274,7 @@ def assigned(type_: Type, written: Name, expression: Expression, scope: Scope) -
         assert isinstance(expression, Literal | ListLiteral)
         return ir.Constant(_converted(type_, given, written, expression.span), type_)
     fits = type_.accepts(given.type) or (type_.is_blob and given.type.is_string)
-    if not fits or (type_.is_integer and given.type.scalar in FLOATS):
+    if not fits or (type_.scalar in INTEGER_BOUNDS and given.type.scalar in FLOATS):
         raise Rejection("T7", f"{given.type} does not fit `{written}: {type_}`", expression.span)
     return given
 
@@ -289,14 +290,16 @@ def _converted(type_: Type, given: ir.Constant, written: Name, span: Span) -> ir
             message = f"`{written}: {type_}` takes {type_.dimension} numbers, not {len(given.value)}"
             raise Rejection("T3", message, span)
         element = Type(Scalar.F32) if type_.is_vector else type_.element
+        if given.value and not element.accepts(given.type.element):
+            raise Rejection("T3", f"{given.type} does not fit `{written}: {type_}`", span)
         return tuple(_scalar(element, ir.Constant(item, given.type.element), written, span) for item in given.value)
+    if given.type.is_list or not type_.accepts(given.type):
+        raise Rejection("T3", f"{given.type} does not fit `{written}: {type_}`", span)
     return _scalar(type_, given, written, span)
 
 
 def _scalar(type_: Type, given: ir.Constant, written: Name, span: Span) -> ir.PlainValue:
     item = given.value
-    if given.type.is_list or not type_.accepts(given.type):
-        raise Rejection("T3", f"{given.type} does not fit `{written}: {type_}`", span)
     if type_.scalar in INTEGER_BOUNDS:
         if not isinstance(item, int):
             raise Rejection(
@@ -393,8 +396,8 @@ def _vector_query(query: ir.Constant | ir.ParameterRef, vector: Type, span: Span
     if query.type.is_string or query.type.same_shape(Type(Scalar.VECTOR, dimension=vector.dimension)):
         return query
     numbers = query.value if isinstance(query, ir.Constant) and query.type.is_list else None
-    if isinstance(numbers, tuple) and all(isinstance(item, int | float) for item in numbers):
-        if len(numbers) == vector.dimension and query.type.element.is_numeric:
+    if isinstance(numbers, tuple) and query.type.element.is_numeric:
+        if len(numbers) == vector.dimension:
             floats = tuple(float(item) for item in numbers if isinstance(item, int | float))
             return ir.Constant(floats, Type(Scalar.VECTOR, dimension=vector.dimension))
         raise Rejection("T15", f"nearest: {vector} against a list of {len(numbers)} values", span)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import datetime as dt
 import json
-import math
 from collections.abc import Mapping
 
 from omnigraph.errors import IdentityError
@@ -40,8 +39,8 @@ def canonical_text(scalar: Scalar, value: PlainValue) -> str:
     if scalar in INTEGER_BOUNDS and isinstance(value, int) and not isinstance(value, bool):
         return str(value)
     if scalar in FLOATS and isinstance(value, int | float) and not isinstance(value, bool):
-        return _float_text(scalar, float(value))
-    if scalar is Scalar.DATETIME and isinstance(value, dt.datetime):
+        return _float_text(scalar, value)
+    if scalar is Scalar.DATETIME and isinstance(value, dt.datetime) and value.tzinfo is not None:
         return str((value - _EPOCH_TIME) // _MILLISECOND)
     if scalar is Scalar.DATE and isinstance(value, dt.date) and not isinstance(value, dt.datetime):
         return str((value - _EPOCH).days)
@@ -52,10 +51,11 @@ def _float_text(scalar: Scalar, value: float) -> str:
     """Shortest decimal that reads back as the stored value, without an exponent."""
     import numpy as np  # noqa: PLC0415 - most keys are not floats, and lang must load fast
 
-    if not math.isfinite(value):
-        raise IdentityError(f"{value} cannot be part of a key", hint="keys need finite numbers")
-    with np.errstate(over="ignore"):
-        stored = np.float32(value) if scalar is Scalar.F32 else np.float64(value)
+    try:
+        with np.errstate(over="ignore"):
+            stored = np.float32(value) if scalar is Scalar.F32 else np.float64(value)
+    except OverflowError:
+        stored = np.float64("inf")
     if not np.isfinite(stored):
-        raise IdentityError(f"{value} exceeds the F32 range and cannot be part of a key")
+        raise IdentityError(f"a value that is not a finite {scalar} cannot be part of a key")
     return "0" if stored == 0 else np.format_float_positional(stored, unique=True, trim="-")

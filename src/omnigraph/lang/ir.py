@@ -163,12 +163,9 @@ class Filter:
 
 @dataclass(frozen=True, slots=True)
 class AntiJoin:
-    """Drop each row for which the inner steps, started from it, yield at least one row."""
+    """Drop each row for which the inner steps, started from it, yield at least one row. No steps drop every row."""
 
     steps: tuple[MatchStep, ...]
-
-    def __post_init__(self) -> None:
-        assert self.steps
 
 
 MatchStep = Scan | Expand | Filter | AntiJoin

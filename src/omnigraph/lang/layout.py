@@ -209,9 +209,13 @@ def _commas(parts: Sequence[Part]) -> int:
 
 def _spaced(left: Tok | None, right: Tok) -> bool:
     """Tell whether a space stands between two tokens on one line."""
+    if left is not None and left.token == "," and right.token == "..":
+        return True
     if left is None or left.token in _TIGHT_AFTER or right.token in _TIGHT_BEFORE:
         return False
     if "EQUAL" in (left.token.type, right.token.type) or right.rule == "hops":
+        return False
+    if left.rule == right.rule == "undirected":
         return False
     if left.token == ":" and left.rule == "bound_traversal":
         return False
@@ -219,6 +223,6 @@ def _spaced(left: Tok | None, right: Tok) -> bool:
 
 
 def _spelled(token: Token) -> str:
-    if token.type in ("UNDIRECTED", "ANNOTATION", "RULE", "CARD", "QUERY_ANNOTATION"):
+    if token.type in ("ANNOTATION", "RULE", "CARD", "QUERY_ANNOTATION"):
         return re.sub(r"[ \t\r\n]+", "", token)
     return str(token)

@@ -9,6 +9,7 @@ from omnigraph.lang import ir
 from omnigraph.lang.catalog import EdgeType
 from omnigraph.lang.expressions import ANONYMOUS, Bound, Scope, comparison, entry, operand, text_match
 from omnigraph.lang.query_tree import (
+    Aggregate,
     Binding,
     Clause,
     Expression,
@@ -139,6 +140,9 @@ def _traversal(clause: Traversal, scope: Scope) -> Hop:
             raise Rejection("T5", message, written.span)
     source = source or scope.bind_node(clause.source, ends[0])
     if clause.target == clause.source and clause.target != ANONYMOUS:
+        if not edge.is_reflexive:
+            message = f"`${clause.target}` cannot be both ends of `{edge.name}: {edge.source} -> {edge.target}`"
+            raise Rejection("T5", message, clause.target.span)
         target = source
     target = target or scope.bind_node(clause.target, ends[1])
     edge_variable = None
@@ -196,14 +200,15 @@ def _edge_binding_fits(clause: Traversal, scope: Scope) -> None:
 
 
 def _negation(clause: Negation, scope: Scope) -> Not:
-    outer = frozenset(scope.variables[name].name for name in _mentioned(clause.clauses) if name in scope.variables)
+    mentioned = _mentioned(clause.clauses, scope)
+    outer = frozenset(scope.variables[name].name for name in mentioned if name in scope.variables)
     if not outer:
         message = "a `not` block must mention a variable bound before it"
         raise Rejection("T9", message, clause.span, hint="without one it would keep or drop every row alike")
     return Not(check_match(clause.clauses, scope.inner()), outer)
 
 
-def _mentioned(clauses: Iterable[Clause]) -> Iterator[str]:
+def _mentioned(clauses: Iterable[Clause], scope: Scope) -> Iterator[str]:
     for clause in clauses:
         match clause:
             case Binding():
@@ -211,19 +216,21 @@ def _mentioned(clauses: Iterable[Clause]) -> Iterator[str]:
             case Traversal():
                 yield from (clause.source, clause.target)
             case Filter():
-                yield from _variables(clause.left)
-                yield from _variables(clause.right)
+                yield from _variables(clause.left, scope)
+                yield from _variables(clause.right, scope)
             case TextClause():
-                yield from _variables(clause.call)
+                yield from _variables(clause.call, scope)
             case Negation():
-                yield from _mentioned(clause.clauses)
+                yield from _mentioned(clause.clauses, scope)
 
 
-def _variables(expression: Expression) -> Iterator[str]:
+def _variables(expression: Expression, scope: Scope) -> Iterator[str]:
     match expression:
         case PropertyAccess():
             yield expression.variable
-        case Variable():
+        case Variable() if expression.name not in scope.parameters:
             yield expression.name
         case TextCall():
-            yield from _variables(expression.text)
+            yield from _variables(expression.text, scope)
+        case Aggregate():
+            yield from _variables(expression.argument, scope)

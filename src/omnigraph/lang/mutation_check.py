@@ -110,7 +110,7 @@ def _column(name: Name, columns: Mapping[str, Type], declared: NodeType | EdgeTy
         kind = "node" if isinstance(declared, NodeType) else "edge"
         hint = did_you_mean(name, columns)
         if name == "id":
-            hint = "an id is made of the key, or generated; it cannot be written"
+            hint = "an id is made of the key, or generated; name the properties of the key"
         raise Rejection("T11", f"{kind} type `{declared.name}` has no property `{name}`", name.span, hint=hint)
     return columns[name]
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from enum import Enum
-from typing import Any
+from functools import partial
+from typing import Any, TypeVar
 
 from omnigraph.errors import LiteralError, ParameterError
 from omnigraph.lang.ir import PlainValue
@@ -16,6 +17,8 @@ from omnigraph.lang.values import parse_date, parse_datetime
 _SAFE_INTEGER = 2**53 - 1
 _MAX_I64 = 2**63 - 1
 _MAX_DIGITS = 20
+
+_T = TypeVar("_T")
 
 
 class IntegerMode(Enum):
@@ -31,18 +34,21 @@ def decode_parameters(
     """Decode a JSON object of parameters. A missing nullable one is null, a missing required one an error."""
     if given is None:
         given = {}
-    if not isinstance(given, Mapping) or not all(isinstance(name, str) for name in given):
+    if not isinstance(given, Mapping):
         raise ParameterError(f"parameters must be a JSON object, not {_json_kind(given)}", parameter=None)
-    values = {name: _declared(name, type_, given, mode) for name, type_ in declared.items()}
+    if not all(isinstance(name, str) for name in given):
+        raise ParameterError("the names of parameters must be strings", parameter=None)
+    values = {name: _declared(name, declared, given, mode) for name in declared}
     extra = {name: _inferred(name, item, mode) for name, item in given.items() if name not in declared}
     return values | extra
 
 
-def _declared(name: str, type_: Type, given: Mapping[str, Any], mode: IntegerMode) -> PlainValue:
+def _declared(name: str, declared: Mapping[str, Type], given: Mapping[str, Any], mode: IntegerMode) -> PlainValue:
+    type_ = declared[name]
     if name not in given:
         if type_.nullable:
             return None
-        undeclared = did_you_mean(name, given)
+        undeclared = did_you_mean(name, [key for key in given if key not in declared])
         hint = f"pass a {type_}" + (f"; {undeclared}" if undeclared else "")
         raise ParameterError(f"parameter '{name}' not provided", parameter=name, hint=hint)
     item = given[name]
@@ -69,17 +75,11 @@ def _decoded(type_: Type, item: object, mode: IntegerMode) -> PlainValue:
     if type_.is_list:
         if not isinstance(item, list | tuple):
             raise _Misfit(f"expected an array for {type_}, got {_json_kind(item)}")
-        return tuple(_element(type_.element, at, element, mode) for at, element in enumerate(item))
+        decode = partial(_decoded, type_.element, mode=mode)
+        return tuple(_at(at, decode, element) for at, element in enumerate(item))
     if type_.scalar in INTEGER_BOUNDS:
         return _integer(type_.scalar, item, mode)
     return _DECODERS[type_.scalar](item)
-
-
-def _element(type_: Type, at: int, item: object, mode: IntegerMode) -> PlainValue:
-    try:
-        return _decoded(type_, item, mode)
-    except _Misfit as problem:
-        raise _Misfit(f"element {at}: {problem}", problem.hint) from None
 
 
 def _vector(type_: Type, item: object) -> tuple[float, ...]:
@@ -87,7 +87,15 @@ def _vector(type_: Type, item: object) -> tuple[float, ...]:
         raise _Misfit(f"expected an array of numbers for {type_}, got {_json_kind(item)}")
     if len(item) != type_.dimension:
         raise _Misfit(f"expected {type_.dimension} values for {type_}, got {len(item)}")
-    return tuple(map(_float, item))
+    return tuple(_at(at, _float, element) for at, element in enumerate(item))
+
+
+def _at(position: int, decode: Callable[[object], _T], item: object) -> _T:
+    """Decode an element; what is wrong with it is told with its position."""
+    try:
+        return decode(item)
+    except _Misfit as problem:
+        raise _Misfit(f"element {position}: {problem}", problem.hint) from None
 
 
 def _integer(scalar: Scalar, item: object, mode: IntegerMode) -> int:
@@ -96,7 +104,7 @@ def _integer(scalar: Scalar, item: object, mode: IntegerMode) -> int:
         digits = item.removeprefix("-")
         if not (digits.isascii() and digits.isdigit()):
             raise _Misfit(f"expected an integer for {scalar}, got the text {_clip(item)!r}")
-        value = int(item) if len(digits) <= _MAX_DIGITS else high + 1
+        value = int(item) if len(digits.lstrip("0")) <= _MAX_DIGITS else high + 1
     elif isinstance(item, int) and not isinstance(item, bool):
         value = item
         if mode is IntegerMode.JAVASCRIPT and abs(value) > _SAFE_INTEGER:
@@ -125,6 +133,8 @@ def _float(item: object) -> float:
 def _text(item: object) -> str:
     if not isinstance(item, str):
         raise _Misfit(f"expected a string, got {_json_kind(item)}")
+    if not item.isascii() and any("\ud800" <= char <= "\udfff" for char in item):
+        raise _Misfit("the text holds a lone surrogate, which is no character")
     return item
 
 
@@ -157,19 +167,29 @@ _DECODERS: Mapping[Scalar, Callable[[object], PlainValue]] = {
 
 def _inferred(name: str, item: object, mode: IntegerMode) -> PlainValue:
     """Decode a parameter the query does not declare: accepted, with the type its JSON suggests."""
+    decode = partial(_suggested, mode=mode)
     try:
-        if item is None or isinstance(item, str | bool):
-            return item
-        if isinstance(item, int):
-            return _integer(Scalar.I64, item, mode) if abs(item) <= _MAX_I64 else _float(item)
-        if isinstance(item, float):
-            return _float(item)
+        if isinstance(item, list | tuple):
+            return tuple(_at(at, decode, element) for at, element in enumerate(item))
+        return decode(item)
     except _Misfit as problem:
         raise ParameterError(f"parameter '{name}': {problem}", parameter=name, hint=problem.hint) from None
-    if isinstance(item, list | tuple):
-        return tuple(_inferred(name, element, mode) for element in item)
-    message = f"parameter '{name}' is not declared, and {_json_kind(item)} has no parameter type"
-    raise ParameterError(message, parameter=name, hint="pass a scalar or an array")
+
+
+def _suggested(item: object, mode: IntegerMode) -> PlainValue:
+    if item is None or isinstance(item, bool):
+        return item
+    if isinstance(item, str):
+        return _text(item)
+    if isinstance(item, int):
+        low, high = INTEGER_BOUNDS[Scalar.I64]
+        exact = low <= item <= high or mode is IntegerMode.JAVASCRIPT
+        return _integer(Scalar.I64, item, mode) if exact else _float(item)
+    if isinstance(item, float):
+        return _float(item)
+    raise _Misfit(
+        f"{_json_kind(item)} has no parameter type, and the query does not declare one", "pass a scalar or an array"
+    )
 
 
 def _json_kind(item: object) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import re
+from dataclasses import dataclass
 from typing import Any
 
 from lark import Token, Transformer, v_args
@@ -53,6 +53,13 @@ def parse_query_file(source: Source) -> tuple[QueryFile, list[Rejection]]:
     """Parse a file of queries. The tree holds the sound queries, the list every syntax error."""
     trees, errors = GRAMMAR.parse_all(source)
     return QueryFile(tuple(query for tree in trees for query in tree.queries)), errors
+
+
+@dataclass(frozen=True, slots=True)
+class _Undirected:
+    """An edge in angle brackets, until its traversal is complete."""
+
+    edge: Name
 
 
 @v_args(inline=True)
@@ -129,13 +136,16 @@ class _Builder(Transformer[Token, Any]):
     def match_entry(self, name: Token, value: Expression) -> Assignment:
         return Assignment(name_of(name), value)
 
-    def traversal(self, source: Token, edge: Token, hops: Hops | None, target: Token) -> Traversal:
+    def traversal(self, source: Token, edge: Token | _Undirected, hops: Hops | None, target: Token) -> Traversal:
         return _traversal(source, None, edge, hops, target)
 
     def bound_traversal(
-        self, source: Token, binding: Token, edge: Token, hops: Hops | None, target: Token
+        self, source: Token, binding: Token, edge: Token | _Undirected, hops: Hops | None, target: Token
     ) -> Traversal:
         return _traversal(source, binding, edge, hops, target)
+
+    def undirected(self, edge: Token) -> _Undirected:
+        return _Undirected(name_of(edge))
 
     def hops(self, least: Token, most: Token | None) -> Hops:
         upper = parsing.integer_of(most, SYNTAX) if most else None
@@ -237,8 +247,11 @@ class _Builder(Transformer[Token, Any]):
         return Predicate(name_of(name), name_of(operator), value)
 
 
-def _traversal(source: Token, binding: Token | None, edge: Token, hops: Hops | None, target: Token) -> Traversal:
-    word = _edge_word(edge)
+def _traversal(
+    source: Token, binding: Token | None, edge: Token | _Undirected, hops: Hops | None, target: Token
+) -> Traversal:
+    undirected = isinstance(edge, _Undirected)
+    word = edge.edge if isinstance(edge, _Undirected) else name_of(edge)
     if word == "not":
         raise Rejection(SYNTAX, "`not` cannot name an edge", word.span, hint="a negation is written `not { ... }`")
     return Traversal(
@@ -246,16 +259,9 @@ def _traversal(source: Token, binding: Token | None, edge: Token, hops: Hops | N
         word,
         name_of(target, skip=1),
         hops,
-        edge.startswith("<"),
+        undirected,
         name_of(binding, skip=1) if binding else None,
     )
-
-
-def _edge_word(token: Token) -> Name:
-    word = re.search(r"\w+", token)
-    assert word
-    start = span_of(token).start
-    return Name(word[0], Span(start + word.start(), start + word.end()))
 
 
 GRAMMAR = Grammar("query.lark", _Builder, SYNTAX, r"query[ \t]+\w")

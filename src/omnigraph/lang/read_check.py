@@ -44,7 +44,7 @@ def check_read(body: ReadBody, scope: Scope) -> ir.ReadPlan:
         _grouping(body.items)
         if rank:
             raise Rejection("T0", "an aggregate query cannot be ordered by a ranking", rank.span)
-        order = _order(body.order, lambda key: _result_key(key, body.items))
+        order = _order(body.order, lambda key: _result_key(key, body.items, columns))
         return ir.ReadPlan((*steps, ir.Aggregate(columns), *order, *limit))
     plain = tuple(column for column in columns if isinstance(column, ir.Column))
     if rank:
@@ -82,8 +82,11 @@ def _rank(body: ReadBody, scope: Scope) -> _Ranked | None:
     if not isinstance(written, Nearest | Bm25 | Rrf):
         return None
     typed = ranking(written, scope)
-    if isinstance(written, Nearest) and any(isinstance(key.expression, Alias) for key in body.order[1:]):
-        raise Rejection("T18", "nearest cannot be combined with ordering by an alias", body.order[1].expression.span)
+    if isinstance(written, Nearest) and body.order[0].direction:
+        raise Rejection("T0", "nearest takes no direction", body.order[0].direction.span)
+    for key in body.order[1:]:
+        if isinstance(written, Nearest) and isinstance(key.expression, Alias):
+            raise Rejection("T18", "nearest cannot be combined with ordering by an alias", key.expression.span)
     if body.limit is None and not isinstance(written, Bm25):
         code, name = _RANK_CODES[type(written)], _RANK_NAMES[type(written)]
         raise Rejection(
@@ -102,10 +105,9 @@ def _rank_position(steps: Sequence[ir.Step], typed: ir.Ranking) -> int:
 
 def _aliased(key: Key, items: Sequence[Item]) -> Expression:
     """The expression that a key stands for."""
-    if isinstance(key.expression, Alias):
-        for item in reversed(items):
-            if item.alias == key.expression.name:
-                return item.expression
+    names = _names(items)
+    if isinstance(key.expression, Alias) and key.expression.name in names:
+        return items[_last(names, key.expression.name)].expression
     return key.expression
 
 
@@ -223,14 +225,22 @@ def _row_key(key: Key, items: Sequence[Item], columns: Sequence[ir.Column], scop
         column = columns[_column_position(key, items)].expression
         assert not isinstance(column, ir.Score), "_rank has refused it"
         by = column
-    if isinstance(by, ir.PropertyRef | ir.Constant | ir.ParameterRef) and not by.type.is_comparable:
-        raise Rejection("T0", f"unsupported ordering expression: {by.type} has no order", written.span)
+    _comparable(by, key)
     return by
 
 
-def _result_key(key: Key, items: Sequence[Item]) -> ir.ResultColumn:
+def _comparable(by: _SortBy | ir.Score, key: Key) -> None:
+    if isinstance(by, ir.PropertyRef | ir.Constant | ir.ParameterRef) and not by.type.is_comparable:
+        raise Rejection("T0", f"unsupported ordering expression: {by.type} has no order", key.expression.span)
+
+
+def _result_key(key: Key, items: Sequence[Item], columns: Sequence[ir.Column | ir.AggregateColumn]) -> ir.ResultColumn:
     """Resolve a key of an aggregate query: it must be in the result."""
-    return ir.ResultColumn(_column_position(key, items))
+    position = _column_position(key, items)
+    column = columns[position]
+    if isinstance(column, ir.Column):
+        _comparable(column.expression, key)
+    return ir.ResultColumn(position)
 
 
 def _column_position(key: Key, items: Sequence[Item]) -> int:
@@ -243,7 +253,7 @@ def _column_position(key: Key, items: Sequence[Item]) -> int:
     else:
         hint = "order by a property, or by the alias of a column"
         raise Rejection("T0", "unsupported ordering expression", written.span, hint=hint)
-    names = [str(item.alias or _column_name(item.expression)) for item in items]
+    names = _names(items)
     if name not in names:
         what = (
             f"alias '{name}' not found for ordering"
@@ -251,4 +261,12 @@ def _column_position(key: Key, items: Sequence[Item]) -> int:
             else f"`${name}` is not in the result"
         )
         raise Rejection("T0", what, written.span, hint=did_you_mean(name, names))
-    return len(names) - 1 - names[::-1].index(name)
+    return _last(names, name)
+
+
+def _names(items: Sequence[Item]) -> list[str]:
+    return [str(item.alias or _column_name(item.expression)) for item in items]
+
+
+def _last(names: Sequence[str], name: str) -> int:
+    return max(at for at, other in enumerate(names) if other == name)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 from bisect import bisect_right
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -80,13 +81,15 @@ class Source:
     @classmethod
     def decode(cls, data: bytes, file: str = "<bytes>") -> Source:
         """Decode UTF-8, with or without a byte order mark."""
-        if data.startswith((b"\xff\xfe", b"\xfe\xff")):
+        if data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
             raise _undecodable(file, "the file is UTF-16", b"")
+        body = data.removeprefix(codecs.BOM_UTF8)
         try:
-            return cls(data.decode("utf-8-sig"), file)
+            return cls(body.decode(), file)
         except UnicodeDecodeError as error:
-            bad = f"byte 0x{data[error.start]:02x} at offset {error.start} is not UTF-8"
-            raise _undecodable(file, bad, data[: error.start]) from None
+            offset = len(data) - len(body) + error.start
+            bad = f"byte 0x{data[offset]:02x} at offset {offset} is not UTF-8"
+            raise _undecodable(file, bad, body[: error.start]) from None
 
     @classmethod
     def read(cls, path: str | Path) -> Source:
@@ -137,7 +140,7 @@ def _too_large(size: int) -> str:
 
 def _undecodable(file: str, message: str, before: bytes) -> SourceError:
     line = before.count(b"\n") + 1
-    column = len(before.rpartition(b"\n")[2].decode("utf-8-sig", "replace")) + 1
+    column = len(before.rpartition(b"\n")[2].decode("utf-8", "replace")) + 1
     return SourceError([Diagnostic("S1", message, Place(file, line, column, 1, ""), "save the file as UTF-8")])
 
 

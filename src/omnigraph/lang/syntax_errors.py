@@ -39,7 +39,8 @@ _TERMINALS = {
     "CARD": "`@card(lo..hi)`",
     "COMPARE": "a comparison (`=`, `!=`, `<`, `<=`, `>`, `>=`)",
     "WORD_OP": "`contains` or `starts_with`",
-    "UNDIRECTED": "an undirected edge (`<edge>`)",
+    "_OPEN_EDGE": "an undirected edge (`<edge>`)",
+    "_CLOSE_EDGE": "`>`",
     "DIRECTION": "`asc` or `desc`",
     "AGGREGATE": "an aggregate (`count(...)`)",
     "OPEN_LIST": "`[`",
@@ -55,6 +56,14 @@ _WORDS = {
     "QUERY_ANNOTATION": ("@description", "@instruction"),
 }
 
+_AND = "clauses are AND-ed by writing them one after the other"
+_OR = "there is no `or`; write two queries"
+_CONNECTIVES = {
+    "and": _AND,
+    "or": _OR,
+    "distinct": "there is no `distinct`; an unbound traversal yields each neighbour once",
+}
+
 # What people write by habit from other languages: how the text goes on at the error -> what to write here.
 _HABITS = tuple(
     (re.compile(pattern), advice)
@@ -68,11 +77,10 @@ _HABITS = tuple(
         (r"null\b", "there is no null literal; leave the property out, or pass null through a nullable parameter"),
         (r",", "no comma belongs here"),
         (r"\*", "there is no `*`; name what you want (`count($x)`), leave an open end empty (`0..`)"),
-        (r"and\b|&&", "clauses are AND-ed by writing them one after the other"),
-        (r"or\b|\|\|", "there is no `or`; write two queries"),
+        (r"and\b|&&", _AND),
+        (r"or\b|\|\|", _OR),
         (r"in\b", "there is no `in`; write `list contains value`"),
         (r"\$[A-Z]", "variable names start with a lower-case letter"),
-        (r"\$[a-z_]\w*", "only a literal may stand here"),
         (r"distinct\b", "there is no `distinct`; a traversal without an edge variable yields each neighbour once"),
         (r'"', "the text is never closed, or holds an unescaped quote"),
         (r"/\*", "the comment is never closed"),
@@ -88,7 +96,7 @@ def explain(error: UnexpectedInput, text: str, language: Language) -> Rejection:
     accepted = _accepted(error)
     if isinstance(error, UnexpectedToken) and error.token.type == "$END":
         at = len(text.rstrip())
-        span, found = Span(at, at), "the end of the text"
+        span, found = Span(at, at), "end of the text"
     else:
         start = error.pos_in_stream
         assert start is not None
@@ -175,6 +183,10 @@ def _hint(text: str, span: Span, accepted: set[str]) -> str | None:
     if word == "(" and before:
         functions = [name.lower() for name in _CALLS] + list(_WORDS["AGGREGATE"])
         return did_you_mean(before[1], functions) or "only the built-in functions can be called"
+    if before and before[1] in _CONNECTIVES:
+        return _CONNECTIVES[before[1]]
+    if word.startswith("$") and accepted & _LITERAL and "VAR" not in accepted:
+        return "only a literal may stand here"
     if word[:1].isupper() and "IDENT" in accepted and "TYPE_ID" not in accepted:
         return "names of properties, variables and queries start with a lower-case letter"
     if word[:1].islower() and accepted == {"TYPE_ID"}:

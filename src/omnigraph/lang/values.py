@@ -14,6 +14,7 @@ _DATETIME = re.compile(
     r" ?(?P<zone>[Zz]|[+-]\d{2}:?\d{2}|[+-]\d{2})?"
 )
 _MAX_BARE_DATE = 10
+_LAST_MINUTE = 59
 
 
 def parse_date(text: str) -> dt.date:
@@ -56,6 +57,8 @@ def _zone(text: str | None) -> dt.timezone:
     if text is None or text in "Zz":
         return dt.UTC
     digits = text[1:].replace(":", "").ljust(4, "0")
+    if int(digits[2:]) > _LAST_MINUTE:
+        raise ValueError(text)
     minutes = int(digits[:2]) * 60 + int(digits[2:])
     return dt.timezone(dt.timedelta(minutes=-minutes if text[0] == "-" else minutes))
 

@@ -1,0 +1,319 @@
+"""The documentation is true: its examples run, its tables are complete, its links lead somewhere.
+
+The first word behind an opening fence says what happens to the block:
+
+    pg              must compile as a schema and be in canonical layout
+    gq              must compile against the nearest valid `pg` block above it on the page, and be canonical
+    python          runs; all blocks of a page share one namespace and one temporary directory
+    console         each `$ ` line runs in that directory; the lines below it are what it must print
+    sh json text ebnf       not executed
+
+`error=CODE` behind `pg` or `gq` says that the block must fail, with this code first. `file=NAME` also writes the
+block to the page's directory, for the python and console blocks below it.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.main import get_command
+
+from omnigraph import errors, lang
+from omnigraph.cli import app
+from omnigraph.errors import OmnigraphError, SchemaError
+from omnigraph.lang import Source, compile_schema, format_queries, format_schema, lint_queries
+from omnigraph.lang.annotations import KNOWN
+
+ROOT = Path(__file__).parents[2]
+EXAMPLES = ["README.md", *sorted(str(path.relative_to(ROOT)) for path in ROOT.glob("docs/**/*.md"))]
+PAGES = [*EXAMPLES, "CHANGELOG.md"]
+OPTIONS = {
+    "pg": {"error", "file"},
+    "gq": {"error", "file"},
+    "text": {"file"},
+    "python": set(),
+    "console": set(),
+    "sh": set(),
+    "json": set(),
+    "ebnf": set(),
+}
+CODE = r"(?:[PT]\d{1,2}|[CSD]\d|[QL]\d{3}|OG-[A-Z]{2}-\d{3})"
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """A fenced block: where it stands, what its fence says, what it holds."""
+
+    page: str
+    line: int
+    language: str
+    options: dict[str, str]
+    text: str
+
+    def __str__(self) -> str:
+        return f"{self.page}:{self.line}"
+
+
+@cache
+def text_of(page: str) -> str:
+    return (ROOT / page).read_text(encoding="utf-8")
+
+
+@cache
+def blocks_of(page: str) -> list[Block]:
+    found, opened = [], None
+    lines = text_of(page).splitlines()
+    for at, line in enumerate(lines):
+        if not line.lstrip().startswith(("```", "~~~")):
+            continue
+        if opened is not None:
+            assert line == "```", f"{page}:{at + 1}: a fence is closed by three backticks"
+            words = lines[opened].removeprefix("```").split()
+            options = dict(word.split("=", 1) for word in words[1:])
+            body = "\n".join(lines[opened + 1 : at]) + "\n"
+            found.append(Block(page, opened + 1, words[0] if words else "", options, body))
+        opened = at if opened is None else None
+    assert opened is None, f"{page}: the last fence is never closed"
+    return found
+
+
+def prose_of(page: str) -> str:
+    """The page without its fenced blocks and its code spans."""
+    return re.sub(r"`[^`\n]*`", "", re.sub(r"^```.*?^```$", "", text_of(page), flags=re.MULTILINE | re.DOTALL))
+
+
+def sections_of(page: str, level: str) -> dict[str, str]:
+    """Heading -> text, for the headings of one level; deeper headings belong to the section."""
+    parts = re.split(rf"^{level} (.+)$", text_of(page), flags=re.MULTILINE)
+    higher = re.compile(rf"^#{{1,{len(level)}}} ", re.MULTILINE)
+    return {parts[at]: higher.split(parts[at + 1])[0] for at in range(1, len(parts), 2)}
+
+
+def examples(*languages: str, wrong: bool = False) -> list[Any]:
+    blocks = [block for page in EXAMPLES for block in blocks_of(page) if block.language in languages]
+    return [pytest.param(block, id=str(block)) for block in blocks if ("error" in block.options) == wrong]
+
+
+# Examples ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("page", EXAMPLES)
+def test_every_block_says_what_it_is(page: str) -> None:
+    for block in blocks_of(page):
+        assert block.language in OPTIONS, f"{block}: unknown kind of block `{block.language}`"
+        assert block.options.keys() <= OPTIONS[block.language], f"{block}: unknown option"
+
+
+def problems_of(block: Block) -> list[str]:
+    """The codes a block fails with, in order of the text."""
+    source = Source(block.text, str(block))
+    if block.language == "pg":
+        try:
+            compile_schema(source)
+        except SchemaError as error:
+            return [diagnostic.code for diagnostic in error.diagnostics]
+        return []
+    report = lint_queries(source, catalog_above(block), {})
+    unparsed = [finding.code for finding in report.findings if finding.severity == "error"]
+    return unparsed + [result.error.code for result in report.results if result.error]
+
+
+def catalog_above(block: Block) -> Any:
+    schemas = [other for other in blocks_of(block.page) if other.language == "pg" and "error" not in other.options]
+    above = [schema for schema in schemas if schema.line < block.line]
+    assert above, f"{block}: a gq block needs a pg block above it"
+    return compile_schema(Source(above[-1].text))
+
+
+@pytest.mark.parametrize("block", examples("pg", "gq"))
+def test_an_example_compiles_and_is_in_canonical_layout(block: Block) -> None:
+    assert problems_of(block) == []
+    layout = format_schema if block.language == "pg" else format_queries
+    assert layout(Source(block.text)) == block.text
+
+
+@pytest.mark.parametrize("block", examples("pg", "gq", wrong=True))
+def test_a_wrong_example_fails_with_its_code(block: Block) -> None:
+    assert problems_of(block)[:1] == [block.options["error"]]
+
+
+@pytest.mark.parametrize("page", EXAMPLES)
+def test_what_a_page_runs_works(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, Any] = {}
+    for block in blocks_of(page):
+        if "file" in block.options:
+            (tmp_path / block.options["file"]).write_text(block.text, encoding="utf-8")
+        if block.language == "python":
+            code = compile(block.text, str(block), "exec", dont_inherit=True)
+            exec(code, names)  # noqa: S102 - our own text
+        if block.language == "console":
+            run_console(block, tmp_path)
+
+
+def run_console(block: Block, directory: Path) -> None:
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+    plain = {"PATH": path, "NO_COLOR": "1", "TERM": "dumb", "PYTHONUTF8": "1"}
+    before, *steps = re.split(r"^\$ ", block.text, flags=re.MULTILINE)
+    assert steps and not before, f"{block}: a console block starts with `$ `"  # noqa: PT018
+    status = 0
+    for step in steps:
+        command, _, expected = step.partition("\n")
+        assert re.match(r"omnigraph |cat |echo \$\?$", command), f"{block}: `{command}` is not ours to run"
+        done = subprocess.run(
+            ["/bin/sh", "-c", f"(exit {status}); {command}"],
+            cwd=directory,
+            env=plain,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            check=False,
+        )
+        assert done.stdout.rstrip() == expected.rstrip(), f"{block}: $ {command}"
+        assert done.returncode < 2, f"{block}: $ {command} is not a valid command"
+        status = done.returncode
+
+
+# Completeness --------------------------------------------------------------------------------------
+
+
+def commands(command: Any, name: str) -> Iterator[tuple[str, Any]]:
+    yield name, command
+    for sub in getattr(command, "commands", {}).values():
+        yield from commands(sub, f"{name} {sub.name}")
+
+
+COMMANDS = dict(commands(get_command(app), "omnigraph"))
+
+
+def options_of(command: Any) -> set[str]:
+    spelled = {option for parameter in command.params for option in (*parameter.opts, *parameter.secondary_opts)}
+    return {option for option in spelled if option.startswith("-")} | {"-h", "--help"}
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_and_option_is_documented_and_no_other(name: str) -> None:
+    sections = sections_of("docs/reference/cli.md", "##")
+    section = sections[f"`{name}`"]
+    documented = set(re.findall(r"`(--?[a-z][a-z-]*)", section))
+    common = options_of(COMMANDS["omnigraph"])
+    assert options_of(COMMANDS[name]) - common <= documented
+    assert documented <= options_of(COMMANDS[name]) | common
+
+
+def test_the_command_line_page_names_no_command_that_does_not_exist() -> None:
+    headings = {heading.strip("`") for heading in sections_of("docs/reference/cli.md", "##") if "`" in heading}
+    assert headings == set(COMMANDS)
+
+
+def documented_codes() -> dict[str, str]:
+    sections = sections_of("docs/reference/errors.md", "###")
+    return {match[0]: text for heading, text in sections.items() if (match := re.match(CODE + r"\b", heading))}
+
+
+def test_every_code_that_can_be_raised_is_documented_and_no_other() -> None:
+    sources = (path.read_text(encoding="utf-8") for path in ROOT.glob("src/omnigraph/lang/*.py"))
+    raised = {code for source in sources for code in re.findall(rf'"({CODE})"', source)}
+    assert raised == set(documented_codes())
+
+
+@pytest.mark.parametrize("code", documented_codes())
+def test_every_code_has_an_example_that_triggers_it_and_says_what_to_do(code: str) -> None:
+    section = documented_codes()[code]
+    fenced = re.findall(r"^```(\w+)(.*)\n((?:.*\n)*?)```$", section, re.MULTILINE)
+    expected = [f"error={code}" in options for language, options, _ in fenced if language in ("pg", "gq")]
+    printed = [code in text for language, _, text in fenced if language in ("python", "console")]
+    assert any(expected + printed)
+    assert "\nTo do: " in section
+
+
+def test_every_annotation_is_documented_and_no_other() -> None:
+    table = sections_of("docs/reference/schema.md", "##")["Annotations"]
+    assert set(re.findall(r"^\| `@(\w+)", table, re.MULTILINE)) == set(KNOWN)
+
+
+def test_every_exception_is_documented_with_its_code_and_status() -> None:
+    classes = [item for item in vars(errors).values() if isinstance(item, type) and issubclass(item, OmnigraphError)]
+    rows = re.findall(r"^\| `(\w+Error)` \| `(\w+)` \| (\d+) \|", text_of("docs/reference/errors.md"), re.MULTILINE)
+    assert set(rows) == {(item.__name__, item.code, str(item.http_status)) for item in classes}
+
+
+def test_every_name_of_the_language_package_is_documented_and_no_other() -> None:
+    table = sections_of("docs/index.md", "##")["The Python package"]
+    names = re.findall(r"^\| `(\w+)`(?:, `(\w+)`)? \|", table, re.MULTILINE)
+    assert {name for row in names for name in row if name} == set(lang.__all__)
+
+
+def test_every_make_target_is_documented_and_no_other() -> None:
+    [targets] = re.findall(r"^\.PHONY: help (.+)$", text_of("Makefile"), re.MULTILINE)
+    documented = re.findall(r"^\| `make (\w+)`", text_of("docs/install.md"), re.MULTILINE)
+    assert set(documented) == set(targets.split())
+
+
+def test_the_map_of_the_layers_is_that_of_the_import_rules_and_shows_what_is_there() -> None:
+    rows = re.findall(r"^\| `([\w./]+)` \| .+ \| ([\w ]+) \|$", text_of("docs/dev/architecture.md"), re.MULTILINE)
+    layers = {name.removesuffix("/").removesuffix(".py"): today for name, today in rows}
+    [contract] = re.findall(r"^layers = \[\n(.+?)^\]", text_of("pyproject.toml"), re.MULTILINE | re.DOTALL)
+    assert list(layers) == re.findall(r"omnigraph\.(\w+)", contract)
+    there = {path.name.removesuffix(".py") for path in (ROOT / "src/omnigraph").iterdir()} & layers.keys()
+    assert {name for name, today in layers.items() if today == "here"} <= there
+    come = {name for name, today in layers.items() if today == "to come"} & there
+    assert not come, "no longer to come: say `begun` or `here`"
+
+
+# Links and paths -----------------------------------------------------------------------------------
+
+
+def anchors_of(page: str) -> set[str]:
+    """The anchors a page offers, made from its headings the way GitHub does."""
+    without_code = re.sub(r"^```.*?^```$", "", text_of(page), flags=re.MULTILINE | re.DOTALL)
+    headings = re.findall(r"^#+ (.+)$", without_code, re.MULTILINE)
+    slugs = [re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings]
+    assert len(slugs) == len(set(slugs)), f"{page}: two headings have one anchor"
+    return set(slugs)
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_every_link_leads_somewhere(page: str) -> None:
+    for target in re.findall(r"\]\(([^)\s]+)\)", prose_of(page)):
+        if re.match(r"[a-z]+:", target):
+            continue
+        path, _, anchor = target.partition("#")
+        linked = (ROOT / page).parent / path if path else ROOT / page
+        assert linked.exists(), f"{page}: {target}"
+        if anchor:
+            assert anchor in anchors_of(str(linked.resolve().relative_to(ROOT))), f"{page}: {target}"
+
+
+def test_every_page_can_be_reached_from_the_readme() -> None:
+    seen, waiting = set(), ["README.md"]
+    while waiting:
+        page = waiting.pop()
+        if page in seen:
+            continue
+        seen.add(page)
+        links = re.findall(r"\]\(([^)\s#:]+\.md)", prose_of(page))
+        waiting += [str(((ROOT / page).parent / link).resolve().relative_to(ROOT)) for link in links]
+    assert seen >= set(PAGES)
+
+
+def test_no_file_names_a_path_of_some_machine() -> None:
+    machine_path = re.compile(r"(?<![\w.])/(?:home|work|root|Users)\b")
+    folders = ("docs", "src", "tests", "examples", "benchmarks", "scripts")
+    files = [path for folder in folders for path in (ROOT / folder).rglob("*") if path.is_file()]
+    named = [
+        f"{path.relative_to(ROOT)}: {match[0]}"
+        for path in [*files, *ROOT.glob("*.*"), ROOT / "Makefile"]
+        if path.suffix in {".md", ".py", ".lark", ".pg", ".gq", ".toml", ".lock", ""}
+        if path.is_file() and (match := machine_path.search(path.read_text(encoding="utf-8")))
+    ]
+    assert named == []

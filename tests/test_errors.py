@@ -1,0 +1,257 @@
+import copy
+import inspect
+import json
+import pickle
+from collections.abc import Callable
+from typing import Any, get_type_hints
+
+import pytest
+from rich.cells import cell_len
+
+import omnigraph
+from omnigraph import errors
+from omnigraph.errors import CompileError, Diagnostic, OmnigraphError, Place, SourceError
+from omnigraph.lang import Source, compile_schema
+from omnigraph.lang.source import Span
+
+_PLACE = Place("schema.pg", 1, 6, 1, "node {")
+_DIAGNOSTIC = Diagnostic("P1", "unexpected `{`", _PLACE, "name the type", ("a type name",))
+_SAMPLES: dict[Any, object] = {str: "text", int: 3, str | None: "text", list[str]: ["a", "b"]}
+
+
+def _made(class_: type[OmnigraphError]) -> OmnigraphError:
+    """Make an error of the class, with a sample of the declared type in each of its fields."""
+    if issubclass(class_, CompileError):
+        return class_([_DIAGNOSTIC, _DIAGNOSTIC])
+    types = get_type_hints(class_)
+    fields = {name: _SAMPLES[type_] for name, type_ in types.items() if name not in ("code", "http_status")}
+    return class_("it broke", hint="try again", **fields)
+
+
+def _classes() -> dict[str, type[OmnigraphError]]:
+    found = inspect.getmembers(errors, inspect.isclass)
+    return {name: class_ for name, class_ in found if issubclass(class_, OmnigraphError)}
+
+
+def _drawn_tree() -> dict[str, str | None]:
+    """Read the tree in the docstring: each class and its parent."""
+    parents: dict[str, str | None] = {}
+    ancestors: list[str] = []
+    for line in (errors.__doc__ or "").splitlines():
+        name = line.lstrip("│├└─ ").split(" ")[0]
+        if name.endswith("Error"):
+            depth, rest = divmod(line.index(name), 4)
+            assert rest == 0, line
+            ancestors[depth:] = [name]
+            parents[name] = ancestors[depth - 1] if depth else None
+    return parents
+
+
+@pytest.fixture(params=sorted(_classes()))
+def error(request: pytest.FixtureRequest) -> OmnigraphError:
+    return _made(_classes()[request.param])
+
+
+def test_the_tree_in_the_docstring_is_the_tree_of_classes() -> None:
+    real = {name: class_.__base__.__name__ for name, class_ in _classes().items() if class_.__base__}
+
+    assert _drawn_tree() == {**real, "OmnigraphError": None}
+    assert omnigraph.errors is errors
+
+
+def test_every_class_says_something_in_the_docstring_tree_and_in_its_own() -> None:
+    drawn = [line for line in (errors.__doc__ or "").splitlines() if "Error " in line]
+
+    assert len(drawn) == len(_classes())
+    assert all(class_.__doc__ for class_ in _classes().values())
+
+
+def test_codes_are_unique() -> None:
+    codes = [class_.code for class_ in _classes().values()]
+
+    assert len(set(codes)) == len(codes)
+
+
+def test_every_error_carries_what_a_program_and_a_person_need(error: OmnigraphError) -> None:
+    assert error.code == type(error).__dict__["code"]
+    assert error.code.isidentifier()
+    assert error.code == error.code.lower()
+    assert 400 <= error.http_status < 600
+    assert error.message
+    assert error.message in str(error)
+    assert error.hint
+    assert f"hint: {error.hint}" in str(error)
+    assert json.loads(json.dumps(error.details())) == error.details()
+
+
+def _facts(error: OmnigraphError) -> tuple[Any, ...]:
+    return type(error), error.code, error.message, error.hint, error.details(), str(error), error.args
+
+
+@pytest.mark.parametrize(
+    "again",
+    [lambda error: pickle.loads(pickle.dumps(error)), copy.copy, copy.deepcopy],  # noqa: S301 - our own bytes
+    ids=["pickle", "copy", "deepcopy"],
+)
+def test_every_error_survives_pickling_and_copying(
+    error: OmnigraphError, again: Callable[[OmnigraphError], OmnigraphError]
+) -> None:
+    assert _facts(again(error)) == _facts(error)
+
+
+def test_details_hold_the_declared_fields_and_nothing_else() -> None:
+    problem = errors.QueryNotFoundError("no such query", available=["a", "b"])
+
+    assert problem.details() == {"available": ["a", "b"]} == {"available": problem.available}
+    assert problem.hint is None
+    assert errors.LiteralError("no date").details() == {}
+
+
+def test_a_compile_error_tells_every_diagnostic_and_leads_with_the_first() -> None:
+    other = Diagnostic("P2", "reserved", Place("schema.pg", 3, 1, 2, "id"))
+    problem = CompileError([_DIAGNOSTIC, other])
+
+    assert (problem.message, problem.hint) == (_DIAGNOSTIC.message, _DIAGNOSTIC.hint)
+    assert str(problem) == f"{_DIAGNOSTIC}\n\n{other}"
+    assert [found["code"] for found in problem.details()["diagnostics"]] == ["P1", "P2"]
+
+
+def test_a_compile_error_needs_a_diagnostic() -> None:
+    with pytest.raises(AssertionError):
+        CompileError([])
+
+
+# Diagnostics
+
+
+def test_a_diagnostic_reads_as_place_source_line_caret_and_hint() -> None:
+    assert str(_DIAGNOSTIC) == (
+        "schema.pg:1:6: P1: unexpected `{`\n"
+        "1 | node {\n"
+        "  |      ^\n"
+        "hint: name the type"
+    )  # fmt: skip
+
+
+def test_a_diagnostic_without_a_hint_ends_with_its_caret() -> None:
+    assert str(Diagnostic("P1", "m", _PLACE)).splitlines()[-1].strip(" |") == "^"
+
+
+def test_a_diagnostic_as_json_has_the_place_spread_out() -> None:
+    assert _DIAGNOSTIC.to_dict() == {
+        "code": "P1",
+        "message": "unexpected `{`",
+        "file": "schema.pg",
+        "line": 1,
+        "column": 6,
+        "length": 1,
+        "hint": "name the type",
+        "expected": ["a type name"],
+    }
+
+
+def _underlined(text: str, target: str) -> tuple[str, str]:
+    """Underline `target` in a source: the shown line and the carets, both without their gutters."""
+    at = text.index(target)
+    shown, carets = Source(text).place(Span(at, at + len(target))).underlined().splitlines()
+    gutter = shown.index(" | ") + 3
+    assert carets[:gutter].strip() == "|"
+    return shown[gutter:], carets[gutter:]
+
+
+@pytest.mark.parametrize(
+    "before",
+    [
+        "",
+        "node ",
+        "\t",
+        "\t\tnode\t",
+        "東京 ",
+        "한글ｗｉｄｅ ",
+        "😀😀",
+        "e\u0301e\u0301 ",
+        "\u0e01\u0e34\u0e19 ",
+        "\u0915\u0902 ",
+        "\u2764\ufe0e ",
+        "a\u200bb ",
+    ],
+    ids=ascii,
+)
+@pytest.mark.parametrize("target", ["BAD", "木", "B"])
+def test_the_carets_stand_under_the_place(before: str, target: str) -> None:
+    shown, carets = _underlined(f"first\n{before}{target} after\nlast", target)
+
+    head, tail, rest = shown.partition(target)
+    assert (tail, rest) == (target, " after")
+    assert "\t" not in shown
+    assert len(carets) - len(carets.lstrip()) == cell_len(head)
+    assert carets.strip() == "^" * cell_len(target)
+
+
+@pytest.mark.parametrize("pad", [0, 30, 60, 200, 5000])
+@pytest.mark.parametrize("rest", [0, 60, 5000])
+def test_a_long_line_is_clipped_around_the_place(pad: int, rest: int) -> None:
+    shown, carets = _underlined("x" * pad + "BAD" + "y" * rest, "BAD")
+
+    assert len(shown) <= 110
+    assert shown[carets.index("^") :].startswith("BAD")
+    assert carets.strip() == "^^^"
+
+
+def test_carets_do_not_run_past_the_shown_line() -> None:
+    shown, carets = _underlined("x" * 90 + "B" * 5000, "B" * 5000)
+
+    assert len(carets) == len(shown)
+
+
+def test_carets_of_a_place_over_several_lines_end_with_the_first() -> None:
+    shown, carets = _underlined("a BAD\nMORE\n", "BAD\nMORE")
+
+    assert (shown, carets) == ("a BAD", "  ^^^")
+
+
+@pytest.mark.parametrize("text, line", [("node A {", 1), ("node A {\r\n", 1), ("a\nb\n", 2)])
+def test_the_end_of_a_line_has_a_place(text: str, line: int) -> None:
+    end = len(text.rstrip("\r\n"))
+    place = Source(text).place(Span(end, end + 1))
+
+    shown, carets = place.underlined().splitlines()
+    assert (place.line, place.length) == (line, 1)
+    assert carets.index("^") == len(shown)
+    assert carets.count("^") == 1
+
+
+@pytest.mark.parametrize("text, line, column", [("", 1, 1), ("ab", 1, 3), ("ab\n", 2, 1), ("ab\r\n\r\n", 3, 1)])
+def test_the_end_of_the_file_has_a_place(text: str, line: int, column: int) -> None:
+    place = Source(text).place(Span(len(text), len(text)))
+
+    assert (place.line, place.column, place.length) == (line, column, 1)
+    assert place.underlined().splitlines()[1].count("^") == 1
+
+
+def test_an_unfinished_schema_is_reported_where_its_text_ends() -> None:
+    with pytest.raises(CompileError) as caught:
+        compile_schema(Source("node A {\n    a: String\n\n", "schema.pg"))
+
+    place = caught.value.diagnostics[0].place
+    assert (place.file, place.line, place.column) == ("schema.pg", 2, 14)
+    assert place.underlined() == f"2 |     a: String\n  | {' ' * 13}^"
+
+
+def test_a_carriage_return_is_no_part_of_the_shown_line() -> None:
+    assert Source("ab\r\ncd\r\n").place(Span(4, 6)) == Place("<text>", 2, 1, 2, "cd")
+
+
+def test_the_gutter_is_as_wide_as_the_line_number() -> None:
+    place = Source("\n" * 122 + "BAD").place(Span(122, 125))
+
+    assert place.underlined() == "123 | BAD\n    | ^^^"
+
+
+def test_columns_count_characters_behind_a_byte_order_mark_and_before_bad_bytes() -> None:
+    assert Source.decode("\ufeffnode".encode()).text == "node"
+    with pytest.raises(SourceError) as caught:
+        Source.decode(b"\xef\xbb\xbfab\n\xc3\xa9\xff", "bad.pg")
+
+    (found,) = caught.value.diagnostics
+    assert (found.code, found.place.line, found.place.column) == ("S1", 2, 2)

@@ -1,0 +1,56 @@
+import subprocess
+import sys
+
+import pytest
+
+_HEAVY = {"pyarrow", "lance", "pyspark", "fastapi", "pandas"}
+_REPORT = "import sys; print(*sorted({name.partition('.')[0] for name in sys.modules}))"
+
+
+def _loaded(code: str) -> set[str]:
+    """Run code in a fresh interpreter and tell which packages it has loaded then."""
+    run = subprocess.run([sys.executable, "-c", f"{code}\n{_REPORT}"], check=True, capture_output=True, text=True)
+    return set(run.stdout.splitlines()[-1].split())
+
+
+_HELP = """
+import sys
+from omnigraph.cli import main
+sys.argv = ["omnigraph", {arguments}]
+try:
+    main()
+except SystemExit as end:
+    assert not end.code, end.code
+else:
+    raise AssertionError("it went on")
+"""
+_USE = """
+from omnigraph.lang import *
+catalog = compile_schema(Source("node A { a: String @key }"))
+compile_query(Source("query q() { match { $a: A } return { $a.a } }"), catalog)
+"""
+
+
+def test_the_languages_load_no_engine_and_no_terminal() -> None:
+    loaded = _loaded(_USE)
+
+    assert "omnigraph" in loaded
+    assert not loaded & (_HEAVY | {"numpy", "typer", "rich", "ulid"})
+
+
+@pytest.mark.parametrize("arguments", ['"--help"', '"schema", "plan", "--help"', '"--version"'])
+def test_help_and_version_load_no_engine(arguments: str) -> None:
+    loaded = _loaded(_HELP.format(arguments=arguments))
+
+    assert {"omnigraph", "typer"} <= loaded
+    assert not loaded & _HEAVY
+
+
+def test_help_does_not_even_load_the_parser() -> None:
+    assert "lark" not in _loaded(_HELP.format(arguments='"--help"'))
+
+
+def test_the_package_itself_loads_nothing_but_itself() -> None:
+    ours = _loaded("import omnigraph") - _loaded("import dataclasses, unicodedata, typing, __future__")
+
+    assert ours <= {"omnigraph"}
