@@ -1,6 +1,22 @@
 """Omnigraph: a typed property graph on open columnar storage, versioned like git."""
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
 from omnigraph import errors
 from omnigraph.version import __version__
 
-__all__ = ["__version__", "errors"]
+if TYPE_CHECKING:
+    from omnigraph.graph import Graph, init, open  # noqa: A004 - the name the API fixes
+
+__all__ = ["Graph", "__version__", "errors", "init", "open"]
+
+
+def __getattr__(name: str) -> Any:
+    """Load the engine when it is first asked for: the languages and `--help` do without it."""
+    if name in ("Graph", "init", "open"):
+        from omnigraph import graph  # noqa: PLC0415 - that is the point
+
+        return getattr(graph, name)
+    raise AttributeError(f"module 'omnigraph' has no attribute {name!r}")

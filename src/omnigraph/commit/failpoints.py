@@ -1,0 +1,73 @@
+"""Named places where a test can make an operation raise, die or wait. Reaching one costs nothing when none is armed."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+INIT_AFTER_SCHEMA_PG_WRITTEN = "init.after_schema_pg_written"
+INIT_AFTER_SCHEMA_CONTRACT_WRITTEN = "init.after_schema_contract_written"
+INIT_AFTER_MANIFEST_CREATED = "init.after_manifest_created"
+PUBLISH_AFTER_GATES = "publish.after_gates"
+PUBLISH_AFTER_SIDECAR = "publish.after_sidecar"
+PUBLISH_AFTER_TABLE_COMMIT = "publish.after_table_commit"
+PUBLISH_BEFORE_MANIFEST = "publish.before_manifest"
+PUBLISH_AFTER_MANIFEST = "publish.after_manifest"
+RECOVERY_SIDECAR_WRITE = "recovery.sidecar_write"
+RECOVERY_SIDECAR_DELETE = "recovery.sidecar_delete"
+RECOVERY_SIDECAR_LIST = "recovery.sidecar_list"
+RECOVERY_AFTER_LIST = "recovery.after_list"
+RECOVERY_BEFORE_ROLL_FORWARD = "recovery.before_roll_forward_publish"
+RECOVERY_AFTER_TABLE_RESTORE = "recovery.after_table_restore"
+RECOVERY_RECORD_AUDIT = "recovery.record_audit"
+
+_armed: dict[str, Callable[[], None]] = {}
+
+
+def reach(name: str) -> None:
+    """Do what a test armed here, if anything."""
+    if _armed:
+        action = _armed.get(name)
+        if action:
+            action()
+
+
+@contextmanager
+def armed(name: str, action: Callable[[], None]) -> Iterator[None]:
+    """Arm a failpoint for a while."""
+    assert name not in _armed, f"{name} is armed already"
+    _armed[name] = action
+    try:
+        yield
+    finally:
+        del _armed[name]
+
+
+def die() -> None:
+    """End the process as a power cut would: nothing is flushed, nothing is cleaned up."""
+    os._exit(137)
+
+
+class Rendezvous:
+    """Hold the first one to arrive until the test releases it; later ones pass."""
+
+    def __init__(self, timeout: float = 60) -> None:
+        self._timeout = timeout
+        self._lock = threading.Lock()
+        self._reached = threading.Event()
+        self._released = threading.Event()
+
+    def __call__(self) -> None:
+        with self._lock:
+            first = not self._reached.is_set()
+            self._reached.set()
+        if first:
+            assert self._released.wait(self._timeout), "nobody released the rendezvous"
+
+    def wait_until_reached(self) -> None:
+        assert self._reached.wait(self._timeout), "nobody came to the rendezvous"
+
+    def release(self) -> None:
+        self._released.set()

@@ -1,0 +1,85 @@
+"""A change of the graph as data: what it was prepared on, what it does to each table, and who makes it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from enum import Enum, StrEnum
+
+from omnigraph.commit.gates import Gate
+from omnigraph.manifest.publisher import Lineage
+from omnigraph.manifest.rows import MAIN, TableRow, TombstoneRow
+from omnigraph.manifest.state import Entry, ManifestState
+from omnigraph.storage.tables import Staged
+
+
+class WriterKind(StrEnum):
+    """Who moves heads, as the recovery record names it."""
+
+    MUTATION = "Mutation"
+    LOAD = "Load"
+    SCHEMA_APPLY = "SchemaApply"
+    BRANCH_MERGE = "BranchMerge"
+    ENSURE_INDICES = "EnsureIndices"
+    OPTIMIZE = "Optimize"
+
+
+class OpClass(Enum):
+    """Logical changes need exactly the base they were prepared on; maintenance keeps content and may be rebased."""
+
+    LOGICAL = "logical"
+    MAINTENANCE = "maintenance"
+
+
+@dataclass(frozen=True, slots=True)
+class WriteTxn:
+    """What a write was prepared on, captured once."""
+
+    branch: str | None
+    base: ManifestState
+
+    @property
+    def entries(self) -> Mapping[str, Entry]:
+        return self.base.snapshot.entries
+
+
+@dataclass(frozen=True, slots=True)
+class TableAction:
+    """One staged transaction on one table."""
+
+    staged: Staged
+    op_class: OpClass = OpClass.LOGICAL
+
+    @property
+    def table_key(self) -> str:
+        return self.staged.base.key
+
+
+@dataclass(frozen=True, slots=True)
+class PublishPlan:
+    """All of a change: it happens whole or not at all."""
+
+    txn: WriteTxn
+    kind: WriterKind
+    actions: tuple[TableAction, ...]
+    registrations: tuple[TableRow, ...] = ()
+    tombstones: tuple[TombstoneRow, ...] = ()
+    lineage: Lineage = field(default_factory=Lineage.new)
+
+    def __post_init__(self) -> None:
+        keys = [action.table_key for action in self.actions]
+        assert len(keys) == len(set(keys)), "a table has one action"
+
+    @property
+    def branch(self) -> str | None:
+        return self.txn.branch
+
+
+def gates_for(branch: str | None, table_keys: Iterable[str]) -> list[Gate]:
+    """Name the gates of a write in the order in which everybody takes them: schema, branch, tables by name."""
+    name = branch or MAIN
+    return [
+        Gate("schema", shared=True),
+        Gate(f"branch:{name}"),
+        *(Gate(f"table:{name}:{key}") for key in sorted(table_keys)),
+    ]

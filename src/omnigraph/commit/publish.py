@@ -1,0 +1,151 @@
+"""`publish`: the only code that moves a table's head, and the only one that compares heads with pins."""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from collections.abc import Callable
+
+from omnigraph.commit import failpoints
+from omnigraph.commit.gates import Held
+from omnigraph.commit.plan import OpClass, PublishPlan, TableAction, WriteTxn, gates_for
+from omnigraph.commit.recovery import heal, recover
+from omnigraph.commit.sidecar import Sidecar, arm
+from omnigraph.commit.store import Store
+from omnigraph.errors import (
+    ConflictError,
+    CorruptGraphError,
+    DriftError,
+    ExpectedVersionMismatchError,
+    OmnigraphError,
+    RecoveryRequiredError,
+)
+from omnigraph.manifest.publisher import Changes, Published
+from omnigraph.manifest.rows import VersionRow
+from omnigraph.manifest.state import ManifestState
+
+_LOG = logging.getLogger(__name__)
+_PREPARE_ATTEMPTS = 32
+
+
+def begin(store: Store, branch: str | None = None) -> WriteTxn:
+    """Start a write: finish what others left behind, then capture what the write is prepared on, once."""
+    heal(store)
+    return WriteTxn(branch, store.manifest.load(branch))
+
+
+def write(store: Store, branch: str | None, prepare: Callable[[WriteTxn], PublishPlan | None]) -> Published | None:
+    """Prepare and publish; prepare anew when another write came first. None when there is nothing to change.
+
+    Only for writes whose meaning does not depend on what they read, such as inserts: the others must fail instead.
+    """
+    for attempt in range(_PREPARE_ATTEMPTS):
+        plan = prepare(begin(store, branch))
+        if plan is None:
+            return None
+        try:
+            return publish(store, plan)
+        except ExpectedVersionMismatchError:
+            if attempt == _PREPARE_ATTEMPTS - 1:
+                raise
+    raise AssertionError("unreachable")
+
+
+def publish(store: Store, plan: PublishPlan) -> Published:
+    """Carry out a plan: all of it becomes visible in one step, or none of it ever does."""
+    keys = [action.table_key for action in plan.actions]
+    with store.gates.hold(gates_for(plan.branch, keys)) as held:
+        failpoints.reach(failpoints.PUBLISH_AFTER_GATES)
+        state = store.manifest.load(plan.branch)
+        for action in plan.actions:
+            _check_base(action, state)
+            _check_head(store, action, state)
+        sidecar = arm(plan, [str(uuid.uuid4()) for _ in plan.actions])
+        held.check()
+        store.sidecars.write(sidecar)  # phase A: from here on, whatever happens can be finished or undone
+        failpoints.reach(failpoints.PUBLISH_AFTER_SIDECAR)
+        try:
+            versions = tuple(_move_head(store, held, action, state) for action in plan.actions)  # phase B
+        except OmnigraphError:
+            _undo(store, held, sidecar)
+            raise
+        failpoints.reach(failpoints.PUBLISH_BEFORE_MANIFEST)
+        held.check()
+        published = _make_visible(store, plan, versions, sidecar, state)  # phase C
+        failpoints.reach(failpoints.PUBLISH_AFTER_MANIFEST)
+        _clean_up(store, plan, sidecar)  # phase D
+        return published
+
+
+def _check_base(action: TableAction, state: ManifestState) -> None:
+    """A logical action needs exactly the version it was prepared on; maintenance may be rebased by lance."""
+    base = action.staged.base
+    pin = state.actual_version(base.key)
+    if action.op_class is OpClass.LOGICAL and pin != base.version:
+        message = f"table '{base.key}' is at version {pin}; the write was prepared on {base.version}"
+        raise ExpectedVersionMismatchError(
+            message, table_key=base.key, expected=base.version, actual=pin, hint="read again and retry"
+        )
+
+
+def _check_head(store: Store, action: TableAction, state: ManifestState) -> None:
+    """Under its gate nobody of ours can be moving the table: a head past the pin is foreign, or a dead write's."""
+    base = action.staged.base
+    pin = state.actual_version(base.key)
+    head = store.tables.head(base.path, base.branch).version
+    if head == pin:
+        return
+    if head < pin:
+        message = f"the head of table '{base.key}' is version {head}, before its pin {pin}"
+        raise CorruptGraphError(message, path=base.path, hint="run `omnigraph doctor`")
+    for operation_id in store.sidecars.pending():
+        sidecar = store.sidecars.read(operation_id)
+        if sidecar and sidecar.branch == state.branch and base.key in sidecar.table_keys:
+            message = f"operation {operation_id} stopped half-way on table '{base.key}'; a rollback is pending"
+            hint = "reopen the graph read-write; that finishes or undoes it"
+            raise RecoveryRequiredError(message, operation_id=operation_id, hint=hint)
+    message = f"table '{base.key}' is at version {head}, past its pin {pin}, and no operation of omnigraph explains it"
+    raise DriftError(message, table_key=base.key, pin=pin, head=head, hint="run `omnigraph repair`")
+
+
+def _move_head(store: Store, held: Held, action: TableAction, state: ManifestState) -> VersionRow:
+    """Commit one staged transaction; it must land right behind the pin, or the plan stops."""
+    held.check()
+    base = action.staged.base
+    done = store.tables.commit_staged(action.staged)
+    failpoints.reach(failpoints.PUBLISH_AFTER_TABLE_COMMIT)
+    if done.version != state.actual_version(base.key) + 1:
+        message = f"a commit to table '{base.key}' landed on version {done.version}: somebody else moved it"
+        raise ConflictError(message, hint="do not write to the tables of a graph except through omnigraph")
+    return VersionRow(base.key, done.version, base.branch, done.row_count)
+
+
+def _make_visible(
+    store: Store, plan: PublishPlan, versions: tuple[VersionRow, ...], sidecar: Sidecar, state: ManifestState
+) -> Published:
+    expected = {action.table_key: state.actual_version(action.table_key) for action in plan.actions}
+    changes = Changes(versions, plan.registrations, plan.tombstones)
+    try:
+        return store.manifest.publish(plan.branch, changes, expected, plan.lineage, first=state)
+    except OmnigraphError as error:
+        # The heads have moved and the record says so: the next write or open makes the change visible, or undoes it.
+        error.add_note(f"operation {sidecar.operation_id} is left to recovery")
+        raise
+
+
+def _undo(store: Store, held: Held, sidecar: Sidecar) -> None:
+    """Roll back at once, while the gates are held; if that fails too, the record is left for the next one."""
+    try:
+        held.check()
+        recover(store, sidecar)
+    except OmnigraphError as error:
+        _LOG.warning("operation %s is left to recovery: %s", sidecar.operation_id, error)
+
+
+def _clean_up(store: Store, plan: PublishPlan, sidecar: Sidecar) -> None:
+    """The change is visible and acknowledged: what fails here must not turn it into an error."""
+    try:
+        store.sidecars.delete(sidecar.operation_id)
+        store.manifest.compact_if_due(plan.branch)
+    except OmnigraphError as error:
+        _LOG.warning("after the publish of operation %s: %s", sidecar.operation_id, error)

@@ -1,0 +1,169 @@
+"""Graph: the handle people hold. It delegates; the rooms below do the work."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from omnigraph.commit import failpoints
+from omnigraph.commit.recovery import heal
+from omnigraph.commit.store import Store
+from omnigraph.errors import (
+    AlreadyInitializedError,
+    CommitNotFoundError,
+    GraphNotFoundError,
+    NotAGraphError,
+    OmnigraphError,
+)
+from omnigraph.lang.catalog import Catalog, EdgeType, NodeType
+from omnigraph.lang.schema_check import compile_schema
+from omnigraph.lang.source import Source
+from omnigraph.manifest import contract
+from omnigraph.manifest.rows import MAIN, MANIFEST_PATH, Commit, TableRow, VersionRow
+from omnigraph.manifest.state import Snapshot
+from omnigraph.storage.columns import table_key, table_path, table_schema
+from omnigraph.storage.location import Location
+
+_LOG = logging.getLogger(__name__)
+
+
+def init(uri: str | os.PathLike[str], schema: str | os.PathLike[str]) -> Graph:
+    """Create a graph. `schema` is the text of a `.pg` schema or the path of a file that holds one."""
+    source = _schema_source(schema)
+    catalog = compile_schema(source)
+    store = Store.at(Location.parse(uri))
+    address = store.location.uri
+    if contract.is_started(store.objects) or store.objects.exists(MANIFEST_PATH):
+        raise AlreadyInitializedError(f"there is a graph at {address} already", uri=address, hint="open it instead")
+    contract.claim(store.objects, source, address)
+    try:
+        failpoints.reach(failpoints.INIT_AFTER_SCHEMA_PG_WRITTEN)
+        contract.write_compiled(store.objects, catalog)
+        failpoints.reach(failpoints.INIT_AFTER_SCHEMA_CONTRACT_WRITTEN)
+        _create_tables(store, catalog)
+    except BaseException:
+        _abandon(store)
+        raise
+    failpoints.reach(failpoints.INIT_AFTER_MANIFEST_CREATED)
+    return Graph(store, read_only=False)
+
+
+def open(uri: str | os.PathLike[str], *, read_only: bool = False) -> Graph:  # noqa: A001 - the name the API fixes
+    """Open a graph. Read-write finishes or undoes what a crash left behind; read-only never writes anything."""
+    return Graph(Store.at(Location.parse(uri)), read_only=read_only)
+
+
+class Graph:
+    """A graph. Safe to share between threads; a context manager."""
+
+    def __init__(self, store: Store, *, read_only: bool) -> None:
+        self._store = store
+        self.read_only = read_only
+        self._contract = self._read_contract(None)
+        self._store.manifest.load()
+        if not read_only:
+            if self._contract.foreign:
+                contract.write_compiled(store.objects, self._contract.catalog)
+                _LOG.warning("the compiled schema of %s was rebuilt from %s", self.uri, contract.SOURCE)
+                self._contract = self._read_contract(None)
+            heal(store)
+
+    @property
+    def uri(self) -> str:
+        return self._store.location.uri
+
+    @property
+    def catalog(self) -> Catalog:
+        return self._contract.catalog
+
+    @property
+    def schema(self) -> str:
+        """The accepted schema, as it was written."""
+        return self._contract.text
+
+    def snapshot(self, branch: str = MAIN) -> Snapshot:
+        """Capture which version of each table the graph consists of now."""
+        self._contract = self._read_contract(self._contract)
+        return self._store.manifest.load(_branch(branch)).snapshot
+
+    def commits(self, branch: str = MAIN, actor: str | None = None) -> list[Commit]:
+        """List the commits of a branch, newest first, optionally those of one actor."""
+        found = self._store.manifest.load(_branch(branch)).commits()
+        return [commit for commit in reversed(found) if actor is None or commit.actor_id == actor]
+
+    def commit(self, commit_id: str) -> Commit:
+        """Find a commit on whichever branch has it."""
+        for branch in self._store.manifest.branches():
+            found = self._store.manifest.load(_branch(branch)).commit(commit_id)
+            if found:
+                return found
+        raise CommitNotFoundError(f"commit '{commit_id}' not found", commit_id=commit_id)
+
+    def branches(self) -> list[str]:
+        return self._store.manifest.branches()
+
+    def refresh(self) -> None:
+        """Pick up schema changes, and recover what other writers left behind."""
+        self._contract = self._read_contract(self._contract)
+        if not self.read_only:
+            heal(self._store)
+
+    def close(self) -> None:
+        """Let the handle go. Nothing is buffered, so nothing is written."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"<Graph {self.uri}{' read-only' if self.read_only else ''}>"
+
+    def _read_contract(self, known: contract.Contract | None) -> contract.Contract:
+        found = contract.read(self._store.objects, known)
+        if found is not None and self._store.objects.exists(MANIFEST_PATH):
+            return found
+        if self._store.objects.exists(""):
+            message = f"{self.uri} is not a graph"
+            raise NotAGraphError(message, uri=self.uri, hint="name the directory that `omnigraph init` made")
+        raise GraphNotFoundError(f"no graph at {self.uri}", uri=self.uri, hint="make one with `omnigraph init`")
+
+
+def _branch(name: str) -> str | None:
+    return None if name == MAIN else name
+
+
+def _schema_source(schema: str | os.PathLike[str]) -> Source:
+    is_path = not isinstance(schema, str) or (schema.endswith(".pg") and "\n" not in schema and Path(schema).is_file())
+    return Source.read(os.fspath(schema)) if is_path else Source(str(schema), "<schema>")
+
+
+def _create_tables(store: Store, catalog: Catalog) -> None:
+    tables, versions = [], []
+    for declared in _types(catalog):
+        key, path = table_key(declared), table_path(declared)
+        created = store.tables.create(path, table_schema(declared))
+        tables.append(TableRow(key, path))
+        versions.append(VersionRow(key, created.version, None, 0))
+    store.manifest.create(tables, versions)
+
+
+def _types(catalog: Catalog) -> Iterator[NodeType | EdgeType]:
+    yield from catalog.nodes.values()
+    yield from catalog.edges.values()
+
+
+def _abandon(store: Store) -> None:
+    """Take back the claim of a graph that could not be made; the failure that led here is the one to tell."""
+    for name in reversed(contract.FILES):
+        try:
+            store.objects.delete(name)
+        except OmnigraphError as error:
+            _LOG.warning("could not remove %s: %s", name, error)

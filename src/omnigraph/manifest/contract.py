@@ -1,0 +1,73 @@
+"""The schema contract of a graph: three files that must agree, read anew by every operation."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from omnigraph.errors import AlreadyInitializedError, SchemaDriftError
+from omnigraph.lang.catalog import Catalog
+from omnigraph.lang.schema_check import compile_schema
+from omnigraph.lang.source import Source
+from omnigraph.storage.objects import ObjectStore
+
+SOURCE, IR, STATE = "_schema.pg", "_schema.ir.json", "__schema_state.json"
+FILES = (SOURCE, IR, STATE)
+_FORMAT = "omnigraph-catalog-1"
+
+
+@dataclass(frozen=True, slots=True)
+class Contract:
+    """The accepted schema: its text and what it compiles to. `foreign` says that another implementation compiled it."""
+
+    text: str
+    catalog: Catalog
+    foreign: bool = False
+
+
+def is_started(objects: ObjectStore) -> bool:
+    return any(objects.exists(name) for name in FILES)
+
+
+def claim(objects: ObjectStore, source: Source, uri: str) -> None:
+    """Write the schema source of a new graph; of two that try at once, one does."""
+    if not objects.create(SOURCE, source.text.encode()):
+        raise AlreadyInitializedError(f"there is a graph at {uri} already", uri=uri, hint="open it instead")
+
+
+def write_compiled(objects: ObjectStore, catalog: Catalog) -> None:
+    document = {"format": _FORMAT, "catalog": asdict(catalog)}
+    objects.write(IR, json.dumps(document, separators=(",", ":")).encode())
+    state = {"format_version": 1, "schema_ir_hash": catalog.fingerprint, "schema_identity_version": 1}
+    objects.write(STATE, json.dumps(state).encode())
+
+
+def read(objects: ObjectStore, known: Contract | None = None) -> Contract | None:
+    """Read the contract and check that its files agree; None if there is none. A `known` one is not compiled again."""
+    data = objects.read_if_exists(SOURCE)
+    if data is None:
+        return None
+    state, compiled = _document(objects, STATE), _document(objects, IR)
+    source = Source.decode(data, SOURCE)
+    catalog = known.catalog if known and known.text == source.text else compile_schema(source)
+    foreign = compiled.get("format") != _FORMAT
+    # A comment in the source may change; what it means may not, until schema apply changes all three.
+    if not foreign and state.get("schema_ir_hash") != catalog.fingerprint:
+        message = f"schema evolution is locked: {SOURCE} does not mean what the graph was built with"
+        raise SchemaDriftError(
+            message, path=SOURCE, hint="restore the file; change schemas with `omnigraph schema apply`"
+        )
+    return Contract(source.text, catalog, foreign)
+
+
+def _document(objects: ObjectStore, name: str) -> dict[str, Any]:
+    data = objects.read_if_exists(name)
+    try:
+        document = None if data is None else json.loads(data)
+    except ValueError:
+        document = None
+    if not isinstance(document, dict):
+        problem = "is missing" if data is None else "is not a JSON object"
+        raise SchemaDriftError(f"{name} {problem}", path=name, hint="restore it from a backup")
+    return document

@@ -1,0 +1,208 @@
+"""Reading `__manifest` and publishing to it: one compare-and-swap makes a whole change of the graph visible."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import lance
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from omnigraph.errors import (
+    BranchNotFoundError,
+    ConflictError,
+    ContentionError,
+    CorruptGraphError,
+    ExpectedVersionMismatchError,
+)
+from omnigraph.lang.identity import new_id
+from omnigraph.manifest.rows import (
+    MAIN,
+    MANIFEST_PATH,
+    OBJECT_ID,
+    SCHEMA,
+    STAMP_KEY,
+    Commit,
+    TableRow,
+    TombstoneRow,
+    VersionRow,
+    encode,
+)
+from omnigraph.manifest.stamp import guard, read_stamp
+from omnigraph.manifest.state import ManifestState
+from omnigraph.storage.internal import InternalTable, fragment_count
+from omnigraph.storage.location import Location
+from omnigraph.version import INTERNAL_SCHEMA_VERSION
+
+RETRY_BUDGET = 5
+# Every publish adds a fragment, and a reader pays for each: they are rewritten into one before that is felt.
+MAX_FRAGMENTS = 8
+_COLUMNS = [name for name in SCHEMA.names if name != "base_objects"]
+
+
+@dataclass(frozen=True, slots=True)
+class Lineage:
+    """Who commits, under which id. Made once per operation and kept through every retry."""
+
+    commit_id: str
+    actor_id: str | None = None
+    merged_parent_id: str | None = None
+    created_at: int = 0
+
+    @classmethod
+    def new(cls, actor_id: str | None = None, merged_parent_id: str | None = None) -> Lineage:
+        return cls(new_id(), actor_id, merged_parent_id, time.time_ns() // 1000)
+
+
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """What a publish changes, besides the history."""
+
+    versions: tuple[VersionRow, ...] = ()
+    registrations: tuple[TableRow, ...] = ()
+    tombstones: tuple[TombstoneRow, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Published:
+    commit: Commit
+    state: ManifestState
+
+
+class Manifest:
+    """The `__manifest` of one graph."""
+
+    def __init__(self, location: Location) -> None:
+        self.table = InternalTable(location, MANIFEST_PATH)
+
+    def create(self, tables: Iterable[TableRow], versions: Iterable[VersionRow]) -> None:
+        """Create it with the first state of the graph and its genesis commit, stamped, all in one commit."""
+        genesis = Commit(new_id(), None, 1, None, None, None, time.time_ns() // 1000)
+        rows: list[TableRow | VersionRow] = [*tables, *versions]
+        records = [*(row.record() for row in rows), genesis.record(), genesis.head_record()]
+        stamped = encode(records).replace_schema_metadata({STAMP_KEY: str(INTERNAL_SCHEMA_VERSION)})
+        self.table.create(stamped)
+
+    def load(self, branch: str | None = None, version: int | None = None) -> ManifestState:
+        """Read the state of a branch, now or at an earlier version, in one scan."""
+        return self._read(self._open(branch, version), branch)
+
+    def latest_version(self, branch: str | None = None) -> int:
+        return int(self._open(branch, None).version)
+
+    def branches(self) -> list[str]:
+        """All branches, main first. An entry of a live listing is what makes a branch exist."""
+        listed: dict[str, Any] = self.table.open().branches.list()
+        return [MAIN, *sorted(listed)]
+
+    def publish(
+        self,
+        branch: str | None,
+        changes: Changes,
+        expected: Mapping[str, int],
+        lineage: Lineage,
+        first: ManifestState | None = None,
+    ) -> Published:
+        """Make a change visible, provided every expected table is at its expected version.
+
+        Losing to another commit of the branch is retried on the new state with the parent chosen anew; a table that
+        moved is not, for then the change was prepared on something that is no longer there. `first` is the state to try
+        first, if the caller has just loaded it.
+        """
+        for attempt in range(RETRY_BUDGET + 1):
+            state = first if first and attempt == 0 else self.load(branch)
+            _check_expected(state, expected)
+            commit = _commit(state, lineage)
+            records = [*_records(state, changes), commit.record(), commit.head_record()]
+            rows = encode(records)
+            try:
+                version = self.table.merge(state.dataset, OBJECT_ID, rows)
+            except ConflictError:
+                continue
+            if version != commit.manifest_version:
+                message = (
+                    f"the publish landed on version {version} of {MANIFEST_PATH} instead of {commit.manifest_version}"
+                )
+                raise CorruptGraphError(message, path=self.table.uri(branch), hint="run `omnigraph doctor`")
+            return Published(commit, state.with_rows(version, rows))
+        message = f"{RETRY_BUDGET + 1} attempts to publish lost to other commits"
+        raise ContentionError(message, attempts=RETRY_BUDGET + 1, hint="try again")
+
+    def compact_if_due(self, branch: str | None) -> bool:
+        """Rewrite the fragments when there are many. Call it under the branch's gate: no publish may be under way."""
+        if fragment_count(self._open(branch, None)) < MAX_FRAGMENTS:
+            return False
+        self.table.compact(branch)
+        return True
+
+    def _open(self, branch: str | None, version: int | None) -> lance.LanceDataset:
+        if branch is not None and branch not in self.branches():
+            raise BranchNotFoundError(f"branch '{branch}' not found", branch=branch)
+        return self.table.open(branch, version)
+
+    def _read(self, dataset: lance.LanceDataset, branch: str | None) -> ManifestState:
+        guard(read_stamp(dataset))
+        rows: pa.Table = dataset.to_table(columns=_COLUMNS)
+        if pc.count_distinct(rows[OBJECT_ID]).as_py() != rows.num_rows:
+            message = f"`{MANIFEST_PATH}` holds two rows for one object"
+            raise CorruptGraphError(message, path=dataset.uri, hint="run `omnigraph doctor`")
+        return ManifestState(branch, dataset.version, rows, dataset)
+
+
+def _check_expected(state: ManifestState, expected: Mapping[str, int]) -> None:
+    for table_key, version in expected.items():
+        actual = state.actual_version(table_key)
+        if actual != version:
+            message = f"table '{table_key}' is at version {actual}, not at {version} as expected"
+            raise ExpectedVersionMismatchError(
+                message, table_key=table_key, expected=version, actual=actual, hint="read again and retry"
+            )
+
+
+def _commit(state: ManifestState, lineage: Lineage) -> Commit:
+    """The parent is the head as it is now, chosen anew in every attempt; so history is one chain."""
+    return Commit(
+        lineage.commit_id,
+        state.branch,
+        state.version + 1,
+        state.head.commit_id if state.head else None,
+        lineage.merged_parent_id,
+        lineage.actor_id,
+        lineage.created_at,
+    )
+
+
+def _records(state: ManifestState, changes: Changes) -> list[dict[str, Any]]:
+    """Check each requested row against the state: a row may be added, but not rewritten into something else."""
+    known = dict(state.paths)
+    for table in changes.registrations:
+        if known.setdefault(table.table_key, table.path) != table.path:
+            raise _conflict(f"table '{table.table_key}' is registered at another path")
+    ids: set[str] = set()
+    named: list[VersionRow | TombstoneRow] = [*changes.versions, *changes.tombstones]
+    for row in named:
+        if row.table_key not in known:
+            raise _conflict(f"table '{row.table_key}' is not registered")
+        if row.object_id in ids:
+            raise _conflict(f"{row.object_id} is named twice")
+        ids.add(row.object_id)
+    for version in changes.versions:
+        _check_version(state, version)
+    for tombstone in changes.tombstones:
+        if state.has(tombstone.object_id):
+            raise _conflict(f"table '{tombstone.table_key}' is gone already")
+    return [*(table.record() for table in changes.registrations), *(row.record() for row in named)]
+
+
+def _check_version(state: ManifestState, row: VersionRow) -> None:
+    """A version that is there already may only change hands between branches, with the same rows."""
+    there = state.version_row(row.table_key, row.version)
+    if there and (there["table_branch"] == row.branch or there["row_count"] != row.row_count):
+        raise _conflict(f"version {row.version} of table '{row.table_key}' is published already")
+
+
+def _conflict(message: str) -> ConflictError:
+    return ConflictError(message, hint="read again and retry")

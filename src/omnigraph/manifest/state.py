@@ -1,0 +1,122 @@
+"""What the rows of `__manifest` say: the fold from rows to a snapshot, vectorised, the same on disk and in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any
+
+import lance
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from omnigraph.errors import CorruptGraphError
+from omnigraph.manifest.rows import MANIFEST_PATH, OBJECT_ID, Commit, decode_commit, version_id
+from omnigraph.storage.tables import TableVersion
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A table of a snapshot: the version that the graph consists of."""
+
+    table: TableVersion
+    row_count: int
+
+    @property
+    def key(self) -> str:
+        return self.table.key
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """The tables of one branch at one manifest version, by key, in order."""
+
+    branch: str | None
+    manifest_version: int
+    entries: Mapping[str, Entry]
+
+
+@dataclass(frozen=True)
+class ManifestState:
+    """All rows of one branch of `__manifest` at one version."""
+
+    branch: str | None
+    version: int
+    rows: pa.Table
+    dataset: lance.LanceDataset = field(compare=False, repr=False)
+
+    @cached_property
+    def snapshot(self) -> Snapshot:
+        """Fold: per table the newest version, unless a tombstone at or above it says the table is gone."""
+        newest = self._newest("table_version")
+        dead = self._newest("table_tombstone")
+        visible = {key: version for key, version in newest.items() if version > dead.get(key, -1)}
+        entries = {key: self._entry(row) for key, row in self._version_rows(visible).items()}
+        return Snapshot(self.branch, self.version, dict(sorted(entries.items())))
+
+    @cached_property
+    def paths(self) -> Mapping[str, str]:
+        """Where each known table is, dropped ones included."""
+        tables = self._of("table")
+        return dict(zip(tables["table_key"].to_pylist(), tables["location"].to_pylist(), strict=True))
+
+    @cached_property
+    def head(self) -> Commit | None:
+        """The latest commit: the greatest manifest version, then time, then id."""
+        commits = self._of("graph_commit")
+        if not commits.num_rows:
+            return None
+        latest = commits.filter(pc.equal(commits["table_version"], pc.max(commits["table_version"])))
+        return max(map(decode_commit, latest.to_pylist()), key=lambda commit: commit.order)
+
+    @cached_property
+    def tombstones(self) -> Mapping[str, int]:
+        return self._newest("table_tombstone")
+
+    def commits(self) -> list[Commit]:
+        """All commits this branch can see, oldest first."""
+        return sorted(map(decode_commit, self._of("graph_commit").to_pylist()), key=lambda commit: commit.order)
+
+    def commit(self, commit_id: str) -> Commit | None:
+        found = self._by_id([commit_id]).to_pylist()
+        return decode_commit(found[0]) if found and found[0]["object_type"] == "graph_commit" else None
+
+    def actual_version(self, table_key: str) -> int:
+        """The version a writer must expect: the visible one, a tombstone's if only that remains, else 0."""
+        entry = self.snapshot.entries.get(table_key)
+        return entry.table.version if entry else self.tombstones.get(table_key, 0)
+
+    def has(self, object_id: str) -> bool:
+        return bool(self._by_id([object_id]).num_rows)
+
+    def version_row(self, table_key: str, version: int) -> dict[str, Any] | None:
+        found: list[dict[str, Any]] = self._by_id([version_id(table_key, version)]).to_pylist()
+        return found[0] if found else None
+
+    def with_rows(self, version: int, rows: pa.Table) -> ManifestState:
+        """The state after a publish, without reading it back."""
+        kept = self.rows.filter(pc.invert(pc.is_in(self.rows[OBJECT_ID], value_set=rows[OBJECT_ID].combine_chunks())))
+        return replace(self, version=version, rows=pa.concat_tables([kept, rows.select(kept.column_names)]))
+
+    def _of(self, object_type: str) -> pa.Table:
+        return self.rows.filter(pc.equal(self.rows["object_type"], object_type))
+
+    def _newest(self, object_type: str) -> dict[str, int]:
+        grouped = self._of(object_type).group_by("table_key").aggregate([("table_version", "max")])
+        pairs = zip(grouped["table_key"].to_pylist(), grouped["table_version_max"].to_pylist(), strict=True)
+        return dict(pairs)
+
+    def _version_rows(self, versions: Mapping[str, int]) -> dict[str, dict[str, Any]]:
+        rows = self._by_id([version_id(key, version) for key, version in versions.items()]).to_pylist()
+        return {row["table_key"]: row for row in rows}
+
+    def _by_id(self, object_ids: Sequence[str]) -> pa.Table:
+        return self.rows.filter(pc.is_in(self.rows[OBJECT_ID], value_set=pa.array(object_ids, pa.string())))
+
+    def _entry(self, row: Mapping[str, Any]) -> Entry:
+        key = row["table_key"]
+        path = self.paths.get(key)
+        if path is None or row["row_count"] is None:
+            raise CorruptGraphError(f"`{MANIFEST_PATH}` does not say where table '{key}' is", path=MANIFEST_PATH)
+        return Entry(TableVersion(key, path, row["table_version"], row["table_branch"]), row["row_count"])

@@ -1,0 +1,57 @@
+"""How types are stored: the Arrow columns of a node or edge table, and the directory it lives in."""
+
+from __future__ import annotations
+
+import lance
+import pyarrow as pa
+
+from omnigraph.lang.catalog import EdgeType, NodeType, Property
+from omnigraph.lang.types import Scalar, Type
+
+_SCALARS = {
+    Scalar.STRING: pa.string(),
+    Scalar.BOOL: pa.bool_(),
+    Scalar.I32: pa.int32(),
+    Scalar.I64: pa.int64(),
+    Scalar.U32: pa.uint32(),
+    Scalar.U64: pa.uint64(),
+    Scalar.F32: pa.float32(),
+    Scalar.F64: pa.float64(),
+    Scalar.DATE: pa.date32(),
+    Scalar.DATETIME: pa.date64(),
+}
+_FNV_OFFSET, _FNV_PRIME = 0xCBF29CE484222325, 0x100000001B3
+_PRIMARY_KEY = {"lance-schema:unenforced-primary-key": "true"}
+
+
+def table_key(declared: NodeType | EdgeType) -> str:
+    return f"{'node' if isinstance(declared, NodeType) else 'edge'}:{declared.name}"
+
+
+def table_path(declared: NodeType | EdgeType) -> str:
+    """The directory of a table: the FNV-1a hash of its type's name, so that no name is too odd for a file system."""
+    digest = _FNV_OFFSET
+    for byte in declared.name.encode():
+        digest = ((digest ^ byte) * _FNV_PRIME) % 2**64
+    return f"{'nodes' if isinstance(declared, NodeType) else 'edges'}/{digest:016x}"
+
+
+def table_schema(declared: NodeType | EdgeType) -> pa.Schema:
+    """The columns of a table: the system's own, then the properties in their canonical order."""
+    system = [pa.field("id", pa.string(), nullable=False, metadata=_PRIMARY_KEY)]
+    if isinstance(declared, EdgeType):
+        system += [pa.field(name, pa.string(), nullable=False) for name in ("src", "dst")]
+    return pa.schema([*system, *map(_field, declared.properties.values())])
+
+
+def _field(declared: Property) -> pa.Field:
+    if declared.type.is_blob:
+        return lance.blob_field(declared.name, nullable=declared.type.nullable)
+    return pa.field(declared.name, arrow_type(declared.type), nullable=declared.type.nullable)
+
+
+def arrow_type(declared: Type) -> pa.DataType:
+    if declared.is_vector:
+        return pa.list_(pa.field("item", pa.float32()), declared.dimension)
+    scalar = _SCALARS[declared.scalar]
+    return pa.list_(pa.field("item", scalar)) if declared.is_list else scalar

@@ -1,0 +1,105 @@
+"""Counts the requests to object stores, those of lance and our own, for the whole process."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from typing import Literal
+
+from lance.lance import register_lance_metrics_recorder, snapshot_lance_metrics
+
+Kind = Literal["get", "put", "head", "list", "delete"]
+
+_METRIC = "lance_object_store_requests_total"
+_KINDS: dict[str, Kind] = {
+    "get": "get",
+    "put": "put",
+    "copy": "put",  # as on S3, where a copy is a PUT and a rename a copy
+    "rename": "put",
+    "head": "head",
+    "list": "list",
+    "delete": "delete",
+}
+
+_own: Counter[str] = Counter()
+_lock = threading.Lock()
+
+
+@dataclass(frozen=True, slots=True)
+class Requests:
+    """How many requests there were, by kind."""
+
+    get: int = 0
+    put: int = 0
+    head: int = 0
+    list: int = 0
+    delete: int = 0
+
+    @property
+    def total(self) -> int:
+        return self.get + self.put + self.head + self.list + self.delete
+
+    @property
+    def writes(self) -> int:
+        return self.put + self.delete
+
+    def __sub__(self, earlier: Requests) -> Requests:
+        before = asdict(earlier)
+        return Requests(**{kind: count - before[kind] for kind, count in asdict(self).items()})
+
+
+class Counted:
+    """The requests since a block began: so far while it runs, all of it afterwards. Reads like `Requests`."""
+
+    def __init__(self) -> None:
+        self._start = snapshot()
+        self._end: Requests | None = None
+
+    @property
+    def requests(self) -> Requests:
+        return (self._end or snapshot()) - self._start
+
+    def stop(self) -> None:
+        self._end = snapshot()
+
+    def __getattr__(self, name: str) -> int:
+        count: int = getattr(self.requests, name)
+        return count
+
+
+@contextmanager
+def counted() -> Iterator[Counted]:
+    """Count the requests during a block, whichever thread makes them.
+
+    with counted() as requests:
+        ...
+    print(requests.total)
+    """
+    counting = Counted()
+    try:
+        yield counting
+    finally:
+        counting.stop()
+
+
+def snapshot() -> Requests:
+    """Count since the process began; lance counts since the first snapshot."""
+    installed = register_lance_metrics_recorder()
+    assert installed, "another recorder has been registered with lance: its requests cannot be counted"
+    with _lock:
+        counts = _own.copy()
+    for point in snapshot_lance_metrics():
+        if point.name == _METRIC:
+            operation = point.attributes["operation"]
+            assert operation in _KINDS, f"lance has a request of a new kind: {operation}"
+            counts[_KINDS[operation]] += int(point.value or 0)
+    return Requests(**counts)
+
+
+def count(kind: Kind) -> None:
+    """Count one request that is about to be made."""
+    with _lock:
+        _own[kind] += 1

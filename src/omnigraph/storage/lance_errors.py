@@ -1,0 +1,140 @@
+"""Sorts what pylance raises into kinds and turns it into errors of ours.
+
+Pylance has one exception class of its own; everything else is a plain OSError, ValueError or RuntimeError that only
+its text tells apart. So this module compares strings, and no other may.
+"""
+
+from __future__ import annotations
+
+import errno
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from enum import Enum, auto
+
+import pyarrow as pa
+from lance.commit import CommitConflictError
+
+from omnigraph.errors import (
+    ConflictError,
+    ContentionError,
+    OmnigraphError,
+    StorageDeniedError,
+    StorageError,
+    StorageFullError,
+)
+
+
+class Kind(Enum):
+    """What a failed call of pylance means to whoever made it."""
+
+    RETRYABLE_CONFLICT = auto()  # a commit came in between: read again, stage again
+    INCOMPATIBLE = auto()  # a commit came in between that this change cannot follow
+    CONTENTION = auto()  # merge_insert lost its compare-and-swap
+    NOT_FOUND = auto()
+    EXISTS = auto()
+    DENIED = auto()
+    FULL = auto()
+    IO = auto()  # anything else
+
+
+# Lance reports a failure inside a scan as the failure, wrapped; what counts is the innermost.
+_WRAPPERS = re.compile(r"(?:(?:External|Wrapped|Cloned) error: |LanceError\(IO\): |Generic \S+ error: )*")
+
+_BEGINNINGS = (
+    (re.compile(r"Retryable commit conflict for version "), Kind.RETRYABLE_CONFLICT),
+    (re.compile(r"Commit conflict for version "), Kind.RETRYABLE_CONFLICT),
+    (re.compile(r"Incompatible transaction: "), Kind.INCOMPATIBLE),
+    (re.compile(r"Too many concurrent writers\."), Kind.CONTENTION),
+    (re.compile(r"Dataset already exists: "), Kind.EXISTS),
+    (re.compile(r"Ref conflict error: "), Kind.EXISTS),
+    # How Lance says that the directory of a new branch is already there.
+    (re.compile(r"Encountered internal error\..* Clone operation should not enter build_manifest"), Kind.EXISTS),
+    (re.compile(r"Dataset at path .* was not found: "), Kind.NOT_FOUND),
+    (re.compile(r"(?:Not found|Ref not found error|Version not found error|Lance index not found): "), Kind.NOT_FOUND),
+    (re.compile(r"The operation lacked "), Kind.DENIED),
+)
+
+_OS_ERROR = re.compile(r"\(os error (\d+)\)")
+_HTTP_ERROR = re.compile(r"Server returned non-2xx status code: (\d+)")
+
+_BY_ERRNO = {
+    errno.EACCES: Kind.DENIED,
+    errno.EPERM: Kind.DENIED,
+    errno.EROFS: Kind.DENIED,
+    errno.ENOSPC: Kind.FULL,
+    errno.EDQUOT: Kind.FULL,
+    errno.ENOENT: Kind.NOT_FOUND,
+    errno.EEXIST: Kind.EXISTS,
+}
+_BY_STATUS = {"401": Kind.DENIED, "403": Kind.DENIED, "404": Kind.NOT_FOUND, "507": Kind.FULL}
+
+_RUST_LOCATION = re.compile(r",? (?:location: )?/[^\s,]*\.rs:\d+:\d+")
+_LONGEST_DETAIL = 300
+
+
+def classify(error: Exception) -> Kind:
+    """Say what `error` means. An error that `translate` made means what its cause means."""
+    if isinstance(error, OmnigraphError) and isinstance(error.__cause__, Exception):
+        return classify(error.__cause__)
+    if isinstance(error, CommitConflictError):
+        return Kind.RETRYABLE_CONFLICT if error.retryable else Kind.INCOMPATIBLE
+    if isinstance(error, OSError) and error.errno is not None:
+        return _BY_ERRNO.get(error.errno, Kind.IO)
+    text = str(error)
+    start = _WRAPPERS.match(text)
+    assert start is not None, "the pattern of wrappers matches the empty text"
+    for beginning, kind in _BEGINNINGS:
+        if beginning.match(text, start.end()):
+            return kind
+    if found := _OS_ERROR.search(text):
+        return _BY_ERRNO.get(int(found[1]), Kind.IO)
+    if found := _HTTP_ERROR.search(text):
+        return _BY_STATUS.get(found[1], Kind.IO)
+    return Kind.IO
+
+
+def translate(error: Exception, *, path: str, operation: str) -> OmnigraphError:
+    """Make the error a user meets. `operation` completes "Cannot ... <path>", as in "open" or "commit to"."""
+    failed = f"Cannot {operation} {path}"
+    at = {"path": path, "operation": operation}
+    match classify(error):
+        case Kind.RETRYABLE_CONFLICT:
+            return ConflictError(f"{failed}: another change came first.", hint="Read the current state and try again.")
+        case Kind.INCOMPATIBLE:
+            message = f"{failed}: another change came first, and this one does not fit what is there now."
+            return ConflictError(message, hint="Read the current state and prepare the change again.")
+        case Kind.CONTENTION:
+            message = f"{failed}: another writer came first."
+            return ContentionError(message, hint="Read the current state and try again.", attempts=1)
+        case Kind.NOT_FOUND:
+            return StorageError(f"{failed}: it was not found, or a part of it is missing ({_detail(error)}).", **at)
+        case Kind.EXISTS:
+            return StorageError(f"{failed}: something is there already ({_detail(error)}).", **at)
+        case Kind.DENIED:
+            hint = "Check the permissions of the directory, or the credentials of the object store."
+            return StorageDeniedError(f"{failed}: not permitted ({_detail(error)}).", hint=hint, **at)
+        case Kind.FULL:
+            return StorageFullError(f"{failed}: no space is left.", hint="Free some space and try again.", **at)
+        case Kind.IO:
+            return StorageError(f"{failed}: {_detail(error)}", **at)
+
+
+def _detail(error: Exception) -> str:
+    """The text of `error` without the places in Lance's source, cut to what fits a message."""
+    text = " ".join(_RUST_LOCATION.sub("", str(error)).split()) or type(error).__name__
+    return text if len(text) <= _LONGEST_DETAIL else f"{text[:_LONGEST_DETAIL]}..."
+
+
+@contextmanager
+def lance_call(path: str, operation: str) -> Iterator[None]:
+    """Re-raise a failure of pylance as ours, with the original as its cause.
+
+    Keep nothing but calls of pylance inside: a ValueError of our own would be taken for one of its failures.
+    """
+    try:
+        yield
+    except (TypeError, MemoryError, RecursionError):  # some Arrow errors are these as well; they are nobody's storage
+        raise
+    except (OSError, ValueError, RuntimeError, pa.ArrowException) as error:
+        raise translate(error, path=path, operation=operation) from error

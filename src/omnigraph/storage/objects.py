@@ -1,0 +1,190 @@
+"""The small control files of a graph, on a local disk and on S3 alike."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from functools import lru_cache
+from typing import TYPE_CHECKING, NewType, cast
+
+import obstore
+from obstore.exceptions import AlreadyExistsError, BaseError, PreconditionError
+from obstore.store import LocalStore, S3Store
+
+from omnigraph.errors import StorageDeniedError, StorageError, StorageFullError
+from omnigraph.storage import lance_errors
+from omnigraph.storage.counters import count
+from omnigraph.storage.durable import durable_write
+from omnigraph.storage.location import Location, is_temporary
+
+if TYPE_CHECKING:  # these exist for type checkers only
+    from obstore.store import RetryConfig, S3Config
+
+Version = NewType("Version", str)
+"""The e-tag of an object. S3 derives it from the content: two writes that must differ need different content."""
+
+_RETRIES: RetryConfig = {"max_retries": 3, "retry_timeout": timedelta(seconds=20)}
+_ONCE: RetryConfig = {"max_retries": 0}
+
+
+class ObjectStore:
+    """Objects by name below the root of one graph. Nothing is cached; safe to share between threads.
+
+    Absence is what the storage says is absent. Everything else that goes wrong is a `StorageError`.
+    """
+
+    def __init__(self, location: Location) -> None:
+        self._location = location
+        with self._failures("open", ""):
+            self._store = _store(location, retry=True)
+            # A conditional put is sent once: if the first of two got through and only its answer was lost, the second
+            # would be told that somebody else came first.
+            self._once = _store(location, retry=False)
+
+    def read(self, name: str) -> bytes:
+        """Read an object that must be there."""
+        data = self.read_if_exists(name)
+        if data is None:
+            path = self._location.child(name)
+            hint = "check the address of the graph, or restore the file from a backup"
+            raise StorageError(f"cannot read {path}: it does not exist", path=path, operation="read", hint=hint)
+        return data
+
+    def read_if_exists(self, name: str) -> bytes | None:
+        """Read an object, or find in the same request that there is none."""
+        found = self.read_versioned(name)
+        return None if found is None else found[0]
+
+    def read_versioned(self, name: str) -> tuple[bytes, Version] | None:
+        """Read an object with the version that `replace` takes."""
+        count("get")
+        with self._failures("read", name):
+            try:
+                found = obstore.get(self._store, self._key(name))
+                return bytes(found.bytes()), Version(found.meta["e_tag"] or "")
+            except FileNotFoundError:
+                return None
+
+    def write(self, name: str, data: bytes) -> None:
+        """Put an object in the place of what is there, at once: a reader sees the old one or the new one."""
+        with self._change("write", name):
+            count("put")
+            obstore.put(self._store, self._key(name), data)
+
+    def create(self, name: str, data: bytes) -> bool:
+        """Put an object where there is none; False if there is one. Of any number of creators, one gets True.
+
+        On an error it is not known whether the object was created.
+        """
+        with self._change("create", name):
+            count("put")
+            try:
+                obstore.put(self._once, self._key(name), data, mode="create")
+            except AlreadyExistsError:
+                return False
+            return True
+
+    def replace(self, name: str, data: bytes, expected: Version) -> bool:
+        """Put an object in the place of the version that was read; False if that is no longer what is there.
+
+        For object stores only: a file system cannot compare and swap, and has locks instead. On an error it is not
+        known whether the object was replaced.
+        """
+        assert not self._location.is_local, "there is no compare-and-swap on a file system"
+        with self._change("replace", name):
+            count("put")
+            try:
+                obstore.put(self._once, self._key(name), data, mode={"e_tag": expected})
+            except (PreconditionError, AlreadyExistsError):  # the second: S3 saw another change at the same moment
+                return False
+            return True
+
+    def delete(self, name: str) -> None:
+        """Delete an object if there is one."""
+        with self._change("delete", name):
+            count("delete")
+            try:
+                obstore.delete(self._store, self._key(name))
+            except FileNotFoundError:
+                return
+
+    def list(self, prefix: str) -> list[str]:
+        """List the objects directly below a prefix, by the last part of their names, sorted."""
+        count("list")
+        with self._failures("list", prefix):
+            found = obstore.list_with_delimiter(self._store, self._key(prefix))
+        names = (str(meta["path"]).rpartition("/")[2] for meta in found["objects"])
+        return sorted(name for name in names if not is_temporary(name))
+
+    def exists(self, name: str) -> bool:
+        """Tell whether there is an object of that name, or any below it."""
+        key = self._key(name)
+        with self._failures("look for", name):
+            if key:
+                count("head")
+                try:
+                    obstore.head(self._store, key)
+                except FileNotFoundError:
+                    pass
+                else:
+                    return True
+            count("list")
+            return any(obstore.list(self._store, key, chunk_size=1))
+
+    def _key(self, name: str) -> str:
+        assert not is_temporary(name), f"{name} is the name of a temporary file"
+        return f"{self._location.key}/{name}".strip("/")
+
+    @contextmanager
+    def _change(self, operation: str, name: str) -> Iterator[None]:
+        durable_write(operation, self._location.child(name))
+        with self._failures(operation, name):
+            yield
+
+    @contextmanager
+    def _failures(self, operation: str, name: str) -> Iterator[None]:
+        try:
+            yield
+        except (BaseError, OSError, ValueError, NotImplementedError) as error:
+            raise storage_error(error, operation, self._location.child(name)) from error
+
+
+def storage_error(error: Exception, operation: str, path: str) -> StorageError:
+    """Make the error that a user meets of one that obstore raised."""
+    failed = f"cannot {operation} {path}"
+    local = path.startswith("/")
+    match lance_errors.classify(error):  # both libraries speak the language of the same crate
+        case lance_errors.Kind.DENIED:
+            hint = "check the permissions of the directory" if local else "check the credentials and the bucket policy"
+            return StorageDeniedError(f"{failed}: not permitted", path=path, operation=operation, hint=hint)
+        case lance_errors.Kind.FULL:
+            hint = "free some space and try again"
+            return StorageFullError(f"{failed}: no space is left", path=path, operation=operation, hint=hint)
+        case lance_errors.Kind.NOT_FOUND:
+            hint = "check the address of the graph" if local else "check that the bucket exists"
+        case _ if local:
+            hint = "check that it is what the graph needs there: a file below directories, on a disk that works"
+        case _:
+            hint = "check the network, AWS_REGION and AWS_ENDPOINT_URL; a plain http endpoint needs AWS_ALLOW_HTTP=true"
+    return StorageError(f"{failed}: {_reason(error)}", path=path, operation=operation, hint=hint)
+
+
+def _reason(error: Exception) -> str:
+    """The innermost cause: the last part of the first line, without the answer of the server and the debug dump."""
+    line = str(error).partition("\n")[0].partition(": <")[0]
+    return line.rpartition(": ")[2].strip() or type(error).__name__
+
+
+def _store(location: Location, *, retry: bool) -> LocalStore | S3Store:
+    options = location.storage_options
+    if options is None:
+        return LocalStore()
+    return _s3_store(location.bucket, tuple(sorted(options.items())), retry=retry)
+
+
+@lru_cache(maxsize=16)  # one takes some 20 ms to make, and has connections to share
+def _s3_store(bucket: str, options: tuple[tuple[str, str], ...], *, retry: bool) -> S3Store:
+    # Deleting in bulk, the store would wrap a refusal into a success.
+    config = {**dict(options), "disable_bulk_delete": "true"}
+    return S3Store(bucket, config=cast("S3Config", config), retry_config=_RETRIES if retry else _ONCE)

@@ -1,0 +1,236 @@
+"""The node and edge tables: reads, and staged writes only. A head moves in `commit_staged` and nowhere else."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import lance
+import numpy as np
+import pyarrow as pa
+from lance.fragment import write_fragments
+from lance.lance import _Session as Session
+
+from omnigraph.errors import StorageError
+from omnigraph.storage.durable import durable_write
+from omnigraph.storage.lance_errors import Kind, classify, lance_call
+from omnigraph.storage.location import Location
+
+# A one-row update rewrites the row-id sequence of its fragment, so fragments stay small (3 ms at 100,000 rows, 33 ms
+# at a million).
+MAX_ROWS_PER_FILE = 65_536
+STORAGE_VERSION: Literal["2.2"] = "2.2"
+ID = "id"
+_OFFSET_BITS = 32
+
+
+@dataclass(frozen=True, slots=True)
+class TableVersion:
+    """One version of one table: where it is, on which native branch (None is main), and its number."""
+
+    key: str
+    path: str
+    version: int
+    branch: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Staged:
+    """An uncommitted transaction on a table: its files are written, its head has not moved."""
+
+    base: TableVersion
+    transaction: lance.Transaction
+
+    @property
+    def uuid(self) -> str:
+        return str(self.transaction.uuid)
+
+
+@dataclass(frozen=True, slots=True)
+class IndexSpec:
+    """An index to build: BTREE, INVERTED or IVF_FLAT on one column."""
+
+    column: str
+    kind: str
+
+    @property
+    def name(self) -> str:
+        return f"{self.column}_{self.kind.lower()}"
+
+
+@dataclass(frozen=True, slots=True)
+class Committed:
+    """Where a commit landed."""
+
+    version: int
+    row_count: int
+    uuid: str
+
+
+class TableStorage:
+    """All tables below one root. Handles share one lance session, so a version is read once."""
+
+    def __init__(self, location: Location) -> None:
+        self.location = location
+        self._session = Session()
+
+    # Reading
+
+    def open(self, table: TableVersion) -> lance.LanceDataset:
+        """Open a table at exactly one version."""
+        uri = self._uri(table.path, table.branch)
+        with lance_call(uri, "open"):
+            return self._dataset(uri, table.version)
+
+    def head(self, path: str, branch: str | None) -> lance.LanceDataset:
+        """Open a table at its head, whatever is published."""
+        uri = self._uri(path, branch)
+        with lance_call(uri, "open"):
+            return self._dataset(uri, None)
+
+    def transaction_uuid(self, table: TableVersion) -> str | None:
+        """Read which transaction made a version; None if its record is gone."""
+        dataset = self.open(table)
+        with lance_call(dataset.uri, "read transaction"):
+            found = dataset.read_transaction(table.version)
+        return None if found is None else str(found.uuid)
+
+    def read_staged(self, staged: Staged) -> lance.LanceDataset:
+        """Open the state that a staged transaction would make; the head stays where it is."""
+        dataset = self.open(staged.base)
+        with lance_call(dataset.uri, "read staged"):
+            return lance.LanceDataset.commit(dataset, staged.transaction, detached=True)
+
+    # Staging
+
+    def stage_append(self, base: TableVersion, rows: pa.Table) -> Staged:
+        return self._stage_fragments(base, rows, "append")
+
+    def stage_overwrite(self, base: TableVersion, rows: pa.Table) -> Staged:
+        """Replace all rows; none at all leaves an empty table."""
+        return self._stage_fragments(base, rows, "overwrite")
+
+    def stage_upsert(self, base: TableVersion, rows: pa.Table) -> Staged:
+        """Replace the rows whose id is there, insert the others. Ids of `rows` must be distinct."""
+        dataset = self.open(base)
+        durable_write("stage upsert", dataset.uri)
+        with lance_call(dataset.uri, "stage upsert"):
+            # Whole rows always: with an index on the id lance would rewrite the columns of whole fragments.
+            merge = dataset.merge_insert(ID).when_matched_update_all().when_not_matched_insert_all()
+            transaction, _ = merge.write_mode("rewrite_rows").execute_uncommitted(rows)
+        return _staged(base, transaction)
+
+    def stage_delete(self, base: TableVersion, predicate: str) -> tuple[Staged, int] | None:
+        """Delete the rows that satisfy a predicate; None when there are none, for then nothing is staged."""
+        dataset = self.open(base)
+        with lance_call(dataset.uri, "stage delete"):
+            scanner = dataset.scanner(columns=[], filter=predicate, with_row_address=True)
+            addresses = scanner.to_table()["_rowaddr"].to_numpy()
+            if not len(addresses):
+                return None
+            durable_write("stage delete", dataset.uri)
+            updated, emptied = _delete_addresses(dataset, addresses)
+        operation = lance.LanceOperation.Delete(updated, emptied, predicate)
+        return _staged(base, lance.Transaction(base.version, operation)), len(addresses)
+
+    def stage_create_indices(self, base: TableVersion, indices: Sequence[IndexSpec]) -> Staged:
+        """Build several indices over the whole table in one transaction."""
+        dataset = self.open(base)
+        durable_write("stage index", dataset.uri)
+        with lance_call(dataset.uri, "stage index"):
+            fragments = [fragment.fragment_id for fragment in dataset.get_fragments()]
+            built = [_build_index(dataset, index, fragments) for index in indices]
+        return _staged(base, lance.Transaction(base.version, lance.LanceOperation.CreateIndex(built, [])))
+
+    def stage_restore(self, head: TableVersion, version: int, transaction_uuid: str) -> Staged:
+        """Return the table to the content of an earlier version, under a uuid that recovery can recognise."""
+        operation = lance.LanceOperation.Restore(version)
+        return Staged(head, lance.Transaction(head.version, operation, uuid=transaction_uuid))
+
+    def _stage_fragments(self, base: TableVersion, rows: pa.Table, mode: str) -> Staged:
+        dataset = self.open(base)
+        durable_write(f"stage {mode}", dataset.uri)
+        with lance_call(dataset.uri, f"stage {mode}"):
+            transaction = write_fragments(
+                rows.cast(dataset.schema),
+                dataset,
+                mode=mode,
+                return_transaction=True,
+                max_rows_per_file=MAX_ROWS_PER_FILE,
+                data_storage_version=STORAGE_VERSION,
+                storage_options=self.location.storage_options,
+            )
+        return _staged(base, transaction)
+
+    # Moving heads: commit/ alone calls these
+
+    def create(self, path: str, schema: pa.Schema) -> Committed:
+        """Create an empty table. What an abandoned attempt left at the path is replaced."""
+        uri = self._uri(path, None)
+        try:
+            return self._write_empty(uri, schema, "create")
+        except StorageError as error:
+            if classify(error) is not Kind.EXISTS:
+                raise
+            return self._write_empty(uri, schema, "overwrite")
+
+    def _write_empty(self, uri: str, schema: pa.Schema, mode: str) -> Committed:
+        durable_write("create table", uri)
+        with lance_call(uri, "create table"):
+            dataset = lance.write_dataset(
+                schema.empty_table(),
+                uri,
+                mode=mode,
+                enable_stable_row_ids=True,
+                data_storage_version=STORAGE_VERSION,
+                storage_options=self.location.storage_options,
+                session=self._session,
+            )
+        return Committed(dataset.version, 0, "")
+
+    def commit_staged(self, staged: Staged) -> Committed:
+        """Move the head by exactly one, to the staged state, provided it is still where it was staged."""
+        dataset = self.open(staged.base)
+        durable_write("commit table", dataset.uri)
+        with lance_call(dataset.uri, "commit table"):
+            done = lance.LanceDataset.commit(dataset, staged.transaction, max_retries=0)
+            return Committed(done.version, done.count_rows(), staged.uuid)
+
+    # Opening
+
+    def _dataset(self, uri: str, version: int | None) -> lance.LanceDataset:
+        return lance.dataset(uri, version=version, storage_options=self.location.storage_options, session=self._session)
+
+    def _uri(self, path: str, branch: str | None) -> str:
+        return self.location.child(path, "tree", branch) if branch else self.location.child(path)
+
+
+def _staged(base: TableVersion, transaction: lance.Transaction) -> Staged:
+    """Give the transaction a uuid of our own making: the sidecar names it before the head moves."""
+    return Staged(base, replace(transaction, uuid=str(uuid.uuid4())))
+
+
+def _delete_addresses(dataset: lance.LanceDataset, addresses: np.ndarray[Any, Any]) -> tuple[list[Any], list[int]]:
+    updated, emptied = [], []
+    fragments = addresses >> _OFFSET_BITS
+    offsets = addresses & ((1 << _OFFSET_BITS) - 1)
+    for fragment_id in np.unique(fragments).tolist():
+        fragment = dataset.get_fragment(fragment_id)
+        assert fragment is not None
+        left = fragment.delete_rows(offsets[fragments == fragment_id].tolist())
+        if left is None:
+            emptied.append(fragment_id)
+        else:
+            updated.append(left)
+    return updated, emptied
+
+
+def _build_index(dataset: lance.LanceDataset, index: IndexSpec, fragments: list[int]) -> Any:
+    options: dict[str, Any] = {"num_partitions": 1, "metric": "L2"} if index.kind == "IVF_FLAT" else {}
+    built = dataset.create_index_uncommitted(
+        index.column, index.kind, name=index.name, fragment_ids=fragments, replace=True, **options
+    )
+    # A text index is only readable once its parts are merged, and lance does not say so at commit.
+    return dataset.merge_existing_index_segments([built]) if index.kind == "INVERTED" else built
