@@ -31,14 +31,19 @@ from omnigraph.storage.location import Location
 _LOG = logging.getLogger(__name__)
 
 
-def init(uri: str | os.PathLike[str], schema: str | os.PathLike[str]) -> Graph:
-    """Create a graph. `schema` is the text of a `.pg` schema or the path of a file that holds one."""
+def init(uri: str | os.PathLike[str], schema: str | os.PathLike[str], *, force: bool = False) -> Graph:
+    """Create a graph. `schema` is the text of a `.pg` schema or the path of a file that holds one.
+
+    `force` takes over from an attempt that died before its graph was made; a graph itself is never replaced.
+    """
     source = _schema_source(schema)
     catalog = compile_schema(source)
     store = Store.at(Location.parse(uri))
     address = store.location.uri
-    if contract.is_started(store.objects) or store.objects.exists(MANIFEST_PATH):
+    if store.objects.exists(MANIFEST_PATH) or (contract.is_started(store.objects) and not force):
         raise AlreadyInitializedError(f"there is a graph at {address} already", uri=address, hint="open it instead")
+    if force:
+        _abandon(store)
     contract.claim(store.objects, source, address)
     try:
         failpoints.reach(failpoints.INIT_AFTER_SCHEMA_PG_WRITTEN)

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from omnigraph.cli import fmt, lint, output, schema
+from omnigraph.cli import fmt, graph, lint, output, schema
 from omnigraph.errors import OmnigraphError
 from omnigraph.version import INTERNAL_SCHEMA_VERSION, __version__
 
@@ -20,6 +20,9 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+app.command("init")(graph.init)
+app.command("snapshot")(graph.snapshot)
+app.add_typer(graph.commit, name="commit")
 app.command("lint")(lint.lint)
 app.command("fmt")(fmt.fmt)
 app.add_typer(schema.app, name="schema")

@@ -56,7 +56,7 @@ def publish(store: Store, plan: PublishPlan) -> Published:
     keys = [action.table_key for action in plan.actions]
     with store.gates.hold(gates_for(plan.branch, keys)) as held:
         failpoints.reach(failpoints.PUBLISH_AFTER_GATES)
-        state = store.manifest.load(plan.branch)
+        state = store.manifest.refreshed(plan.txn.base)
         for action in plan.actions:
             _check_base(action, state)
             _check_head(store, action, state)
@@ -92,7 +92,7 @@ def _check_head(store: Store, action: TableAction, state: ManifestState) -> None
     """Under its gate nobody of ours can be moving the table: a head past the pin is foreign, or a dead write's."""
     base = action.staged.base
     pin = state.actual_version(base.key)
-    head = store.tables.head(base.path, base.branch).version
+    head = store.tables.head_version(base)
     if head == pin:
         return
     if head < pin:

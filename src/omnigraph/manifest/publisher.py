@@ -90,8 +90,9 @@ class Manifest:
         """Read the state of a branch, now or at an earlier version, in one scan."""
         return self._read(self._open(branch, version), branch)
 
-    def latest_version(self, branch: str | None = None) -> int:
-        return int(self._open(branch, None).version)
+    def refreshed(self, state: ManifestState) -> ManifestState:
+        """Return the state as it is now: the same one, after one probe, if nothing was published since."""
+        return state if self.table.is_latest(state.dataset, state.version) else self.load(state.branch)
 
     def branches(self) -> list[str]:
         """All branches, main first. An entry of a live listing is what makes a branch exist."""

@@ -12,6 +12,10 @@ from omnigraph.storage.lance_errors import lance_call
 from omnigraph.storage.location import Location
 from omnigraph.storage.tables import STORAGE_VERSION
 
+# A file of an internal table is read whole, in one request, until it grows past this; so reading costs the same number
+# of requests however long the history is.
+_BLOCK_SIZE = 2**20
+
 
 class InternalTable:
     """One internal dataset below the root. Nothing is cached: every open sees the latest version."""
@@ -26,7 +30,14 @@ class InternalTable:
     def open(self, branch: str | None = None, version: int | None = None) -> lance.LanceDataset:
         uri = self.uri(branch)
         with lance_call(uri, "open"):
-            return lance.dataset(uri, version=version, storage_options=self.location.storage_options)
+            return lance.dataset(
+                uri, version=version, block_size=_BLOCK_SIZE, storage_options=self.location.storage_options
+            )
+
+    def is_latest(self, dataset: lance.LanceDataset, version: int) -> bool:
+        """Probe whether a handle is still at a version, and that version is the head."""
+        with lance_call(dataset.uri, "probe"):
+            return int(dataset.version) == version == int(dataset.latest_version)
 
     def create(self, rows: pa.Table) -> int:
         """Create the dataset with its first rows in one commit; fails if there is one."""
@@ -56,7 +67,7 @@ class InternalTable:
         durable_write("publish", dataset.uri)
         with lance_call(dataset.uri, "publish"):
             merge = dataset.merge_insert(key).when_matched_update_all().when_not_matched_insert_all()
-            merge.use_index(False).conflict_retries(0).execute(rows)  # noqa: FBT003 - how pylance spells it
+            merge.use_index(use_index=False).conflict_retries(0).execute(rows)
         return int(dataset.version)
 
     def compact(self, branch: str | None = None) -> None:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from omnigraph.errors import StorageError, UnsupportedUriError
 
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/+")
-_S3 = "s3://"
+_S3, _FILE = "s3://", "file://"
 _BUCKET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 # Lance reads an s3 address as a URL and the object store as plain text. These characters mean something in a URL.
 _AMBIGUOUS = re.compile(r"[?#%\\]")
@@ -44,9 +44,9 @@ class Location:
         scheme = _SCHEME.match(text)
         if scheme is None:
             return cls(_absolute(text, text))
-        if text.startswith(_S3):
+        if text.lower().startswith(_S3):
             return cls(_s3(text))
-        if text.lower().startswith("file://"):
+        if text.lower().startswith(_FILE):
             return cls(_file(text))
         raise UnsupportedUriError(f"'{text}' is no place for a graph", uri=text, hint=_remedy(scheme[1].lower()))
 
@@ -115,7 +115,7 @@ def _absolute(path: str, uri: str) -> str:
 
 
 def _file(uri: str) -> str:
-    path = urllib.parse.unquote(uri[len("file://") :], errors="surrogateescape")
+    path = urllib.parse.unquote(uri[len(_FILE) :], errors="surrogateescape")
     path = path.removeprefix("localhost") if path.startswith("localhost/") else path
     _check_characters(path, uri)
     if not path.startswith("/"):
@@ -125,7 +125,7 @@ def _file(uri: str) -> str:
 
 
 def _s3(uri: str) -> str:
-    bucket, _, prefix = uri.removeprefix(_S3).partition("/")
+    bucket, _, prefix = uri[len(_S3) :].partition("/")
     prefix = prefix.rstrip("/")
     if not _BUCKET.fullmatch(bucket):
         raise UnsupportedUriError(f"'{uri}' names no bucket", uri=uri, hint="write s3://bucket/prefix")

@@ -90,18 +90,28 @@ class TableStorage:
         with lance_call(uri, "open"):
             return self._dataset(uri, None)
 
-    def transaction_uuid(self, table: TableVersion) -> str | None:
-        """Read which transaction made a version; None if its record is gone."""
+    def head_version(self, table: TableVersion) -> int:
+        """Probe the head of a table, from a version that is there."""
         dataset = self.open(table)
-        with lance_call(dataset.uri, "read transaction"):
-            found = dataset.read_transaction(table.version)
+        with lance_call(dataset.uri, "probe"):
+            return int(dataset.latest_version)
+
+    def transaction_uuid(self, table: TableVersion) -> str | None:
+        """Read which transaction made a version; None if that cannot be told, and so was not one of ours."""
+        dataset = self.open(table)
+        try:
+            with lance_call(dataset.uri, "read transaction"):
+                found = dataset.read_transaction(table.version)
+        except TypeError:  # how pylance fails on a compaction that remapped an index
+            return None
         return None if found is None else str(found.uuid)
 
     def read_staged(self, staged: Staged) -> lance.LanceDataset:
         """Open the state that a staged transaction would make; the head stays where it is."""
         dataset = self.open(staged.base)
         with lance_call(dataset.uri, "read staged"):
-            return lance.LanceDataset.commit(dataset, staged.transaction, detached=True)
+            options = self.location.storage_options
+            return lance.LanceDataset.commit(dataset, staged.transaction, detached=True, storage_options=options)
 
     # Staging
 
@@ -117,7 +127,7 @@ class TableStorage:
         dataset = self.open(base)
         durable_write("stage upsert", dataset.uri)
         with lance_call(dataset.uri, "stage upsert"):
-            # Whole rows always: with an index on the id lance would rewrite the columns of whole fragments.
+            # Whole rows always: left to choose, lance may rewrite single columns of whole fragments.
             merge = dataset.merge_insert(ID).when_matched_update_all().when_not_matched_insert_all()
             transaction, _ = merge.write_mode("rewrite_rows").execute_uncommitted(rows)
         return _staged(base, transaction)
@@ -142,7 +152,8 @@ class TableStorage:
         with lance_call(dataset.uri, "stage index"):
             fragments = [fragment.fragment_id for fragment in dataset.get_fragments()]
             built = [_build_index(dataset, index, fragments) for index in indices]
-        return _staged(base, lance.Transaction(base.version, lance.LanceOperation.CreateIndex(built, [])))
+            replaced = _segments(dataset, {index.name for index in indices})
+        return _staged(base, lance.Transaction(base.version, lance.LanceOperation.CreateIndex(built, replaced)))
 
     def stage_restore(self, head: TableVersion, version: int, transaction_uuid: str) -> Staged:
         """Return the table to the content of an earlier version, under a uuid that recovery can recognise."""
@@ -195,7 +206,8 @@ class TableStorage:
         dataset = self.open(staged.base)
         durable_write("commit table", dataset.uri)
         with lance_call(dataset.uri, "commit table"):
-            done = lance.LanceDataset.commit(dataset, staged.transaction, max_retries=0)
+            options = self.location.storage_options
+            done = lance.LanceDataset.commit(dataset, staged.transaction, max_retries=0, storage_options=options)
             return Committed(done.version, done.count_rows(), staged.uuid)
 
     # Opening
@@ -225,6 +237,16 @@ def _delete_addresses(dataset: lance.LanceDataset, addresses: np.ndarray[Any, An
         else:
             updated.append(left)
     return updated, emptied
+
+
+def _segments(dataset: lance.LanceDataset, names: set[str]) -> list[lance.Index]:
+    """The present segments of some indices. A rebuild names them as removed: lance dies on a fragment covered twice."""
+    return [
+        lance.Index(part.uuid, index.name, index.fields, part.dataset_version_at_last_update, part.fragment_ids, 0)
+        for index in dataset.describe_indices()
+        if index.name in names
+        for part in index.segments
+    ]
 
 
 def _build_index(dataset: lance.LanceDataset, index: IndexSpec, fragments: list[int]) -> Any:

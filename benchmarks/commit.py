@@ -1,0 +1,161 @@
+"""What a commit costs: time against the same storage calls by hand, and requests against the length of the history."""
+
+from __future__ import annotations
+
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import lance
+import pyarrow as pa
+
+import omnigraph
+from omnigraph.commit.plan import PublishPlan, TableAction, WriterKind, WriteTxn
+from omnigraph.commit.publish import begin, publish
+from omnigraph.commit.store import Store
+from omnigraph.manifest.publisher import Lineage
+from omnigraph.manifest.rows import SCHEMA as MANIFEST_SCHEMA
+from omnigraph.storage.counters import counted
+from omnigraph.storage.location import Location
+
+SCHEMA = """
+node Person { name: String @key }
+node Company { name: String @key }
+"""
+TABLES = ("node:Company", "node:Person")
+DEPTHS = (10, 100, 1000)
+WINDOW = 16  # two rounds of manifest compaction
+TIME_LIMIT = 2.0
+REQUEST_LIMIT = 0.10
+
+
+def rows(name: str) -> pa.Table:
+    return pa.table({"id": [name], "name": [name]})
+
+
+def plan(store: Store, txn: WriteTxn, name: str) -> PublishPlan:
+    actions = tuple(TableAction(store.tables.stage_append(txn.entries[key].table, rows(name))) for key in TABLES)
+    return PublishPlan(txn, WriterKind.MUTATION, actions, lineage=Lineage.new("bench"))
+
+
+def commit(store: Store, name: str) -> None:
+    publish(store, plan(store, begin(store), name))
+
+
+class ByHand:
+    """The floor: two appends and one publish, with nothing around them that makes them safe together."""
+
+    def __init__(self, root: Path) -> None:
+        schema = pa.schema([pa.field("id", pa.string(), nullable=False), pa.field("name", pa.string())])
+        self.tables = [str(root / name) for name in ("a", "b")]
+        for uri in self.tables:
+            self._create(schema.empty_table(), uri)
+        self.manifest = str(root / "manifest")
+        self._create(MANIFEST_SCHEMA.empty_table(), self.manifest)
+
+    @staticmethod
+    def _create(rows: pa.Table, uri: str) -> None:
+        lance.write_dataset(rows, uri, enable_stable_row_ids=True, data_storage_version="2.2")
+
+    def commit(self, name: str) -> None:
+        for uri in self.tables:
+            lance.write_dataset(rows(name), uri, mode="append")
+        record = {"object_id": "head", "object_type": "graph_head", "table_key": "", "metadata": name}
+        merge = lance.dataset(self.manifest).merge_insert("object_id").use_index(False)  # noqa: FBT003
+        merge = merge.when_matched_update_all().when_not_matched_insert_all().conflict_retries(0)
+        merge.execute(pa.Table.from_pylist([record], schema=MANIFEST_SCHEMA))
+
+
+def median(task: Callable[[str], None], prefix: str, count: int = 40) -> float:
+    times = []
+    for number in range(count):
+        start = time.perf_counter()
+        task(f"{prefix}{number}")
+        times.append(time.perf_counter() - start)
+    return statistics.median(times)
+
+
+def time_ratio(root: Path) -> float:
+    """Both sides in turn, so that whatever disturbs the machine disturbs both."""
+    store = omnigraph.init(root / "graph", SCHEMA)._store  # noqa: SLF001
+    hand = ByHand(root)
+    median(lambda name: commit(store, name), "w", 4)
+    median(hand.commit, "w", 4)
+    ours, floor = [], []
+    for turn in range(5):
+        ours.append(median(lambda name: commit(store, name), f"o{turn}-"))
+        floor.append(median(hand.commit, f"h{turn}-"))
+    ratio = statistics.median(ours) / statistics.median(floor)
+    print(f"one commit to two tables   {statistics.median(ours) * 1e3:6.1f} ms")
+    print(f"the same calls by hand     {statistics.median(floor) * 1e3:6.1f} ms")
+    print(f"ratio                      {ratio:6.2f}        (at most {TIME_LIMIT})")
+    return ratio
+
+
+def requests_by_depth(root: Path) -> list[float]:
+    """Requests of a commit, of an open and of a snapshot at several depths, each averaged over a compaction cycle."""
+    uri = root / "deep"
+    store = omnigraph.init(uri, SCHEMA)._store  # noqa: SLF001
+    depth, shown = 0, []
+    for target in DEPTHS:
+        while depth < target - WINDOW:
+            commit(store, f"d{depth}")
+            depth += 1
+        figures = []
+        for _ in range(WINDOW):
+            figures.append(_requests(store, uri, f"d{depth}"))
+            depth += 1
+        shown.append([statistics.mean(column) for column in zip(*figures, strict=True)])
+    print(f"requests at depth          {'  '.join(f'{depth:>6}' for depth in DEPTHS)}")
+    growth = []
+    for name, figures in zip(("commit", "open", "snapshot"), zip(*shown, strict=True), strict=True):
+        growth.append(max(figures) / min(figures) - 1)
+        columns = "  ".join(f"{figure:6.1f}" for figure in figures)
+        print(f"  {name:<25}{columns}   growth {growth[-1]:.1%} (at most {REQUEST_LIMIT:.0%})")
+    return growth
+
+
+def _requests(store: Store, uri: Path, name: str) -> tuple[int, int, int]:
+    with counted() as committing:
+        commit(store, name)
+    with counted() as opening:
+        graph = omnigraph.open(uri)
+    with counted() as reading:
+        graph.snapshot()
+    return committing.total, opening.total, reading.total
+
+
+def requests_by_width(root: Path) -> tuple[int, int]:
+    """Requests of an open, with few types and with many."""
+    found = []
+    for types in (3, 60):
+        uri = root / f"wide{types}"
+        omnigraph.init(uri, "".join(f"node T{n} {{ name: String @key }}\n" for n in range(types)))
+        with counted() as opening:
+            omnigraph.open(uri).snapshot()
+        found.append(opening.total)
+    print(f"requests to open and snapshot a graph of 3 types {found[0]}, of 60 types {found[1]}")
+    return found[0], found[1]
+
+
+def main() -> None:
+    with tempfile.TemporaryDirectory() as directory:
+        root = Path(directory)
+        assert Location.parse(root).is_local
+        ratio = time_ratio(root)
+        growth = requests_by_depth(root)
+        few, many = requests_by_width(root)
+    problems = [
+        *([f"the ratio {ratio:.2f} exceeds {TIME_LIMIT}"] if ratio > TIME_LIMIT else []),
+        *([f"requests grow by {max(growth):.1%} with the history"] if max(growth) > REQUEST_LIMIT else []),
+        *([f"opening 60 types takes {many} requests, 3 types {few}"] if many > few else []),
+    ]
+    if problems:
+        sys.exit("; ".join(problems))
+
+
+if __name__ == "__main__":
+    main()
