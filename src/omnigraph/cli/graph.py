@@ -100,9 +100,10 @@ def show_commit(
     if as_json:
         output.document(document)
         return
-    for name, value in document.items():
-        shown = "main" if name == "manifest_branch" and value is None else value
-        output.data(f"{name.removeprefix('manifest_') if name == 'manifest_branch' else name}: {shown}")
+    shown = {"branch" if name == "manifest_branch" else name: value for name, value in document.items()}
+    for name, value in {**shown, "branch": shown["branch"] or "main"}.items():
+        if value is not None:
+            output.data(f"{name}: {value}")
 
 
 def _actor(text: str) -> str:

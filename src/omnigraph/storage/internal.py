@@ -7,10 +7,15 @@ from typing import Any
 import lance
 import pyarrow as pa
 
+from omnigraph.errors import ContentionError, StorageError
 from omnigraph.storage.durable import durable_write
-from omnigraph.storage.lance_errors import lance_call
+from omnigraph.storage.lance_errors import Kind, classify, lance_call
 from omnigraph.storage.location import Location
+from omnigraph.storage.objects import ObjectStore
 from omnigraph.storage.tables import STORAGE_VERSION
+
+PRIMARY_KEY_MARK = "lance-schema:unenforced-primary-key"
+_LIST_ATTEMPTS = 32
 
 # A file of an internal table is read whole, in one request, until it grows past this; so reading costs the same number
 # of requests however long the history is.
@@ -38,6 +43,15 @@ class InternalTable:
         """Probe whether a handle is still at a version, and that version is the head."""
         with lance_call(dataset.uri, "probe"):
             return int(dataset.version) == version == int(dataset.latest_version)
+
+    def open_if_exists(self) -> lance.LanceDataset | None:
+        """Open the dataset, or find that nothing at all is there: one that lost a part is an error, not absence."""
+        try:
+            return self.open()
+        except StorageError as error:
+            if classify(error) is Kind.NOT_FOUND and not ObjectStore(self.location).exists(self.path):
+                return None
+            raise
 
     def create(self, rows: pa.Table) -> int:
         """Create the dataset with its first rows in one commit; fails if there is one."""
@@ -81,6 +95,44 @@ class InternalTable:
         durable_write("stamp", dataset.uri)
         with lance_call(dataset.uri, "stamp"):
             dataset.update_schema_metadata(dict(values))
+
+    def mark_primary_key(self, dataset: lance.LanceDataset, column: str) -> None:
+        """Have commits of one key conflict from now on. Lance keeps the mark for good: it can never be moved."""
+        durable_write("mark", dataset.uri)
+        with lance_call(dataset.uri, "mark the key of"):
+            dataset.update_field_metadata({column: {PRIMARY_KEY_MARK: "true"}})
+
+    def branches(self) -> dict[str, Any]:
+        """List the native branches. When one is deleted while lance reads the list, lance fails: it is read again."""
+        for _ in range(_LIST_ATTEMPTS):
+            dataset = self.open()
+            try:
+                with lance_call(dataset.uri, "list the branches of"):
+                    return dict(dataset.branches.list())
+            except StorageError as error:
+                if classify(error) is not Kind.NOT_FOUND:
+                    raise
+        message = f"the branches of {self.uri()} changed while they were listed, {_LIST_ATTEMPTS} times"
+        raise ContentionError(message, attempts=_LIST_ATTEMPTS, hint="try again")
+
+    def delete_branch(self, dataset: lance.LanceDataset, name: str) -> None:
+        """Try to delete a native branch; only the list tells whether it is gone.
+
+        Lance has no way to insist: it refuses while another branch descends from this one, and when somebody else is
+        deleting it says "not found" of whichever branch that was.
+        """
+        durable_write("delete branch", f"{self.uri()}@{name}")
+        try:
+            with lance_call(dataset.uri, "delete a branch of"):
+                dataset.branches.delete(name)
+        except StorageError as error:
+            if classify(error) not in (Kind.NOT_FOUND, Kind.EXISTS):
+                raise
+
+
+def primary_key(dataset: lance.LanceDataset) -> list[str]:
+    """Name the columns that carry the primary-key mark."""
+    return [field.name() for field in dataset.lance_schema.fields() if field.is_unenforced_primary_key()]
 
 
 def fragment_count(dataset: lance.LanceDataset) -> int:

@@ -109,6 +109,14 @@ class ObjectStore:
             except FileNotFoundError:
                 return
 
+    def delete_below(self, prefix: str) -> None:
+        """Delete every object below a prefix."""
+        with self._change("delete", prefix):
+            for found in obstore.list(self._store, self._key(prefix)):
+                paths = [str(meta["path"]) for meta in found]
+                count("delete")
+                obstore.delete(self._store, paths)
+
     def list(self, prefix: str) -> list[str]:
         """List the objects directly below a prefix, by the last part of their names, sorted."""
         count("list")

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import tempfile
 import uuid
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, Literal
 
 import lance
@@ -13,10 +16,11 @@ import pyarrow as pa
 from lance.fragment import write_fragments
 from lance.lance import _Session as Session
 
-from omnigraph.errors import StorageError
+from omnigraph.errors import StorageError, StorageFullError
 from omnigraph.storage.durable import durable_write
 from omnigraph.storage.lance_errors import Kind, classify, lance_call
 from omnigraph.storage.location import Location
+from omnigraph.storage.objects import ObjectStore
 
 # A one-row update rewrites the row-id sequence of its fragment, so fragments stay small (3 ms at 100,000 rows, 33 ms
 # at a million).
@@ -58,6 +62,18 @@ class IndexSpec:
     @property
     def name(self) -> str:
         return f"{self.column}_{self.kind.lower()}"
+
+
+@dataclass(frozen=True, slots=True)
+class SchemaChange:
+    """What becomes of the columns of a table. Dropping comes first, then renaming, then adding; `add` is nullable."""
+
+    drop: tuple[str, ...] = ()
+    rename: tuple[tuple[str, str], ...] = ()
+    add: tuple[pa.Field, ...] = ()
+
+    def __post_init__(self) -> None:
+        assert all(field.nullable for field in self.add)
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,6 +171,41 @@ class TableStorage:
             replaced = _segments(dataset, {index.name for index in indices})
         return _staged(base, lance.Transaction(base.version, lance.LanceOperation.CreateIndex(built, replaced)))
 
+    def stage_schema_change(self, base: TableVersion, change: SchemaChange) -> Staged:
+        """Add nullable columns, drop and rename columns; no data is rewritten."""
+        dataset = self.open(base)
+        durable_write("stage schema change", dataset.uri)
+        with lance_call(dataset.uri, "stage schema change"):
+            fragments = [fragment.metadata for fragment in dataset.get_fragments()]
+            operation = lance.LanceOperation.Merge(fragments, self._changed_schema(dataset, change))
+        return _staged(base, lance.Transaction(base.version, operation))
+
+    def _changed_schema(self, dataset: lance.LanceDataset, change: SchemaChange) -> Any:
+        """Let lance change a throw-away clone: it knows which field ids are free, and a reused one reads garbage."""
+        options = self.location.storage_options
+        with self._scratch() as uri:
+            clone = dataset.shallow_clone(uri, dataset.version, storage_options=options)
+            if change.drop:
+                clone.drop_columns(list(change.drop))
+            for old, new in change.rename:
+                clone.alter_columns({"path": old, "name": new})
+            if change.add:
+                clone.add_columns(pa.schema(change.add))
+            return clone.lance_schema
+
+    @contextmanager
+    def _scratch(self) -> Iterator[str]:
+        """A place for a dataset that nobody needs afterwards."""
+        if self.location.is_local:
+            with tempfile.TemporaryDirectory() as directory:
+                yield f"{directory}/scratch"
+            return
+        scratch = f"__tmp/{uuid.uuid4()}"
+        try:
+            yield self.location.child(scratch)
+        finally:
+            ObjectStore(self.location).delete_below(scratch)
+
     def stage_restore(self, head: TableVersion, version: int, transaction_uuid: str) -> Staged:
         """Return the table to the content of an earlier version, under a uuid that recovery can recognise."""
         operation = lance.LanceOperation.Restore(version)
@@ -204,11 +255,26 @@ class TableStorage:
     def commit_staged(self, staged: Staged) -> Committed:
         """Move the head by exactly one, to the staged state, provided it is still where it was staged."""
         dataset = self.open(staged.base)
+        self._check_files(dataset, staged)
         durable_write("commit table", dataset.uri)
         with lance_call(dataset.uri, "commit table"):
             options = self.location.storage_options
             done = lance.LanceDataset.commit(dataset, staged.transaction, max_retries=0, storage_options=options)
             return Committed(done.version, done.count_rows(), staged.uuid)
+
+    def _check_files(self, dataset: lance.LanceDataset, staged: Staged) -> None:
+        """See that every staged data file is as long as it should be: lance may not notice that a disk is full."""
+        if not self.location.is_local:
+            return
+        for fragment in _written_fragments(staged.transaction.operation):
+            for file in fragment.files:
+                path = Path(dataset.uri) / "data" / file.path
+                inherited = getattr(file, "base_id", None) is not None
+                if not inherited and file.file_size_bytes and path.stat().st_size != file.file_size_bytes:
+                    message = f"{path} is shorter than what was written to it: the disk is full"
+                    raise StorageFullError(
+                        message, path=str(path), operation="stage", hint="free some space and try again"
+                    )
 
     # Opening
 
@@ -222,6 +288,12 @@ class TableStorage:
 def _staged(base: TableVersion, transaction: lance.Transaction) -> Staged:
     """Give the transaction a uuid of our own making: the sidecar names it before the head moves."""
     return Staged(base, replace(transaction, uuid=str(uuid.uuid4())))
+
+
+def _written_fragments(operation: Any) -> list[Any]:
+    """The fragments that an operation adds or changes."""
+    names = ("fragments", "new_fragments", "updated_fragments")
+    return [fragment for name in names for fragment in getattr(operation, name, None) or ()]
 
 
 def _delete_addresses(dataset: lance.LanceDataset, addresses: np.ndarray[Any, Any]) -> tuple[list[Any], list[int]]:
