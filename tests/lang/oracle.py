@@ -34,6 +34,17 @@ CATALOG = compile_schema(Source(SCHEMA))
 _COMMENT = re.compile(r'"(?:[^"\\]|\\.)*"|(//[^\n]*|/\*.*?\*/)', re.DOTALL)
 
 
+def check_bytes(data: bytes) -> None:
+    """Ask everything of bytes: the first says which language the others are in, `.gq` if it is odd."""
+    check = check_queries if data[:1] and data[0] % 2 else check_schema
+    try:
+        text = Source.decode(data[1:]).text
+    except SourceError as error:
+        assert error.diagnostics[0].code == "S1"
+    else:
+        check(text)
+
+
 def check_schema(text: str) -> None:
     """Ask everything of a text taken as `.pg`: a result or a typed error each time, and a faithful layout."""
     source = _source(text)
@@ -89,9 +100,12 @@ def points_inside(diagnostic: Diagnostic, text: str) -> None:
     assert len(shown) <= len(f"{place.line} | ") + 100
     if place.text.isascii():
         marked = shown[under.index("^") : len(under)]
-        expected = place.text[place.column - 1 :].replace("\t", " ")
-        assert expected.startswith(marked)
+        assert _printable(place.text[place.column - 1 :]).startswith(_printable(marked))
         assert len(marked) == place.length or len(marked) <= 1 or shown.endswith(marked)
+
+
+def _printable(text: str) -> str:
+    return "".join(char if char.isprintable() else " " for char in text)
 
 
 def _source(text: str) -> Source | None:

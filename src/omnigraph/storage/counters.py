@@ -14,15 +14,7 @@ from lance.lance import register_lance_metrics_recorder, snapshot_lance_metrics
 Kind = Literal["get", "put", "head", "list", "delete"]
 
 _METRIC = "lance_object_store_requests_total"
-_KINDS: dict[str, Kind] = {
-    "get": "get",
-    "put": "put",
-    "copy": "put",  # as on S3, where a copy is a PUT and a rename a copy
-    "rename": "put",
-    "head": "head",
-    "list": "list",
-    "delete": "delete",
-}
+_UNCHANGING: tuple[Kind, ...] = ("get", "head", "list")
 
 _own: Counter[str] = Counter()
 _lock = threading.Lock()
@@ -93,10 +85,21 @@ def snapshot() -> Requests:
         counts = _own.copy()
     for point in snapshot_lance_metrics():
         if point.name == _METRIC:
-            operation = point.attributes["operation"]
-            assert operation in _KINDS, f"lance has a request of a new kind: {operation}"
-            counts[_KINDS[operation]] += int(point.value or 0)
+            counts[_kind_of(point.attributes["operation"])] += int(point.value or 0)
     return Requests(**counts)
+
+
+def _kind_of(operation: str) -> Kind:
+    """Sort an operation of lance: get_ranges, list_with_delimiter, create_multipart, put_part, copy, rename and others.
+
+    One that is not known counts as a put, so that a write is never taken for a read.
+    """
+    if operation == "abort_multipart":
+        return "delete"
+    for kind in _UNCHANGING:
+        if operation.startswith(kind):
+            return kind
+    return "delete" if operation.startswith("delete") else "put"
 
 
 def count(kind: Kind) -> None:

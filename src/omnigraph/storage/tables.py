@@ -188,7 +188,7 @@ class TableStorage:
             if change.drop:
                 clone.drop_columns(list(change.drop))
             for old, new in change.rename:
-                clone.alter_columns({"path": old, "name": new})
+                clone.alter_columns({"path": old, "name": new})  # type: ignore[dict-item]  # the stub says Iterable
             if change.add:
                 clone.add_columns(pa.schema(change.add))
             return clone.lance_schema
