@@ -75,7 +75,7 @@ class Graph:
                 contract.write_compiled(store.objects, self._contract.catalog)
                 _LOG.warning("the compiled schema of %s was rebuilt from %s", self.uri, contract.SOURCE)
                 self._contract = self._read_contract(None)
-            heal(store)
+            heal(store, store.gates.patience)
 
     @property
     def uri(self) -> str:
@@ -115,7 +115,7 @@ class Graph:
         """Pick up schema changes, and recover what other writers left behind."""
         self._contract = self._read_contract(self._contract)
         if not self.read_only:
-            heal(self._store)
+            heal(self._store, self._store.gates.patience)
 
     def close(self) -> None:
         """Let the handle go. Nothing is buffered, so nothing is written."""

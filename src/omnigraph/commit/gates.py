@@ -74,19 +74,22 @@ def _wait(name: str, timeout: float, attempt: Callable[[], bool], holder: Callab
 class LocalGates:
     """Gates as locks on files below the root."""
 
+    patience = 0.0  # the kernel knows at once whether a holder is alive
+
     def __init__(self, directory: Path, timeout: float) -> None:
         self._directory = directory
         self._timeout = timeout
 
     @contextmanager
-    def hold(self, gates: Sequence[Gate]) -> Iterator[Held]:
+    def hold(self, gates: Sequence[Gate], timeout: float | None = None) -> Iterator[Held]:
+        """Take the gates in the given order, or raise GateTimeoutError naming who holds one."""
         with ExitStack() as stack:
             for gate in gates:
-                stack.enter_context(self._locked(gate))
+                stack.enter_context(self._locked(gate, self._timeout if timeout is None else timeout))
             yield _Locked()
 
     @contextmanager
-    def _locked(self, gate: Gate) -> Iterator[None]:
+    def _locked(self, gate: Gate, timeout: float) -> Iterator[None]:
         path = self._directory / f"{urllib.parse.quote(gate.name, safe='')}.lock"
         try:
             self._directory.mkdir(parents=True, exist_ok=True)
@@ -96,7 +99,7 @@ class LocalGates:
             raise StorageDeniedError(message, path=str(path), operation="lock", hint="check its permissions") from error
         try:
             attempt = partial(_try_lock, file, gate.shared)
-            _wait(gate.name, self._timeout, attempt, lambda: path.read_text() or "another process")
+            _wait(gate.name, timeout, attempt, lambda: path.read_text() or "another process")
             if not gate.shared:
                 os.ftruncate(file, 0)
                 os.pwrite(file, _me().encode(), 0)
@@ -125,15 +128,18 @@ class LeaseGates:
 
     def __init__(self, objects: ObjectStore, timeout: float, lifetime: float = LEASE_SECONDS) -> None:
         self._objects = objects
-        self._timeout = timeout
+        self._timeout = timeout + lifetime
         self._lifetime = lifetime
+        self.patience = lifetime * 1.2  # how long it takes to tell a dead holder from one that is alive
 
     @contextmanager
-    def hold(self, gates: Sequence[Gate]) -> Iterator[Held]:
-        """A shared gate is no object: its holders look, once they hold the others, that nobody holds it alone.
+    def hold(self, gates: Sequence[Gate], timeout: float | None = None) -> Iterator[Held]:
+        """Take the gates in the given order, or raise GateTimeoutError naming who holds one.
 
+        A shared gate is no object: its holders look, once they hold the others, that nobody holds it alone.
         Whoever takes it alone takes the others after it, and so waits for those who looked before.
         """
+        limit = self._timeout if timeout is None else timeout
         leases: list[_Lease] = []
         stop = threading.Event()
         renewer = threading.Thread(target=self._renew, args=(leases, stop), daemon=True)
@@ -141,11 +147,11 @@ class LeaseGates:
         try:
             for gate in gates:
                 if not gate.shared:
-                    leases.append(self._acquire(gate.name))  # noqa: PERF401 - renewed from when it is taken
+                    leases.append(self._acquire(gate.name, limit))  # noqa: PERF401 - renewed from when it is taken
             for gate in gates:
                 if gate.shared:
                     lease = _Lease(self._objects, gate.name, self._lifetime)
-                    _wait(gate.name, self._timeout + self._lifetime, lease.is_free, lease.holder)
+                    _wait(gate.name, limit, lease.is_free, lease.holder)
             yield _Leases(leases)
         finally:
             stop.set()
@@ -158,9 +164,9 @@ class LeaseGates:
             for lease in list(leases):
                 lease.renew()
 
-    def _acquire(self, name: str) -> _Lease:
+    def _acquire(self, name: str, timeout: float) -> _Lease:
         lease = _Lease(self._objects, name, self._lifetime)
-        _wait(name, self._timeout + self._lifetime, lease.try_acquire, lease.holder)
+        _wait(name, timeout, lease.try_acquire, lease.holder)
         return lease
 
 

@@ -53,6 +53,16 @@ def write(store: Store, branch: str | None, prepare: Callable[[WriteTxn], Publis
 
 def publish(store: Store, plan: PublishPlan) -> Published:
     """Carry out a plan: all of it becomes visible in one step, or none of it ever does."""
+    try:
+        return _publish(store, plan)
+    except RecoveryRequiredError:
+        # A dead writer left one of the tables half-way, and was not known to be dead when this write began.
+        if not heal(store, store.gates.patience):
+            raise
+        return _publish(store, plan)
+
+
+def _publish(store: Store, plan: PublishPlan) -> Published:
     keys = [action.table_key for action in plan.actions]
     with store.gates.hold(gates_for(plan.branch, keys)) as held:
         failpoints.reach(failpoints.PUBLISH_AFTER_GATES)

@@ -49,10 +49,10 @@ class Observed:
     movement: Movement
 
 
-def heal(store: Store) -> int:
+def heal(store: Store, patience: float = 0) -> int:
     """Recover every operation that was left behind, oldest first; in steady state this is one listing.
 
-    An operation whose gates cannot be had is under way: it is left alone.
+    An operation whose gates cannot be had within `patience` seconds is under way: it is left alone.
     """
     recovered = 0
     for operation_id in store.sidecars.pending():
@@ -61,14 +61,14 @@ def heal(store: Store) -> int:
         if sidecar is None:
             continue
         try:
-            with store.gates.hold(_gates(store, sidecar)):
+            with store.gates.hold(_gates(store, sidecar), patience):
                 # Its writer may have finished while we waited.
                 sidecar = store.sidecars.read(operation_id)
                 if sidecar is not None:
                     recover(store, sidecar)
                     recovered += 1
         except GateTimeoutError as error:
-            _LOG.warning("operation %s cannot be recovered yet: %s", operation_id, error.message)
+            _LOG.info("operation %s is under way: %s", operation_id, error.message)
     return recovered
 
 

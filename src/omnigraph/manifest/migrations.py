@@ -1,0 +1,248 @@
+"""Migrations: a `__manifest` that an older Omnigraph wrote is brought to the current format, or read as it is.
+
+A step does its work first and stamps last. It can be run again after dying anywhere, and any number of runners may run
+it at once: whoever loses to another looks again, and finds the work done.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import lance
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from omnigraph.errors import ConflictError, ContentionError, CorruptGraphError
+from omnigraph.manifest.rows import MANIFEST_PATH, OBJECT_ID, STAMP_KEY, Commit, decode_commit, encode
+from omnigraph.manifest.stamp import OLDEST_ACCEPTED, guard, read_stamp
+from omnigraph.storage.internal import InternalTable, primary_key
+from omnigraph.storage.lance_errors import lance_call
+from omnigraph.version import INTERNAL_SCHEMA_VERSION
+
+if TYPE_CHECKING:  # the publisher migrates a branch before it first writes to it
+    from omnigraph.manifest.publisher import Manifest
+
+ATTEMPTS = 5
+# Where the history was before it moved into the manifest. What is known of these two is their names and what a commit
+# consists of; the names of their columns are our reading. Only the first two of the commits must be there.
+COMMITS_PATH = "_graph_commits.lance"
+ACTORS_PATH = "_graph_commit_actors.lance"
+_REQUIRED = ("graph_commit_id", "manifest_version")
+_OPTIONAL = ("manifest_branch", "parent_commit_id", "merged_parent_commit_id", "created_at")
+
+_MARKED, _SWEPT, _LINEAGE_INSIDE = 2, 3, 4
+_RUN_PREFIX = "__run__"
+_LOG = logging.getLogger(__name__)
+
+
+def migrate(manifest: Manifest, branch: str | None) -> int:
+    """Bring one branch of the manifest to the current format, step by step; return the format it was found in."""
+    table = manifest.table
+    found = stamp = read_stamp(table.open(branch))
+    guard(stamp)
+    while stamp < INTERNAL_SCHEMA_VERSION:
+        _STEPS[stamp](table, branch)
+        stamp = _stamp(table, branch, stamp + 1)
+        guard(stamp)
+    return found
+
+
+def with_old_lineage(manifest: Manifest, dataset: lance.LanceDataset, branch: str | None, rows: pa.Table) -> pa.Table:
+    """Add to the rows of a manifest the history that an older format keeps elsewhere. Nothing is written.
+
+    An earlier version of a manifest that has been migrated since is of its older format, too.
+    """
+    if read_stamp(dataset) >= _LINEAGE_INSIDE:
+        return rows
+    commits = [commit for commit in _old_commits(manifest.table, branch) if commit.manifest_version <= dataset.version]
+    added = [commit.record() for commit in _not_in(commits, rows)]
+    return pa.concat_tables([rows, encode(added).select(rows.column_names).cast(rows.schema)]) if added else rows
+
+
+def _stamp(table: InternalTable, branch: str | None, target: int) -> int:
+    """Say that a step is done; return the stamp that is there now, which another runner may have raised further."""
+    for _ in range(ATTEMPTS):
+        dataset = table.open(branch)
+        stamp = read_stamp(dataset)
+        if stamp >= target:
+            return stamp
+        try:
+            # From a handle that saw a lower stamp, this conflicts with every other stamp: one never goes back.
+            table.set_schema_metadata(dataset, {STAMP_KEY: str(target)})
+        except ConflictError:
+            continue
+        return target
+    raise _exhausted(f"stamp format {target}")
+
+
+def _exhausted(what: str) -> ContentionError:
+    message = f"{ATTEMPTS} attempts to {what} lost to other writers"
+    return ContentionError(message, attempts=ATTEMPTS, hint="try again")
+
+
+# 1 to 2: two commits of one object conflict ---------------------------------------------------------
+
+
+def _mark_key(table: InternalTable, branch: str | None) -> None:
+    for _ in range(ATTEMPTS):
+        dataset = table.open(branch)
+        if primary_key(dataset):
+            _check_key(dataset)
+            return
+        try:
+            table.mark_primary_key(dataset, OBJECT_ID)
+        except ConflictError:
+            continue
+        return
+    raise _exhausted(f"mark the key of `{MANIFEST_PATH}`")
+
+
+def _check_key(dataset: lance.LanceDataset) -> None:
+    key = primary_key(dataset)
+    if key != [OBJECT_ID]:
+        message = f"the primary key of `{MANIFEST_PATH}` is {', '.join(key) or 'not set'} instead of {OBJECT_ID}"
+        hint = "restore the graph from a backup; lance cannot change the mark"
+        raise CorruptGraphError(message, path=dataset.uri, hint=hint)
+
+
+# 2 to 3: the branches of a feature that is gone -----------------------------------------------------
+
+
+def _sweep_runs(table: InternalTable, branch: str | None) -> None:  # noqa: ARG001 - the runs belong to all branches
+    """Delete the branches that runs left behind."""
+    for _ in range(ATTEMPTS):
+        branches = table.branches()
+        main = table.open()
+        # Once main is past this step, the name is free for everybody: what has it now may be somebody's work.
+        if read_stamp(main) >= _SWEPT:
+            return
+        doomed = _run_branches(branches)
+        if not doomed:
+            return
+        for name in doomed:
+            table.delete_branch(main, name)
+    raise _exhausted(f"delete the {_RUN_PREFIX} branches")
+
+
+def _run_branches(branches: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """Name the branches to delete, descendants first. One that an ordinary branch descends from holds its data."""
+    above = {name: _ancestors(branches, name) for name in branches}
+    runs = {name for name in branches if name.startswith(_RUN_PREFIX)}
+    needed = {parent for name in branches if name not in runs for parent in above[name]}
+    for name in sorted(runs & needed):
+        _LOG.warning("branch '%s' is kept: others descend from it", name)
+    return sorted(runs - needed, key=lambda name: (-len(above[name]), name))
+
+
+def _ancestors(branches: Mapping[str, Mapping[str, Any]], name: str) -> list[str]:
+    found: list[str] = []
+    parent = branches[name]["parent_branch"]
+    while parent in branches and parent not in found:
+        found.append(parent)
+        parent = branches[parent]["parent_branch"]
+    return found
+
+
+# 3 to 4: the history moves into the manifest --------------------------------------------------------
+
+
+def _copy_lineage(table: InternalTable, branch: str | None) -> None:
+    for _ in range(ATTEMPTS):
+        dataset = table.open(branch)
+        if read_stamp(dataset) >= _LINEAGE_INSIDE:
+            return
+        with lance_call(dataset.uri, "read"):
+            rows = dataset.to_table(filter="object_type = 'graph_commit'")
+        missing = _not_in(_old_commits(table, branch), rows)
+        if not missing:
+            return
+        _check_key(dataset)  # without the mark, a second runner would leave every row twice
+        head = max([*map(decode_commit, rows.to_pylist()), *missing], key=lambda commit: commit.order)
+        records = [*(commit.record() for commit in missing), replace(head, branch=branch).head_record()]
+        try:
+            table.merge(dataset, OBJECT_ID, encode(records))
+        except ConflictError:
+            continue
+        return
+    raise _exhausted(f"copy the history into `{MANIFEST_PATH}`")
+
+
+def _not_in(commits: Iterable[Commit], rows: pa.Table) -> list[Commit]:
+    known = set(rows[OBJECT_ID].to_pylist())
+    return [commit for commit in commits if commit.commit_id not in known]
+
+
+def _old_commits(table: InternalTable, branch: str | None) -> list[Commit]:
+    """Read the history of a branch from where it used to be, sorted by id."""
+    rows = _old_rows(table, branch)
+    actors = _actors(table) if rows else {}
+    found: dict[str, Commit] = {}
+    for row in rows:
+        commit = Commit(
+            row["graph_commit_id"],
+            row["manifest_branch"],
+            row["manifest_version"],
+            row["parent_commit_id"],
+            row["merged_parent_commit_id"],
+            actors.get(row["graph_commit_id"]),
+            row["created_at"] or 0,
+        )
+        # Two rows of one id would both become rows of the manifest.
+        found[commit.commit_id] = max(commit, found.get(commit.commit_id, commit), key=lambda commit: commit.order)
+    return [found[commit_id] for commit_id in sorted(found)]
+
+
+def _old_rows(table: InternalTable, branch: str | None) -> list[dict[str, Any]]:
+    """Read the rows of the commits of a branch, those from before it was forked included; none if they never were."""
+    commits = InternalTable(table.location, COMMITS_PATH)
+    main = commits.open_if_exists()
+    if main is None:
+        return []
+    if branch is None:
+        return _read(main, _REQUIRED, _OPTIONAL)
+    if branch in commits.branches():
+        return _read(commits.open(branch), _REQUIRED, _OPTIONAL)
+    # Branching was two steps: one that died in between left a branch without commits of its own.
+    fork = table.branches().get(branch)
+    if fork is None:
+        raise CorruptGraphError(f"the history of branch '{branch}' is missing", path=commits.uri(branch))
+    inherited = _old_rows(table, fork["parent_branch"])
+    return [row for row in inherited if row["manifest_version"] <= fork["parent_version"]]
+
+
+def _actors(table: InternalTable) -> dict[str, str]:
+    """Read who made which commit. This dataset never had branches: it is one for all of them."""
+    dataset = InternalTable(table.location, ACTORS_PATH).open_if_exists()
+    if dataset is None:
+        return {}
+    return {row["graph_commit_id"]: row["actor_id"] for row in _read(dataset, ("graph_commit_id", "actor_id"), ())}
+
+
+def _read(dataset: lance.LanceDataset, required: tuple[str, ...], optional: tuple[str, ...]) -> list[dict[str, Any]]:
+    present = dataset.schema.names
+    # A part that is missing here is a failure like any other: only a dataset that never was has no commits.
+    with lance_call(dataset.uri, "read"):
+        rows = dataset.to_table(columns=[name for name in (*required, *optional) if name in present])
+    if any(name not in present or rows[name].null_count for name in required):
+        raise CorruptGraphError(f"{dataset.uri} lacks one of {', '.join(required)}", path=dataset.uri)
+    columns = {name: _plain(rows[name]) if name in present else [None] * rows.num_rows for name in required + optional}
+    return [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
+
+
+def _plain(column: pa.ChunkedArray) -> list[Any]:
+    """Return the values of a column; a time is a number of microseconds."""
+    if pa.types.is_timestamp(column.type):
+        column = pc.cast(column, pa.timestamp("us", column.type.tz), safe=False).cast(pa.int64())
+    values: list[Any] = column.to_pylist()
+    return values
+
+
+_STEPS: dict[int, Callable[[InternalTable, str | None], None]] = {
+    _MARKED - 1: _mark_key,
+    _SWEPT - 1: _sweep_runs,
+    _LINEAGE_INSIDE - 1: _copy_lineage,
+}
+assert list(_STEPS) == list(range(OLDEST_ACCEPTED, INTERNAL_SCHEMA_VERSION)), "there is a step from each old format"
