@@ -43,6 +43,7 @@ format: setup
 
 bench: setup
 	$(BIN)/python benchmarks/lang.py
+	$(BIN)/python benchmarks/commit.py
 
 # The fuzzer comes as a binary for Linux on common Python versions only, so it is not part of the environment.
 fuzz: setup

@@ -113,7 +113,6 @@ def test_help_names_every_command_and_option(command: list[str], words: list[str
         ["nope"],
         ["--nope"],
         ["lint"],
-        ["lint", "--query", "queries.gq"],
         ["lint", "--query"],
         ["fmt"],
         ["fmt", "--lang", "sql", "schema.pg"],
@@ -129,6 +128,15 @@ def test_wrong_arguments_end_with_two_and_say_so_on_stderr(arguments: list[str])
 
     assert (result.exit_code, result.stdout) == (2, "")
     assert "Error" in result.stderr
+
+
+@pytest.mark.usefixtures("folder")
+def test_lint_without_a_schema_names_both_ways_to_give_one() -> None:
+    done = _omnigraph("lint", "--query", "queries.gq")
+
+    assert (done.code, done.out) == (1, "")
+    assert "--schema FILE" in done.err
+    assert "address of a graph" in done.err
 
 
 def test_commands_can_run_again_and_again_in_one_process() -> None:

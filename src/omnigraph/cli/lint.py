@@ -7,31 +7,48 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from omnigraph.cli import output
+from omnigraph.errors import FileAccessError
 
 if TYPE_CHECKING:
-    from omnigraph.lang import LintReport
+    from omnigraph.lang import Catalog, LintReport
 
 
 def lint(
+    uri: Annotated[str | None, typer.Argument(help="A graph whose schema to check against.", metavar="[URI]")] = None,
     *,
     query: Annotated[str, typer.Option(help="The .gq file to check.", metavar="FILE")],
-    schema: Annotated[str, typer.Option(help="The .pg schema to check it against.", metavar="FILE")],
+    schema: Annotated[str | None, typer.Option(help="The .pg schema to check against.", metavar="FILE")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
 ) -> None:
     """Check every query of a file: syntax, types, and what is legal but likely wrong.
 
     Exits with 1 if a query has an error; warnings do not count.
     """
-    from omnigraph.lang import Source, compile_schema, lint_queries  # noqa: PLC0415 - `--help` must stay quick
+    from omnigraph.lang import Source, lint_queries  # noqa: PLC0415 - `--help` must stay quick
 
-    catalog = compile_schema(Source.read(schema))
-    report = lint_queries(Source.read(query), catalog, {"kind": "file", "path": schema})
+    catalog, origin = _catalog(uri, schema)
+    report = lint_queries(Source.read(query), catalog, origin)
     if as_json:
         output.document(report.to_dict())
     else:
         _print(report)
     if not report.ok:
         raise typer.Exit(1)
+
+
+def _catalog(uri: str | None, schema: str | None) -> tuple[Catalog, dict[str, str]]:
+    """The catalog to check against, and where it comes from; a file wins over a graph."""
+    from omnigraph.lang import Source, compile_schema  # noqa: PLC0415 - `--help` must stay quick
+
+    if schema is not None:
+        return compile_schema(Source.read(schema)), {"kind": "file", "path": schema}
+    if uri is None:
+        hint = "pass --schema FILE, or the address of a graph"
+        raise FileAccessError("there is no schema to check against", path="", hint=hint)
+    import omnigraph  # noqa: PLC0415 - loads the engine
+
+    graph = omnigraph.open(uri, read_only=True)
+    return graph.catalog, {"kind": "graph", "uri": graph.uri}
 
 
 def _print(report: LintReport) -> None:

@@ -82,6 +82,7 @@ class Location:
             options["virtual_hosted_style_request"] = "true"
             if "endpoint" in options:  # both libraries take it as it is: the bucket must be in it
                 options["endpoint"] = options["endpoint"].replace("://", f"://{self.bucket}.", 1)
+                options["aws_endpoint_url_s3"] = options["endpoint"]  # or else they prefer the variable
         return options
 
     def _checked(self, variable: str, value: str) -> str:

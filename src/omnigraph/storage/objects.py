@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
@@ -111,11 +112,12 @@ class ObjectStore:
 
     def delete_below(self, prefix: str) -> None:
         """Delete every object below a prefix."""
-        with self._change("delete", prefix):
-            for found in obstore.list(self._store, self._key(prefix)):
-                paths = [str(meta["path"]) for meta in found]
-                count("delete")
-                obstore.delete(self._store, paths)
+        count("list")
+        with self._failures("list", prefix):
+            chunks = list(obstore.list(self._store, self._key(prefix)))
+        root = self._key("")
+        for meta in itertools.chain.from_iterable(chunks):
+            self.delete(str(meta["path"]).removeprefix(root).lstrip("/"))
 
     def list(self, prefix: str) -> list[str]:
         """List the objects directly below a prefix, by the last part of their names, sorted."""

@@ -1,0 +1,195 @@
+"""An S3 server for tests: moto in a process of its own, one request at a time.
+
+As it comes, moto checks the condition of a put and then acts on it, with nothing in between to keep another put out.
+It runs in its own process because a library that waits for an answer with the GIL held would wait for ever on a thread.
+
+A key with one of these names among its parts meets a fault: `denied` is answered 403, `unreadable` too but can be
+listed, `full` is answered 507, and `lost` 500 after the request was carried out.
+"""
+
+from __future__ import annotations
+
+import http.client
+import io
+import json
+import logging
+import os
+import subprocess
+import sys
+import threading
+import urllib.parse
+import uuid
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
+
+import pytest
+
+_ROOT = Path(__file__).parents[2]
+_LOG = "/-/requests/"
+_FAULTS = {
+    "denied": "403 Forbidden",
+    "unreadable": "403 Forbidden",
+    "full": "507 Insufficient Storage",
+    "lost": "500 Internal Server Error",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class S3Server:
+    """A running server."""
+
+    host: str
+    port: int
+
+    @property
+    def endpoint(self) -> str:
+        return f"http://{self.host}:{self.port}"
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """What a process needs in its environment to use the server."""
+        return {
+            "AWS_ACCESS_KEY_ID": "an-access-key",
+            "AWS_SECRET_ACCESS_KEY": "a-secret-key",
+            "AWS_SESSION_TOKEN": "",
+            "AWS_REGION": "us-east-1",
+            "AWS_ENDPOINT_URL": self.endpoint,
+            "AWS_ENDPOINT_URL_S3": self.endpoint,
+            "AWS_ALLOW_HTTP": "true",
+            "AWS_S3_FORCE_PATH_STYLE": "true",
+            "NO_PROXY": self.host,
+        }
+
+    def create_bucket(self) -> str:
+        bucket = f"bucket-{uuid.uuid4().hex}"
+        self._ask("PUT", f"/{bucket}")
+        return bucket
+
+    def requests(self, bucket: str) -> Counter[str]:
+        """Count the requests that the bucket has received, by kind."""
+        return Counter(json.loads(self._ask("GET", f"{_LOG}{bucket}")))
+
+    def _ask(self, method: str, path: str) -> bytes:
+        connection = http.client.HTTPConnection(self.host, self.port)
+        try:
+            connection.request(method, path)
+            answer = connection.getresponse()
+            assert answer.status == http.client.OK, answer.read()
+            return answer.read()
+        finally:
+            connection.close()
+
+
+@pytest.fixture(scope="session")
+def s3_server() -> Iterator[S3Server]:
+    with running() as server:
+        yield server
+
+
+@pytest.fixture
+def s3_uri(s3_server: S3Server, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A prefix in a new bucket, and the environment to reach it by."""
+    for name, value in s3_server.environment.items():
+        monkeypatch.setenv(name, value)
+    return f"s3://{s3_server.create_bucket()}/graphs/one"
+
+
+@contextmanager
+def running() -> Iterator[S3Server]:
+    """Run a server for the length of a block, or of this process, whichever ends first."""
+    command = [sys.executable, "-m", __name__]
+    with subprocess.Popen(command, cwd=_ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        try:
+            port = process.stdout.readline()
+            assert port, "the S3 server did not start"
+            yield S3Server("127.0.0.1", int(port))
+        finally:
+            process.stdin.close()
+            process.wait(timeout=20)
+
+
+class _Application:
+    """Moto's application behind a lock, a log and the faults."""
+
+    def __init__(self, moto: WSGIApplication) -> None:
+        self._moto = moto
+        self._lock = threading.Lock()
+        self._log: defaultdict[str, Counter[str]] = defaultdict(Counter)
+
+    def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> list[bytes]:
+        path = str(environ["PATH_INFO"])
+        size = int(environ.get("CONTENT_LENGTH") or 0)
+        body = environ["wsgi.input"].read(size) if size else b""
+        if len(body) < size:  # the client died: an object is all there or not at all
+            return _answer(start_response, "400 Bad Request")
+        environ["wsgi.input"] = io.BytesIO(body)
+        with self._lock:
+            if path.startswith(_LOG):
+                start_response("200 OK", [("Content-Type", "application/json")])
+                return [json.dumps(self._log[path.removeprefix(_LOG)]).encode()]
+            self._log[path.split("/")[1]][_kind(environ)] += 1
+            fault = _fault(environ)
+            if fault is None:
+                return list(self._moto(environ, start_response))
+            if fault == "lost":
+                list(self._moto(environ, _ignore))
+            return _answer(start_response, _FAULTS[fault])
+
+
+def _kind(environ: WSGIEnvironment) -> str:
+    query = urllib.parse.parse_qs(environ["QUERY_STRING"], keep_blank_values=True)
+    if "delete" in query:
+        return "delete"
+    method = "list" if "list-type" in query else str(environ["REQUEST_METHOD"]).lower()
+    return "put" if method == "post" else method
+
+
+def _fault(environ: WSGIEnvironment) -> str | None:
+    parts = str(environ["PATH_INFO"]).split("/")
+    if _kind(environ) == "list":
+        listed = urllib.parse.parse_qs(environ["QUERY_STRING"]).get("prefix", [""])[0]
+        parts = [part for part in listed.split("/") if part != "unreadable"]
+    return next((part for part in parts if part in _FAULTS), None)
+
+
+def _answer(start_response: StartResponse, status: str) -> list[bytes]:
+    body = f"<?xml version='1.0' encoding='utf-8'?>\n<Error><Message>{status}</Message></Error>".encode()
+    start_response(status, [("Content-Type", "application/xml"), ("Content-Length", str(len(body)))])
+    return [body]
+
+
+def _ignore(*_: Any) -> Any:
+    return io.BytesIO().write
+
+
+def _serve() -> None:
+    # Only the process of the server pays for these.
+    from moto.moto_server.werkzeug_app import (  # noqa: PLC0415
+        DomainDispatcherApplication,
+        MotoRequestHandler,
+        create_backend_app,
+    )
+    from werkzeug.serving import make_server  # noqa: PLC0415
+
+    logging.getLogger("werkzeug").setLevel(logging.ERROR)
+    application = _Application(DomainDispatcherApplication(create_backend_app))
+    server = make_server("127.0.0.1", 0, application, threaded=True, request_handler=MotoRequestHandler)
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    print(server.server_port, flush=True)  # noqa: T201 - how the parent learns it
+    server.serve_forever()
+
+
+def _end_with_parent() -> None:
+    sys.stdin.read()
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    _serve()
