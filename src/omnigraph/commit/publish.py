@@ -9,7 +9,7 @@ from collections.abc import Callable
 from omnigraph.commit import failpoints
 from omnigraph.commit.gates import Held
 from omnigraph.commit.plan import OpClass, PublishPlan, TableAction, WriteTxn, gates_for
-from omnigraph.commit.recovery import heal, recover
+from omnigraph.commit.recovery import head_row, heal, recover
 from omnigraph.commit.sidecar import Sidecar, arm
 from omnigraph.commit.store import Store
 from omnigraph.errors import (
@@ -134,7 +134,8 @@ def _make_visible(
     store: Store, plan: PublishPlan, versions: tuple[VersionRow, ...], sidecar: Sidecar, state: ManifestState
 ) -> Published:
     expected = {action.table_key: state.actual_version(action.table_key) for action in plan.actions}
-    changes = Changes(versions, plan.registrations, plan.tombstones)
+    added = tuple(head_row(store, row.table_key, row.path, None) for row in plan.registrations)
+    changes = Changes((*versions, *added), plan.registrations, plan.tombstones)
     try:
         return store.manifest.publish(plan.branch, changes, expected, plan.lineage, first=state)
     except OmnigraphError as error:

@@ -173,9 +173,7 @@ def _roll_forward(store: Store, sidecar: Sidecar, state: ManifestState, observed
     failpoints.reach(failpoints.RECOVERY_BEFORE_ROLL_FORWARD)
     versions = [_version_row(store, seen.table) for seen in observed]
     added = [item for item in sidecar.additional_registrations if item.table_key not in state.paths]
-    versions += [
-        _version_row(store, _head_of(store, item.table_key, item.table_path, item.table_branch)) for item in added
-    ]
+    versions += [head_row(store, item.table_key, item.table_path, item.table_branch) for item in added]
     changes = Changes(
         tuple(versions),
         tuple(TableRow(item.table_key, item.table_path) for item in added),
@@ -206,8 +204,9 @@ def _restore(store: Store, seen: Observed) -> TableVersion:
     return TableVersion(seen.table.key, seen.table.path, done.version, seen.table.branch)
 
 
-def _head_of(store: Store, key: str, path: str, branch: str | None) -> TableVersion:
-    return TableVersion(key, path, store.tables.head(path, branch).version, branch)
+def head_row(store: Store, key: str, path: str, branch: str | None) -> VersionRow:
+    """The manifest row that publishes a table as its head is."""
+    return _version_row(store, TableVersion(key, path, store.tables.head(path, branch).version, branch))
 
 
 def _version_row(store: Store, table: TableVersion) -> VersionRow:

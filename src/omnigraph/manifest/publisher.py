@@ -115,6 +115,9 @@ class Manifest:
         """
         for attempt in range(RETRY_BUDGET + 1):
             state = first if first and attempt == 0 else self.load(branch)
+            landed = state.commit(lineage.commit_id)
+            if landed:  # an attempt that seemed to lose had won: its acknowledgement was lost
+                return Published(landed, state)
             _check_expected(state, expected)
             commit = _commit(state, lineage)
             records = [*_records(state, changes), commit.record(), commit.head_record()]
