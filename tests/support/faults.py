@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ import pytest
 
 import omnigraph
 from omnigraph.commit import failpoints, sidecar
-from omnigraph.commit.plan import PublishPlan
+from omnigraph.commit.plan import PublishPlan, TableAction
 from omnigraph.commit.publish import begin, publish
 from omnigraph.commit.recovery import RECOVERY_ACTOR
 from omnigraph.commit.store import Store
@@ -36,6 +37,7 @@ from tests.support.graphs import (
     heads_and_pins,
     person,
     plan,
+    table,
 )
 
 _ROOT = Path(__file__).parents[2]
@@ -71,6 +73,16 @@ def fork(store: Store, branch: str, *keys: str) -> None:
     versions = {state.snapshot.entries[key].table.path: state.actual_version(key) for key in keys}
     for path, version in {MANIFEST_PATH: state.version, **versions}.items():
         dataset(store, path).create_branch(branch, version, storage_options=store.location.storage_options)
+
+
+def on_branch(store: Store, branch: str) -> PublishPlan:
+    """The first write to two tables of a branch, PERSON and COMPANY, which must be forked."""
+    txn = begin(store, branch)
+    actions = []
+    for key, rows in ((PERSON, [person("dan")]), (COMPANY, [company("new")])):
+        forked = replace(txn.entries[key].table, branch=branch)
+        actions.append(TableAction(store.tables.stage_append(forked, table(store, txn, key, rows))))
+    return plan(txn, *actions, actor="ada")
 
 
 def unfork(store: Store, branch: str) -> None:

@@ -68,17 +68,16 @@ class Audit:
             raise
         return [_row(record) for record in found]
 
+    def has(self, operation_id: str) -> bool:
+        return any(row.operation_id == operation_id for row in self.rows())
+
     def record(self, row: AuditRow) -> None:
         """Append a row, once per operation however often recovery comes by."""
         failpoints.reach(failpoints.RECOVERY_RECORD_AUDIT)
-        if any(there.operation_id == row.operation_id for there in self.rows()):
+        if self.has(row.operation_id):
             return
         rows = pa.Table.from_pylist([_record(row)], schema=_SCHEMA)
-        try:
-            self._table.create(rows)
-        except StorageError as error:
-            if classify(error) is not Kind.EXISTS:
-                raise
+        if not self._table.create(rows):
             self._table.append(rows)
 
 

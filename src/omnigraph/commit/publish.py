@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import uuid
 from collections.abc import Callable
 
 from omnigraph.commit import failpoints
@@ -19,6 +18,7 @@ from omnigraph.errors import (
     ExpectedVersionMismatchError,
     OmnigraphError,
     RecoveryRequiredError,
+    StorageError,
 )
 from omnigraph.manifest.publisher import Changes, Published
 from omnigraph.manifest.rows import VersionRow
@@ -45,7 +45,7 @@ def write(store: Store, branch: str | None, prepare: Callable[[WriteTxn], Publis
             return None
         try:
             return publish(store, plan)
-        except ExpectedVersionMismatchError:
+        except (ExpectedVersionMismatchError, RecoveryRequiredError):
             if attempt == _PREPARE_ATTEMPTS - 1:
                 raise
     raise AssertionError("unreachable")
@@ -70,7 +70,7 @@ def _publish(store: Store, plan: PublishPlan) -> Published:
         for action in plan.actions:
             _check_base(action, state)
             _check_head(store, action, state)
-        sidecar = arm(plan, [str(uuid.uuid4()) for _ in plan.actions])
+        sidecar = arm(plan)
         held.check()
         store.sidecars.write(sidecar)  # phase A: from here on, whatever happens can be finished or undone
         failpoints.reach(failpoints.PUBLISH_AFTER_SIDECAR)
@@ -108,13 +108,19 @@ def _check_head(store: Store, action: TableAction, state: ManifestState) -> None
     if head < pin:
         message = f"the head of table '{base.key}' is version {head}, before its pin {pin}"
         raise CorruptGraphError(message, path=base.path, hint="run `omnigraph doctor`")
-    for operation_id in store.sidecars.pending():
-        sidecar = store.sidecars.read(operation_id)
-        if sidecar and sidecar.branch == state.branch and base.key in sidecar.table_keys:
-            message = f"operation {operation_id} stopped half-way on table '{base.key}'; a rollback is pending"
-            hint = "reopen the graph read-write; that finishes or undoes it"
-            raise RecoveryRequiredError(message, operation_id=operation_id, hint=hint)
-    message = f"table '{base.key}' is at version {head}, past its pin {pin}, and no operation of omnigraph explains it"
+    drift = f"table '{base.key}' is at version {head}, past its pin {pin}"
+    reopen = "reopen the graph read-write; that finishes or undoes it"
+    try:
+        pending = [sidecar for name in store.sidecars.pending() if (sidecar := store.sidecars.read(name))]
+    except StorageError as error:
+        message = f"{drift}, and the records that could explain it cannot be read: {error.message}"
+        hint = f"if a rollback is pending, {reopen}; if not, run `omnigraph repair`"
+        raise DriftError(message, table_key=base.key, pin=pin, head=head, hint=hint) from error
+    for sidecar in pending:
+        if sidecar.branch == state.branch and base.key in sidecar.table_keys:
+            message = f"operation {sidecar.operation_id} stopped half-way on table '{base.key}'; a rollback is pending"
+            raise RecoveryRequiredError(message, operation_id=sidecar.operation_id, hint=reopen)
+    message = f"{drift}, and no operation of omnigraph explains it"
     raise DriftError(message, table_key=base.key, pin=pin, head=head, hint="run `omnigraph repair`")
 
 
@@ -148,7 +154,7 @@ def _undo(store: Store, held: Held, sidecar: Sidecar) -> None:
     """Roll back at once, while the gates are held; if that fails too, the record is left for the next one."""
     try:
         held.check()
-        recover(store, sidecar)
+        recover(store, sidecar, held)
     except OmnigraphError as error:
         _LOG.warning("operation %s is left to recovery: %s", sidecar.operation_id, error)
 

@@ -9,20 +9,19 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from enum import Enum, auto
 
 from omnigraph.commit import failpoints
 from omnigraph.commit.audit import AuditRow, Outcome, RecoveryKind
-from omnigraph.commit.gates import Gate
-from omnigraph.commit.plan import gates_for
-from omnigraph.commit.sidecar import Pin, Sidecar
+from omnigraph.commit.gates import Gate, Held
+from omnigraph.commit.plan import WriterKind, gates_for
+from omnigraph.commit.sidecar import Pin, Sidecar, with_ids
 from omnigraph.commit.store import Store
-from omnigraph.errors import CorruptGraphError, GateTimeoutError
-from omnigraph.lang.identity import new_id
+from omnigraph.errors import CorruptGraphError, ExpectedVersionMismatchError, GateTimeoutError
 from omnigraph.manifest.publisher import Changes, Lineage
-from omnigraph.manifest.rows import TableRow, TombstoneRow, VersionRow
+from omnigraph.manifest.rows import VersionRow
 from omnigraph.manifest.state import ManifestState
 from omnigraph.storage.tables import TableVersion
 
@@ -61,12 +60,10 @@ def heal(store: Store, patience: float = 0) -> int:
         if sidecar is None:
             continue
         try:
-            with store.gates.hold(_gates(store, sidecar), patience):
+            with store.gates.hold(_gates(store, sidecar), patience) as held:
                 # Its writer may have finished while we waited.
                 sidecar = store.sidecars.read(operation_id)
-                if sidecar is not None:
-                    recover(store, sidecar)
-                    recovered += 1
+                recovered += sidecar is not None and recover(store, sidecar, held)
         except GateTimeoutError as error:
             _LOG.info("operation %s is under way: %s", operation_id, error.message)
     return recovered
@@ -84,19 +81,20 @@ def _is_orphan(store: Store, sidecar: Sidecar) -> bool:
     return sidecar.branch is not None and sidecar.branch not in store.manifest.branches()
 
 
-def recover(store: Store, sidecar: Sidecar) -> None:
-    """Finish or undo one operation. The caller holds its gates."""
-    if _is_orphan(store, sidecar):
-        _discard_orphan(store, sidecar)
-        return
-    state = store.manifest.load(sidecar.branch)
-    observed = [_observe(store, sidecar, pin, state) for pin in sidecar.tables]
-    if _is_published(state, sidecar):
-        _finish(store, sidecar, _published_kind(observed), _recorded_commit(state, sidecar), observed)
-    elif all(seen.movement is Movement.COMPLETE for seen in observed):
-        _roll_forward(store, sidecar, state, observed)
-    else:
-        _roll_back(store, sidecar, state, observed)
+def recover(store: Store, sidecar: Sidecar, held: Held) -> bool:
+    """Finish or undo one operation; False if it was left for later. The caller holds its gates."""
+    if sidecar.forward_commit_id is None:
+        sidecar = with_ids(sidecar)
+        held.check()
+        store.sidecars.write(sidecar)
+    recovery = _Recovery(store, sidecar, held)
+    try:
+        recovery.run()
+    except ExpectedVersionMismatchError as error:
+        # Somebody who knows no gates published one of the tables meanwhile; look at it afresh next time.
+        _LOG.warning("operation %s is left for later: %s", sidecar.operation_id, error.message)
+        return False
+    return True
 
 
 # Looking -------------------------------------------------------------------------------------------
@@ -138,70 +136,121 @@ def _movement_by_number(sidecar: Sidecar, pin: Pin, table: TableVersion, manifes
     return Movement.COMPLETE if done else Movement.UNEXPECTED
 
 
-def _is_published(state: ManifestState, sidecar: Sidecar) -> bool:
-    known = any(commit_id and state.has(commit_id) for commit_id in (sidecar.commit_id, sidecar.recovery_commit_id))
-    passed = sidecar.commit_id is None and any(
-        state.actual_version(pin.table_key) > pin.expected_version for pin in sidecar.tables
-    )
-    return known or passed
+class _Recovery:
+    """One operation being finished or undone, under its gates."""
+
+    def __init__(self, store: Store, sidecar: Sidecar, held: Held) -> None:
+        self.store = store
+        self.sidecar = sidecar
+        self.held = held
+
+    def run(self) -> None:
+        if _is_orphan(self.store, self.sidecar):
+            self._discard_orphan()
+            return
+        self.state = self.store.manifest.load(self.sidecar.branch)
+        self.observed = [_observe(self.store, self.sidecar, pin, self.state) for pin in self.sidecar.tables]
+        published = self._published()
+        if published:
+            self._finish(*published)
+        elif self._was_finished_by_number():
+            self._publish(Changes(), {}, RecoveryKind.ROLLED_FORWARD)
+        elif self._is_complete():
+            self._roll_forward()
+        else:
+            self._roll_back()
+
+    # Deciding
+
+    def _published(self) -> tuple[RecoveryKind, str] | None:
+        """What was published of this operation: its own commit, or one of ours from an earlier try."""
+        known = (
+            (RecoveryKind.ROLLED_FORWARD, self.sidecar.commit_id),
+            (RecoveryKind.ROLLED_FORWARD, self.sidecar.forward_commit_id),
+            (RecoveryKind.ROLLED_BACK, self.sidecar.rollback_commit_id),
+        )
+        return next(((kind, commit) for kind, commit in known if commit and self.state.has(commit)), None)
+
+    def _was_finished_by_number(self) -> bool:
+        """A record that names no commit belongs to a finished write if nothing moves and a pin is past it."""
+        still = all(seen.movement is Movement.NONE for seen in self.observed)
+        passed = any(seen.manifest_version > seen.pin.expected_version for seen in self.observed)
+        return self.sidecar.commit_id is None and still and passed
+
+    def _is_complete(self) -> bool:
+        """All that was planned has happened. A schema apply is never: the files that it writes last are not there."""
+        if self.sidecar.writer_kind == WriterKind.SCHEMA_APPLY:
+            return False
+        return all(seen.movement is Movement.COMPLETE for seen in self.observed)
+
+    # Acting
+
+    def _roll_forward(self) -> None:
+        """Publish what the heads already are."""
+        failpoints.reach(failpoints.RECOVERY_BEFORE_ROLL_FORWARD)
+        rows = tuple(_version_row(self.store, seen.table) for seen in self.observed)
+        self._publish(Changes(rows), self._expected(self.observed), RecoveryKind.ROLLED_FORWARD)
+
+    def _roll_back(self) -> None:
+        """Restore every table that moved to its pin, and publish the restored heads, so that heads are pins again."""
+        moved = [seen for seen in self.observed if seen.movement is not Movement.NONE]
+        rows = tuple(_version_row(self.store, self._restore(seen)) for seen in moved)
+        self._publish(Changes(rows), self._expected(moved), RecoveryKind.ROLLED_BACK)
+
+    def _restore(self, seen: Observed) -> TableVersion:
+        if seen.movement is Movement.RESTORED:
+            return seen.table
+        assert seen.pin.rollback_uuid
+        self.held.check()
+        staged = self.store.tables.stage_restore(seen.table, seen.manifest_version, seen.pin.rollback_uuid)
+        done = self.store.tables.commit_staged(staged)
+        failpoints.reach(failpoints.RECOVERY_AFTER_TABLE_RESTORE)
+        return replace(seen.table, version=done.version)
+
+    def _discard_orphan(self) -> None:
+        """The branch is gone, and with it everything the operation could have done."""
+        self.observed = []
+        self.state = self.store.manifest.load(None)
+        commit_id = self.sidecar.rollback_commit_id
+        assert commit_id
+        if self.store.audit.has(self.sidecar.operation_id) or self.state.has(commit_id):
+            self._finish(RecoveryKind.ORPHANED_BRANCH_DISCARDED, commit_id)
+        else:
+            self._publish(Changes(), {}, RecoveryKind.ORPHANED_BRANCH_DISCARDED)
+
+    def _expected(self, observed: Sequence[Observed]) -> dict[str, int]:
+        return {seen.pin.table_key: seen.manifest_version for seen in observed}
+
+    def _publish(self, changes: Changes, expected: dict[str, int], kind: RecoveryKind) -> None:
+        forward = kind is RecoveryKind.ROLLED_FORWARD
+        commit_id = self.sidecar.forward_commit_id if forward else self.sidecar.rollback_commit_id
+        assert commit_id
+        merged = self.sidecar.merge_source_commit_id if forward else None
+        lineage = Lineage(commit_id, RECOVERY_ACTOR, merged, time.time_ns() // 1000)
+        self.held.check()
+        self.store.manifest.publish(self.state.branch, changes, expected, lineage)
+        self._finish(kind, commit_id)
+
+    def _finish(self, kind: RecoveryKind, commit_id: str) -> None:
+        """Leave the audit row, then remove the record: in this order, so that no recovery goes unrecorded."""
+        sidecar = self.sidecar
+        outcomes = tuple(outcome for seen in self.observed for outcome in _outcomes(kind, seen))
+        row = AuditRow(commit_id, kind, sidecar.actor_id, sidecar.operation_id, sidecar.writer_kind, outcomes)
+        self.held.check()
+        self.store.audit.record(row)
+        self.store.sidecars.delete(sidecar.operation_id)
 
 
-def _recorded_commit(state: ManifestState, sidecar: Sidecar) -> str:
-    for commit_id in (sidecar.recovery_commit_id, sidecar.commit_id):
-        if commit_id and state.has(commit_id):
-            return commit_id
-    assert state.head
-    return state.head.commit_id
-
-
-def _published_kind(observed: Sequence[Observed]) -> RecoveryKind:
-    """A rollback leaves the planned version behind it; a publish, by the writer or by us, ends at it."""
-    undone = any(seen.manifest_version > seen.pin.post_commit_pin for seen in observed)
-    return RecoveryKind.ROLLED_BACK if undone else RecoveryKind.ROLLED_FORWARD
-
-
-# Acting --------------------------------------------------------------------------------------------
-
-
-def _lineage(sidecar: Sidecar, merged_parent_id: str | None = None) -> Lineage:
-    commit_id = sidecar.recovery_commit_id or new_id()
-    return Lineage(commit_id, RECOVERY_ACTOR, merged_parent_id, time.time_ns() // 1000)
-
-
-def _roll_forward(store: Store, sidecar: Sidecar, state: ManifestState, observed: Sequence[Observed]) -> None:
-    """Publish what the heads already are."""
-    failpoints.reach(failpoints.RECOVERY_BEFORE_ROLL_FORWARD)
-    versions = [_version_row(store, seen.table) for seen in observed]
-    added = [item for item in sidecar.additional_registrations if item.table_key not in state.paths]
-    versions += [head_row(store, item.table_key, item.table_path, item.table_branch) for item in added]
-    changes = Changes(
-        tuple(versions),
-        tuple(TableRow(item.table_key, item.table_path) for item in added),
-        tuple(TombstoneRow(item.table_key, item.tombstone_version) for item in sidecar.tombstones),
-    )
-    expected = {seen.pin.table_key: seen.manifest_version for seen in observed}
-    lineage = _lineage(sidecar, sidecar.merge_source_commit_id)
-    published = store.manifest.publish(sidecar.branch, changes, expected, lineage)
-    _finish(store, sidecar, RecoveryKind.ROLLED_FORWARD, published.commit.commit_id, observed)
-
-
-def _roll_back(store: Store, sidecar: Sidecar, state: ManifestState, observed: Sequence[Observed]) -> None:
-    """Restore every table that moved to its pin, and publish the restored heads, so that heads are pins again."""
-    restored = [_restore(store, seen) for seen in observed if seen.movement is not Movement.NONE]
-    versions = tuple(_version_row(store, table) for table in restored)
-    expected = {table.key: state.actual_version(table.key) for table in restored}
-    published = store.manifest.publish(sidecar.branch, Changes(versions), expected, _lineage(sidecar))
-    _finish(store, sidecar, RecoveryKind.ROLLED_BACK, published.commit.commit_id, observed)
-
-
-def _restore(store: Store, seen: Observed) -> TableVersion:
-    if seen.movement is Movement.RESTORED:
-        return seen.table
-    rollback = seen.pin.rollback_uuid or new_id()
-    staged = store.tables.stage_restore(seen.table, seen.manifest_version, rollback)
-    done = store.tables.commit_staged(staged)
-    failpoints.reach(failpoints.RECOVERY_AFTER_TABLE_RESTORE)
-    return TableVersion(seen.table.key, seen.table.path, done.version, seen.table.branch)
+def _outcomes(kind: RecoveryKind, seen: Observed) -> Iterator[Outcome]:
+    """What became of a table, told the same at every try: before and after a restore, before and after the publish."""
+    pin, done = seen.pin, seen.movement is Movement.NONE
+    if kind is RecoveryKind.ROLLED_FORWARD:
+        after = pin.post_commit_pin if pin.transaction_uuid else seen.table.version
+        yield Outcome(pin.table_key, pin.expected_version, after)
+    elif seen.movement is Movement.RESTORED or (done and seen.manifest_version > pin.expected_version):
+        yield Outcome(pin.table_key, seen.table.version - 1, pin.expected_version)
+    elif not done:
+        yield Outcome(pin.table_key, seen.table.version, seen.manifest_version)
 
 
 def head_row(store: Store, key: str, path: str, branch: str | None) -> VersionRow:
@@ -211,27 +260,3 @@ def head_row(store: Store, key: str, path: str, branch: str | None) -> VersionRo
 
 def _version_row(store: Store, table: TableVersion) -> VersionRow:
     return VersionRow(table.key, table.version, table.branch, store.tables.open(table).count_rows())
-
-
-def _discard_orphan(store: Store, sidecar: Sidecar) -> None:
-    """The branch is gone, and with it everything the operation could have done."""
-    commit_id = sidecar.recovery_commit_id or new_id()
-    if not store.manifest.load(None).has(commit_id):
-        lineage = Lineage(commit_id, RECOVERY_ACTOR, None, time.time_ns() // 1000)
-        store.manifest.publish(None, Changes(), {}, lineage)
-    _finish(store, sidecar, RecoveryKind.ORPHANED_BRANCH_DISCARDED, commit_id, ())
-
-
-def _finish(store: Store, sidecar: Sidecar, kind: RecoveryKind, commit_id: str, observed: Sequence[Observed]) -> None:
-    """Leave the audit row, then remove the record: in this order, so that no recovery goes unrecorded."""
-    outcomes = tuple(_outcome(kind, seen) for seen in observed if seen.movement is not Movement.NONE)
-    outcomes += tuple(Outcome(item.table_key, 0, 1) for item in sidecar.additional_registrations)
-    row = AuditRow(commit_id, kind, sidecar.actor_id, sidecar.operation_id, sidecar.writer_kind, outcomes)
-    store.audit.record(row)
-    store.sidecars.delete(sidecar.operation_id)
-
-
-def _outcome(kind: RecoveryKind, seen: Observed) -> Outcome:
-    if kind is RecoveryKind.ROLLED_BACK:
-        return Outcome(seen.pin.table_key, seen.table.version, seen.manifest_version)
-    return Outcome(seen.pin.table_key, seen.pin.expected_version, seen.table.version)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterable
-from dataclasses import dataclass
-from typing import Any
+import uuid
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
 from omnigraph.commit import failpoints
-from omnigraph.commit.plan import PublishPlan
+from omnigraph.commit.plan import PublishPlan, WriterKind
 from omnigraph.errors import SidecarError
 from omnigraph.lang.identity import new_id
 from omnigraph.storage.objects import ObjectStore
@@ -55,7 +55,8 @@ class Sidecar:
     writer_kind: str
     tables: tuple[Pin, ...]
     commit_id: str | None = None
-    recovery_commit_id: str | None = None
+    forward_commit_id: str | None = None
+    rollback_commit_id: str | None = None
     merge_source_commit_id: str | None = None
     additional_registrations: tuple[Registration, ...] = ()
     tombstones: tuple[Tombstone, ...] = ()
@@ -68,7 +69,14 @@ class Sidecar:
         return json.dumps(_plain(self), indent=2).encode()
 
 
-def arm(plan: PublishPlan, rollback_uuids: Iterable[str]) -> Sidecar:
+def with_ids(sidecar: Sidecar) -> Sidecar:
+    """Give a record of an older version the ids that acting on it will need; written back, they make it repeatable."""
+    pins = tuple(replace(pin, rollback_uuid=pin.rollback_uuid or str(uuid.uuid4())) for pin in sidecar.tables)
+    forward, back = sidecar.forward_commit_id or new_id(), sidecar.rollback_commit_id or new_id()
+    return replace(sidecar, tables=pins, forward_commit_id=forward, rollback_commit_id=back)
+
+
+def arm(plan: PublishPlan) -> Sidecar:
     """Describe a plan, with every id that carrying it out or undoing it will need."""
     pins = tuple(
         Pin(
@@ -78,9 +86,9 @@ def arm(plan: PublishPlan, rollback_uuids: Iterable[str]) -> Sidecar:
             action.staged.base.version + 1,
             action.staged.base.branch,
             action.staged.uuid,
-            undo,
+            str(uuid.uuid4()),
         )
-        for action, undo in zip(plan.actions, rollback_uuids, strict=True)
+        for action in plan.actions
     )
     return Sidecar(
         SCHEMA_VERSION,
@@ -91,6 +99,7 @@ def arm(plan: PublishPlan, rollback_uuids: Iterable[str]) -> Sidecar:
         plan.kind,
         pins,
         plan.lineage.commit_id,
+        new_id(),
         new_id(),
         plan.lineage.merged_parent_id,
         tuple(Registration(row.table_key, row.path) for row in plan.registrations),
@@ -121,7 +130,7 @@ class Sidecars:
     def read(self, operation_id: str) -> Sidecar | None:
         """Read a record; None if its writer has finished meanwhile."""
         data = self._objects.read_if_exists(_name(operation_id))
-        return None if data is None else _parse(data, f"{DIRECTORY}/{operation_id}.json")
+        return None if data is None else _parse(data, operation_id)
 
 
 def _name(operation_id: str) -> str:
@@ -137,31 +146,80 @@ def _plain(value: Any) -> Any:
     return value
 
 
-def _parse(data: bytes, path: str) -> Sidecar:
+def _parse(data: bytes, operation_id: str) -> Sidecar:
+    """Read a record, or refuse it whole: acting on one that is not understood could undo what must stay."""
+    path = _name(operation_id)
     try:
         document = json.loads(data)
-        version = int(document["schema_version"])
-    except (ValueError, TypeError, KeyError) as error:
+        version = _version(document)
+    except (ValueError, TypeError, KeyError, RecursionError, OverflowError) as error:
         hint = "move the file away only if you know what the operation did"
         raise SidecarError(f"the recovery record {path} cannot be read", path=path, hint=hint) from error
     if version > SCHEMA_VERSION:
         message = f"the recovery record {path} has version {version}; this omnigraph knows up to {SCHEMA_VERSION}"
         raise SidecarError(message, path=path, hint="upgrade omnigraph")
     try:
-        return _sidecar(document)
+        sidecar = _sidecar(document)
+        _check(sidecar, operation_id)
     except (ValueError, TypeError, KeyError) as error:
-        raise SidecarError(f"the recovery record {path} is incomplete", path=path) from error
+        message = f"the recovery record {path} does not make sense: {error}"
+        raise SidecarError(message, path=path, hint="move the file away only if you know what it did") from error
+    return sidecar
+
+
+def _version(document: dict[str, Any]) -> int:
+    version = document["schema_version"]
+    if not _is(version, int) or version < 1:
+        raise ValueError(version)
+    return int(version)
+
+
+def _check(sidecar: Sidecar, operation_id: str) -> None:
+    if sidecar.operation_id != operation_id:
+        raise ValueError(f"it names operation {sidecar.operation_id}")
+    if sidecar.writer_kind not in list(WriterKind):
+        raise ValueError(f"unknown writer kind {sidecar.writer_kind}")
+    named = all(pin.transaction_uuid and pin.rollback_uuid for pin in sidecar.tables)
+    ids = sidecar.commit_id and sidecar.forward_commit_id and sidecar.rollback_commit_id
+    if sidecar.schema_version == SCHEMA_VERSION and not (named and ids):
+        raise ValueError("an id is missing")
 
 
 def _sidecar(document: dict[str, Any]) -> Sidecar:
-    lists = {"tables": Pin, "additional_registrations": Registration, "tombstones": Tombstone}
-    fields: dict[str, Any] = {name: document.get(name) for name in Sidecar.__dataclass_fields__}
-    for name, kind in lists.items():
-        fields[name] = tuple(_known(kind, item) for item in document.get(name, ()))
-    for name in ("operation_id", "writer_kind"):
-        fields[name] = str(document[name])
-    return Sidecar(**fields)
+    lists: dict[str, Any] = {"additional_registrations": (), "tombstones": (), **document}
+    tables = {
+        "tables": tuple(_typed(Pin, item) for item in _list(lists["tables"])),
+        "additional_registrations": tuple(
+            _typed(Registration, item) for item in _list(lists["additional_registrations"])
+        ),
+        "tombstones": tuple(_typed(Tombstone, item) for item in _list(lists["tombstones"])),
+    }
+    return _typed(Sidecar, {**document, **tables})
 
 
-def _known(kind: type[Any], item: dict[str, Any]) -> Any:
-    return kind(**{name: item[name] for name in kind.__dataclass_fields__ if name in item})
+def _list(value: object) -> list[Any]:
+    if not isinstance(value, list | tuple):
+        raise TypeError("a list is missing")
+    return list(value)
+
+
+_K = TypeVar("_K")
+
+
+def _typed(kind: type[_K], item: dict[str, Any]) -> _K:
+    """Make a value of a JSON object, every field of which must be of its declared type."""
+    hints = get_type_hints(kind)
+    values: dict[str, Any] = {}
+    for name, hint in hints.items():
+        if name in item:
+            allowed = get_args(hint) or (hint,)
+            if get_origin(hint) is not tuple and not any(_is(item[name], one) for one in allowed):
+                raise TypeError(f"{name} is {item[name]!r:.80}")
+            values[name] = item[name]
+        elif type(None) in get_args(hint):
+            values[name] = None
+    return kind(**values)
+
+
+def _is(value: object, kind: type) -> bool:
+    return isinstance(value, kind) and not (isinstance(value, bool) and kind is int)

@@ -84,7 +84,8 @@ class Manifest:
         rows: list[TableRow | VersionRow] = [*tables, *versions]
         records = [*(row.record() for row in rows), genesis.record(), genesis.head_record()]
         stamped = encode(records).replace_schema_metadata({STAMP_KEY: str(INTERNAL_SCHEMA_VERSION)})
-        self.table.create(stamped)
+        if not self.table.create(stamped):
+            raise ConflictError(f"`{MANIFEST_PATH}` is there already", hint="open the graph instead")
 
     def load(self, branch: str | None = None, version: int | None = None) -> ManifestState:
         """Read the state of a branch, now or at an earlier version, in one scan."""

@@ -6,8 +6,9 @@ from typing import Any
 
 import lance
 import pyarrow as pa
+from lance.fragment import write_fragments
 
-from omnigraph.errors import ContentionError, StorageError
+from omnigraph.errors import ConflictError, ContentionError, StorageError
 from omnigraph.storage.durable import durable_write
 from omnigraph.storage.lance_errors import Kind, classify, lance_call
 from omnigraph.storage.location import Location
@@ -53,19 +54,33 @@ class InternalTable:
                 return None
             raise
 
-    def create(self, rows: pa.Table) -> int:
-        """Create the dataset with its first rows in one commit; fails if there is one."""
-        durable_write("create", self.uri())
-        with lance_call(self.uri(), "create"):
-            dataset = lance.write_dataset(
-                rows,
-                self.uri(),
-                mode="create",
-                enable_stable_row_ids=True,
-                data_storage_version=STORAGE_VERSION,
-                storage_options=self.location.storage_options,
-            )
-        return int(dataset.version)
+    def create(self, rows: pa.Table) -> bool:
+        """Create the dataset with its first rows in one commit; False if somebody else has.
+
+        `lance.write_dataset` would let the second of two creators overwrite the first; a strict commit does not.
+        """
+        uri, options = self.uri(), self.location.storage_options
+        durable_write("create", uri)
+        try:
+            with lance_call(uri, "create"):
+                transaction = write_fragments(
+                    rows,
+                    uri,
+                    mode="create",
+                    return_transaction=True,
+                    data_storage_version=STORAGE_VERSION,
+                    storage_options=options,
+                )
+                lance.LanceDataset.commit(
+                    uri, transaction, max_retries=0, enable_stable_row_ids=True, storage_options=options
+                )
+        except (ConflictError, StorageError) as error:
+            try:
+                self.open()
+            except StorageError:
+                raise error from None
+            return False
+        return True
 
     def append(self, rows: pa.Table) -> None:
         durable_write("append", self.uri())
