@@ -47,20 +47,24 @@ _ZERO_WIDTH = frozenset({"Mn", "Me", "Cf"})
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where in a source text: 1-based line and column (in characters), and the line itself."""
+    """Where in a source text: 1-based line and column (in characters), and the line itself.
+
+    Of a long line `text` is the part around the place; `skipped` is how many characters stand before it.
+    """
 
     file: str
     line: int
     column: int
     length: int
     text: str
+    skipped: int = 0
 
     def __str__(self) -> str:
         return f"{self.file}:{self.line}:{self.column}"
 
     def underlined(self) -> str:
         """Return the source line with carets under the place; a long line is clipped around it."""
-        offset = self.column - 1
+        offset = self.column - 1 - self.skipped
         start = max(0, offset - _CLIP // 2) if len(self.text) > _CLIP else 0
         shown = "".join(char if char.isprintable() else " " for char in self.text[start : start + _CLIP])
         carets = min(self.length, len(shown) - (offset - start))
@@ -338,7 +342,7 @@ class CorruptGraphError(OmnigraphError):
 
 
 class ConflictError(OmnigraphError):
-    """Somebody else's change came first; nothing of this operation is visible."""
+    """Somebody else's change came first. Nothing of this one is visible, unless the hint says that it may become so."""
 
     code = "conflict"
     http_status = 409

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Iterator
-from pathlib import Path
 from types import TracebackType
 from typing import Self
 
@@ -15,9 +14,11 @@ from omnigraph.commit.store import Store
 from omnigraph.errors import (
     AlreadyInitializedError,
     CommitNotFoundError,
+    CorruptGraphError,
     GraphNotFoundError,
     NotAGraphError,
     OmnigraphError,
+    StorageError,
 )
 from omnigraph.lang.catalog import Catalog, EdgeType, NodeType
 from omnigraph.lang.schema_check import compile_schema
@@ -26,6 +27,7 @@ from omnigraph.manifest import contract
 from omnigraph.manifest.rows import MAIN, MANIFEST_PATH, Commit, TableRow, VersionRow
 from omnigraph.manifest.state import Snapshot
 from omnigraph.storage.columns import table_key, table_path, table_schema
+from omnigraph.storage.lance_errors import Kind, classify
 from omnigraph.storage.location import Location
 
 _LOG = logging.getLogger(__name__)
@@ -40,8 +42,13 @@ def init(uri: str | os.PathLike[str], schema: str | os.PathLike[str], *, force: 
     catalog = compile_schema(source)
     store = Store.at(Location.parse(uri))
     address = store.location.uri
-    if store.objects.exists(MANIFEST_PATH) or (contract.is_started(store.objects) and not force):
+    started = contract.is_started(store.objects)
+    if _is_made(store):
         raise AlreadyInitializedError(f"there is a graph at {address} already", uri=address, hint="open it instead")
+    if started and not force:
+        message = f"somebody began to make a graph at {address}"
+        hint = "if nobody is at it any more, take over with --force"
+        raise AlreadyInitializedError(message, uri=address, hint=hint)
     if force:
         _abandon(store)
     contract.claim(store.objects, source, address)
@@ -51,7 +58,7 @@ def init(uri: str | os.PathLike[str], schema: str | os.PathLike[str], *, force: 
         failpoints.reach(failpoints.INIT_AFTER_SCHEMA_CONTRACT_WRITTEN)
         _create_tables(store, catalog)
     except BaseException:
-        _abandon(store)
+        _abandon_unless_made(store)
         raise
     failpoints.reach(failpoints.INIT_AFTER_MANIFEST_CREATED)
     return Graph(store, read_only=False)
@@ -68,13 +75,15 @@ class Graph:
     def __init__(self, store: Store, *, read_only: bool) -> None:
         self._store = store
         self.read_only = read_only
-        self._contract = self._read_contract(None)
-        self._store.manifest.load()
-        if not read_only:
+        self._contract = self._read_contract()
+        if read_only:
+            store.manifest.load()
+        else:
+            store.manifest.load_to_write(None)
             if self._contract.foreign:
                 contract.write_compiled(store.objects, self._contract.catalog)
                 _LOG.warning("the compiled schema of %s was rebuilt from %s", self.uri, contract.SOURCE)
-                self._contract = self._read_contract(None)
+                self._contract = self._read_contract()
             heal(store, store.gates.patience)
 
     @property
@@ -92,16 +101,18 @@ class Graph:
 
     def snapshot(self, branch: str = MAIN) -> Snapshot:
         """Capture which version of each table the graph consists of now."""
-        self._contract = self._read_contract(self._contract)
+        self._contract = self._read_contract()
         return self._store.manifest.load(_branch(branch)).snapshot
 
     def commits(self, branch: str = MAIN, actor: str | None = None) -> list[Commit]:
         """List the commits of a branch, newest first, optionally those of one actor."""
+        self._contract = self._read_contract()
         found = self._store.manifest.load(_branch(branch)).commits()
         return [commit for commit in reversed(found) if actor is None or commit.actor_id == actor]
 
     def commit(self, commit_id: str) -> Commit:
         """Find a commit on whichever branch has it."""
+        self._contract = self._read_contract()
         for branch in self._store.manifest.branches():
             found = self._store.manifest.load(_branch(branch)).commit(commit_id)
             if found:
@@ -113,7 +124,7 @@ class Graph:
 
     def refresh(self) -> None:
         """Pick up schema changes, and recover what other writers left behind."""
-        self._contract = self._read_contract(self._contract)
+        self._contract = self._read_contract()
         if not self.read_only:
             heal(self._store, self._store.gates.patience)
 
@@ -131,14 +142,25 @@ class Graph:
     def __repr__(self) -> str:
         return f"<Graph {self.uri}{' read-only' if self.read_only else ''}>"
 
-    def _read_contract(self, known: contract.Contract | None) -> contract.Contract:
-        found = contract.read(self._store.objects, known)
-        if found is not None and self._store.objects.exists(MANIFEST_PATH):
-            return found
-        if self._store.objects.exists(""):
+    def _read_contract(self) -> contract.Contract:
+        objects = self._store.objects
+        if not objects.exists(MANIFEST_PATH):
+            raise self._absent()
+        found = self._store.contract.read()
+        if found is None:
+            message = f"{self.uri} has lost its {contract.SOURCE}"
+            raise CorruptGraphError(message, path=contract.SOURCE, hint="restore it from a backup")
+        return found
+
+    def _absent(self) -> GraphNotFoundError | NotAGraphError:
+        objects = self._store.objects
+        if contract.is_started(objects):
+            message = f"somebody began to make a graph at {self.uri} and did not finish"
+            return NotAGraphError(message, uri=self.uri, hint="finish it with `omnigraph init --force`")
+        if objects.exists(""):
             message = f"{self.uri} is not a graph"
-            raise NotAGraphError(message, uri=self.uri, hint="name the directory that `omnigraph init` made")
-        raise GraphNotFoundError(f"no graph at {self.uri}", uri=self.uri, hint="make one with `omnigraph init`")
+            return NotAGraphError(message, uri=self.uri, hint="name the directory that `omnigraph init` made")
+        return GraphNotFoundError(f"no graph at {self.uri}", uri=self.uri, hint="make one with `omnigraph init`")
 
 
 def _branch(name: str) -> str | None:
@@ -146,7 +168,7 @@ def _branch(name: str) -> str | None:
 
 
 def _schema_source(schema: str | os.PathLike[str]) -> Source:
-    is_path = not isinstance(schema, str) or (schema.endswith(".pg") and "\n" not in schema and Path(schema).is_file())
+    is_path = not isinstance(schema, str) or (schema.endswith(".pg") and "\n" not in schema)
     return Source.read(os.fspath(schema)) if is_path else Source(str(schema), "<schema>")
 
 
@@ -163,6 +185,28 @@ def _create_tables(store: Store, catalog: Catalog) -> None:
 def _types(catalog: Catalog) -> Iterator[NodeType | EdgeType]:
     yield from catalog.nodes.values()
     yield from catalog.edges.values()
+
+
+def _is_made(store: Store) -> bool:
+    """A graph is made when its manifest can be opened; what an attempt left of one does not count."""
+    try:
+        store.manifest.table.open()
+    except StorageError as error:
+        if classify(error) is Kind.NOT_FOUND:
+            return False
+        raise
+    return True
+
+
+def _abandon_unless_made(store: Store) -> None:
+    """Take back what an attempt has claimed, unless its graph is there after all, or that cannot be told."""
+    try:
+        made = _is_made(store)
+    except OmnigraphError as error:
+        _LOG.warning("could not tell whether the graph was made: %s", error)
+        return
+    if not made:
+        _abandon(store)
 
 
 def _abandon(store: Store) -> None:

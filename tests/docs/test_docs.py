@@ -10,28 +10,52 @@ The first word behind an opening fence says what happens to the block:
 
 `error=CODE` behind `pg` or `gq` says that the block must fail, with this code first. `file=NAME` also writes the
 block to the page's directory, for the python and console blocks below it.
+
+In what a command prints, `/data` stands for the page's directory. A commit id or a time is different in every run: the
+one on the page stands for the one that was printed, in the rest of the page as well.
 """
 
 from __future__ import annotations
 
+import dataclasses
+import errno
 import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
+import threading
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
 
+import lance
+import pyarrow as pa
 import pytest
 from typer.main import get_command
 
+import omnigraph
 from omnigraph import errors, lang
 from omnigraph.cli import app
+from omnigraph.commit import audit, failpoints, gates, sidecar
+from omnigraph.commit.plan import PublishPlan, TableAction, WriterKind
+from omnigraph.commit.publish import begin, publish
+from omnigraph.commit.store import Store
 from omnigraph.errors import OmnigraphError, SchemaError
 from omnigraph.lang import Source, compile_schema, format_queries, format_schema, lint_queries
 from omnigraph.lang.annotations import KNOWN
+from omnigraph.manifest import contract
+from omnigraph.manifest.publisher import Changes, Lineage
+from omnigraph.manifest.rows import MANIFEST_PATH, SCHEMA, STAMP_KEY, Commit
+from omnigraph.manifest.state import Entry, Snapshot
+from omnigraph.storage import durable
+from omnigraph.storage.location import Location
+from omnigraph.storage.objects import storage_error
+from omnigraph.storage.tables import TableVersion
+from omnigraph.version import INTERNAL_SCHEMA_VERSION
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ["README.md", *sorted(str(path.relative_to(ROOT)) for path in ROOT.glob("docs/**/*.md"))]
@@ -47,6 +71,7 @@ OPTIONS = {
     "ebnf": set(),
 }
 CODE = r"(?:[PT]\d{1,2}|[CSD]\d|[QL]\d{3}|OG-[A-Z]{2}-\d{3})"
+VARYING = re.compile(r"\b(?:[0-7][0-9A-HJKMNP-TV-Z]{25}|\d{16})\b")  # ULIDs, and times in microseconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,17 +175,20 @@ def test_a_wrong_example_fails_with_its_code(block: Block) -> None:
 def test_what_a_page_runs_works(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     names: dict[str, Any] = {}
+    seen: dict[str, str] = {}
     for block in blocks_of(page):
         if "file" in block.options:
-            (tmp_path / block.options["file"]).write_text(block.text, encoding="utf-8")
+            path = tmp_path / block.options["file"]
+            path.parent.mkdir(exist_ok=True)
+            path.write_text(block.text, encoding="utf-8")
         if block.language == "python":
             code = compile(block.text, str(block), "exec", dont_inherit=True)
             exec(code, names)  # noqa: S102 - our own text
         if block.language == "console":
-            run_console(block, tmp_path)
+            run_console(block, tmp_path, seen)
 
 
-def run_console(block: Block, directory: Path) -> None:
+def run_console(block: Block, directory: Path, seen: dict[str, str]) -> None:
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
     plain = {"PATH": path, "NO_COLOR": "1", "TERM": "dumb", "PYTHONUTF8": "1"}
     before, *steps = re.split(r"^\$ ", block.text, flags=re.MULTILINE)
@@ -170,7 +198,7 @@ def run_console(block: Block, directory: Path) -> None:
         command, _, expected = step.partition("\n")
         assert re.match(r"omnigraph |cat |echo \$\?$", command), f"{block}: `{command}` is not ours to run"
         done = subprocess.run(
-            ["/bin/sh", "-c", f"(exit {status}); {command}"],
+            ["/bin/sh", "-c", f"(exit {status}); {as_seen(command, seen)}"],
             cwd=directory,
             env=plain,
             stdout=subprocess.PIPE,
@@ -178,9 +206,17 @@ def run_console(block: Block, directory: Path) -> None:
             text=True,
             check=False,
         )
-        assert done.stdout.rstrip() == expected.rstrip(), f"{block}: $ {command}"
+        printed = done.stdout.replace(str(directory), "/data")
+        for ours, theirs in zip(VARYING.findall(expected), VARYING.findall(printed), strict=False):
+            seen.setdefault(ours, theirs)
+        assert printed.rstrip() == as_seen(expected, seen).rstrip(), f"{block}: $ {command}"
         assert done.returncode < 2, f"{block}: $ {command} is not a valid command"
         status = done.returncode
+
+
+def as_seen(text: str, seen: dict[str, str]) -> str:
+    """Put what was printed in the place of what the page shows for it."""
+    return VARYING.sub(lambda found: seen.get(found[0], found[0]), text)
 
 
 # Completeness --------------------------------------------------------------------------------------
@@ -241,10 +277,78 @@ def test_every_annotation_is_documented_and_no_other() -> None:
     assert set(re.findall(r"^\| `@(\w+)", table, re.MULTILINE)) == set(KNOWN)
 
 
+CLASSES = [item for item in vars(errors).values() if isinstance(item, type) and issubclass(item, OmnigraphError)]
+
+
 def test_every_exception_is_documented_with_its_code_and_status() -> None:
-    classes = [item for item in vars(errors).values() if isinstance(item, type) and issubclass(item, OmnigraphError)]
     rows = re.findall(r"^\| `(\w+Error)` \| `(\w+)` \| (\d+) \|", text_of("docs/reference/errors.md"), re.MULTILINE)
-    assert set(rows) == {(item.__name__, item.code, str(item.http_status)) for item in classes}
+    assert set(rows) == {(item.__name__, item.code, str(item.http_status)) for item in CLASSES}
+
+
+def test_an_exception_that_is_never_raised_is_said_to_be() -> None:
+    sources = [path.read_text(encoding="utf-8") for path in ROOT.glob("src/omnigraph/*/*.py")]
+    sources += [path.read_text(encoding="utf-8") for path in ROOT.glob("src/omnigraph/graph.py")]
+    raised = {name for source in sources for name in re.findall(r"\b(\w+Error)\(", source)}
+    rows = re.findall(
+        r"^\| `(\w+Error)` \| `\w+` \| \d+ \| (.+?) \|", text_of("docs/reference/errors.md"), re.MULTILINE
+    )
+    never = {name for name, when in rows if when.startswith(("never by itself", "not yet"))}
+    assert never == {item.__name__ for item in CLASSES} - raised
+
+
+def test_every_name_of_the_package_is_documented_and_no_other() -> None:
+    table = text_of("docs/reference/python.md").partition("\n## ")[0]
+    assert set(re.findall(r"^\| \[?`(\w+)`", table, re.MULTILINE)) == set(omnigraph.__all__)
+
+
+@pytest.mark.parametrize("owner", [omnigraph.Graph, Snapshot, Entry, TableVersion, Commit])
+def test_every_member_is_documented_and_no_other(owner: type) -> None:
+    """What a commit is stored as is nobody's business."""
+    table = sections_of("docs/reference/python.md", "##")[owner.__name__]
+    documented = set(re.findall(r"^\| `(\w+)(?:\([^`]*\))?` \|", table, re.MULTILINE))
+    members = {name for name in dir(owner) if not name.startswith("_")} - {"record", "head_record"}
+    assert documented == members | ({"read_only"} if owner is omnigraph.Graph else set())
+
+
+def test_every_environment_variable_is_documented_and_no_other() -> None:
+    source = text_of("src/omnigraph/storage/location.py")
+    documented = re.findall(r"`(AWS_\w+)`", sections_of("docs/concepts.md", "##")["Addresses"])
+    assert set(documented) == set(re.findall(r'"(AWS_\w+)"', source))
+
+
+def first_column(page: str, section: str) -> set[str]:
+    """Everything in backticks in the first column of the tables of a section."""
+    cells = re.findall(r"^\| (`.+?) \|", sections_of(page, "##")[section], re.MULTILINE)
+    return {name for cell in cells for name in re.findall(r"`([^`]+)`", cell)}
+
+
+def test_everything_a_graph_consists_of_is_in_the_layout() -> None:
+    paths = {path.partition("/")[0] for path in first_column("docs/dev/storage.md", "The layout")}
+    control = {*contract.FILES, MANIFEST_PATH, sidecar.DIRECTORY, gates.DIRECTORY, audit.PATH}
+    assert paths == {*control, "nodes", "edges", "__tmp"}
+
+
+def test_every_column_of_the_manifest_is_documented_and_no_other() -> None:
+    kinds = {"table", "table_version", "table_tombstone", "graph_commit", "graph_head"}
+    assert first_column("docs/dev/storage.md", "The manifest") == kinds | set(SCHEMA.names)
+
+
+def test_every_field_of_a_recovery_record_is_documented_and_no_other() -> None:
+    fields = {field.name for kind in (sidecar.Sidecar, sidecar.Pin) for field in dataclasses.fields(kind)}
+    assert first_column("docs/dev/commit.md", "The recovery record") == fields
+
+
+def test_every_failpoint_is_documented_and_no_other() -> None:
+    names = {value for name, value in vars(failpoints).items() if name.isupper() and isinstance(value, str)}
+    assert first_column("docs/dev/commit.md", "Failpoints") == names
+
+
+def test_every_test_that_is_named_exists() -> None:
+    named = {name for page in EXAMPLES for name in re.findall(r"`(test_\w+)`", text_of(page))}
+    tests = (path.read_text(encoding="utf-8") for path in ROOT.glob("tests/*/*.py"))
+    there = {name for source in tests for name in re.findall(r"^def (test_\w+)", source, re.MULTILINE)}
+    assert named
+    assert named <= there
 
 
 def test_every_name_of_the_language_package_is_documented_and_no_other() -> None:
@@ -268,6 +372,154 @@ def test_the_map_of_the_layers_is_that_of_the_import_rules_and_shows_what_is_the
     assert {name for name, today in layers.items() if today == "here"} <= there
     come = {name for name, today in layers.items() if today == "to come"} & there
     assert not come, "no longer to come: say `begun` or `here`"
+
+
+# What a person sees of an error --------------------------------------------------------------------
+
+AUTHOR, BOOK = "node:Author", "node:Book"
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    schema = next(block.text for block in blocks_of("docs/reference/errors.md") if block.language == "pg")
+    omnigraph.init(tmp_path / "graph", schema)
+    return Store.at(Location.parse(tmp_path / "graph"))
+
+
+def prepared(store: Store, *keys: str) -> PublishPlan:
+    txn = begin(store)
+    tables = {key: store.tables.open(txn.entries[key].table) for key in keys}
+    row = {key: pa.table({name: ["x"] for name in table.schema.names}) for key, table in tables.items()}
+    actions = tuple(TableAction(store.tables.stage_append(txn.entries[key].table, row[key])) for key in keys)
+    return PublishPlan(txn, WriterKind.MUTATION, actions)
+
+
+def append_by_hand(store: Store, path: str) -> None:
+    dataset = lance.dataset(store.location.child(path))
+    lance.write_dataset(
+        dataset.to_table() if dataset.count_rows() else _one_row(dataset.schema), dataset, mode="append"
+    )
+
+
+def _one_row(schema: pa.Schema) -> pa.Table:
+    return pa.Table.from_pylist([dict.fromkeys(schema.names, "x")], schema=schema)
+
+
+def stamp(store: Store, text: str) -> None:
+    lance.dataset(store.location.child(MANIFEST_PATH)).update_schema_metadata({STAMP_KEY: text})
+    store.manifest.load()
+
+
+def fill_the_disk(store: Store) -> None:
+    path = store.location.child(contract.IR)
+    raise storage_error(OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)), "write", path)
+
+
+def double_the_manifest(store: Store) -> None:
+    append_by_hand(store, MANIFEST_PATH)
+    store.manifest.load()
+
+
+def move_a_table_during_a_write(store: Store) -> None:
+    work = prepared(store, AUTHOR)
+    path = work.actions[0].staged.base.path
+    with failpoints.armed(failpoints.PUBLISH_AFTER_SIDECAR, lambda: append_by_hand(store, path)):
+        publish(store, work)
+
+
+def move_a_table_before_a_write(store: Store) -> None:
+    work = prepared(store, AUTHOR)
+    append_by_hand(store, work.actions[0].staged.base.path)
+    publish(store, work)
+
+
+def write_twice_on_one_base(store: Store) -> None:
+    first, second = prepared(store, AUTHOR), prepared(store, AUTHOR)
+    publish(store, first)
+    publish(store, second)
+
+
+def lose_every_attempt(store: Store) -> None:
+    work = prepared(store, AUTHOR)
+    inside = threading.local()
+
+    def come_first(operation: str, _: str) -> None:
+        if operation == "publish" and not getattr(inside, "publish", False):
+            inside.publish = True
+            store.manifest.publish(None, Changes(), {}, Lineage.new())
+            inside.publish = False
+
+    previous = durable.set_hook(come_first)
+    try:
+        publish(store, work)
+    finally:
+        durable.set_hook(previous)
+
+
+def hold_a_gate(store: Store) -> None:
+    work = prepared(store, AUTHOR)
+    with store.gates.hold([gates.Gate("branch:main")]):
+        publish(Store.at(store.location, gate_timeout=0), work)
+
+
+class CrashError(Exception):
+    """No error of ours, so that nobody cleans up after it."""
+
+
+def meet_a_dead_write(store: Store) -> None:
+    work = prepared(store, AUTHOR)
+
+    def crash() -> None:
+        raise CrashError
+
+    with suppress(CrashError), failpoints.armed(failpoints.PUBLISH_AFTER_TABLE_COMMIT, crash):
+        publish(store, prepared(store, AUTHOR, BOOK))
+    with store.gates.hold([gates.Gate(f"table:main:{BOOK}")]):
+        publish(store, work)
+
+
+PROVOKED: dict[str, Callable[[Store], None]] = {
+    "StorageFullError": fill_the_disk,
+    "FormatTooNewError": lambda store: stamp(store, str(INTERNAL_SCHEMA_VERSION + 1)),
+    "FormatTooOldError": lambda store: stamp(store, "0"),
+    "CorruptGraphError": double_the_manifest,
+    "ConflictError": move_a_table_during_a_write,
+    "ExpectedVersionMismatchError": write_twice_on_one_base,
+    "ContentionError": lose_every_attempt,
+    "DriftError": move_a_table_before_a_write,
+    "GateTimeoutError": hold_a_gate,
+    "RecoveryRequiredError": meet_a_dead_write,
+}
+
+
+@pytest.mark.parametrize("name", PROVOKED)
+def test_what_the_page_shows_of_an_exception_is_what_a_person_sees(name: str, store: Store, tmp_path: Path) -> None:
+    [shown] = re.findall(r"^```text\n(.+?)^```$", graph_errors()[name], re.MULTILINE | re.DOTALL)
+    with pytest.raises(getattr(errors, name)) as caught:
+        PROVOKED[name](store)
+    lines = "".join(traceback.format_exception_only(caught.value))
+    assert _settled(lines.replace(str(tmp_path), "/data")) == _settled(shown)
+
+
+def _settled(text: str) -> str:
+    holder = re.sub(r"process \d+ on \S+ for more than \d+ s", "somebody for some time", text)
+    return VARYING.sub("an id", holder)
+
+
+def graph_errors() -> dict[str, str]:
+    page = "docs/reference/errors.md"
+    return {name: text for name, text in sections_of(page, "###").items() if name.endswith("Error")}
+
+
+def test_every_exception_of_a_graph_has_an_example_and_says_what_to_do() -> None:
+    table = text_of("docs/reference/errors.md").partition("These belong to graphs")[2].partition("\n\nEvery class")[0]
+    rows = dict(re.findall(r"^\| `(\w+Error)` \| `\w+` \| \d+ \| (.+?) \|", table, re.MULTILINE))
+    sections = graph_errors()
+    assert set(sections) == {name for name, when in rows.items() if not when.startswith("never by itself")}
+    for name, section in sections.items():
+        assert "\nTo do: " in section, name
+        shown = re.findall(r"^```(console|python)$", section, re.MULTILINE)
+        assert shown or name in PROVOKED or rows[name].startswith("not yet"), name
 
 
 # Links and paths -----------------------------------------------------------------------------------

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import chain
 
 from hypothesis import strategies as st
@@ -12,10 +12,12 @@ from hypothesis.strategies import DrawFn, SearchStrategy
 Tokens = tuple[str, ...]
 Part = str | SearchStrategy[Tokens]
 
-KEYWORDS = tuple(
-    "node edge interface implements enum query match return order limit insert update set where delete not as asc desc"
-    " contains starts_with true false now nearest search fuzzy match_text bm25 rrf count sum avg min max date datetime"
-    " key unique index range check card description instruction null".split()
+KEYWORDS = (
+    *("node", "edge", "interface", "implements", "enum", "query", "match", "return", "order", "limit"),
+    *("insert", "update", "set", "where", "delete", "not", "as", "asc", "desc", "contains", "starts_with"),
+    *("true", "false", "now", "nearest", "search", "fuzzy", "match_text", "bm25", "rrf", "count", "sum", "avg"),
+    *("min", "max", "date", "datetime", "key", "unique", "index", "range", "check", "card", "description"),
+    *("instruction", "null"),
 )
 SCALARS = ("String", "Blob", "Bool", "I32", "I64", "U32", "U64", "F32", "F64", "DateTime", "Date")
 PUNCTUATION = (
@@ -25,16 +27,7 @@ PUNCTUATION = (
 # Commented out or quoted, none of these may be taken for what it looks like.
 _LURES = (
     *PUNCTUATION,
-    "***",
-    "////",
-    "@key(a)",
-    "node A {",
-    "query q() {",
-    "= 1",
-    "é",
-    "漢",
-    "\N{GRINNING FACE}",
-    "\r",
+    *("***", "////", "@key(a)", "a: (b)", "node A {", "query q() {", "= 1", "é", "漢", "\N{GRINNING FACE}", "\r"),
 )
 
 
@@ -71,6 +64,13 @@ def token(texts: SearchStrategy[str] | Sequence[str]) -> SearchStrategy[Tokens]:
     return strategy.map(lambda text: (text,))
 
 
+def nested(
+    base: SearchStrategy[Tokens], wrap: Callable[[SearchStrategy[Tokens]], SearchStrategy[Tokens]]
+) -> SearchStrategy[Tokens]:
+    """The base, or the base wrapped once or twice."""
+    return base | wrap(base | wrap(base))
+
+
 def glued(*parts: Part) -> SearchStrategy[Tokens]:
     """Join parts to one token, with nothing but spaces inside: no comment may stand there."""
     blank = st.sampled_from(("", "", " ", "\n", "\r\n\t"))
@@ -80,7 +80,8 @@ def glued(*parts: Part) -> SearchStrategy[Tokens]:
 # Words and literals --------------------------------------------------------------------------------
 
 _plain = st.from_regex(r"[a-z_][A-Za-z0-9_]{0,6}", fullmatch=True)
-_properties = st.sampled_from(("name", "age", "bio", "since", "from", "to", "slug"))
+_long = "a_name_so_long_that_two_of_them_fill_a_line_of_text"
+_properties = st.sampled_from((_long, "name", "age", "bio", "since", "from", "to", "slug"))
 NAME = token(st.sampled_from(KEYWORDS) | _plain | _properties)
 # A bare word among expressions can be taken for a keyword that may stand there too.
 ALIAS = token(
@@ -152,10 +153,9 @@ _parameters = separated(seq(VARIABLE, ":", _parameter_type), least=0)
 _note = {kind: maybe(glued("@", kind), "(", STRING, ")") for kind in ("description", "instruction")}
 _notes = either(seq(_note["description"], _note["instruction"]), seq(_note["instruction"], _note["description"]))
 
-_list_or_literal = st.recursive(
+_list_or_literal = nested(
     either(seq("datetime", "(", STRING, ")"), seq("date", "(", STRING, ")"), STRING, FLOAT, UINT, BOOL),
     lambda inner: seq("[", separated(inner, least=0), "]"),
-    max_leaves=4,
 )
 _now = seq("now", "(", ")")
 _value = either(_list_or_literal, VARIABLE, _now)
@@ -186,15 +186,15 @@ def _other_call(inner: SearchStrategy[Tokens]) -> SearchStrategy[Tokens]:
 
 _leaf = either(_property_access, _list_or_literal, _now, ALIAS)
 _atom = either(_leaf, VARIABLE)
-_expression = st.recursive(_atom, lambda inner: either(_nearest(inner), _other_call(inner)), max_leaves=4)
+_expression = nested(_atom, lambda inner: either(_nearest(inner), _other_call(inner)))
 _term = either(_leaf, _nearest(_atom), _other_call(_atom))
 
 _entries = seq("{", separated(seq(NAME, ":", _value)), maybe(","), "}")
 _edge_word = NAME.filter(lambda word: not word[0].startswith("not"))
-_edge_reference = either(_edge_word, glued("<", _edge_word, ">"))
+_edge_reference = either(_edge_word, seq("<", _edge_word, ">"))
 _hops = maybe("{", UINT, ",", maybe(UINT), "}")
 _comparison = token((">=", "<=", "!=", ">", "<", "="))
-_clause = st.recursive(
+_clause = nested(
     either(
         seq(VARIABLE, ":", TYPE, maybe(_entries)),
         seq(VARIABLE, maybe(VARIABLE, ":"), _edge_reference, _hops, VARIABLE),
@@ -204,7 +204,6 @@ _clause = st.recursive(
         _text_call(_atom),
     ),
     lambda inner: seq("not", "{", many(inner, least=1), "}"),
-    max_leaves=4,
 )
 _item = seq(_expression, maybe("as", NAME), maybe(","))
 _key = either(_nearest(_expression), seq(either(_atom, _other_call(_expression)), maybe(token(("asc", "desc")))))
@@ -231,7 +230,7 @@ _queries = many(seq("query", NAME, "(", _parameters, ")", _notes, "{", either(_r
 _typed_value = either("$text", STRING)
 _typed_clause = either(
     seq("$p", "knows", maybe("{", token(("1", "2")), ",", token(("2", "3")), "}"), "$f"),
-    seq("$p", glued("<", "knows", ">"), "$f"),
+    seq("$p", "<", "knows", ">", "$f"),
     seq("$c", "worksAt", "$p"),
     seq("$p", "$_", ":", "worksAt", "$_"),
     seq("$p", ".", "age", _comparison, either(UINT, FLOAT, "$number")),

@@ -74,11 +74,11 @@ def fmt(
 
 
 def _format_stdin(lang: Language | None, *, check: bool) -> None:
-    from omnigraph.lang import Source  # noqa: PLC0415 - `--help` must stay quick
+    from omnigraph.lang.source import MAX_SOURCE_BYTES, Source  # noqa: PLC0415 - `--help` must stay quick
 
     if lang is None:
         raise typer.BadParameter("stdin has no file name; say which language it is", param_hint="--lang")
-    source = Source.decode(sys.stdin.buffer.read(), "<stdin>")
+    source = Source.decode(sys.stdin.buffer.read(MAX_SOURCE_BYTES + 1), "<stdin>")
     text = _formatter(lang)(source)
     if not check:
         output.raw(text)

@@ -69,6 +69,8 @@ class PublishPlan:
     def __post_init__(self) -> None:
         keys = [action.table_key for action in self.actions]
         assert len(keys) == len(set(keys)), "a table has one action"
+        changes_types = bool(self.registrations or self.tombstones)
+        assert not changes_types or self.kind is WriterKind.SCHEMA_APPLY, "only a schema apply adds or drops tables"
 
     @property
     def branch(self) -> str | None:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from omnigraph.commit import failpoints
 from omnigraph.commit.gates import Held
 from omnigraph.commit.plan import OpClass, PublishPlan, TableAction, WriteTxn, gates_for
-from omnigraph.commit.recovery import head_row, heal, recover
+from omnigraph.commit.recovery import head_row, heal, nothing_moved, recover
 from omnigraph.commit.sidecar import Sidecar, arm
 from omnigraph.commit.store import Store
 from omnigraph.errors import (
@@ -21,7 +21,7 @@ from omnigraph.errors import (
     StorageError,
 )
 from omnigraph.manifest.publisher import Changes, Published
-from omnigraph.manifest.rows import VersionRow
+from omnigraph.manifest.rows import MAIN, VersionRow
 from omnigraph.manifest.state import ManifestState
 
 _LOG = logging.getLogger(__name__)
@@ -30,8 +30,9 @@ _PREPARE_ATTEMPTS = 32
 
 def begin(store: Store, branch: str | None = None) -> WriteTxn:
     """Start a write: finish what others left behind, then capture what the write is prepared on, once."""
+    store.contract.read()
     heal(store)
-    return WriteTxn(branch, store.manifest.load(branch))
+    return WriteTxn(branch, store.manifest.load_to_write(branch))
 
 
 def write(store: Store, branch: str | None, prepare: Callable[[WriteTxn], PublishPlan | None]) -> Published | None:
@@ -57,8 +58,7 @@ def publish(store: Store, plan: PublishPlan) -> Published:
         return _publish(store, plan)
     except RecoveryRequiredError:
         # A dead writer left one of the tables half-way, and was not known to be dead when this write began.
-        if not heal(store, store.gates.patience):
-            raise
+        heal(store, store.gates.patience)
         return _publish(store, plan)
 
 
@@ -68,7 +68,7 @@ def _publish(store: Store, plan: PublishPlan) -> Published:
         failpoints.reach(failpoints.PUBLISH_AFTER_GATES)
         state = store.manifest.refreshed(plan.txn.base)
         for action in plan.actions:
-            _check_base(action, state)
+            _check_base(action, plan.branch, state)
             _check_head(store, action, state)
         sidecar = arm(plan)
         held.check()
@@ -77,19 +77,33 @@ def _publish(store: Store, plan: PublishPlan) -> Published:
         try:
             versions = tuple(_move_head(store, held, action, state) for action in plan.actions)  # phase B
         except OmnigraphError:
-            _undo(store, held, sidecar)
+            published = _undo(store, plan, sidecar, held)
+            if published:
+                return published
             raise
         failpoints.reach(failpoints.PUBLISH_BEFORE_MANIFEST)
-        held.check()
-        published = _make_visible(store, plan, versions, sidecar, state)  # phase C
+        changes = _changes(store, plan, versions)
+        try:
+            held.check()
+            published = store.manifest.publish(plan.branch, changes, _pins(plan, state), plan.lineage, first=state)  # C
+        except OmnigraphError as error:
+            # The heads have moved and the record says so: the next write or open makes it visible, or undoes it.
+            look = f"look for commit {plan.lineage.commit_id} before you try again"
+            error.hint = f"operation {sidecar.operation_id} will be finished or undone by the next write; {look}"
+            raise
         failpoints.reach(failpoints.PUBLISH_AFTER_MANIFEST)
-        _clean_up(store, plan, sidecar)  # phase D
+        _clean_up(store, published, sidecar)  # phase D
         return published
 
 
-def _check_base(action: TableAction, state: ManifestState) -> None:
+def _check_base(action: TableAction, branch: str | None, state: ManifestState) -> None:
     """A logical action needs exactly the version it was prepared on; maintenance may be rebased by lance."""
     base = action.staged.base
+    if base.branch != branch:
+        message = (
+            f"table '{base.key}' belongs to branch '{base.branch or MAIN}'; a write to '{branch or MAIN}' must fork it"
+        )
+        raise ConflictError(message, hint="fork the table first")
     pin = state.actual_version(base.key)
     if action.op_class is OpClass.LOGICAL and pin != base.version:
         message = f"table '{base.key}' is at version {pin}; the write was prepared on {base.version}"
@@ -128,41 +142,44 @@ def _move_head(store: Store, held: Held, action: TableAction, state: ManifestSta
     """Commit one staged transaction; it must land right behind the pin, or the plan stops."""
     held.check()
     base = action.staged.base
-    done = store.tables.commit_staged(action.staged)
+    done = store.tables.commit_staged(action.staged, state.actual_version(base.key) + 1)
     failpoints.reach(failpoints.PUBLISH_AFTER_TABLE_COMMIT)
-    if done.version != state.actual_version(base.key) + 1:
-        message = f"a commit to table '{base.key}' landed on version {done.version}: somebody else moved it"
-        raise ConflictError(message, hint="do not write to the tables of a graph except through omnigraph")
     return VersionRow(base.key, done.version, base.branch, done.row_count)
 
 
-def _make_visible(
-    store: Store, plan: PublishPlan, versions: tuple[VersionRow, ...], sidecar: Sidecar, state: ManifestState
-) -> Published:
-    expected = {action.table_key: state.actual_version(action.table_key) for action in plan.actions}
+def _changes(store: Store, plan: PublishPlan, versions: tuple[VersionRow, ...]) -> Changes:
     added = tuple(head_row(store, row.table_key, row.path, None) for row in plan.registrations)
-    changes = Changes((*versions, *added), plan.registrations, plan.tombstones)
-    try:
-        return store.manifest.publish(plan.branch, changes, expected, plan.lineage, first=state)
-    except OmnigraphError as error:
-        # The heads have moved and the record says so: the next write or open makes the change visible, or undoes it.
-        error.add_note(f"operation {sidecar.operation_id} is left to recovery")
-        raise
+    return Changes((*versions, *added), plan.registrations, plan.tombstones)
 
 
-def _undo(store: Store, held: Held, sidecar: Sidecar) -> None:
-    """Roll back at once, while the gates are held; if that fails too, the record is left for the next one."""
+def _pins(plan: PublishPlan, state: ManifestState) -> dict[str, int]:
+    return {action.table_key: state.actual_version(action.table_key) for action in plan.actions}
+
+
+def _undo(store: Store, plan: PublishPlan, sidecar: Sidecar, held: Held) -> Published | None:
+    """Undo at once, while the gates are held; if that fails too, the record is left for the next one.
+
+    A commit that failed may have taken effect all the same. If it was the last one, there is nothing to undo: the
+    change is whole, recovery makes it visible, and it is returned.
+    """
     try:
         held.check()
+        if nothing_moved(store, sidecar):
+            store.sidecars.delete(sidecar.operation_id)
+            return None
         recover(store, sidecar, held)
+        state = store.manifest.load(plan.branch)
     except OmnigraphError as error:
         _LOG.warning("operation %s is left to recovery: %s", sidecar.operation_id, error)
+        return None
+    commit = state.commit(plan.lineage.commit_id)
+    return Published(commit, state) if commit else None
 
 
-def _clean_up(store: Store, plan: PublishPlan, sidecar: Sidecar) -> None:
+def _clean_up(store: Store, published: Published, sidecar: Sidecar) -> None:
     """The change is visible and acknowledged: what fails here must not turn it into an error."""
     try:
         store.sidecars.delete(sidecar.operation_id)
-        store.manifest.compact_if_due(plan.branch)
+        store.manifest.compact_if_due(published.state)
     except OmnigraphError as error:
         _LOG.warning("after the publish of operation %s: %s", sidecar.operation_id, error)

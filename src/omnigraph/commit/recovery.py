@@ -69,6 +69,12 @@ def heal(store: Store, patience: float = 0) -> int:
     return recovered
 
 
+def nothing_moved(store: Store, sidecar: Sidecar) -> bool:
+    """Tell whether an operation has moved no table yet, so that there is nothing to undo."""
+    state = store.manifest.load(sidecar.branch)
+    return all(_observe(store, sidecar, pin, state).movement is Movement.NONE for pin in sidecar.tables)
+
+
 def _gates(store: Store, sidecar: Sidecar) -> list[Gate]:
     """The gates of an operation; if its branch is gone, nobody can hold them, and it is main that gets the commit."""
     if _is_orphan(store, sidecar):
@@ -83,7 +89,7 @@ def _is_orphan(store: Store, sidecar: Sidecar) -> bool:
 
 def recover(store: Store, sidecar: Sidecar, held: Held) -> bool:
     """Finish or undo one operation; False if it was left for later. The caller holds its gates."""
-    if sidecar.forward_commit_id is None:
+    if sidecar.rollback_commit_id is None:
         sidecar = with_ids(sidecar)
         held.check()
         store.sidecars.write(sidecar)
@@ -166,16 +172,15 @@ class _Recovery:
         """What was published of this operation: its own commit, or one of ours from an earlier try."""
         known = (
             (RecoveryKind.ROLLED_FORWARD, self.sidecar.commit_id),
-            (RecoveryKind.ROLLED_FORWARD, self.sidecar.forward_commit_id),
             (RecoveryKind.ROLLED_BACK, self.sidecar.rollback_commit_id),
         )
         return next(((kind, commit) for kind, commit in known if commit and self.state.has(commit)), None)
 
     def _was_finished_by_number(self) -> bool:
-        """A record that names no commit belongs to a finished write if nothing moves and a pin is past it."""
+        """A record that names no transactions belongs to a finished write if nothing moves and a pin is past it."""
         still = all(seen.movement is Movement.NONE for seen in self.observed)
         passed = any(seen.manifest_version > seen.pin.expected_version for seen in self.observed)
-        return self.sidecar.commit_id is None and still and passed
+        return not self.sidecar.names_transactions and still and passed
 
     def _is_complete(self) -> bool:
         """All that was planned has happened. A schema apply is never: the files that it writes last are not there."""
@@ -192,8 +197,13 @@ class _Recovery:
         self._publish(Changes(rows), self._expected(self.observed), RecoveryKind.ROLLED_FORWARD)
 
     def _roll_back(self) -> None:
-        """Restore every table that moved to its pin, and publish the restored heads, so that heads are pins again."""
-        moved = [seen for seen in self.observed if seen.movement is not Movement.NONE]
+        """Restore every table that moved to its pin, and publish the restored heads, so that heads are pins again.
+
+        Where a gate can be lost without its holder noticing, a writer may wake up and go on: tables it has not moved
+        yet are restored as well, for what was staged before a restore can no longer be committed.
+        """
+        fence = self.store.gates.can_be_lost
+        moved = [seen for seen in self.observed if fence or seen.movement is not Movement.NONE]
         rows = tuple(_version_row(self.store, self._restore(seen)) for seen in moved)
         self._publish(Changes(rows), self._expected(moved), RecoveryKind.ROLLED_BACK)
 
@@ -203,7 +213,7 @@ class _Recovery:
         assert seen.pin.rollback_uuid
         self.held.check()
         staged = self.store.tables.stage_restore(seen.table, seen.manifest_version, seen.pin.rollback_uuid)
-        done = self.store.tables.commit_staged(staged)
+        done = self.store.tables.commit_staged(staged, seen.table.version + 1)
         failpoints.reach(failpoints.RECOVERY_AFTER_TABLE_RESTORE)
         return replace(seen.table, version=done.version)
 
@@ -223,7 +233,8 @@ class _Recovery:
 
     def _publish(self, changes: Changes, expected: dict[str, int], kind: RecoveryKind) -> None:
         forward = kind is RecoveryKind.ROLLED_FORWARD
-        commit_id = self.sidecar.forward_commit_id if forward else self.sidecar.rollback_commit_id
+        # The writer's own id: should he wake up and publish after all, he finds his change done.
+        commit_id = self.sidecar.commit_id if forward else self.sidecar.rollback_commit_id
         assert commit_id
         merged = self.sidecar.merge_source_commit_id if forward else None
         lineage = Lineage(commit_id, RECOVERY_ACTOR, merged, time.time_ns() // 1000)

@@ -55,11 +55,15 @@ class Sidecar:
     writer_kind: str
     tables: tuple[Pin, ...]
     commit_id: str | None = None
-    forward_commit_id: str | None = None
     rollback_commit_id: str | None = None
     merge_source_commit_id: str | None = None
     additional_registrations: tuple[Registration, ...] = ()
     tombstones: tuple[Tombstone, ...] = ()
+
+    @property
+    def names_transactions(self) -> bool:
+        """Whether the record tells by ids what its operation does; older ones only tell versions."""
+        return self.schema_version >= SCHEMA_VERSION
 
     @property
     def table_keys(self) -> list[str]:
@@ -72,8 +76,7 @@ class Sidecar:
 def with_ids(sidecar: Sidecar) -> Sidecar:
     """Give a record of an older version the ids that acting on it will need; written back, they make it repeatable."""
     pins = tuple(replace(pin, rollback_uuid=pin.rollback_uuid or str(uuid.uuid4())) for pin in sidecar.tables)
-    forward, back = sidecar.forward_commit_id or new_id(), sidecar.rollback_commit_id or new_id()
-    return replace(sidecar, tables=pins, forward_commit_id=forward, rollback_commit_id=back)
+    return replace(sidecar, tables=pins, commit_id=new_id(), rollback_commit_id=new_id())
 
 
 def arm(plan: PublishPlan) -> Sidecar:
@@ -99,7 +102,6 @@ def arm(plan: PublishPlan) -> Sidecar:
         plan.kind,
         pins,
         plan.lineage.commit_id,
-        new_id(),
         new_id(),
         plan.lineage.merged_parent_id,
         tuple(Registration(row.table_key, row.path) for row in plan.registrations),
@@ -142,7 +144,7 @@ def _plain(value: Any) -> Any:
         return [_plain(item) for item in value]
     if hasattr(value, "__dataclass_fields__"):
         pairs = ((name, _plain(getattr(value, name))) for name in value.__dataclass_fields__)
-        return {name: item for name, item in pairs if item not in (None, [])}
+        return {name: item for name, item in pairs if name == "tables" or item not in (None, [])}
     return value
 
 
@@ -180,8 +182,8 @@ def _check(sidecar: Sidecar, operation_id: str) -> None:
     if sidecar.writer_kind not in list(WriterKind):
         raise ValueError(f"unknown writer kind {sidecar.writer_kind}")
     named = all(pin.transaction_uuid and pin.rollback_uuid for pin in sidecar.tables)
-    ids = sidecar.commit_id and sidecar.forward_commit_id and sidecar.rollback_commit_id
-    if sidecar.schema_version == SCHEMA_VERSION and not (named and ids):
+    ids = sidecar.commit_id and sidecar.rollback_commit_id
+    if sidecar.names_transactions and not (named and ids):
         raise ValueError("an id is missing")
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from omnigraph.commit.audit import Audit
 from omnigraph.commit.gates import DEFAULT_TIMEOUT, LeaseGates, LocalGates, gates_of
 from omnigraph.commit.sidecar import Sidecars
+from omnigraph.manifest.contract import ContractReader
 from omnigraph.manifest.publisher import Manifest
 from omnigraph.storage.location import Location
 from omnigraph.storage.objects import ObjectStore
@@ -17,6 +18,7 @@ from omnigraph.storage.tables import TableStorage
 class Store:
     location: Location
     objects: ObjectStore
+    contract: ContractReader
     tables: TableStorage
     manifest: Manifest
     sidecars: Sidecars
@@ -29,6 +31,7 @@ class Store:
         return cls(
             location,
             objects,
+            ContractReader(objects),
             TableStorage(location),
             Manifest(location),
             Sidecars(objects),

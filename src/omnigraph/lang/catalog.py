@@ -146,8 +146,13 @@ class Catalog:
     @cached_property
     def fingerprint(self) -> str:
         """Identify the catalog: equal exactly for equal catalogs."""
-        canonical = json.dumps(asdict(self), sort_keys=True, separators=(",", ":"))
-        return hashlib.sha256(canonical.encode()).hexdigest()
+        return fingerprint_of(asdict(self))
+
+
+def fingerprint_of(document: object) -> str:
+    """Hash a catalog in its plain form, as `asdict` or a JSON file has it."""
+    canonical = json.dumps(document, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(canonical.encode()).hexdigest()
 
 
 _V = TypeVar("_V")

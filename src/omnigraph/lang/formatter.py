@@ -9,7 +9,7 @@ from lark import Token, Tree
 
 from omnigraph.errors import CompileError, QueryError, SchemaError
 from omnigraph.lang import query_parser, schema_parser
-from omnigraph.lang.layout import Comments, Declaration, Group, Mark, Part, Tok, write
+from omnigraph.lang.layout import Comments, Declaration, Group, Mark, Part, Tok, flat_width, write
 from omnigraph.lang.parsing import Grammar
 from omnigraph.lang.source import Source
 
@@ -81,7 +81,14 @@ def _block(children: Sequence[_Child], rule: str) -> list[Part]:
         return _in_a_row(children, rule)
     head, members, close, tail = _braced(children)
     if not members:
-        return _in_a_row(children, rule)
+        return [
+            *_in_a_row(head, rule),
+            Mark.INDENT,
+            Comments(close),
+            Mark.DEDENT,
+            Tok(close, rule),
+            *_in_a_row(tail, rule),
+        ]
     body: list[Part] = [Mark.INDENT]
     for member in members:
         body += [Mark.HARD, *_parts(member, rule)]
@@ -93,8 +100,9 @@ def _list(children: Sequence[_Child], rule: str, last: Sequence[Part] = (Mark.LA
     if "{" not in children:
         return _in_a_row(children, rule)
     head, items, close, tail = _braced(children)
-    group = Group([Tok(_token(head[-1]), rule), *_items(items, rule, last), *_closed(close, rule, Mark.LINE)])
-    return [*_in_a_row(head[:-1], rule), group, *_in_a_row(tail, rule)]
+    behind = _in_a_row(tail, rule)
+    parts = [Tok(_token(head[-1]), rule), *_items(items, rule, last), *_closed(close, rule, Mark.LINE)]
+    return [*_in_a_row(head[:-1], rule), Group(parts, flat_width(behind)), *behind]
 
 
 def _keys(children: Sequence[_Child], rule: str) -> list[Part]:
@@ -126,7 +134,7 @@ def _query(children: Sequence[_Child], rule: str) -> list[Part]:
     opening = _token(head[-1])
     notes = [child for child in head if isinstance(child, Tree) and child.data == "query_annotation"]
     signature = _in_a_row([child for child in head[:-1] if child not in notes], rule)
-    header: list[Part] = [Group(signature), Tok(opening, rule)]
+    header: list[Part] = [Group(signature, len(" {")), Tok(opening, rule)]
     if notes:
         lines = [part for note in notes for part in (Mark.LINE, *_parts(note, rule))]
         header = [Group([Group(signature), Mark.INDENT, *lines, Mark.DEDENT, Mark.LINE, Tok(opening, rule)])]

@@ -46,9 +46,10 @@ class Tok:
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Parts that stand on one line if they fit."""
+    """Parts that stand on one line if they fit, with `tail` more columns for what stands behind them."""
 
     parts: Sequence[Part]
+    tail: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +134,7 @@ class _Writer:
         while self.next_comment < len(self.comments) and self.comments[self.next_comment].start < end:
             comment = self.comments[self.next_comment]
             self.next_comment += 1
-            text = self.source[comment.start : comment.end].rstrip()
+            text = self.source[comment.start : comment.end].rstrip().replace("\r\n", "\n")
             if "\n" in self.source[self.at : comment.start] or not (self.lines or self.line):
                 self._break(blank=self._blank_in_source(comment.start))
                 self.line += text
@@ -165,8 +166,8 @@ class _Writer:
         if flat is None:
             return False
         width, first, last = flat
-        start = len(self.line) if not self.newline else len(_INDENT) * self.depth
-        return not self._has_comment(first, last) and start + width <= WIDTH
+        start = len(_INDENT) * self.depth if self.newline else len(self.line) + _spaced(self.last, Tok(first, ""))
+        return not self._has_comment(first, last) and start + width + group.tail <= WIDTH
 
     def _has_comment(self, first: Token, last: Token) -> bool:
         after = bisect_left(self.comments, span_of(first))
@@ -192,11 +193,17 @@ def _tokens(parts: Sequence[Part]) -> list[Tok]:
 def _flat(parts: Sequence[Part]) -> tuple[int, Token, Token] | None:
     """Measure the parts on one line; None if they cannot stand on one."""
     tokens = _tokens(parts)
-    if not tokens or _has_hard(parts) or any("\n" in tok.token for tok in tokens):
+    if not tokens or _has_hard(parts) or any("\n" in _spelled(tok.token) for tok in tokens):
         return None
     spaces = sum(_spaced(left, right) for left, right in pairwise(tokens))
     width = sum(len(_spelled(tok.token)) for tok in tokens) + spaces
     return width + _commas(parts), tokens[0].token, tokens[-1].token
+
+
+def flat_width(parts: Sequence[Part]) -> int:
+    """How many columns the parts take behind others on one line, with the space before them."""
+    flat = _flat(parts)
+    return flat[0] + 1 if flat else 0
 
 
 def _has_hard(parts: Sequence[Part]) -> bool:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -119,8 +121,10 @@ def lint_queries(source: Source, catalog: Catalog, schema_source: dict[str, str]
         return LintReport(schema_source, source.file, (), tuple(_unparsed(source, problem) for problem in problems))
     compiled: list[CompiledQuery] = []
     results = []
-    for at, query in enumerate(file.queries):
-        result, done = _result(source, query, catalog, file.queries[:at])
+    before: set[str] = set()
+    for query in file.queries:
+        result, done = _result(source, query, catalog, before)
+        before.add(query.name)
         results.append(result)
         compiled += [done] if done else []
     return LintReport(schema_source, source.file, tuple(results), tuple(_never_set(compiled, catalog)))
@@ -133,7 +137,7 @@ def _unparsed(source: Source, problem: Rejection) -> Finding:
 
 
 def _result(
-    source: Source, query: Query, catalog: Catalog, before: Sequence[Query]
+    source: Source, query: Query, catalog: Catalog, before: AbstractSet[str]
 ) -> tuple[QueryResult, CompiledQuery | None]:
     kind = "mutation" if isinstance(query.body, WriteBody) else "read"
     name = str(query.name)
@@ -145,14 +149,14 @@ def _result(
     return QueryResult(name, kind, warnings, operation=_operation(compiled.plan, catalog)), compiled
 
 
-def _warnings(query: Query, compiled: CompiledQuery, before: Iterable[Query]) -> Iterator[str]:
+def _warnings(query: Query, compiled: CompiledQuery, before: AbstractSet[str]) -> Iterator[str]:
     if compiled.is_mutation and not compiled.parameters:
         yield "the mutation has no parameters; hardcoded mutations are easy to miss"
-    if any(other.name == query.name for other in before):
+    if query.name in before:
         yield f"the file has another query `{query.name}` before this one; it is the one that runs"
     if isinstance(compiled.plan, ir.ReadPlan):
-        names = [column.name for column in compiled.plan.columns]
-        for name in sorted({name for name in names if names.count(name) > 1}):
+        names = Counter(column.name for column in compiled.plan.columns)
+        for name in sorted(name for name, times in names.items() if times > 1):
             yield f"several columns are called `{name}`; in JSON rows the last one wins"
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import heapq
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
 
 from omnigraph.lang import ir
@@ -10,65 +12,108 @@ from omnigraph.lang.match_check import Hop, Node, Not, TypedClause
 
 def lower_match(clauses: Sequence[TypedClause], bound: frozenset[str] = frozenset()) -> tuple[ir.MatchStep, ...]:
     """Order the clauses into steps, given the variables that are bound already. Execution starts with one empty row."""
-    return _Lowering(clauses, bound).steps()
+    return _Lowering(clauses).steps(bound)
 
 
 class _Lowering:
-    def __init__(self, clauses: Sequence[TypedClause], bound: frozenset[str]) -> None:
+    """Binds one variable after the other; what waits for one is told when it is bound, so no list is searched."""
+
+    def __init__(self, clauses: Sequence[TypedClause]) -> None:
         self.roots = [clause for clause in clauses if isinstance(clause, Node)]
         self.hops = [clause for clause in clauses if isinstance(clause, Hop)]
-        self.predicates = [predicate for clause in clauses for predicate in _predicates(clause)]
-        self.negations = [clause for clause in clauses if isinstance(clause, Not)]
-        self.known = set(bound)
+        predicates = [predicate for clause in clauses for predicate in _predicates(clause)]
+        negations = [clause for clause in clauses if isinstance(clause, Not)]
+        # What needs all of its variables: filters first, then negations, each in the order written.
+        self.tests: list[tuple[frozenset[str], ir.Predicate | Not]] = [
+            *((predicate.variables, predicate) for predicate in predicates),
+            *((negation.outer, negation) for negation in negations),
+        ]
+        self.missing = [len(needed) for needed, _ in self.tests]
+        self.tests_of: dict[str, list[int]] = defaultdict(list)
+        for at, (needed, _) in enumerate(self.tests):
+            for variable in needed:
+                self.tests_of[variable].append(at)
+        self.hops_of: dict[str, list[int]] = defaultdict(list)
+        for at, hop in enumerate(self.hops):
+            self.hops_of[hop.source].append(at)
+            self.hops_of[hop.target].append(at)
+        self.known: set[str] = set()
+        self.reachable: list[int] = []
+        self.walked: set[int] = set()
+        self.ready: list[int] = [at for at, count in enumerate(self.missing) if count == 0]
         self.done: list[ir.MatchStep] = []
 
-    def steps(self) -> tuple[ir.MatchStep, ...]:
+    def steps(self, bound: Iterable[str]) -> tuple[ir.MatchStep, ...]:
+        for variable in sorted(bound):
+            self._bind(variable)
         self._settle()
-        while self._expand() or self._scan():
-            self._settle()
-        assert not [*self.hops, *self.predicates, *self.negations]
+        for variable, type_name in self._starts():
+            if variable not in self.known:
+                self._scan(variable, type_name)
+            while self.reachable:
+                self._walk(heapq.heappop(self.reachable))
+        assert len(self.walked) == len(self.hops)
+        assert not any(self.missing)
         return tuple(self.done)
 
-    def _scan(self) -> bool:
-        """Start the next connected component at its first binding, or at a traversal if it has none."""
-        for node in self.roots:
-            if node.variable not in self.known:
-                return self._scan_node(node.variable, node.type_name)
-        if self.hops:
-            return self._scan_node(self.hops[0].source, self.hops[0].source_type)
-        return False
+    def _starts(self) -> Iterable[tuple[str, str]]:
+        """Where each connected component starts: at its first binding, or at a traversal if it has none.
 
-    def _scan_node(self, variable: str, type_name: str) -> bool:
-        own = tuple(predicate for predicate in self.predicates if predicate.variables == {variable})
-        self.predicates = [predicate for predicate in self.predicates if predicate not in own]
-        self.done.append(ir.Scan(variable, type_name, own))
+        The first entry only sets off what the variables bound from outside reach.
+        """
+        outside = [(variable, "") for variable in sorted(self.known)[:1]]
+        nodes = [(node.variable, node.type_name) for node in self.roots]
+        return [*outside, *nodes, *((hop.source, hop.source_type) for hop in self.hops)]
+
+    def _bind(self, variable: str) -> None:
+        if variable in self.known:
+            return
         self.known.add(variable)
-        return True
+        for at in self.hops_of[variable]:
+            heapq.heappush(self.reachable, at)
+        for at in self.tests_of[variable]:
+            self.missing[at] -= 1
+            if self.missing[at] == 0:
+                self.ready.append(at)
 
-    def _expand(self) -> bool:
-        """Take the first traversal that touches a bound variable."""
-        for hop in self.hops:
-            if hop.source in self.known or hop.target in self.known:
-                self.hops.remove(hop)
-                self.done.append(self._walk(hop))
-                self.known |= {hop.source, hop.target, *([hop.edge_variable] if hop.edge_variable else [])}
-                return True
-        return False
+    def _scan(self, variable: str, type_name: str) -> None:
+        self._bind(variable)
+        own, later = [], []
+        for at in sorted(self.ready):
+            needed, test = self.tests[at]
+            if not isinstance(test, Not) and needed == {variable}:
+                own.append(test)
+            else:
+                later.append(at)
+        self.ready = later
+        self.done.append(ir.Scan(variable, type_name, tuple(own)))
+        self._settle()
 
-    def _walk(self, hop: Hop) -> ir.Expand:
+    def _walk(self, at: int) -> None:
+        if at in self.walked:
+            return
+        self.walked.add(at)
+        hop = self.hops[at]
         bounds = (hop.least, hop.most, hop.edge_variable, hop.source in self.known and hop.target in self.known)
         if hop.source in self.known:
-            return ir.Expand(hop.source, hop.edge.name, hop.direction, hop.target, hop.target_type, *bounds)
-        return ir.Expand(hop.target, hop.edge.name, hop.direction.reversed(), hop.source, hop.source_type, *bounds)
+            step = ir.Expand(hop.source, hop.edge.name, hop.direction, hop.target, hop.target_type, *bounds)
+        else:
+            reverse = hop.direction.reversed()
+            step = ir.Expand(hop.target, hop.edge.name, reverse, hop.source, hop.source_type, *bounds)
+        self.done.append(step)
+        for variable in (hop.source, hop.target, *([hop.edge_variable] if hop.edge_variable else [])):
+            self._bind(variable)
+        self._settle()
 
     def _settle(self) -> None:
         """Run every filter and negation whose variables are all bound."""
-        ready = [predicate for predicate in self.predicates if predicate.variables <= self.known]
-        self.predicates = [predicate for predicate in self.predicates if not predicate.variables <= self.known]
-        self.done += [ir.Filter(predicate) for predicate in ready]
-        for negation in [negation for negation in self.negations if negation.outer <= self.known]:
-            self.negations.remove(negation)
-            self.done.append(ir.AntiJoin(lower_match(negation.clauses, negation.outer)))
+        for at in sorted(self.ready):
+            _, test = self.tests[at]
+            if isinstance(test, Not):
+                self.done.append(ir.AntiJoin(lower_match(test.clauses, test.outer)))
+            else:
+                self.done.append(ir.Filter(test))
+        self.ready = []
 
 
 def _predicates(clause: TypedClause) -> Iterable[ir.Predicate]:

@@ -109,7 +109,9 @@ class Grammar:
 def _declarations(keywords: str) -> re.Pattern[str]:
     """Match text and comments (to step over them) or a declaration at the start of a line."""
     return re.compile(
-        rf'"[^"\\\n]*(?:\\.[^"\\\n]*)*"|//[^\n]*|/\*.*?\*/|^[ \t]*(?P<at>{keywords})', re.MULTILINE | re.DOTALL
+        # A text or comment that is never closed reaches to the end of its line or of the source, and is tried once.
+        rf'"[^"\\\n]*(?:\\.[^"\\\n]*)*(?:"|(?=\n)|\Z)|//[^\n]*|/\*(?:.*?\*/|.*\Z)|^[ \t]*(?P<at>{keywords})',
+        re.MULTILINE | re.DOTALL,
     )
 
 

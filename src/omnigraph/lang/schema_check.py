@@ -88,6 +88,7 @@ class _Checker:
 
     def __init__(self, syntax_errors: Iterable[Rejection]) -> None:
         self.problems = list(syntax_errors)
+        self.told: set[tuple[str, Span]] = set()
         # After a syntax error some declarations are missing: what refers to them is no problem of its own.
         self.complete = not self.problems
         self.interfaces: dict[str, _Members] = {}
@@ -95,7 +96,8 @@ class _Checker:
 
     def reject(self, code: str, message: str, span: Span, hint: str | None = None) -> None:
         # A property of an interface is looked at once per node that implements it, but told once.
-        if not any((problem.code, problem.span) == (code, span) for problem in self.problems):
+        if (code, span) not in self.told:
+            self.told.add((code, span))
             self.problems.append(Rejection(code, message, span, hint=hint))
 
     def catalog(self, tree: SchemaTree) -> Catalog:
@@ -153,9 +155,12 @@ class _Checker:
         if written.is_list and scalar is Scalar.BLOB:
             self.reject("P3", "list of Blob is not supported", written.base.span)
             return None
-        if len(set(written.enum)) < len(written.enum):
-            again = next(value for at, value in enumerate(written.enum) if value in written.enum[:at])
-            self.reject("P6", f"enum has duplicate values: `{again}`", again.span)
+        seen: set[str] = set()
+        for value in written.enum:
+            if value in seen:
+                self.reject("P6", f"enum has duplicate values: `{value}`", value.span)
+                break
+            seen.add(value)
         if written.dimension is not None:
             dimension = self._dimension(written.dimension)
             return Type(Scalar.VECTOR, nullable=written.nullable, dimension=dimension) if dimension else None

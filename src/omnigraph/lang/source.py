@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import codecs
+from array import array
 from bisect import bisect_right
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -15,6 +16,9 @@ from omnigraph.errors import Diagnostic, FileAccessError, Place, SourceError
 
 # A query with 8,192 inserts, the most one may hold, is about half a megabyte.
 MAX_SOURCE_BYTES = 4 * 1024 * 1024
+_SHOWN = 200
+_LONGEST_MESSAGE = 500
+_MANY = 100
 
 
 class Span(NamedTuple):
@@ -76,11 +80,13 @@ class Source:
                 problem = f"lone surrogate U+{ord(self.text[error.start]):04X}"
                 raise self._unusable(error.start, problem, "source text must be valid Unicode") from None
         if size > MAX_SOURCE_BYTES:
-            raise self._unusable(0, _too_large(size), "split it into several files; load bulk data with `load`")
+            raise _too_large(self.file)
 
     @classmethod
     def decode(cls, data: bytes, file: str = "<bytes>") -> Source:
         """Decode UTF-8, with or without a byte order mark."""
+        if len(data) > MAX_SOURCE_BYTES:
+            raise _too_large(file)
         if data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
             raise _undecodable(file, "the file is UTF-16", b"")
         body = data.removeprefix(codecs.BOM_UTF8)
@@ -103,16 +109,11 @@ class Source:
             raise FileAccessError(f"cannot read {file}: {reason}", path=file, hint="check the path") from error
         except ValueError as error:
             raise FileAccessError(f"cannot read {file!r}: {error}", path=file, hint="check the path") from error
-        if len(data) > MAX_SOURCE_BYTES:
-            place = Place(file, 1, 1, 1, "")
-            message = f"the file holds more than {MAX_SOURCE_BYTES:,} bytes, the most a source may have"
-            hint = "split it into several files; load bulk data with `load`"
-            raise SourceError([Diagnostic("S1", message, place, hint)])
         return cls.decode(data, file)
 
     @cached_property
-    def _line_starts(self) -> list[int]:
-        starts, at = [0], self.text.find("\n")
+    def _line_starts(self) -> array[int]:
+        starts, at = array("I", [0]), self.text.find("\n")
         while at >= 0:
             starts.append(at + 1)
             at = self.text.find("\n", at + 1)
@@ -121,21 +122,31 @@ class Source:
     def place(self, span: Span) -> Place:
         line = bisect_right(self._line_starts, span.start)
         start = self._line_starts[line - 1]
-        end = self.text.find("\n", start)
-        text = self.text[start : end if end >= 0 else len(self.text)].rstrip("\r")
+        newline = self.text.find("\n", span.start)
+        end = newline if newline >= 0 else len(self.text)
+        end -= end > start and self.text[end - 1] == "\r"
         column = span.start - start
-        length = max(1, min(span.end - span.start, len(text) - column))
-        return Place(self.file, line, column + 1, length, text)
+        first, last = max(start, span.start - _SHOWN), min(end, span.start + _SHOWN)
+        length = max(1, min(span.end - span.start, end - span.start))
+        return Place(self.file, line, column + 1, length, self.text[first:last], first - start)
 
     def diagnostic(self, problem: Rejection) -> Diagnostic:
-        return Diagnostic(problem.code, problem.message, self.place(problem.span), problem.hint, problem.expected)
+        return Diagnostic(
+            problem.code, _clipped(problem.message), self.place(problem.span), problem.hint, problem.expected
+        )
 
     def _unusable(self, offset: int, message: str, hint: str) -> SourceError:
         return SourceError([self.diagnostic(Rejection("S1", message, Span(offset, offset + 1), hint=hint))])
 
 
-def _too_large(size: int) -> str:
-    return f"the text holds {size:,} bytes; a source may have at most {MAX_SOURCE_BYTES:,}"
+def _too_large(file: str) -> SourceError:
+    message = f"the text is too large: a source may have at most {MAX_SOURCE_BYTES:,} bytes"
+    hint = "split it into several files; load bulk data with `load`"
+    return SourceError([Diagnostic("S1", message, Place(file, 1, 1, 1, ""), hint)])
+
+
+def _clipped(text: str) -> str:
+    return text if len(text) <= _LONGEST_MESSAGE else text[: _LONGEST_MESSAGE - 1] + "…"
 
 
 def _undecodable(file: str, message: str, before: bytes) -> SourceError:
@@ -147,5 +158,9 @@ def _undecodable(file: str, message: str, before: bytes) -> SourceError:
 def did_you_mean(word: str, candidates: Iterable[str]) -> str | None:
     """Name the candidate closest to `word`, as a hint, if one is close."""
     by_fold = {candidate.lower(): candidate for candidate in sorted(candidates)}
-    close = get_close_matches(word.lower()[:64], by_fold, n=1, cutoff=0.6)
+    folded = word.lower()[:64]
+    if len(by_fold) > _MANY:  # comparing is slow: look among those that start alike
+        alike = [name for name in by_fold if name[:2] == folded[:2] and abs(len(name) - len(folded)) <= 2]  # noqa: PLR2004
+        by_fold = {name: by_fold[name] for name in alike[:_MANY]}
+    close = get_close_matches(folded, by_fold, n=1, cutoff=0.6)
     return f"did you mean `{by_fold[close[0]]}`?" if close else None

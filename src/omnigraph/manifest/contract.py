@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from omnigraph.errors import AlreadyInitializedError, SchemaDriftError
-from omnigraph.lang.catalog import Catalog
+from omnigraph.lang.catalog import Catalog, fingerprint_of
 from omnigraph.lang.schema_check import compile_schema
 from omnigraph.lang.source import Source
 from omnigraph.storage.objects import ObjectStore
@@ -26,6 +26,18 @@ class Contract:
     foreign: bool = False
 
 
+class ContractReader:
+    """Reads the contract anew for every operation, but compiles it only when it has changed."""
+
+    def __init__(self, objects: ObjectStore) -> None:
+        self._objects = objects
+        self._known: Contract | None = None
+
+    def read(self) -> Contract | None:
+        self._known = read(self._objects, self._known)
+        return self._known
+
+
 def is_started(objects: ObjectStore) -> bool:
     return any(objects.exists(name) for name in FILES)
 
@@ -37,10 +49,11 @@ def claim(objects: ObjectStore, source: Source, uri: str) -> None:
 
 
 def write_compiled(objects: ObjectStore, catalog: Catalog) -> None:
-    document = {"format": _FORMAT, "catalog": asdict(catalog)}
-    objects.write(IR, json.dumps(document, separators=(",", ":")).encode())
+    """Write what the source compiles to. The catalog comes last: until it is ours, the hash is not compared."""
     state = {"format_version": 1, "schema_ir_hash": catalog.fingerprint, "schema_identity_version": 1}
     objects.write(STATE, json.dumps(state).encode())
+    document = {"format": _FORMAT, "catalog": asdict(catalog)}
+    objects.write(IR, json.dumps(document, separators=(",", ":")).encode())
 
 
 def read(objects: ObjectStore, known: Contract | None = None) -> Contract | None:
@@ -52,8 +65,9 @@ def read(objects: ObjectStore, known: Contract | None = None) -> Contract | None
     source = Source.decode(data, SOURCE)
     catalog = known.catalog if known and known.text == source.text else compile_schema(source)
     foreign = compiled.get("format") != _FORMAT
+    hashes = {state.get("schema_ir_hash"), fingerprint_of(compiled.get("catalog"))}
     # A comment in the source may change; what it means may not, until schema apply changes all three.
-    if not foreign and state.get("schema_ir_hash") != catalog.fingerprint:
+    if not foreign and hashes != {catalog.fingerprint}:
         message = f"schema evolution is locked: {SOURCE} does not mean what the graph was built with"
         raise SchemaDriftError(
             message, path=SOURCE, hint="restore the file; change schemas with `omnigraph schema apply`"
@@ -65,7 +79,7 @@ def _document(objects: ObjectStore, name: str) -> dict[str, Any]:
     data = objects.read_if_exists(name)
     try:
         document = None if data is None else json.loads(data)
-    except ValueError:
+    except (ValueError, RecursionError):
         document = None
     if not isinstance(document, dict):
         problem = "is missing" if data is None else "is not a JSON object"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import lance
@@ -19,6 +19,7 @@ from omnigraph.errors import (
     ExpectedVersionMismatchError,
 )
 from omnigraph.lang.identity import new_id
+from omnigraph.manifest.migrations import migrate, with_old_lineage
 from omnigraph.manifest.rows import (
     MAIN,
     MANIFEST_PATH,
@@ -32,8 +33,9 @@ from omnigraph.manifest.rows import (
     encode,
 )
 from omnigraph.manifest.stamp import guard, read_stamp
-from omnigraph.manifest.state import ManifestState
+from omnigraph.manifest.state import ManifestState, misshapen
 from omnigraph.storage.internal import InternalTable, fragment_count
+from omnigraph.storage.lance_errors import lance_call
 from omnigraph.storage.location import Location
 from omnigraph.version import INTERNAL_SCHEMA_VERSION
 
@@ -91,14 +93,21 @@ class Manifest:
         """Read the state of a branch, now or at an earlier version, in one scan."""
         return self._read(self._open(branch, version), branch)
 
+    def load_to_write(self, branch: str | None, known: ManifestState | None = None) -> ManifestState:
+        """Read the state of a branch for a writer: one in an older format is migrated first."""
+        state = known or self.load(branch)
+        if read_stamp(state.dataset) == INTERNAL_SCHEMA_VERSION:
+            return state
+        migrate(self, branch)
+        return self.load(branch)
+
     def refreshed(self, state: ManifestState) -> ManifestState:
         """Return the state as it is now: the same one, after one probe, if nothing was published since."""
         return state if self.table.is_latest(state.dataset, state.version) else self.load(state.branch)
 
     def branches(self) -> list[str]:
         """All branches, main first. An entry of a live listing is what makes a branch exist."""
-        listed: dict[str, Any] = self.table.open().branches.list()
-        return [MAIN, *sorted(listed)]
+        return [MAIN, *sorted(self.table.branches())]
 
     def publish(
         self,
@@ -115,32 +124,50 @@ class Manifest:
         first, if the caller has just loaded it.
         """
         for attempt in range(RETRY_BUDGET + 1):
-            state = first if first and attempt == 0 else self.load(branch)
-            landed = state.commit(lineage.commit_id)
-            if landed:  # an attempt that seemed to lose had won: its acknowledgement was lost
-                return Published(landed, state)
-            _check_expected(state, expected)
-            commit = _commit(state, lineage)
-            records = [*_records(state, changes), commit.record(), commit.head_record()]
-            rows = encode(records)
             try:
-                version = self.table.merge(state.dataset, OBJECT_ID, rows)
-            except ConflictError:
+                usable = attempt == 0 and first is not None and self.table.is_latest(first.dataset, first.version)
+                state = self.load_to_write(branch, first if usable else None)
+                return self._attempt(state, changes, expected, lineage)
+            except ExpectedVersionMismatchError:
+                raise
+            except ContentionError:
                 continue
-            if version != commit.manifest_version:
-                message = (
-                    f"the publish landed on version {version} of {MANIFEST_PATH} instead of {commit.manifest_version}"
-                )
-                raise CorruptGraphError(message, path=self.table.uri(branch), hint="run `omnigraph doctor`")
-            return Published(commit, state.with_rows(version, rows))
         message = f"{RETRY_BUDGET + 1} attempts to publish lost to other commits"
         raise ContentionError(message, attempts=RETRY_BUDGET + 1, hint="try again")
 
-    def compact_if_due(self, branch: str | None) -> bool:
+    def _attempt(
+        self, state: ManifestState, changes: Changes, expected: Mapping[str, int], lineage: Lineage
+    ) -> Published:
+        """Publish on one state; ContentionError if somebody else was first."""
+        landed = state.commit(lineage.commit_id)
+        if landed:  # an attempt that seemed to lose had won: its acknowledgement was lost
+            return Published(landed, state)
+        _check_expected(state, expected)
+        commit = _commit(state, lineage)
+        rows = encode([*_records(state, changes), commit.record(), commit.head_record()])
+        try:
+            version = self.table.merge(state.dataset, OBJECT_ID, rows)
+        except ConflictError as error:
+            raise ContentionError("another commit came first", attempts=1) from error
+        state = state.with_rows(version, rows)
+        while version != commit.manifest_version:
+            # Lance put our commit behind one that did not conflict: say where it is, or it is not found there.
+            commit = replace(commit, manifest_version=version + 1)
+            rows = encode([commit.record(), commit.head_record()])
+            try:
+                version = self.table.merge(state.dataset, OBJECT_ID, rows)
+            except ConflictError:
+                state = self.load(state.branch)
+                version = state.version
+                continue
+            state = state.with_rows(version, rows)
+        return Published(commit, state)
+
+    def compact_if_due(self, state: ManifestState) -> bool:
         """Rewrite the fragments when there are many. Call it under the branch's gate: no publish may be under way."""
-        if fragment_count(self._open(branch, None)) < MAX_FRAGMENTS:
+        if fragment_count(state.dataset) < MAX_FRAGMENTS:
             return False
-        self.table.compact(branch)
+        self.table.compact(state.branch)
         return True
 
     def _open(self, branch: str | None, version: int | None) -> lance.LanceDataset:
@@ -150,11 +177,16 @@ class Manifest:
 
     def _read(self, dataset: lance.LanceDataset, branch: str | None) -> ManifestState:
         guard(read_stamp(dataset))
-        rows: pa.Table = dataset.to_table(columns=_COLUMNS)
+        with lance_call(dataset.uri, "read"):
+            rows: pa.Table = dataset.to_table(columns=_COLUMNS)
         if pc.count_distinct(rows[OBJECT_ID]).as_py() != rows.num_rows:
             message = f"`{MANIFEST_PATH}` holds two rows for one object"
-            raise CorruptGraphError(message, path=dataset.uri, hint="run `omnigraph doctor`")
-        return ManifestState(branch, dataset.version, rows, dataset)
+            raise CorruptGraphError(message, path=dataset.uri, hint="restore the graph from a backup")
+        problem = misshapen(rows)
+        if problem:
+            message = f"`{MANIFEST_PATH}` holds {problem}"
+            raise CorruptGraphError(message, path=dataset.uri, hint="restore the graph from a backup")
+        return ManifestState(branch, dataset.version, with_old_lineage(self, dataset, branch, rows), dataset)
 
 
 def _check_expected(state: ManifestState, expected: Mapping[str, int]) -> None:
@@ -183,6 +215,8 @@ def _commit(state: ManifestState, lineage: Lineage) -> Commit:
 def _records(state: ManifestState, changes: Changes) -> list[dict[str, Any]]:
     """Check each requested row against the state: a row may be added, but not rewritten into something else."""
     known = dict(state.paths)
+    if len({table.table_key for table in changes.registrations}) < len(changes.registrations):
+        raise _conflict("a table is registered twice")
     for table in changes.registrations:
         if known.setdefault(table.table_key, table.path) != table.path:
             raise _conflict(f"table '{table.table_key}' is registered at another path")

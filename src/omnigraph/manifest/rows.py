@@ -9,6 +9,8 @@ from typing import Any
 
 import pyarrow as pa
 
+from omnigraph.errors import CorruptGraphError
+
 MAIN = "main"
 OBJECT_ID = "object_id"
 STAMP_KEY = "omnigraph:internal_schema_version"
@@ -145,16 +147,20 @@ def encode(records: Iterable[dict[str, Any]]) -> pa.Table:
 
 
 def decode_commit(record: dict[str, Any]) -> Commit:
-    metadata = json.loads(record["metadata"])
-    return Commit(
-        record[OBJECT_ID],
-        record["table_branch"],
-        record["table_version"],
-        metadata.get("parent_commit_id"),
-        metadata.get("merged_parent_commit_id"),
-        metadata.get("actor_id"),
-        metadata["created_at"],
-    )
+    try:
+        metadata = json.loads(record["metadata"])
+        return Commit(
+            record[OBJECT_ID],
+            record["table_branch"],
+            int(record["table_version"]),
+            metadata.get("parent_commit_id"),
+            metadata.get("merged_parent_commit_id"),
+            metadata.get("actor_id"),
+            int(metadata["created_at"]),
+        )
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        message = f"the row of commit '{record[OBJECT_ID]}' in `{MANIFEST_PATH}` cannot be read"
+        raise CorruptGraphError(message, path=MANIFEST_PATH, hint="restore the graph from a backup") from error
 
 
 def _json(values: dict[str, Any]) -> str:

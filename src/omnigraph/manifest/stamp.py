@@ -10,6 +10,7 @@ from omnigraph.version import INTERNAL_SCHEMA_VERSION
 
 OLDEST_ACCEPTED = 1
 _UNSTAMPED = 1
+_LONGEST = 9
 
 
 def read_stamp(dataset: lance.LanceDataset) -> int:
@@ -17,8 +18,9 @@ def read_stamp(dataset: lance.LanceDataset) -> int:
     text = (dataset.schema.metadata or {}).get(STAMP_KEY.encode())
     if text is None:
         return _UNSTAMPED
-    if not text.isdigit():
-        raise CorruptGraphError(f"the format stamp {text!r} is not a number", path=dataset.uri)
+    if not text.isdigit() or len(text) > _LONGEST:
+        message = f"the format stamp {text[:40]!r} is not a number of a format"
+        raise CorruptGraphError(message, path=dataset.uri, hint="restore the graph from a backup")
     return int(text)
 
 

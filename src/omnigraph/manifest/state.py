@@ -37,6 +37,20 @@ class Snapshot:
     entries: Mapping[str, Entry]
 
 
+def misshapen(rows: pa.Table) -> str | None:
+    """Say what is wrong with rows whose ids and versions do not belong together; None if nothing is."""
+    kinds = rows["object_type"]
+    versioned = rows.filter(pc.is_in(kinds, pa.array(["table_version", "table_tombstone", "graph_commit"])))
+    if versioned["table_version"].null_count:
+        return "a row without its version"
+    versions = rows.filter(pc.equal(kinds, "table_version"))
+    padded = pc.utf8_lpad(pc.cast(versions["table_version"], pa.string()), width=20, padding="0")
+    expected = pc.binary_join_element_wise(versions["table_key"], padded, "$")
+    tables = rows.filter(pc.equal(kinds, "table"))
+    same = pc.all(pc.equal(versions[OBJECT_ID], expected)), pc.all(pc.equal(tables[OBJECT_ID], tables["table_key"]))
+    return None if all(answer.as_py() in (True, None) for answer in same) else "a row under the id of another"
+
+
 @dataclass(frozen=True)
 class ManifestState:
     """All rows of one branch of `__manifest` at one version."""

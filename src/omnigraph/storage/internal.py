@@ -13,7 +13,7 @@ from omnigraph.storage.durable import durable_write
 from omnigraph.storage.lance_errors import Kind, classify, lance_call
 from omnigraph.storage.location import Location
 from omnigraph.storage.objects import ObjectStore
-from omnigraph.storage.tables import STORAGE_VERSION
+from omnigraph.storage.tables import STORAGE_VERSION, refuse_auto_cleanup
 
 PRIMARY_KEY_MARK = "lance-schema:unenforced-primary-key"
 _LIST_ATTEMPTS = 32
@@ -93,6 +93,7 @@ class InternalTable:
         The guarantee holds for exactly this shape: one phase, a primary-key mark on the key, no index on it in use,
         no retries inside lance, on a handle that was just opened.
         """
+        refuse_auto_cleanup(dataset)
         durable_write("publish", dataset.uri)
         with lance_call(dataset.uri, "publish"):
             merge = dataset.merge_insert(key).when_matched_update_all().when_not_matched_insert_all()

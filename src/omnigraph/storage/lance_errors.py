@@ -108,7 +108,8 @@ def translate(error: Exception, *, path: str, operation: str) -> OmnigraphError:
             message = f"{failed}: another writer came first."
             return ContentionError(message, hint="Read the current state and try again.", attempts=1)
         case Kind.NOT_FOUND:
-            return StorageError(f"{failed}: it was not found, or a part of it is missing ({_detail(error)}).", **at)
+            message = f"{failed}: it was not found, or a part of it is missing ({_detail(error)})."
+            return StorageError(message, hint="Check the address; if files were removed, restore them.", **at)
         case Kind.EXISTS:
             return StorageError(f"{failed}: something is there already ({_detail(error)}).", **at)
         case Kind.DENIED:
@@ -138,3 +139,8 @@ def lance_call(path: str, operation: str) -> Iterator[None]:
         raise
     except (OSError, ValueError, RuntimeError, pa.ArrowException) as error:
         raise translate(error, path=path, operation=operation) from error
+    except BaseException as error:
+        if type(error).__name__ != "PanicException":  # how a bug in lance's Rust, or a full disk, may show
+            raise
+        message = f"Cannot {operation} {path}: lance failed in a way it does not explain ({str(error)[:200]})."
+        raise StorageError(message, path=path, operation=operation, hint="Check the free space.") from error

@@ -16,7 +16,7 @@ import pyarrow as pa
 from lance.fragment import write_fragments
 from lance.lance import _Session as Session
 
-from omnigraph.errors import StorageError, StorageFullError
+from omnigraph.errors import ConflictError, CorruptGraphError, StorageError, StorageFullError
 from omnigraph.storage.durable import durable_write
 from omnigraph.storage.lance_errors import Kind, classify, lance_call
 from omnigraph.storage.location import Location
@@ -82,7 +82,6 @@ class Committed:
 
     version: int
     row_count: int
-    uuid: str
 
 
 class TableStorage:
@@ -223,6 +222,7 @@ class TableStorage:
                 max_rows_per_file=MAX_ROWS_PER_FILE,
                 data_storage_version=STORAGE_VERSION,
                 storage_options=self.location.storage_options,
+                allow_external_blob_outside_bases=True,
             )
         return _staged(base, transaction)
 
@@ -250,31 +250,33 @@ class TableStorage:
                 storage_options=self.location.storage_options,
                 session=self._session,
             )
-        return Committed(dataset.version, 0, "")
+        return Committed(dataset.version, 0)
 
-    def commit_staged(self, staged: Staged) -> Committed:
-        """Move the head by exactly one, to the staged state, provided it is still where it was staged."""
+    def commit_staged(self, staged: Staged, expected: int) -> Committed:
+        """Move the head to the staged state. It must land on the expected version, right behind what is published."""
         dataset = self.open(staged.base)
+        refuse_auto_cleanup(dataset)
         self._check_files(dataset, staged)
         durable_write("commit table", dataset.uri)
         with lance_call(dataset.uri, "commit table"):
             options = self.location.storage_options
             done = lance.LanceDataset.commit(dataset, staged.transaction, max_retries=0, storage_options=options)
-            return Committed(done.version, done.count_rows(), staged.uuid)
+            committed = Committed(done.version, done.count_rows())
+        if committed.version != expected:
+            message = f"a commit to {dataset.uri} landed on version {committed.version} instead of {expected}"
+            raise ConflictError(message, hint="do not write to the tables of a graph except through omnigraph")
+        return committed
 
     def _check_files(self, dataset: lance.LanceDataset, staged: Staged) -> None:
         """See that every staged data file is as long as it should be: lance may not notice that a disk is full."""
         if not self.location.is_local:
             return
         for fragment in _written_fragments(staged.transaction.operation):
+            if fragment.deletion_file is not None and fragment.deletion_file.base_id is None:
+                _check_length(Path(dataset.uri) / fragment.deletion_file.path(fragment.id), None)
             for file in fragment.files:
-                path = Path(dataset.uri) / "data" / file.path
-                inherited = getattr(file, "base_id", None) is not None
-                if not inherited and file.file_size_bytes and path.stat().st_size != file.file_size_bytes:
-                    message = f"{path} is shorter than what was written to it: the disk is full"
-                    raise StorageFullError(
-                        message, path=str(path), operation="stage", hint="free some space and try again"
-                    )
+                if getattr(file, "base_id", None) is None and file.file_size_bytes:
+                    _check_length(Path(dataset.uri) / "data" / file.path, file.file_size_bytes)
 
     # Opening
 
@@ -288,6 +290,25 @@ class TableStorage:
 def _staged(base: TableVersion, transaction: lance.Transaction) -> Staged:
     """Give the transaction a uuid of our own making: the sidecar names it before the head moves."""
     return Staged(base, replace(transaction, uuid=str(uuid.uuid4())))
+
+
+def _check_length(path: Path, written: int | None) -> None:
+    """A file must be as long as what was written to it, if that is known, and never empty."""
+    at = {"path": str(path), "operation": "stage"}
+    try:
+        length = path.stat().st_size
+    except OSError as error:
+        raise StorageError(f"a staged file cannot be read: {error}", **at, hint="prepare the write again") from error
+    if length != (written or length) or length == 0:
+        message = f"{path} is shorter than what was written to it: the disk is full"
+        raise StorageFullError(message, **at, hint="free some space and try again")
+
+
+def refuse_auto_cleanup(dataset: lance.LanceDataset) -> None:
+    """Lance would remove old versions with a commit, published ones among them, if the dataset asks for it."""
+    if any(key.startswith("lance.auto_cleanup.") for key in dataset.config()):
+        hint = "remove the lance.auto_cleanup settings of the dataset"
+        raise CorruptGraphError(f"{dataset.uri} is set to clean itself up", path=dataset.uri, hint=hint)
 
 
 def _written_fragments(operation: Any) -> list[Any]:

@@ -1,0 +1,224 @@
+"""A program that works on a graph in a process of its own, and dies, stops or competes where a test says so.
+
+    python -m tests.commit.child publish <uri>             make the change of the crash tests
+    python -m tests.commit.child open <uri>                open the graph read-write
+    python -m tests.commit.child write <uri> <name> <n>    commit a person and a company n times, preparing anew
+    python -m tests.commit.child hold <uri> <gate>...      take gates (`~` before a name: shared) until told to let go
+    python -m tests.commit.child count <uri> <gate> <n>    add one to a number n times, each time behind a gate
+
+It stops where it was told to by writing a line, and goes on when it is given one.
+"""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from itertools import count
+from pathlib import Path
+from typing import Self
+
+from omnigraph.commit import failpoints
+from omnigraph.commit.gates import DIRECTORY, LEASE_SECONDS, Gate, LeaseGates
+from omnigraph.commit.plan import PublishPlan, WriteTxn
+from omnigraph.commit.publish import begin, publish, write
+from omnigraph.commit.store import Store
+from omnigraph.graph import Graph
+from omnigraph.storage import durable
+from omnigraph.storage.location import Location
+from tests.support.graphs import COMPANY, KNOWS, PERSON, append, company, delete, person, plan, upsert
+
+DIED = 137
+COUNTER = "counter"
+_ROOT = Path(__file__).parents[2]
+
+
+# What a test uses ----------------------------------------------------------------------------------
+
+
+class Child:
+    """The program, running. Leaving the block ends it."""
+
+    def __init__(self, *arguments: str) -> None:
+        command = [sys.executable, "-m", __name__, *arguments]
+        pipe = subprocess.PIPE
+        self.process = subprocess.Popen(command, cwd=_ROOT, stdin=pipe, stdout=pipe, stderr=pipe, text=True)
+
+    @property
+    def pid(self) -> int:
+        return self.process.pid
+
+    def wait_until_stopped(self) -> None:
+        """Wait for the line that says that the program is where it was told to stop."""
+        assert self.process.stdout
+        line = self.process.stdout.readline()
+        assert line == "stopped\n", line + self.finish()[1]
+
+    def go_on(self) -> None:
+        assert self.process.stdin
+        self.process.stdin.write("go on\n")
+        self.process.stdin.flush()
+
+    def kill(self) -> None:
+        """End it from outside, as it is: SIGKILL cannot be handled."""
+        self.process.kill()
+        self.finish()
+
+    def finish(self) -> tuple[str, str]:
+        """Wait for the end; return what the program wrote."""
+        return self.process.communicate(timeout=120)
+
+    def succeed(self) -> str:
+        """Wait for the end, which must be a good one; return what the program printed."""
+        out, errors = self.finish()
+        assert self.process.returncode == 0, errors
+        return out
+
+    def die(self) -> None:
+        """Wait for the end, which must be the death that was ordered."""
+        _, errors = self.finish()
+        assert self.process.returncode == DIED, errors or "it did not die"
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.process.returncode is None:
+            self.kill()
+
+
+def store_at(uri: str, *, timeout: float = 60, lifetime: float = LEASE_SECONDS) -> Store:
+    """Open a store as `Store.at` does, with leases of a given lifetime on an object store."""
+    store = Store.at(Location.parse(uri), timeout)
+    if store.location.is_local:
+        return store
+    return replace(store, gates=LeaseGates(store.objects, timeout, lifetime))
+
+
+@contextmanager
+def hooked(hook: durable.Hook) -> Iterator[None]:
+    """Have a hook called before every durable write, for a while."""
+    previous = durable.set_hook(hook)
+    try:
+        yield
+    finally:
+        durable.set_hook(previous)
+
+
+def is_lease(path: str) -> bool:
+    return f"/{DIRECTORY}/" in path
+
+
+def is_renewal(path: str) -> bool:
+    """Tell whether the write at hand renews a lease: that is done in the background, whenever the clock says so."""
+    return is_lease(path) and threading.current_thread().daemon
+
+
+class Ordinals:
+    """Counts durable writes, and dies before the k-th."""
+
+    def __init__(self, ordinal: int = 0) -> None:
+        self.written: list[str] = []
+        self._ordinal = ordinal
+
+    def __call__(self, operation: str, path: str) -> None:
+        if is_renewal(path):
+            return
+        self.written.append(operation)
+        if len(self.written) == self._ordinal:
+            failpoints.die()
+
+
+def three_tables(store: Store) -> PublishPlan:
+    """The change of the crash tests: an insert, an upsert and a delete, each on a table of its own."""
+    txn = begin(store)
+    actions = (
+        upsert(store, txn, PERSON, [person("ann", 31), person("dan", 4)]),
+        delete(store, txn, KNOWS, "id = 'e1'"),
+        append(store, txn, COMPANY, [company("yard")]),
+    )
+    return plan(txn, *actions, actor="ann")
+
+
+def pairs(store: Store, name: str) -> Callable[[WriteTxn], PublishPlan]:
+    """Prepare a person and a company of one name: whoever sees one of them must see the other."""
+
+    def prepare(txn: WriteTxn) -> PublishPlan:
+        rows = append(store, txn, PERSON, [person(name)]), append(store, txn, COMPANY, [company(name)])
+        return plan(txn, *rows, actor=name)
+
+    return prepare
+
+
+def gate(text: str) -> Gate:
+    return Gate(text.removeprefix("~"), shared=text.startswith("~"))
+
+
+# The program ---------------------------------------------------------------------------------------
+
+
+def _stop() -> None:
+    print("stopped", flush=True)  # noqa: T201 - how the parent learns it
+    sys.stdin.readline()
+
+
+def _run(command: str, store: Store, arguments: list[str]) -> None:
+    match command:
+        case "publish":
+            publish(store, three_tables(store))
+        case "open":
+            Graph(store, read_only=False)
+        case "write":
+            name, commits = arguments
+            _stop()
+            for number in range(int(commits)):
+                write(store, None, pairs(store, f"{name}-{number}"))
+        case "hold":
+            with store.gates.hold([gate(text) for text in arguments]):
+                _stop()
+        case "count":
+            name, times = arguments
+            _stop()
+            for _ in range(int(times)):
+                with store.gates.hold([gate(name)]):
+                    store.objects.write(COUNTER, str(int(store.objects.read(COUNTER)) + 1).encode())
+        case _:
+            raise AssertionError(command)
+
+
+def _at_pass(number: int, action: Callable[[], None]) -> Callable[[], None]:
+    """Do something when a failpoint is reached for the n-th time."""
+    passes = count(1)
+
+    def reached() -> None:
+        if next(passes) == number:
+            action()
+
+    return reached
+
+
+def _main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("command")
+    parser.add_argument("uri")
+    parser.add_argument("arguments", nargs="*")
+    parser.add_argument("--die-at", type=int, default=0, help="the ordinal of a durable write")
+    parser.add_argument("--stop-at", help="the name of a failpoint")
+    parser.add_argument("--pass", type=int, default=1, dest="number", help="at which pass of the failpoint to stop")
+    parser.add_argument("--lifetime", type=float, default=LEASE_SECONDS, help="of leases, in seconds")
+    given = parser.parse_args()
+    ordinals = Ordinals(given.die_at)
+    with ExitStack() as stack:
+        if given.stop_at:
+            stack.enter_context(failpoints.armed(given.stop_at, _at_pass(given.number, _stop)))
+        stack.enter_context(hooked(ordinals))
+        _run(given.command, store_at(given.uri, lifetime=given.lifetime), given.arguments)
+    print("\n".join(ordinals.written))  # noqa: T201 - what was made durable, in order
+
+
+if __name__ == "__main__":
+    _main()
