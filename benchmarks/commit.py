@@ -111,9 +111,9 @@ def requests_by_depth(root: Path) -> list[float]:
         shown.append([statistics.mean(column) for column in zip(*figures, strict=True)])
     print(f"requests at depth          {'  '.join(f'{depth:>6}' for depth in DEPTHS)}")
     growth = []
-    for name, figures in zip(("commit", "open", "snapshot"), zip(*shown, strict=True), strict=True):
-        growth.append(max(figures) / min(figures) - 1)
-        columns = "  ".join(f"{figure:6.1f}" for figure in figures)
+    for name, means in zip(("commit", "open", "snapshot"), zip(*shown, strict=True), strict=True):
+        growth.append(max(means) / min(means) - 1)
+        columns = "  ".join(f"{mean:6.1f}" for mean in means)
         print(f"  {name:<25}{columns}   growth {growth[-1]:.1%} (at most {REQUEST_LIMIT:.0%})")
     return growth
 

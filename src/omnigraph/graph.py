@@ -21,6 +21,7 @@ from omnigraph.errors import (
     StorageError,
 )
 from omnigraph.lang.catalog import Catalog, EdgeType, NodeType
+from omnigraph.lang.identity import new_id
 from omnigraph.lang.schema_check import compile_schema
 from omnigraph.lang.source import Source
 from omnigraph.manifest import contract
@@ -30,6 +31,7 @@ from omnigraph.storage.columns import table_key, table_path, table_schema
 from omnigraph.storage.lance_errors import Kind, classify
 from omnigraph.storage.location import Location
 
+_CLAIM = "__init_claim.json"
 _LOG = logging.getLogger(__name__)
 
 
@@ -52,15 +54,18 @@ def init(uri: str | os.PathLike[str], schema: str | os.PathLike[str], *, force: 
     if force:
         _abandon(store)
     contract.claim(store.objects, source, address)
+    claim = new_id().encode()
     try:
+        store.objects.write(_CLAIM, claim)
         failpoints.reach(failpoints.INIT_AFTER_SCHEMA_PG_WRITTEN)
         contract.write_compiled(store.objects, catalog)
         failpoints.reach(failpoints.INIT_AFTER_SCHEMA_CONTRACT_WRITTEN)
-        _create_tables(store, catalog)
+        _create_tables(store, catalog, claim)
     except BaseException:
-        _abandon_unless_made(store)
+        _abandon_unless_made(store, claim)
         raise
     failpoints.reach(failpoints.INIT_AFTER_MANIFEST_CREATED)
+    _delete(store, _CLAIM)
     return Graph(store, read_only=False)
 
 
@@ -148,6 +153,8 @@ class Graph:
             raise self._absent()
         found = self._store.contract.read()
         if found is None:
+            if not _is_made(self._store):
+                raise self._absent()
             message = f"{self.uri} has lost its {contract.SOURCE}"
             raise CorruptGraphError(message, path=contract.SOURCE, hint="restore it from a backup")
         return found
@@ -172,14 +179,24 @@ def _schema_source(schema: str | os.PathLike[str]) -> Source:
     return Source.read(os.fspath(schema)) if is_path else Source(str(schema), "<schema>")
 
 
-def _create_tables(store: Store, catalog: Catalog) -> None:
+def _create_tables(store: Store, catalog: Catalog, claim: bytes) -> None:
     tables, versions = [], []
     for declared in _types(catalog):
+        _check_claim(store, claim)
         key, path = table_key(declared), table_path(declared)
         created = store.tables.create(path, table_schema(declared))
         tables.append(TableRow(key, path))
         versions.append(VersionRow(key, created.version, None, 0))
+    _check_claim(store, claim)
     store.manifest.create(tables, versions)
+
+
+def _check_claim(store: Store, claim: bytes) -> None:
+    """See that nobody has taken the place over with `force` meanwhile: his tables must not be touched."""
+    if store.objects.read_if_exists(_CLAIM) != claim:
+        uri = store.location.uri
+        message = f"somebody else took over making a graph at {uri}"
+        raise AlreadyInitializedError(message, uri=uri, hint="open it when it is made")
 
 
 def _types(catalog: Catalog) -> Iterator[NodeType | EdgeType]:
@@ -198,10 +215,10 @@ def _is_made(store: Store) -> bool:
     return True
 
 
-def _abandon_unless_made(store: Store) -> None:
+def _abandon_unless_made(store: Store, claim: bytes) -> None:
     """Take back what an attempt has claimed, unless its graph is there after all, or that cannot be told."""
     try:
-        made = _is_made(store)
+        made = _is_made(store) or store.objects.read_if_exists(_CLAIM) not in (None, claim)
     except OmnigraphError as error:
         _LOG.warning("could not tell whether the graph was made: %s", error)
         return
@@ -211,8 +228,12 @@ def _abandon_unless_made(store: Store) -> None:
 
 def _abandon(store: Store) -> None:
     """Take back the claim of a graph that could not be made; the failure that led here is the one to tell."""
-    for name in reversed(contract.FILES):
-        try:
-            store.objects.delete(name)
-        except OmnigraphError as error:
-            _LOG.warning("could not remove %s: %s", name, error)
+    for name in (*reversed(contract.FILES), _CLAIM):
+        _delete(store, name)
+
+
+def _delete(store: Store, name: str) -> None:
+    try:
+        store.objects.delete(name)
+    except OmnigraphError as error:
+        _LOG.warning("could not remove %s: %s", name, error)

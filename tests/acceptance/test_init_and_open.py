@@ -357,7 +357,9 @@ def _writes_of_an_init(uri: str) -> int:
 
 
 def test_an_init_that_fails_at_any_write_can_be_done_again(root_uri: str) -> None:
-    for ordinal in range(1, _writes_of_an_init(root_uri) + 1):
+    for ordinal in range(
+        1, _writes_of_an_init(root_uri)
+    ):  # the last one only removes the claim of a graph that is made
         uri = f"{root_uri}-{ordinal}"
         error = StorageError(f"write {ordinal} failed", path=uri, operation="test")
 
@@ -372,7 +374,9 @@ def test_an_init_that_fails_at_any_write_can_be_done_again(root_uri: str) -> Non
 
 def test_an_init_that_dies_at_any_write_can_be_forced(root_uri: str) -> None:
     """From some write on nothing gets through, as if the process were dead."""
-    for ordinal in range(1, _writes_of_an_init(root_uri) + 1):
+    for ordinal in range(
+        1, _writes_of_an_init(root_uri)
+    ):  # the last one only removes the claim of a graph that is made
         uri = f"{root_uri}-{ordinal}"
 
         with failing_at(range(ordinal, sys.maxsize), CrashError()), pytest.raises(CrashError):

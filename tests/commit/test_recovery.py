@@ -791,7 +791,7 @@ def test_storage_that_fails_in_the_middle_of_a_write_undoes_it_at_once(store: St
         publish(store, work)
     assert contents(store) == before
     assert_settled(store)
-    assert [(row.kind, len(row.outcomes)) for row in store.audit.rows()] == [(BACK, moved)]
+    assert [(row.kind, len(row.outcomes)) for row in store.audit.rows()] == ([(BACK, moved)] if moved else [])
     publish(store, three_tables(store))
     assert_settled(store)
 
@@ -820,7 +820,9 @@ def test_a_write_that_cannot_be_published_says_which_operation_is_left_and_the_n
     with failing("publish", "__manifest"), pytest.raises(StorageError) as caught:
         publish(store, work)
     (operation_id,) = store.sidecars.pending()
-    assert operation_id in "".join(caught.value.__notes__)
+    assert caught.value.hint
+    assert operation_id in caught.value.hint
+    assert work.lineage.commit_id in caught.value.hint
     add_company(store, "later")
     assert [row["id"] for row in contents(store)[COMPANY]] == ["acme", "later", "new"]
     assert [(row.kind, row.operation_id) for row in store.audit.rows()] == [(FORWARD, operation_id)]

@@ -77,7 +77,19 @@ def test_it_is_there_before_the_first_head_moves_and_names_all_that_recovery_nee
 
 
 @pytest.mark.parametrize("kind", list(WriterKind))
-def test_it_names_who_writes_and_which_tables_come_and_go(store: Store, kind: WriterKind) -> None:
+def test_it_names_who_writes(store: Store, kind: WriterKind) -> None:
+    interrupt(store, PublishPlan(begin(store), kind, ()), failpoints.PUBLISH_AFTER_SIDECAR)
+    (written,) = records(store).values()
+    assert json.loads(written)["writer_kind"] == kind.value
+
+
+def test_only_a_schema_apply_can_make_tables_come_and_go(store: Store) -> None:
+    with pytest.raises(AssertionError, match="only a schema apply"):
+        PublishPlan(begin(store), WriterKind.LOAD, (), (TableRow("node:City", "nodes/city"),))
+
+
+def test_it_names_which_tables_come_and_go(store: Store) -> None:
+    kind = WriterKind.SCHEMA_APPLY
     txn = begin(store)
     tombstones = (TombstoneRow(COMPANY, txn.entries[COMPANY].table.version),)
     lineage = Lineage.new("ada", merged_parent_id="01ARZ3NDEKTSV4RRFFQ69G5FAV")

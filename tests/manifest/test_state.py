@@ -132,10 +132,13 @@ _CORRUPT = {
 @pytest.mark.parametrize("row", _CORRUPT.values(), ids=_CORRUPT)
 def test_a_row_that_makes_no_sense_is_an_error_of_ours(state: State, row: dict[str, Any]) -> None:
     others = [other for other in (A.record(), _VERSION.record()) if other["object_id"] != row["object_id"]]
-    found = state(*others, row)
+
+    def read() -> None:
+        found = state(*others, row)
+        _ = (found.snapshot, found.head, found.commits())
 
     with pytest.raises(CorruptGraphError) as failure:
-        _ = (found.snapshot, found.head, found.commits())
+        read()
 
     assert "__manifest" in failure.value.path
 

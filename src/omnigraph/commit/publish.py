@@ -56,9 +56,11 @@ def publish(store: Store, plan: PublishPlan) -> Published:
     """Carry out a plan: all of it becomes visible in one step, or none of it ever does."""
     try:
         return _publish(store, plan)
-    except RecoveryRequiredError:
+    except RecoveryRequiredError as error:
         # A dead writer left one of the tables half-way, and was not known to be dead when this write began.
         heal(store, store.gates.patience)
+        if error.operation_id in store.sidecars.pending():
+            raise
         return _publish(store, plan)
 
 

@@ -33,7 +33,7 @@ from omnigraph.manifest.rows import (
     encode,
 )
 from omnigraph.manifest.stamp import guard, read_stamp
-from omnigraph.manifest.state import ManifestState, misshapen
+from omnigraph.manifest.state import ManifestState
 from omnigraph.storage.internal import InternalTable, fragment_count
 from omnigraph.storage.lance_errors import lance_call
 from omnigraph.storage.location import Location
@@ -182,10 +182,6 @@ class Manifest:
         if pc.count_distinct(rows[OBJECT_ID]).as_py() != rows.num_rows:
             message = f"`{MANIFEST_PATH}` holds two rows for one object"
             raise CorruptGraphError(message, path=dataset.uri, hint="restore the graph from a backup")
-        problem = misshapen(rows)
-        if problem:
-            message = f"`{MANIFEST_PATH}` holds {problem}"
-            raise CorruptGraphError(message, path=dataset.uri, hint="restore the graph from a backup")
         return ManifestState(branch, dataset.version, with_old_lineage(self, dataset, branch, rows), dataset)
 
 
@@ -215,9 +211,9 @@ def _commit(state: ManifestState, lineage: Lineage) -> Commit:
 def _records(state: ManifestState, changes: Changes) -> list[dict[str, Any]]:
     """Check each requested row against the state: a row may be added, but not rewritten into something else."""
     known = dict(state.paths)
-    if len({table.table_key for table in changes.registrations}) < len(changes.registrations):
-        raise _conflict("a table is registered twice")
-    for table in changes.registrations:
+    for at, table in enumerate(changes.registrations):
+        if any(other.table_key == table.table_key for other in changes.registrations[:at]):
+            raise _conflict(f"table '{table.table_key}' is registered twice")
         if known.setdefault(table.table_key, table.path) != table.path:
             raise _conflict(f"table '{table.table_key}' is registered at another path")
     ids: set[str] = set()

@@ -37,20 +37,6 @@ class Snapshot:
     entries: Mapping[str, Entry]
 
 
-def misshapen(rows: pa.Table) -> str | None:
-    """Say what is wrong with rows whose ids and versions do not belong together; None if nothing is."""
-    kinds = rows["object_type"]
-    versioned = rows.filter(pc.is_in(kinds, pa.array(["table_version", "table_tombstone", "graph_commit"])))
-    if versioned["table_version"].null_count:
-        return "a row without its version"
-    versions = rows.filter(pc.equal(kinds, "table_version"))
-    padded = pc.utf8_lpad(pc.cast(versions["table_version"], pa.string()), width=20, padding="0")
-    expected = pc.binary_join_element_wise(versions["table_key"], padded, "$")
-    tables = rows.filter(pc.equal(kinds, "table"))
-    same = pc.all(pc.equal(versions[OBJECT_ID], expected)), pc.all(pc.equal(tables[OBJECT_ID], tables["table_key"]))
-    return None if all(answer.as_py() in (True, None) for answer in same) else "a row under the id of another"
-
-
 @dataclass(frozen=True)
 class ManifestState:
     """All rows of one branch of `__manifest` at one version."""
@@ -59,6 +45,12 @@ class ManifestState:
     version: int
     rows: pa.Table
     dataset: lance.LanceDataset = field(compare=False, repr=False)
+
+    def __post_init__(self) -> None:
+        problem = _misshapen(self.rows)
+        if problem:
+            message = f"`{MANIFEST_PATH}` holds {problem}"
+            raise CorruptGraphError(message, path=MANIFEST_PATH, hint="restore the graph from a backup")
 
     @cached_property
     def snapshot(self) -> Snapshot:
@@ -134,3 +126,17 @@ class ManifestState:
         if path is None or row["row_count"] is None:
             raise CorruptGraphError(f"`{MANIFEST_PATH}` does not say where table '{key}' is", path=MANIFEST_PATH)
         return Entry(TableVersion(key, path, row["table_version"], row["table_branch"]), row["row_count"])
+
+
+def _misshapen(rows: pa.Table) -> str | None:
+    """Say what is wrong with rows whose ids and versions do not belong together; None if nothing is."""
+    kinds = rows["object_type"]
+    versioned = rows.filter(pc.is_in(kinds, pa.array(["table_version", "table_tombstone", "graph_commit"])))
+    if versioned["table_version"].null_count:
+        return "a row without its version"
+    versions = rows.filter(pc.equal(kinds, "table_version"))
+    padded = pc.utf8_lpad(pc.cast(versions["table_version"], pa.string()), width=20, padding="0")
+    expected = pc.binary_join_element_wise(versions["table_key"], padded, "$")
+    tables = rows.filter(pc.equal(kinds, "table"))
+    same = pc.all(pc.equal(versions[OBJECT_ID], expected)), pc.all(pc.equal(tables[OBJECT_ID], tables["table_key"]))
+    return None if all(answer.as_py() in (True, None) for answer in same) else "a row under the id of another"
