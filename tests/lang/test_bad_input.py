@@ -143,7 +143,7 @@ def test_a_file_of_ten_megabytes_is_refused_without_being_read_whole(tmp_path: P
     path.write_bytes(b"node A {}\n" * 1_000_000)
 
     def read() -> None:
-        with pytest.raises(SourceError, match="more than 4,194,304 bytes"):
+        with pytest.raises(SourceError, match="at most 4,194,304 bytes"):
             Source.read(path)
 
     assert _peak(read) < 2 * MAX_SOURCE_BYTES
