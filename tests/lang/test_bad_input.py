@@ -494,3 +494,8 @@ def test_the_command_line_reads_no_more_of_stdin_than_a_source_may_hold() -> Non
 def _flood(stream: IO[bytes]) -> None:
     for _ in range(64):
         stream.write(b"// a\n" * 200_000)
+
+
+@pytest.mark.parametrize("text", ["-\r\r", "-\r\r\n", "node A {\r\r\n- }"])
+def test_carriage_returns_at_the_end_of_a_line_are_not_part_of_what_is_shown(text: str) -> None:
+    assert not _problem(compile_schema, text).place.text.endswith("\r")

@@ -124,11 +124,12 @@ class Source:
         start = self._line_starts[line - 1]
         newline = self.text.find("\n", span.start)
         end = newline if newline >= 0 else len(self.text)
-        end -= end > start and self.text[end - 1] == "\r"
         column = span.start - start
         first, last = max(start, span.start - _SHOWN), min(end, span.start + _SHOWN)
+        text = self.text[first:last].rstrip("\r")
+        end = first + len(text) if last == end else end
         length = max(1, min(span.end - span.start, end - span.start))
-        return Place(self.file, line, column + 1, length, self.text[first:last], first - start)
+        return Place(self.file, line, column + 1, length, text, first - start)
 
     def diagnostic(self, problem: Rejection) -> Diagnostic:
         return Diagnostic(
