@@ -62,13 +62,13 @@ def test_the_same_schema_gives_the_same_bytes(accepted: ObjectStore, tmp_path: P
 
 
 def test_what_was_accepted_is_read(accepted: ObjectStore) -> None:
-    found = contract.read(accepted)
+    found = contract.ContractReader(accepted).read()
 
     assert found == contract.Contract(_TEXT, compile_schema(Source(_TEXT)), foreign=False)
 
 
 def test_there_is_no_contract_without_a_source(objects: ObjectStore) -> None:
-    assert contract.read(objects) is None
+    assert contract.ContractReader(objects).read() is None
     assert not contract.is_started(objects)
 
 
@@ -99,10 +99,11 @@ def test_a_claim_is_made_once(accepted: ObjectStore, tmp_path: Path) -> None:
     ids=["a remark", "remarks and line ends", "another order"],
 )
 def test_a_text_that_means_the_same_is_no_drift(accepted: ObjectStore, text: str) -> None:
-    before = contract.read(accepted)
+    reader = contract.ContractReader(accepted)
+    before = reader.read()
     accepted.write(contract.SOURCE, text.encode())
 
-    found = contract.read(accepted, before)
+    found = reader.read()
 
     assert (found and found.text, found and found.catalog) == (text, before and before.catalog)
 
@@ -122,13 +123,14 @@ def test_a_text_that_means_the_same_is_no_drift(accepted: ObjectStore, text: str
     ],
 )
 def test_a_text_that_means_something_else_is_drift(accepted: ObjectStore, tmp_path: Path, old: str, new: str) -> None:
-    known = contract.read(accepted)
+    knowing = contract.ContractReader(accepted)
+    assert knowing.read()
     accepted.write(contract.SOURCE, _TEXT.replace(old, new).encode())
     before = _files(tmp_path)
 
-    for earlier in (None, known):
+    for reader in (contract.ContractReader(accepted), knowing):
         with pytest.raises(SchemaDriftError, match=r"^schema evolution is locked") as failure:
-            contract.read(accepted, earlier)
+            reader.read()
 
     assert isinstance(failure.value, ConflictError)
     assert failure.value.path == contract.SOURCE
@@ -146,9 +148,9 @@ def test_a_compiled_schema_that_is_not_that_of_the_source_is_drift(
         kept = accepted.read(name)
         accepted.write(name, other.read(name))
         with pytest.raises(SchemaDriftError):
-            contract.read(accepted)
+            contract.ContractReader(accepted).read()
         accepted.write(name, kept)
-    assert contract.read(accepted)
+    assert contract.ContractReader(accepted).read()
 
 
 _BROKEN = {
@@ -169,7 +171,7 @@ def test_a_broken_file_is_named(accepted: ObjectStore, tmp_path: Path, name: str
     before = _files(tmp_path)
 
     with pytest.raises(SchemaDriftError, match=name) as failure:
-        contract.read(accepted)
+        contract.ContractReader(accepted).read()
 
     assert failure.value.path == name
     assert failure.value.hint
@@ -183,7 +185,7 @@ def test_a_missing_file_is_named(accepted: ObjectStore, tmp_path: Path, names: l
     before = _files(tmp_path)
 
     with pytest.raises(SchemaDriftError, match="is missing") as failure:
-        contract.read(accepted)
+        contract.ContractReader(accepted).read()
 
     assert failure.value.path in names
     assert failure.value.hint
@@ -195,28 +197,25 @@ def test_a_source_that_does_not_compile_is_an_error_of_ours(accepted: ObjectStor
     accepted.write(contract.SOURCE, data)
 
     with pytest.raises(OmnigraphError, match=r"_schema\.pg"):
-        contract.read(accepted)
+        contract.ContractReader(accepted).read()
 
 
 def test_a_known_contract_is_not_compiled_again(accepted: ObjectStore) -> None:
-    known = contract.read(accepted)
-    found = contract.read(accepted, known)
+    reader = contract.ContractReader(accepted)
+    known = reader.read()
 
     assert known
-    assert found
-    assert found.catalog is known.catalog
-    again = contract.read(accepted)
-    assert again
-    assert again.catalog is not known.catalog
+    assert reader.read() is known
+    assert contract.ContractReader(accepted).read() is not known
 
 
 def test_what_another_implementation_compiled_is_told_and_replaced(accepted: ObjectStore) -> None:
     accepted.write(contract.IR, b'{"ir_version": 1, "nodes": []}')
     accepted.write(contract.STATE, b'{"format_version":1,"schema_ir_hash":"abc","schema_identity_version":1}')
 
-    found = contract.read(accepted)
+    found = contract.ContractReader(accepted).read()
     assert found == contract.Contract(_TEXT, compile_schema(Source(_TEXT)), foreign=True)
 
     contract.write_compiled(accepted, found.catalog)
-    rebuilt = contract.read(accepted)
+    rebuilt = contract.ContractReader(accepted).read()
     assert rebuilt == contract.Contract(_TEXT, found.catalog, foreign=False)

@@ -134,7 +134,7 @@ def test_a_row_that_makes_no_sense_is_an_error_of_ours(state: State, row: dict[s
     others = [other for other in (A.record(), _VERSION.record()) if other["object_id"] != row["object_id"]]
 
     def read() -> None:
-        found = state(*others, row)
+        found = state(*others, row).checked()
         _ = (found.snapshot, found.head, found.commits())
 
     with pytest.raises(CorruptGraphError) as failure:

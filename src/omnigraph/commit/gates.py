@@ -107,8 +107,7 @@ class LocalGates:
     def _locked(self, gate: Gate, timeout: float) -> Iterator[None]:
         path = self._directory / f"{_file_name(gate.name)}.lock"
         try:
-            self._directory.mkdir(parents=True, exist_ok=True)
-            file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+            file = _open_lock(path)
         except OSError as error:
             raise storage_error(error, "lock", str(path)) from error
         try:
@@ -121,6 +120,15 @@ class LocalGates:
         finally:
             fcntl.flock(file, fcntl.LOCK_UN)  # closing would not let go of what a forked child has inherited
             os.close(file)
+
+
+def _open_lock(path: Path) -> int:
+    flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
+    try:
+        return os.open(path, flags, 0o666)
+    except FileNotFoundError:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        return os.open(path, flags, 0o666)
 
 
 def _try_lock(file: int, shared: bool) -> bool:  # noqa: FBT001 - the two kinds of one lock

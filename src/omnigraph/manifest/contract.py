@@ -15,6 +15,7 @@ from omnigraph.storage.objects import ObjectStore
 SOURCE, IR, STATE = "_schema.pg", "_schema.ir.json", "__schema_state.json"
 FILES = (SOURCE, IR, STATE)
 _FORMAT = "omnigraph-catalog-1"
+_Files = tuple[bytes, bytes | None, bytes | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,15 +28,21 @@ class Contract:
 
 
 class ContractReader:
-    """Reads the contract anew for every operation, but compiles it only when it has changed."""
+    """Reads the contract anew for every operation, but compiles it only when its files have changed."""
 
     def __init__(self, objects: ObjectStore) -> None:
         self._objects = objects
-        self._known: Contract | None = None
+        self._known: tuple[_Files, Contract] | None = None
 
     def read(self) -> Contract | None:
-        self._known = read(self._objects, self._known)
-        return self._known
+        """Read the files and check that they agree; None if there is no contract."""
+        source = self._objects.read_if_exists(SOURCE)
+        if source is None:
+            return None
+        files = (source, self._objects.read_if_exists(STATE), self._objects.read_if_exists(IR))
+        if self._known is None or self._known[0] != files:
+            self._known = files, _contract(*files)
+        return self._known[1]
 
 
 def is_started(objects: ObjectStore) -> bool:
@@ -56,14 +63,10 @@ def write_compiled(objects: ObjectStore, catalog: Catalog) -> None:
     objects.write(IR, json.dumps(document, separators=(",", ":")).encode())
 
 
-def read(objects: ObjectStore, known: Contract | None = None) -> Contract | None:
-    """Read the contract and check that its files agree; None if there is none. A `known` one is not compiled again."""
-    data = objects.read_if_exists(SOURCE)
-    if data is None:
-        return None
-    state, compiled = _document(objects, STATE), _document(objects, IR)
-    source = Source.decode(data, SOURCE)
-    catalog = known.catalog if known and known.text == source.text else compile_schema(source)
+def _contract(source_data: bytes, state_data: bytes | None, ir_data: bytes | None) -> Contract:
+    state, compiled = _document(STATE, state_data), _document(IR, ir_data)
+    source = Source.decode(source_data, SOURCE)
+    catalog = compile_schema(source)
     foreign = compiled.get("format") != _FORMAT
     hashes = {state.get("schema_ir_hash"), fingerprint_of(compiled.get("catalog"))}
     # A comment in the source may change; what it means may not, until schema apply changes all three.
@@ -75,8 +78,7 @@ def read(objects: ObjectStore, known: Contract | None = None) -> Contract | None
     return Contract(source.text, catalog, foreign)
 
 
-def _document(objects: ObjectStore, name: str) -> dict[str, Any]:
-    data = objects.read_if_exists(name)
+def _document(name: str, data: bytes | None) -> dict[str, Any]:
     try:
         document = None if data is None else json.loads(data)
     except (ValueError, RecursionError):

@@ -9,13 +9,11 @@ from typing import Any
 
 import lance
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from omnigraph.errors import (
     BranchNotFoundError,
     ConflictError,
     ContentionError,
-    CorruptGraphError,
     ExpectedVersionMismatchError,
 )
 from omnigraph.lang.identity import new_id
@@ -79,6 +77,8 @@ class Manifest:
 
     def __init__(self, location: Location) -> None:
         self.table = InternalTable(location, MANIFEST_PATH)
+        # What main was last known to be. A probe tells whether it still is; only then is it used.
+        self._last: ManifestState | None = None
 
     def create(self, tables: Iterable[TableRow], versions: Iterable[VersionRow]) -> None:
         """Create it with the first state of the graph and its genesis commit, stamped, all in one commit."""
@@ -90,16 +90,21 @@ class Manifest:
             raise ConflictError(f"`{MANIFEST_PATH}` is there already", hint="open the graph instead")
 
     def load(self, branch: str | None = None, version: int | None = None) -> ManifestState:
-        """Read the state of a branch, now or at an earlier version, in one scan."""
-        return self._read(self._open(branch, version), branch)
+        """Read the state of a branch, now or at an earlier version, in one scan at most."""
+        last = self._last
+        if branch is None and version is None and last and self.table.is_latest(last.dataset, last.version):
+            return last
+        return self._remember(self._read(self._open(branch, version), branch), latest=version is None)
 
-    def load_to_write(self, branch: str | None, known: ManifestState | None = None) -> ManifestState:
+    def load_to_write(self, branch: str | None) -> ManifestState:
         """Read the state of a branch for a writer: one in an older format is migrated first."""
-        state = known or self.load(branch)
+        return self._current(self.load(branch))
+
+    def _current(self, state: ManifestState) -> ManifestState:
         if read_stamp(state.dataset) == INTERNAL_SCHEMA_VERSION:
             return state
-        migrate(self, branch)
-        return self.load(branch)
+        migrate(self, state.branch)
+        return self.load(state.branch)
 
     def refreshed(self, state: ManifestState) -> ManifestState:
         """Return the state as it is now: the same one, after one probe, if nothing was published since."""
@@ -125,9 +130,13 @@ class Manifest:
         """
         for attempt in range(RETRY_BUDGET + 1):
             try:
-                usable = attempt == 0 and first is not None and self.table.is_latest(first.dataset, first.version)
-                state = self.load_to_write(branch, first if usable else None)
-                return self._attempt(state, changes, expected, lineage)
+                # A handle of its own: the swap moves it, and a handle that others may be using must not move.
+                handle = self._open(branch, None)
+                usable = attempt == 0 and first is not None and first.version == handle.version
+                state = self._current(first if first and usable else self._read(handle, branch))
+                if state.version != handle.version:
+                    handle = self._open(branch, state.version)
+                return self._attempt(handle, state, changes, expected, lineage)
             except ExpectedVersionMismatchError:
                 raise
             except ContentionError:
@@ -136,7 +145,12 @@ class Manifest:
         raise ContentionError(message, attempts=RETRY_BUDGET + 1, hint="try again")
 
     def _attempt(
-        self, state: ManifestState, changes: Changes, expected: Mapping[str, int], lineage: Lineage
+        self,
+        handle: lance.LanceDataset,
+        state: ManifestState,
+        changes: Changes,
+        expected: Mapping[str, int],
+        lineage: Lineage,
     ) -> Published:
         """Publish on one state; ContentionError if somebody else was first."""
         landed = state.commit(lineage.commit_id)
@@ -146,22 +160,29 @@ class Manifest:
         commit = _commit(state, lineage)
         rows = encode([*_records(state, changes), commit.record(), commit.head_record()])
         try:
-            version = self.table.merge(state.dataset, OBJECT_ID, rows)
+            version = self.table.merge(handle, OBJECT_ID, rows)
         except ConflictError as error:
             raise ContentionError("another commit came first", attempts=1) from error
-        state = state.with_rows(version, rows)
+        state = replace(state, dataset=handle).with_rows(version, rows)
         while version != commit.manifest_version:
             # Lance put our commit behind one that did not conflict: say where it is, or it is not found there.
             commit = replace(commit, manifest_version=version + 1)
             rows = encode([commit.record(), commit.head_record()])
             try:
-                version = self.table.merge(state.dataset, OBJECT_ID, rows)
+                version = self.table.merge(handle, OBJECT_ID, rows)
             except ConflictError:
-                state = self.load(state.branch)
+                handle = self._open(state.branch, None)
+                state = self._read(handle, state.branch)
                 version = state.version
                 continue
-            state = state.with_rows(version, rows)
-        return Published(commit, state)
+            state = replace(state, dataset=handle).with_rows(version, rows)
+        return Published(commit, self._remember(state))
+
+    def _remember(self, state: ManifestState, *, latest: bool = True) -> ManifestState:
+        """Keep the state of main. Another branch may be deleted and made anew, and then be something else."""
+        if latest and state.branch is None:
+            self._last = state
+        return state
 
     def compact_if_due(self, state: ManifestState) -> bool:
         """Rewrite the fragments when there are many. Call it under the branch's gate: no publish may be under way."""
@@ -179,10 +200,8 @@ class Manifest:
         guard(read_stamp(dataset))
         with lance_call(dataset.uri, "read"):
             rows: pa.Table = dataset.to_table(columns=_COLUMNS)
-        if pc.count_distinct(rows[OBJECT_ID]).as_py() != rows.num_rows:
-            message = f"`{MANIFEST_PATH}` holds two rows for one object"
-            raise CorruptGraphError(message, path=dataset.uri, hint="restore the graph from a backup")
-        return ManifestState(branch, dataset.version, with_old_lineage(self, dataset, branch, rows), dataset)
+        rows = with_old_lineage(self, dataset, branch, rows)
+        return ManifestState(branch, dataset.version, rows, dataset).checked()
 
 
 def _check_expected(state: ManifestState, expected: Mapping[str, int]) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, Self
 
 import lance
 import pyarrow as pa
@@ -46,11 +46,13 @@ class ManifestState:
     rows: pa.Table
     dataset: lance.LanceDataset = field(compare=False, repr=False)
 
-    def __post_init__(self) -> None:
+    def checked(self) -> Self:
+        """Return the state, unless its rows, as they were read, cannot be what was written."""
         problem = _misshapen(self.rows)
         if problem:
             message = f"`{MANIFEST_PATH}` holds {problem}"
-            raise CorruptGraphError(message, path=MANIFEST_PATH, hint="restore the graph from a backup")
+            raise CorruptGraphError(message, path=self.dataset.uri, hint="restore the graph from a backup")
+        return self
 
     @cached_property
     def snapshot(self) -> Snapshot:
@@ -130,6 +132,8 @@ class ManifestState:
 
 def _misshapen(rows: pa.Table) -> str | None:
     """Say what is wrong with rows whose ids and versions do not belong together; None if nothing is."""
+    if pc.count_distinct(rows[OBJECT_ID]).as_py() != rows.num_rows:
+        return "two rows for one object"
     kinds = rows["object_type"]
     versioned = rows.filter(pc.is_in(kinds, pa.array(["table_version", "table_tombstone", "graph_commit"])))
     if versioned["table_version"].null_count:
