@@ -24,13 +24,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
 
 import pytest
 
 _ROOT = Path(__file__).parents[2]
-_LOG = "/-/requests/"
+_LOG, _COPY = "/-/requests/", "/-/copy/"
 _FAULTS = {
     "denied": "403 Forbidden",
     "unreadable": "403 Forbidden",
@@ -65,10 +65,22 @@ class S3Server:
             "NO_PROXY": self.host,
         }
 
+    @classmethod
+    def of_environment(cls) -> Self:
+        """The server that the environment of this process names."""
+        endpoint = urllib.parse.urlsplit(os.environ["AWS_ENDPOINT_URL"])
+        return cls(endpoint.hostname or "", endpoint.port or 0)
+
     def create_bucket(self) -> str:
         bucket = f"bucket-{uuid.uuid4().hex}"
         self._ask("PUT", f"/{bucket}")
         return bucket
+
+    def copy_bucket(self, bucket: str) -> str:
+        """Make a bucket with all that is in another one, in a single step."""
+        copy = self.create_bucket()
+        self._ask("POST", f"{_COPY}{bucket}/{copy}")
+        return copy
 
     def requests(self, bucket: str) -> Counter[str]:
         """Count the requests that the bucket has received, by kind."""
@@ -94,9 +106,21 @@ def s3_server() -> Iterator[S3Server]:
 @pytest.fixture
 def s3_uri(s3_server: S3Server, monkeypatch: pytest.MonkeyPatch) -> str:
     """A prefix in a new bucket, and the environment to reach it by."""
-    for name, value in s3_server.environment.items():
-        monkeypatch.setenv(name, value)
+    _reach(s3_server, monkeypatch)
     return f"s3://{s3_server.create_bucket()}/graphs/one"
+
+
+@contextmanager
+def reachable(server: S3Server) -> Iterator[None]:
+    """Have the environment of this process name a server, for the length of a block."""
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        _reach(server, monkeypatch)
+        yield
+
+
+def _reach(server: S3Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in server.environment.items():
+        monkeypatch.setenv(name, value)
 
 
 @contextmanager
@@ -118,8 +142,9 @@ def running() -> Iterator[S3Server]:
 class _Application:
     """Moto's application behind a lock, a log and the faults."""
 
-    def __init__(self, moto: WSGIApplication) -> None:
+    def __init__(self, moto: WSGIApplication, backend: Any) -> None:
         self._moto = moto
+        self._backend = backend
         self._lock = threading.Lock()
         self._log: defaultdict[str, Counter[str]] = defaultdict(Counter)
 
@@ -134,6 +159,11 @@ class _Application:
             if path.startswith(_LOG):
                 start_response("200 OK", [("Content-Type", "application/json")])
                 return [json.dumps(self._log[path.removeprefix(_LOG)]).encode()]
+            if path.startswith(_COPY):
+                bucket, copy = path.removeprefix(_COPY).split("/")
+                for key in list(self._backend.get_bucket(bucket).keys.values()):
+                    self._backend.copy_object(key, copy, key.name)
+                return _answer(start_response, "200 OK")
             self._log[path.split("/")[1]][_kind(environ)] += 1
             fault = _fault(environ)
             if fault is None:
@@ -171,15 +201,13 @@ def _ignore(*_: Any) -> Any:
 
 def _serve() -> None:
     # Only the process of the server pays for these.
-    from moto.moto_server.werkzeug_app import (  # noqa: PLC0415
-        DomainDispatcherApplication,
-        MotoRequestHandler,
-        create_backend_app,
-    )
+    from moto.core import DEFAULT_ACCOUNT_ID  # noqa: PLC0415
+    from moto.moto_server.werkzeug_app import MotoRequestHandler, create_backend_app  # noqa: PLC0415
+    from moto.s3.models import s3_backends  # noqa: PLC0415
     from werkzeug.serving import make_server  # noqa: PLC0415
 
     logging.getLogger("werkzeug").setLevel(logging.ERROR)
-    application = _Application(DomainDispatcherApplication(create_backend_app))
+    application = _Application(create_backend_app("s3"), s3_backends[DEFAULT_ACCOUNT_ID]["aws"])
     server = make_server("127.0.0.1", 0, application, threaded=True, request_handler=MotoRequestHandler)
     threading.Thread(target=_end_with_parent, daemon=True).start()
     print(server.server_port, flush=True)  # noqa: T201 - how the parent learns it
