@@ -24,6 +24,12 @@ OmnigraphError                       the root; catch this to catch everything of
 │   ├── FormatTooNewError            by a later version: upgrade
 │   └── FormatTooOldError            by one too early to migrate from
 ├── CorruptGraphError                stored state that contradicts itself; nothing was changed
+├── QueryKindError                   a read where a mutation is needed, or the other way round
+├── ValueRejectedError               a value that does not fit the property it is for
+├── ConstraintError                  a change that would break a rule of the schema; has violations
+├── ResourceLimitError               more in one change than is allowed
+├── PreconditionFailedError          the branch is not at the commit that the caller expects
+├── OutcomeUnknownError              a change that may become visible yet, or not
 ├── ConflictError                    somebody else's change came first; nothing of ours is visible
 │   ├── ExpectedVersionMismatchError a table moved since it was read
 │   ├── ContentionError              too many writers at once, after all retries
@@ -224,6 +230,14 @@ class IdentityError(OmnigraphError):
     http_status = 400
 
 
+class QueryKindError(OmnigraphError):
+    """The query reads where a mutation is needed, or changes the graph where a read is."""
+
+    code = "query_kind"
+    http_status = 400
+    query: str
+
+
 class FileAccessError(OmnigraphError):
     """A file named on the command line that cannot be read or written."""
 
@@ -339,6 +353,84 @@ class CorruptGraphError(OmnigraphError):
 
 
 # Writing -------------------------------------------------------------------------------------------
+
+
+class ValueRejectedError(OmnigraphError):
+    """A value does not fit the property it is for. Nothing was changed."""
+
+    code = "value_rejected"
+    http_status = 400
+    type_name: str
+    property: str
+    place: Place | None
+
+
+@dataclass(frozen=True, slots=True)
+class Violation:
+    """One rule that one entity would break.
+
+    `rule` is required, enum, range, check, unique, endpoint or cardinality; `record` is the number of the statement or
+    of the input record that brings the entity, from 0, if one does.
+    """
+
+    rule: str
+    type_name: str
+    entity_id: str | None
+    properties: tuple[str, ...]
+    message: str
+    record: int | None = None
+    hint: str | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "rule": self.rule,
+            "type": self.type_name,
+            "id": self.entity_id,
+            "properties": list(self.properties),
+            "message": self.message,
+        }
+
+
+class ConstraintError(OmnigraphError):
+    """The change would break a rule of the schema. Nothing was changed. `place` is in the query, if there is one."""
+
+    code = "constraint_violated"
+    http_status = 400
+    violations: tuple[Violation, ...]
+    place: Place | None
+
+    def details(self) -> dict[str, Any]:
+        return {"violations": [violation.to_dict() for violation in self.violations]}
+
+
+class ResourceLimitError(OmnigraphError):
+    """There is more of something in one change than is allowed. Nothing was changed."""
+
+    code = "resource_limit"
+    http_status = 413
+    resource: str
+    limit: int
+    actual: int
+
+
+class PreconditionFailedError(OmnigraphError):
+    """The branch is not at the commit that the caller named. Nothing was changed."""
+
+    code = "precondition_failed"
+    http_status = 412
+    expected: str
+    actual: str | None
+
+
+class OutcomeUnknownError(OmnigraphError):
+    """The change was prepared, but whether it took effect is not known yet: ask with `Graph.outcome`.
+
+    Recovery finishes or undoes it. `operation_id` is the id of its commit, if it becomes one.
+    """
+
+    code = "outcome_unknown"
+    http_status = 503
+    operation_id: str
 
 
 class ConflictError(OmnigraphError):

@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import Self
 
 from omnigraph.commit import failpoints
-from omnigraph.commit.recovery import heal
+from omnigraph.commit.recovery import heal, sweep
 from omnigraph.commit.store import Store
 from omnigraph.errors import (
     AlreadyInitializedError,
@@ -89,7 +89,7 @@ class Graph:
                 contract.write_compiled(store.objects, self._contract.catalog)
                 _LOG.warning("the compiled schema of %s was rebuilt from %s", self.uri, contract.SOURCE)
                 self._contract = self._read_contract()
-            heal(store, store.gates.patience)
+            sweep(store)
 
     @property
     def uri(self) -> str:

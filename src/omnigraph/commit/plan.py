@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from enum import Enum, StrEnum
 
 from omnigraph.commit.gates import Gate
+from omnigraph.lang.catalog import Catalog
 from omnigraph.manifest.publisher import Lineage
 from omnigraph.manifest.rows import MAIN, TableRow, TombstoneRow
 from omnigraph.manifest.state import Entry, ManifestState
@@ -37,6 +38,7 @@ class WriteTxn:
 
     branch: str | None
     base: ManifestState
+    catalog: Catalog
 
     @property
     def entries(self) -> Mapping[str, Entry]:
@@ -57,7 +59,12 @@ class TableAction:
 
 @dataclass(frozen=True, slots=True)
 class PublishPlan:
-    """All of a change: it happens whole or not at all."""
+    """All of a change: it happens whole or not at all.
+
+    `reads` names the tables that it was validated against; none of them may have moved when it is published. `strict`
+    names those in which it looked for what to change: if one has other content by then, the change is lost and must
+    not be prepared again behind the caller's back. `if_head` is the commit that the branch must be at.
+    """
 
     txn: WriteTxn
     kind: WriterKind
@@ -65,6 +72,9 @@ class PublishPlan:
     registrations: tuple[TableRow, ...] = ()
     tombstones: tuple[TombstoneRow, ...] = ()
     lineage: Lineage = field(default_factory=Lineage.new)
+    reads: frozenset[str] = frozenset()
+    strict: frozenset[str] = frozenset()
+    if_head: str | None = None
 
     def __post_init__(self) -> None:
         keys = [action.table_key for action in self.actions]
@@ -76,12 +86,16 @@ class PublishPlan:
     def branch(self) -> str | None:
         return self.txn.branch
 
+    @property
+    def table_keys(self) -> list[str]:
+        return [action.table_key for action in self.actions]
+
 
 def gates_for(branch: str | None, table_keys: Iterable[str]) -> list[Gate]:
     """Name the gates of a write in the order in which everybody takes them: schema, branch, tables by name."""
-    name = branch or MAIN
-    return [
-        Gate("schema", shared=True),
-        Gate(f"branch:{name}"),
-        *(Gate(f"table:{name}:{key}") for key in sorted(table_keys)),
-    ]
+    return [Gate("schema", shared=True), Gate(f"branch:{branch or MAIN}"), *table_gates(branch, table_keys)]
+
+
+def table_gates(branch: str | None, table_keys: Iterable[str]) -> list[Gate]:
+    """Name the gates of some tables. Whoever takes them holds the gate of the branch."""
+    return [Gate(f"table:{branch or MAIN}:{key}") for key in sorted(table_keys)]

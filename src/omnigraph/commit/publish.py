@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from omnigraph.commit import failpoints
 from omnigraph.commit.gates import Held
-from omnigraph.commit.plan import OpClass, PublishPlan, TableAction, WriteTxn, gates_for
+from omnigraph.commit.plan import OpClass, PublishPlan, TableAction, WriteTxn, gates_for, table_gates
 from omnigraph.commit.recovery import head_row, heal, nothing_moved, recover
 from omnigraph.commit.sidecar import Sidecar, arm
 from omnigraph.commit.store import Store
@@ -16,7 +16,10 @@ from omnigraph.errors import (
     CorruptGraphError,
     DriftError,
     ExpectedVersionMismatchError,
+    GraphNotFoundError,
     OmnigraphError,
+    OutcomeUnknownError,
+    PreconditionFailedError,
     RecoveryRequiredError,
     StorageError,
 )
@@ -25,31 +28,50 @@ from omnigraph.manifest.rows import MAIN, VersionRow
 from omnigraph.manifest.state import ManifestState
 
 _LOG = logging.getLogger(__name__)
-_PREPARE_ATTEMPTS = 32
+_GATED_ATTEMPTS = 3
+
+Prepare = Callable[[WriteTxn], PublishPlan | None]
 
 
 def begin(store: Store, branch: str | None = None) -> WriteTxn:
     """Start a write: finish what others left behind, then capture what the write is prepared on, once."""
-    store.contract.read()
     heal(store)
-    return WriteTxn(branch, store.manifest.load_to_write(branch))
+    return _capture(store, branch)
 
 
-def write(store: Store, branch: str | None, prepare: Callable[[WriteTxn], PublishPlan | None]) -> Published | None:
+def _capture(store: Store, branch: str | None) -> WriteTxn:
+    contract = store.contract.read()
+    if contract is None:
+        uri = store.location.uri
+        raise GraphNotFoundError(f"no graph at {uri}", uri=uri, hint="make one with `omnigraph init`")
+    return WriteTxn(branch, store.manifest.load_to_write(branch), contract.catalog)
+
+
+def write(store: Store, branch: str | None, prepare: Prepare) -> Published | None:
     """Prepare and publish; prepare anew when another write came first. None when there is nothing to change.
 
-    Only for writes whose meaning does not depend on what they read, such as inserts: the others must fail instead.
+    The first attempt prepares outside the gates. If what it read has moved meanwhile, the next one prepares inside, and
+    cannot lose again; so however many write at once, each gets its turn.
     """
-    for attempt in range(_PREPARE_ATTEMPTS):
-        plan = prepare(begin(store, branch))
-        if plan is None:
-            return None
-        try:
-            return publish(store, plan)
-        except (ExpectedVersionMismatchError, RecoveryRequiredError):
-            if attempt == _PREPARE_ATTEMPTS - 1:
-                raise
-    raise AssertionError("unreachable")
+    plan = prepare(begin(store, branch))
+    if plan is None:
+        return None
+    try:
+        return publish(store, plan)
+    except ExpectedVersionMismatchError:
+        _refuse_if_lost(store, plan)
+    for _ in range(_GATED_ATTEMPTS):
+        heal(store, store.gates.patience)  # before the gates are taken, for recovery needs them as well
+        with store.gates.hold(gates_for(branch, ())) as held:
+            plan = prepare(_capture(store, branch))
+            if plan is None:
+                return None
+            with store.gates.hold(table_gates(branch, plan.table_keys)):
+                try:
+                    return _carry_out(store, plan, held)
+                except RecoveryRequiredError as error:
+                    pending = error
+    raise pending
 
 
 def publish(store: Store, plan: PublishPlan) -> Published:
@@ -65,37 +87,73 @@ def publish(store: Store, plan: PublishPlan) -> Published:
 
 
 def _publish(store: Store, plan: PublishPlan) -> Published:
-    keys = [action.table_key for action in plan.actions]
-    with store.gates.hold(gates_for(plan.branch, keys)) as held:
-        failpoints.reach(failpoints.PUBLISH_AFTER_GATES)
-        state = store.manifest.refreshed(plan.txn.base)
-        for action in plan.actions:
-            _check_base(action, plan.branch, state)
-            _check_head(store, action, state)
-        sidecar = arm(plan)
-        held.check()
-        store.sidecars.write(sidecar)  # phase A: from here on, whatever happens can be finished or undone
-        failpoints.reach(failpoints.PUBLISH_AFTER_SIDECAR)
-        try:
-            versions = tuple(_move_head(store, held, action, state) for action in plan.actions)  # phase B
-        except OmnigraphError:
-            published = _undo(store, plan, sidecar, held)
-            if published:
-                return published
-            raise
-        failpoints.reach(failpoints.PUBLISH_BEFORE_MANIFEST)
+    with store.gates.hold(gates_for(plan.branch, plan.table_keys)) as held:
+        return _carry_out(store, plan, held)
+
+
+def _carry_out(store: Store, plan: PublishPlan, held: Held) -> Published:
+    failpoints.reach(failpoints.PUBLISH_AFTER_GATES)
+    state = store.manifest.refreshed(plan.txn.base)
+    _check_head_commit(plan, state)
+    for key in sorted(plan.reads):
+        _check_pin(key, plan.txn.base.actual_version(key), state)
+    for action in plan.actions:
+        _check_base(action, plan.branch, state)
+        _check_head(store, action, state)
+    sidecar = arm(plan)
+    held.check()
+    store.sidecars.write(sidecar)  # phase A: from here on, whatever happens can be finished or undone
+    failpoints.reach(failpoints.PUBLISH_AFTER_SIDECAR)
+    try:
+        versions = tuple(_move_head(store, held, action, state) for action in plan.actions)  # phase B
+    except OmnigraphError as error:
+        return _undo(store, plan, sidecar, held, error)
+    failpoints.reach(failpoints.PUBLISH_BEFORE_MANIFEST)
+    try:
         changes = _changes(store, plan, versions)
-        try:
-            held.check()
-            published = store.manifest.publish(plan.branch, changes, _pins(plan, state), plan.lineage, first=state)  # C
-        except OmnigraphError as error:
-            # The heads have moved and the record says so: the next write or open makes it visible, or undoes it.
-            look = f"look for commit {plan.lineage.commit_id} before you try again"
-            error.hint = f"operation {sidecar.operation_id} will be finished or undone by the next write; {look}"
-            raise
-        failpoints.reach(failpoints.PUBLISH_AFTER_MANIFEST)
-        _clean_up(store, published, sidecar)  # phase D
-        return published
+        held.check()
+        published = store.manifest.publish(plan.branch, changes, _pins(plan, state), plan.lineage, first=state)  # C
+    except OmnigraphError as error:
+        # The heads have moved and the record says so: the next write or open makes it visible, or undoes it.
+        raise _unknown(sidecar, error) from error
+    failpoints.reach(failpoints.PUBLISH_AFTER_MANIFEST)
+    _clean_up(store, published, sidecar)  # phase D
+    return published
+
+
+def _refuse_if_lost(store: Store, plan: PublishPlan) -> None:
+    """A change of rows that it looked for is lost when others changed the table; upkeep does not count as change."""
+    state = store.manifest.load(plan.branch)
+    for key in sorted(plan.strict):
+        before = plan.txn.entries[key].table
+        if state.actual_version(key) != before.version and not store.tables.has_same_content(
+            before, state.actual_version(key)
+        ):
+            _check_pin(key, before.version, state)
+
+
+def _check_head_commit(plan: PublishPlan, state: ManifestState) -> None:
+    if plan.if_head is not None:
+        check_head_commit(plan.if_head, state)
+
+
+def check_head_commit(expected: str, state: ManifestState) -> None:
+    """See that a branch is at the commit that the caller expects."""
+    actual = state.head.commit_id if state.head else None
+    if actual != expected:
+        message = f"branch '{state.branch or MAIN}' is at commit {actual}, not at {expected}"
+        raise PreconditionFailedError(
+            message, expected=expected, actual=actual, hint="look at what changed, then try again on the new head"
+        )
+
+
+def _check_pin(table_key: str, prepared_on: int, state: ManifestState) -> None:
+    pin = state.actual_version(table_key)
+    if pin != prepared_on:
+        message = f"table '{table_key}' is at version {pin}; the write was prepared on {prepared_on}"
+        raise ExpectedVersionMismatchError(
+            message, table_key=table_key, expected=prepared_on, actual=pin, hint="read again and retry"
+        )
 
 
 def _check_base(action: TableAction, branch: str | None, state: ManifestState) -> None:
@@ -106,12 +164,8 @@ def _check_base(action: TableAction, branch: str | None, state: ManifestState) -
             f"table '{base.key}' belongs to branch '{base.branch or MAIN}'; a write to '{branch or MAIN}' must fork it"
         )
         raise ConflictError(message, hint="fork the table first")
-    pin = state.actual_version(base.key)
-    if action.op_class is OpClass.LOGICAL and pin != base.version:
-        message = f"table '{base.key}' is at version {pin}; the write was prepared on {base.version}"
-        raise ExpectedVersionMismatchError(
-            message, table_key=base.key, expected=base.version, actual=pin, hint="read again and retry"
-        )
+    if action.op_class is OpClass.LOGICAL:
+        _check_pin(base.key, base.version, state)
 
 
 def _check_head(store: Store, action: TableAction, state: ManifestState) -> None:
@@ -155,11 +209,11 @@ def _changes(store: Store, plan: PublishPlan, versions: tuple[VersionRow, ...]) 
 
 
 def _pins(plan: PublishPlan, state: ManifestState) -> dict[str, int]:
-    return {action.table_key: state.actual_version(action.table_key) for action in plan.actions}
+    return {key: state.actual_version(key) for key in {*plan.table_keys, *plan.reads}}
 
 
-def _undo(store: Store, plan: PublishPlan, sidecar: Sidecar, held: Held) -> Published | None:
-    """Undo at once, while the gates are held; if that fails too, the record is left for the next one.
+def _undo(store: Store, plan: PublishPlan, sidecar: Sidecar, held: Held, failure: OmnigraphError) -> Published:
+    """Undo at once, while the gates are held; raise why, or that it is left to recovery.
 
     A commit that failed may have taken effect all the same. If it was the last one, there is nothing to undo: the
     change is whole, recovery makes it visible, and it is returned.
@@ -168,14 +222,27 @@ def _undo(store: Store, plan: PublishPlan, sidecar: Sidecar, held: Held) -> Publ
         held.check()
         if nothing_moved(store, sidecar):
             store.sidecars.delete(sidecar.operation_id)
-            return None
-        recover(store, sidecar, held)
-        state = store.manifest.load(plan.branch)
+        else:
+            recover(store, sidecar, held)
     except OmnigraphError as error:
         _LOG.warning("operation %s is left to recovery: %s", sidecar.operation_id, error)
-        return None
-    commit = state.commit(plan.lineage.commit_id)
-    return Published(commit, state) if commit else None
+    try:
+        state = store.manifest.load(plan.branch)
+        commit = state.commit(plan.lineage.commit_id)
+        if commit:
+            return Published(commit, state)
+        left = sidecar.operation_id in store.sidecars.pending()
+    except OmnigraphError as error:
+        raise _unknown(sidecar, failure) from error
+    if left:
+        raise _unknown(sidecar, failure) from failure
+    raise failure
+
+
+def _unknown(sidecar: Sidecar, why: OmnigraphError) -> OutcomeUnknownError:
+    message = f"operation {sidecar.operation_id} stopped half-way: {why.message}"
+    hint = "the next write or open finishes or undoes it; ask for its outcome before you try again"
+    return OutcomeUnknownError(message, operation_id=sidecar.operation_id, hint=hint)
 
 
 def _clean_up(store: Store, published: Published, sidecar: Sidecar) -> None:

@@ -48,25 +48,39 @@ class Observed:
     movement: Movement
 
 
-def heal(store: Store, patience: float = 0) -> int:
-    """Recover every operation that was left behind, oldest first; in steady state this is one listing.
+def sweep(store: Store) -> int:
+    """Recover everything that was left behind, when a graph is opened; what cannot be recovered is an error."""
+    return sum(_recover_alone(store, operation, store.gates.patience) for operation in store.sidecars.pending())
 
-    An operation whose gates cannot be had within `patience` seconds is under way: it is left alone.
+
+def heal(store: Store, patience: float = 0) -> int:
+    """Recover what was left behind, oldest first, before a write; in steady state this is one listing.
+
+    An operation on tables that contradict the manifest is left alone: it stops those who write to them, and no others.
     """
     recovered = 0
-    for operation_id in store.sidecars.pending():
-        failpoints.reach(failpoints.RECOVERY_AFTER_LIST)
-        sidecar = store.sidecars.read(operation_id)
-        if sidecar is None:
-            continue
+    for operation in store.sidecars.pending():
         try:
-            with store.gates.hold(_gates(store, sidecar), patience) as held:
-                # Its writer may have finished while we waited.
-                sidecar = store.sidecars.read(operation_id)
-                recovered += sidecar is not None and recover(store, sidecar, held)
-        except GateTimeoutError as error:
-            _LOG.info("operation %s is under way: %s", operation_id, error.message)
+            recovered += _recover_alone(store, operation, patience)
+        except CorruptGraphError as error:
+            _LOG.warning("operation %s cannot be recovered: %s", operation, error.message)
     return recovered
+
+
+def _recover_alone(store: Store, operation_id: str, patience: float) -> bool:
+    """Recover one operation under its gates. One whose gates cannot be had within `patience` seconds is under way."""
+    failpoints.reach(failpoints.RECOVERY_AFTER_LIST)
+    sidecar = store.sidecars.read(operation_id)
+    if sidecar is None:
+        return False
+    try:
+        with store.gates.hold(_gates(store, sidecar), patience) as held:
+            # Its writer may have finished while we waited.
+            sidecar = store.sidecars.read(operation_id)
+            return sidecar is not None and recover(store, sidecar, held)
+    except GateTimeoutError as error:
+        _LOG.info("operation %s is under way: %s", operation_id, error.message)
+        return False
 
 
 def nothing_moved(store: Store, sidecar: Sidecar) -> bool:

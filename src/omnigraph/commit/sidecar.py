@@ -95,7 +95,7 @@ def arm(plan: PublishPlan) -> Sidecar:
     )
     return Sidecar(
         SCHEMA_VERSION,
-        new_id(),
+        plan.lineage.commit_id,  # so that whoever was told the operation finds its commit
         str(time.time_ns() // 1000),
         plan.branch,
         plan.lineage.actor_id,

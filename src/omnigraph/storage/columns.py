@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import datetime as dt
+from collections.abc import Sequence
+from typing import Any
+
 import lance
 import pyarrow as pa
 
@@ -21,6 +25,8 @@ _SCALARS = {
     Scalar.DATETIME: pa.date64(),
 }
 _FNV_OFFSET, _FNV_PRIME = 0xCBF29CE484222325, 0x100000001B3
+_EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
+_MILLISECOND = dt.timedelta(milliseconds=1)
 _PRIMARY_KEY = {"lance-schema:unenforced-primary-key": "true"}
 
 
@@ -55,3 +61,27 @@ def arrow_type(declared: Type) -> pa.DataType:
         return pa.list_(pa.field("item", pa.float32()), declared.dimension)
     scalar = _SCALARS[declared.scalar]
     return pa.list_(pa.field("item", scalar)) if declared.is_list else scalar
+
+
+def to_array(declared: Type, values: Sequence[Any]) -> pa.Array:
+    """Make the column of a property from plain values; those of a Blob are its bytes."""
+    if declared.is_blob:
+        return lance.blob_array(list(values))
+    if declared.scalar is not Scalar.DATETIME:
+        return pa.array(values, arrow_type(declared))
+    # Arrow would cut a date-time down to its day.
+    if declared.is_list:
+        milliseconds = [None if value is None else [_milliseconds(item) for item in value] for value in values]
+        return _reinterpreted(pa.array(milliseconds, pa.list_(pa.field("item", pa.int64()))))
+    return pa.array([_milliseconds(value) for value in values], pa.int64()).view(pa.date64())
+
+
+def _reinterpreted(lists: pa.ListArray) -> pa.ListArray:
+    items = lists.values.view(pa.date64())
+    return pa.ListArray.from_arrays(
+        lists.offsets, items, type=arrow_type(Type(Scalar.DATETIME, is_list=True)), mask=lists.is_null()
+    )
+
+
+def _milliseconds(value: Any) -> int | None:
+    return None if value is None else (value - _EPOCH) // _MILLISECOND

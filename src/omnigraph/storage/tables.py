@@ -7,6 +7,7 @@ import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal
 
@@ -21,13 +22,18 @@ from omnigraph.storage.durable import durable_write
 from omnigraph.storage.lance_errors import Kind, classify, lance_call
 from omnigraph.storage.location import Location
 from omnigraph.storage.objects import ObjectStore
+from omnigraph.storage.predicates import OneOf, Predicate, lance_filter
 
 # A one-row update rewrites the row-id sequence of its fragment, so fragments stay small (3 ms at 100,000 rows, 33 ms
 # at a million).
 MAX_ROWS_PER_FILE = 65_536
 STORAGE_VERSION: Literal["2.2"] = "2.2"
 ID = "id"
+ADDRESS = "_rowaddr"
+MOST_VALUES = 8192  # in one filter
+_KEPT_HANDLES = 256
 _OFFSET_BITS = 32
+_UPKEEP = (lance.LanceOperation.Rewrite, lance.LanceOperation.CreateIndex)
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,14 +96,47 @@ class TableStorage:
     def __init__(self, location: Location) -> None:
         self.location = location
         self._session = Session()
+        self._kept = lru_cache(maxsize=_KEPT_HANDLES)(self._open)
 
     # Reading
 
     def open(self, table: TableVersion) -> lance.LanceDataset:
-        """Open a table at exactly one version."""
+        """Open a table at exactly one version. The handle is shared: it must not be moved to another version.
+
+        Only handles on main are kept: another branch may be deleted and made anew, and then be something else.
+        """
+        return self._open(table) if table.branch else self._kept(table)
+
+    def _open(self, table: TableVersion) -> lance.LanceDataset:
         uri = self._uri(table.path, table.branch)
         with lance_call(uri, "open"):
             return self._dataset(uri, table.version)
+
+    def scan(
+        self,
+        table: TableVersion,
+        columns: Sequence[str],
+        predicate: Predicate | None = None,
+        *,
+        addresses: bool = False,
+    ) -> pa.Table:
+        """Read the rows that satisfy a predicate, a Blob as its bytes, on request with the address of each row."""
+        dataset = self.open(table)
+        with lance_call(dataset.uri, "scan"):
+            return dataset.scanner(
+                columns=list(columns),
+                filter=lance_filter(predicate) if predicate else None,
+                with_row_address=addresses,
+                blob_handling="all_binary",
+            ).to_table()
+
+    def lookup(
+        self, table: TableVersion, column: str, values: pa.Array, columns: Sequence[str], *, addresses: bool = False
+    ) -> pa.Table:
+        """Read the rows whose column holds one of the values, in as few scans as filters allow."""
+        chunks = [values[at : at + MOST_VALUES] for at in range(0, max(len(values), 1), MOST_VALUES)]
+        found = [self.scan(table, columns, OneOf(column, chunk), addresses=addresses) for chunk in chunks]
+        return pa.concat_tables(found)
 
     def head(self, path: str, branch: str | None) -> lance.LanceDataset:
         """Open a table at its head, whatever is published."""
@@ -120,6 +159,19 @@ class TableStorage:
         except TypeError:  # how pylance fails on a compaction that remapped an index
             return None
         return None if found is None else str(found.uuid)
+
+    def has_same_content(self, table: TableVersion, later: int) -> bool:
+        """Tell whether everything that happened to a table until a later version was upkeep."""
+        return all(self._is_upkeep(replace(table, version=version)) for version in range(table.version + 1, later + 1))
+
+    def _is_upkeep(self, table: TableVersion) -> bool:
+        dataset = self.open(table)
+        try:
+            with lance_call(dataset.uri, "read transaction"):
+                made_by = dataset.read_transaction(table.version)
+        except TypeError:  # how pylance fails on a compaction that remapped an index, and on nothing else
+            return True
+        return made_by is not None and isinstance(made_by.operation, _UPKEEP)
 
     def read_staged(self, staged: Staged) -> lance.LanceDataset:
         """Open the state that a staged transaction would make; the head stays where it is."""
@@ -152,17 +204,22 @@ class TableStorage:
         dataset = self.open(base)
         with lance_call(dataset.uri, "stage delete"):
             scanner = dataset.scanner(columns=[], filter=predicate, with_row_address=True)
-            addresses = scanner.to_table()["_rowaddr"].to_numpy()
-            if not len(addresses):
-                return None
-            durable_write("stage delete", dataset.uri)
+            addresses = scanner.to_table()[ADDRESS].to_numpy()
+        return (self.stage_delete_rows(base, addresses, predicate), len(addresses)) if len(addresses) else None
+
+    def stage_delete_rows(self, base: TableVersion, addresses: np.ndarray[Any, Any], reason: str) -> Staged:
+        """Delete the rows at these addresses. `reason` is what lance keeps of why."""
+        assert len(addresses), "a transaction that deletes nothing must not be staged"
+        dataset = self.open(base)
+        durable_write("stage delete", dataset.uri)
+        with lance_call(dataset.uri, "stage delete"):
             updated, emptied = _delete_addresses(dataset, addresses)
-        operation = lance.LanceOperation.Delete(updated, emptied, predicate)
-        return _staged(base, lance.Transaction(base.version, operation)), len(addresses)
+        operation = lance.LanceOperation.Delete(updated, emptied, reason)
+        return _staged(base, lance.Transaction(base.version, operation))
 
     def stage_create_indices(self, base: TableVersion, indices: Sequence[IndexSpec]) -> Staged:
         """Build several indices over the whole table in one transaction."""
-        dataset = self.open(base)
+        dataset = self._open(base)
         durable_write("stage index", dataset.uri)
         with lance_call(dataset.uri, "stage index"):
             fragments = [fragment.fragment_id for fragment in dataset.get_fragments()]

@@ -1,0 +1,169 @@
+"""Predicates on the columns of one table, each as a Lance filter and as an Arrow expression that mean the same.
+
+Null never satisfies one, and neither does NaN. Numbers are compared as numbers, whatever their types.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import math
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from omnigraph.lang.ir import Operator, PlainValue
+from omnigraph.lang.types import FLOATS, INTEGER_BOUNDS, Scalar, Type
+from omnigraph.storage.columns import to_array
+
+_NEVER = "false"
+# What lance's engine, which puts NaN above every number, would find without being told.
+_FINDS_NAN = frozenset({Operator.GT, Operator.GE, Operator.NE})
+_ABOVE = frozenset({Operator.LT, Operator.LE, Operator.NE})
+_BELOW = frozenset({Operator.GT, Operator.GE, Operator.NE})
+
+
+@dataclass(frozen=True, slots=True)
+class Compare:
+    """A column against a value of its own type."""
+
+    column: str
+    scalar: Scalar
+    operator: Operator
+    value: PlainValue
+
+
+@dataclass(frozen=True, slots=True)
+class Present:
+    """The column holds a value."""
+
+    column: str
+    scalar: Scalar
+
+
+@dataclass(frozen=True, slots=True)
+class Never:
+    """No row."""
+
+
+@dataclass(frozen=True, slots=True)
+class OneOf:
+    """A String column holds one of these values."""
+
+    column: str
+    values: pa.Array
+
+
+Predicate = Compare | Present | Never | OneOf
+
+
+def comparison(column: str, type_: Type, operator: Operator, value: PlainValue) -> Predicate:
+    """Compare a column with a value, which may be null or a number of another type."""
+    if value is None:
+        return Never()
+    wanted = Compare(column, type_.scalar, operator, value)
+    if type_.scalar in INTEGER_BOUNDS:
+        assert isinstance(value, int | float)
+        return _with_integer(wanted, value)
+    if type_.scalar in FLOATS:
+        assert isinstance(value, int | float)
+        return _with_float(wanted, value)
+    return wanted
+
+
+def lance_filter(predicate: Predicate) -> str:
+    match predicate:
+        case Never():
+            return _NEVER
+        case Present(column, scalar):
+            return f"{_quoted(column)} IS NOT NULL{_not_nan(column, scalar)}"
+        case OneOf(column, values):
+            return f"{_quoted(column)} IN ({', '.join(map(_text, values.to_pylist()))})" if len(values) else _NEVER
+        case Compare(column, scalar, operator, value):
+            test = f"{_quoted(column)} {operator} {_literal(scalar, value)}"
+            return test + _not_nan(column, scalar) if operator in _FINDS_NAN else test
+
+
+def arrow_expression(predicate: Predicate) -> pc.Expression:
+    match predicate:
+        case Never():
+            return pc.scalar(False)  # noqa: FBT003
+        case Present(column, scalar):
+            present = pc.field(column).is_valid()
+            return present & ~pc.is_nan(pc.field(column)) if scalar in FLOATS else present
+        case OneOf(column, values):
+            return pc.field(column).isin(values)
+        case Compare(column, scalar, operator, value):
+            test = _OPERATORS[operator](pc.field(column), pc.scalar(to_array(Type(scalar), [value])[0]))
+            return test & ~pc.is_nan(pc.field(column)) if scalar in FLOATS else test
+
+
+_OPERATORS = {
+    Operator.EQ: pc.Expression.__eq__,
+    Operator.NE: pc.Expression.__ne__,
+    Operator.LT: pc.Expression.__lt__,
+    Operator.LE: pc.Expression.__le__,
+    Operator.GT: pc.Expression.__gt__,
+    Operator.GE: pc.Expression.__ge__,
+}
+
+
+def _with_integer(wanted: Compare, value: float) -> Predicate:
+    low, high = INTEGER_BOUNDS[wanted.scalar]
+    if value != math.floor(value):
+        if wanted.operator in (Operator.EQ, Operator.NE):
+            return _outside(wanted, wanted.operator is Operator.NE)
+        down = wanted.operator in (Operator.LT, Operator.LE)
+        operator, value = (Operator.LE, math.floor(value)) if down else (Operator.GE, math.ceil(value))
+        wanted = replace(wanted, operator=operator)
+    if value > high:
+        return _outside(wanted, wanted.operator in _ABOVE)
+    if value < low:
+        return _outside(wanted, wanted.operator in _BELOW)
+    return replace(wanted, value=int(value))
+
+
+def _with_float(wanted: Compare, value: float) -> Predicate:
+    """A value for F32 is rounded as one that is stored would be; one for F64 is compared exactly."""
+    if wanted.scalar is Scalar.F32:
+        with np.errstate(over="ignore"):
+            stored = float(np.float32(value))
+        if math.isinf(stored):
+            return _outside(wanted, wanted.operator in (_ABOVE if stored > 0 else _BELOW))
+        return replace(wanted, value=stored)
+    near = float(value)
+    if near == value:
+        return replace(wanted, value=near)
+    if wanted.operator in (Operator.EQ, Operator.NE):
+        return _outside(wanted, wanted.operator is Operator.NE)
+    less = wanted.operator in (Operator.LT, Operator.LE)
+    between = {(True, True): Operator.LE, (True, False): Operator.LT, (False, True): Operator.GT}
+    return replace(wanted, operator=between.get((less, near < value), Operator.GE), value=near)
+
+
+def _outside(wanted: Compare, all_values: bool) -> Predicate:  # noqa: FBT001 - the two ways a bound can be missed
+    return Present(wanted.column, wanted.scalar) if all_values else Never()
+
+
+def _quoted(column: str) -> str:
+    return f"`{column}`"
+
+
+def _not_nan(column: str, scalar: Scalar) -> str:
+    return f" AND NOT isnan({_quoted(column)})" if scalar in FLOATS else ""
+
+
+def _literal(scalar: Scalar, value: PlainValue) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, dt.datetime):
+        # The one spelling that lance compares with an index on the column.
+        return f"arrow_cast({to_array(Type(scalar), [value]).view(pa.int64())[0].as_py()}, 'Date64')"
+    if isinstance(value, dt.date):
+        return f"DATE '{value.isoformat()}'"
+    return _text(value) if isinstance(value, str) else repr(value)
+
+
+def _text(value: str) -> str:
+    return "'" + value.replace("'", "''") + "'"
