@@ -25,8 +25,9 @@ OmnigraphError                       the root; catch this to catch everything of
 │   └── FormatTooOldError            by one too early to migrate from
 ├── CorruptGraphError                stored state that contradicts itself; nothing was changed
 ├── QueryKindError                   a read where a mutation is needed, or the other way round
-├── ValueRejectedError               a value that does not fit the property it is for
-├── ConstraintError                  a change that would break a rule of the schema; has violations
+├── PlacedError                      a query that does not suit the graph as it is; names the place in it
+│   ├── ValueRejectedError           a value that does not fit the property it is for
+│   └── ConstraintError              a change that would break a rule of the schema; has violations
 ├── ResourceLimitError               more in one change than is allowed
 ├── PreconditionFailedError          the branch is not at the commit that the caller expects
 ├── OutcomeUnknownError              a change that may become visible yet, or not
@@ -355,14 +356,31 @@ class CorruptGraphError(OmnigraphError):
 # Writing -------------------------------------------------------------------------------------------
 
 
-class ValueRejectedError(OmnigraphError):
+class PlacedError(OmnigraphError):
+    """A query that does not suit the graph as it is; `place` says where in it, if that is known."""
+
+    code = "query_unsuitable"
+    http_status = 400
+    place: Place | None
+
+    def __str__(self) -> str:
+        if self.place is None:
+            return super().__str__()
+        hint = f"\nhint: {self.hint}" if self.hint else ""
+        return f"{self.place}: {self.message}\n{self.place.underlined()}{hint}"
+
+    def details(self) -> dict[str, Any]:
+        place = self.place
+        at = None if place is None else {"file": place.file, "line": place.line, "column": place.column}
+        return {**super().details(), "place": at}
+
+
+class ValueRejectedError(PlacedError):
     """A value does not fit the property it is for. Nothing was changed."""
 
     code = "value_rejected"
-    http_status = 400
     type_name: str
     property: str
-    place: Place | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -391,16 +409,14 @@ class Violation:
         }
 
 
-class ConstraintError(OmnigraphError):
-    """The change would break a rule of the schema. Nothing was changed. `place` is in the query, if there is one."""
+class ConstraintError(PlacedError):
+    """The change would break a rule of the schema. Nothing was changed."""
 
     code = "constraint_violated"
-    http_status = 400
     violations: tuple[Violation, ...]
-    place: Place | None
 
     def details(self) -> dict[str, Any]:
-        return {"violations": [violation.to_dict() for violation in self.violations]}
+        return {**super().details(), "violations": [violation.to_dict() for violation in self.violations]}
 
 
 class ResourceLimitError(OmnigraphError):

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 from omnigraph.commit import failpoints
 from omnigraph.commit.recovery import heal, sweep
@@ -18,6 +18,8 @@ from omnigraph.errors import (
     GraphNotFoundError,
     NotAGraphError,
     OmnigraphError,
+    ReadOnlyError,
+    RecoveryRequiredError,
     StorageError,
 )
 from omnigraph.lang.catalog import Catalog, EdgeType, NodeType
@@ -30,6 +32,7 @@ from omnigraph.manifest.state import Snapshot
 from omnigraph.storage.columns import table_key, table_path, table_schema
 from omnigraph.storage.lance_errors import Kind, classify
 from omnigraph.storage.location import Location
+from omnigraph.write.mutation import Mutation, MutationResult, mutate
 
 _CLAIM = "__init_claim.json"
 _LOG = logging.getLogger(__name__)
@@ -40,7 +43,7 @@ def init(uri: str | os.PathLike[str], schema: str | os.PathLike[str], *, force: 
 
     `force` takes over from an attempt that died before its graph was made; a graph itself is never replaced.
     """
-    source = _schema_source(schema)
+    source = _source(schema, ".pg", "<schema>")
     catalog = compile_schema(source)
     store = Store.at(Location.parse(uri))
     address = store.location.uri
@@ -124,6 +127,40 @@ class Graph:
                 return found
         raise CommitNotFoundError(f"commit '{commit_id}' not found", commit_id=commit_id)
 
+    def mutate(
+        self,
+        source: str | os.PathLike[str],
+        params: Mapping[str, Any] | None = None,
+        *,
+        name: str | None = None,
+        branch: str = MAIN,
+        actor: str | None = None,
+        if_commit: str | None = None,
+    ) -> MutationResult:
+        """Run a query that inserts, updates or deletes: all of it in one commit, or nothing.
+
+        `source` is the text of `.gq` queries or the path of a file; `name` chooses one of several. With `if_commit` the
+        mutation happens only if the branch is at that commit. When it returns, the change is durable and visible;
+        when it raises, nothing was changed, except for OutcomeUnknownError: then ask `outcome`.
+        """
+        self._refuse_read_only()
+        text = _source(source, ".gq", "<query>")
+        return mutate(self._store, Mutation(text, name, params, _branch(branch), actor, if_commit))
+
+    def outcome(self, operation_id: str, branch: str = MAIN) -> Commit | None:
+        """Tell what became of an operation whose outcome was unknown: its commit, or None if it changed nothing."""
+        if not self.read_only:
+            heal(self._store, self._store.gates.patience)
+        found = self._store.manifest.load(_branch(branch)).commit(operation_id)
+        if found is None and operation_id in self._store.sidecars.pending():
+            message = f"operation {operation_id} is not settled yet"
+            raise RecoveryRequiredError(message, operation_id=operation_id, hint="open the graph read-write")
+        return found
+
+    def _refuse_read_only(self) -> None:
+        if self.read_only:
+            raise ReadOnlyError(f"{self.uri} is open read-only", hint="open it without `read_only`")
+
     def branches(self) -> list[str]:
         return self._store.manifest.branches()
 
@@ -174,9 +211,10 @@ def _branch(name: str) -> str | None:
     return None if name == MAIN else name
 
 
-def _schema_source(schema: str | os.PathLike[str]) -> Source:
-    is_path = not isinstance(schema, str) or (schema.endswith(".pg") and "\n" not in schema)
-    return Source.read(os.fspath(schema)) if is_path else Source(str(schema), "<schema>")
+def _source(source: str | os.PathLike[str], suffix: str, name: str) -> Source:
+    """Read a file if a path is given: a text on one line that ends like one, or a path object."""
+    is_path = not isinstance(source, str) or (source.endswith(suffix) and "\n" not in source)
+    return Source.read(os.fspath(source)) if is_path else Source(str(source), name)
 
 
 def _create_tables(store: Store, catalog: Catalog, claim: bytes) -> None:

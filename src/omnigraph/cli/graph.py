@@ -79,7 +79,7 @@ def list_commits(
     found = omnigraph.open(uri, read_only=True).commits(branch)
     kept = [item for item in found if all(item.actor_id == actor for actor in wanted)]
     if as_json:
-        output.document({"commits": [_document(item) for item in kept]})
+        output.document({"commits": [commit_document(item) for item in kept]})
         return
     for item in kept:
         actor = f" actor={item.actor_id}" if item.actor_id else ""
@@ -96,7 +96,7 @@ def show_commit(
     """Show one commit, on whichever branch it is."""
     import omnigraph  # noqa: PLC0415 - loads the engine
 
-    document = _document(omnigraph.open(uri, read_only=True).commit(commit_id))
+    document = commit_document(omnigraph.open(uri, read_only=True).commit(commit_id))
     if as_json:
         output.document(document)
         return
@@ -113,7 +113,7 @@ def _actor(text: str) -> str:
     return value
 
 
-def _document(item: Commit) -> dict[str, Any]:
+def commit_document(item: Commit) -> dict[str, Any]:
     return {
         "graph_commit_id": item.commit_id,
         "manifest_branch": item.branch,

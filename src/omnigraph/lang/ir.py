@@ -6,9 +6,10 @@ A read is a sequence of steps over rows of bindings; a mutation is a sequence of
 from __future__ import annotations
 
 import datetime as dt
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 
+from omnigraph.lang.source import NOWHERE, Span
 from omnigraph.lang.types import Type
 
 # Values --------------------------------------------------------------------------------------------
@@ -313,6 +314,7 @@ class ReadPlan:
 class InsertNode:
     type_name: str
     values: tuple[tuple[str, Value], ...]
+    span: Span = field(default=NOWHERE, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -321,6 +323,7 @@ class InsertEdge:
     source: Value
     target: Value
     values: tuple[tuple[str, Value], ...]
+    span: Span = field(default=NOWHERE, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -338,6 +341,7 @@ class UpdateNodes:
     type_name: str
     values: tuple[tuple[str, Value], ...]
     where: Where
+    span: Span = field(default=NOWHERE, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -346,12 +350,14 @@ class DeleteNodes:
 
     type_name: str
     where: Where
+    span: Span = field(default=NOWHERE, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
 class DeleteEdges:
     type_name: str
     where: Where
+    span: Span = field(default=NOWHERE, compare=False)
 
 
 Statement = InsertNode | InsertEdge | UpdateNodes | DeleteNodes | DeleteEdges

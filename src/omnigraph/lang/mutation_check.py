@@ -44,9 +44,9 @@ def _statement(statement: Statement, scope: Scope) -> ir.Statement:
         case Update():
             return _update(statement, declared, scope)
         case Delete() if isinstance(declared, NodeType):
-            return ir.DeleteNodes(declared.name, _where(statement.predicate, declared, scope))
+            return ir.DeleteNodes(declared.name, _where(statement.predicate, declared, scope), statement.type.span)
         case Delete():
-            return ir.DeleteEdges(declared.name, _where(statement.predicate, declared, scope))
+            return ir.DeleteEdges(declared.name, _where(statement.predicate, declared, scope), statement.type.span)
 
 
 def _target(name: Name, scope: Scope) -> NodeType | EdgeType:
@@ -61,7 +61,7 @@ def _target(name: Name, scope: Scope) -> NodeType | EdgeType:
 def _insert_node(statement: Insert, node: NodeType, scope: Scope) -> ir.InsertNode:
     values = _values(statement.assignments, _columns(node), node, scope)
     _required(statement.type, node.properties, values)
-    return ir.InsertNode(node.name, tuple(values.items()))
+    return ir.InsertNode(node.name, tuple(values.items()), statement.type.span)
 
 
 def _insert_edge(statement: Insert, edge: EdgeType, scope: Scope) -> ir.InsertEdge:
@@ -72,7 +72,7 @@ def _insert_edge(statement: Insert, edge: EdgeType, scope: Scope) -> ir.InsertEd
             raise Rejection("T12", message, statement.type.span)
     _required(statement.type, edge.properties, values)
     source, target = values.pop("from"), values.pop("to")
-    return ir.InsertEdge(edge.name, source, target, tuple(values.items()))
+    return ir.InsertEdge(edge.name, source, target, tuple(values.items()), statement.type.span)
 
 
 def _update(statement: Update, declared: NodeType | EdgeType, scope: Scope) -> ir.UpdateNodes:
@@ -84,7 +84,8 @@ def _update(statement: Update, declared: NodeType | EdgeType, scope: Scope) -> i
             message = f"cannot update @key property `{written.property}`: it is what identifies the node"
             raise Rejection("T0", message, written.property.span, hint="delete the node and insert it anew")
     values = _values(statement.assignments, _columns(declared), declared, scope)
-    return ir.UpdateNodes(declared.name, tuple(values.items()), _where(statement.predicate, declared, scope))
+    where = _where(statement.predicate, declared, scope)
+    return ir.UpdateNodes(declared.name, tuple(values.items()), where, statement.type.span)
 
 
 def _columns(declared: NodeType | EdgeType) -> Mapping[str, Type]:

@@ -8,6 +8,8 @@ from __future__ import annotations
 import datetime as dt
 import math
 from dataclasses import dataclass, replace
+from functools import reduce
+from operator import and_
 
 import numpy as np
 import pyarrow as pa
@@ -49,13 +51,20 @@ class Never:
 
 @dataclass(frozen=True, slots=True)
 class OneOf:
-    """A String column holds one of these values."""
+    """The column holds one of these values, none of which is null."""
 
     column: str
     values: pa.Array
 
 
-Predicate = Compare | Present | Never | OneOf
+@dataclass(frozen=True, slots=True)
+class AllOf:
+    """Every one of these, of which there is at least one."""
+
+    predicates: tuple[Predicate, ...]
+
+
+Predicate = Compare | Present | Never | OneOf | AllOf
 
 
 def comparison(column: str, type_: Type, operator: Operator, value: PlainValue) -> Predicate:
@@ -79,9 +88,11 @@ def lance_filter(predicate: Predicate) -> str:
         case Present(column, scalar):
             return f"{_quoted(column)} IS NOT NULL{_not_nan(column, scalar)}"
         case OneOf(column, values):
-            return f"{_quoted(column)} IN ({', '.join(map(_text, values.to_pylist()))})" if len(values) else _NEVER
+            return f"{_quoted(column)} IN ({', '.join(_literals(values))})" if len(values) else _NEVER
+        case AllOf(predicates):
+            return " AND ".join(f"({lance_filter(one)})" for one in predicates)
         case Compare(column, scalar, operator, value):
-            test = f"{_quoted(column)} {operator} {_literal(scalar, value)}"
+            test = f"{_quoted(column)} {operator} {_literals(to_array(Type(scalar), [value]))[0]}"
             return test + _not_nan(column, scalar) if operator in _FINDS_NAN else test
 
 
@@ -94,6 +105,8 @@ def arrow_expression(predicate: Predicate) -> pc.Expression:
             return present & ~pc.is_nan(pc.field(column)) if scalar in FLOATS else present
         case OneOf(column, values):
             return pc.field(column).isin(values)
+        case AllOf(predicates):
+            return reduce(and_, map(arrow_expression, predicates))
         case Compare(column, scalar, operator, value):
             test = _OPERATORS[operator](pc.field(column), pc.scalar(to_array(Type(scalar), [value])[0]))
             return test & ~pc.is_nan(pc.field(column)) if scalar in FLOATS else test
@@ -154,12 +167,17 @@ def _not_nan(column: str, scalar: Scalar) -> str:
     return f" AND NOT isnan({_quoted(column)})" if scalar in FLOATS else ""
 
 
-def _literal(scalar: Scalar, value: PlainValue) -> str:
+def _literals(values: pa.Array) -> list[str]:
+    """Spell values for lance."""
+    if pa.types.is_date64(values.type):
+        # The one spelling that lance compares with an index on the column.
+        return [f"arrow_cast({value}, 'Date64')" for value in values.view(pa.int64()).to_pylist()]
+    return [_literal(value) for value in values.to_pylist()]
+
+
+def _literal(value: PlainValue) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
-    if isinstance(value, dt.datetime):
-        # The one spelling that lance compares with an index on the column.
-        return f"arrow_cast({to_array(Type(scalar), [value]).view(pa.int64())[0].as_py()}, 'Date64')"
     if isinstance(value, dt.date):
         return f"DATE '{value.isoformat()}'"
     return _text(value) if isinstance(value, str) else repr(value)

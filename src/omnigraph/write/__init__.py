@@ -1,0 +1,1 @@
+"""Changing the graph: the rows a change brings, the rules they must keep, and mutations."""

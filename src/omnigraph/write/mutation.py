@@ -1,0 +1,331 @@
+"""Running a mutation: its statements against the graph and each other, then one plan for all of them."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from omnigraph.commit.plan import PublishPlan, TableAction, WriterKind, WriteTxn
+from omnigraph.commit.publish import check_head_commit, write
+from omnigraph.commit.store import Store
+from omnigraph.errors import ConstraintError, QueryKindError, ResourceLimitError, ValueRejectedError
+from omnigraph.lang import ir
+from omnigraph.lang.catalog import EdgeType, NodeType
+from omnigraph.lang.compiler import CompiledQuery, compile_query
+from omnigraph.lang.identity import new_id, node_id
+from omnigraph.lang.params import decode_parameters
+from omnigraph.lang.source import Source, Span
+from omnigraph.manifest.publisher import Lineage
+from omnigraph.manifest.rows import MAIN, Commit
+from omnigraph.storage.columns import table_key
+from omnigraph.storage.predicates import Predicate, comparison
+from omnigraph.storage.tables import ADDRESS, ID, Staged, TableVersion
+from omnigraph.write.pending import RECORD, Mode, Pending, column_types, scan_with_pending, to_store
+from omnigraph.write.validate import DST, SRC, Change, Committed, violations
+from omnigraph.write.values import MisfitError, Request
+
+MOST_ENTITIES = 8192  # of one type that one query may insert
+MOST_BYTES = 32 * 1024 * 1024  # that they may take
+
+
+@dataclass(frozen=True, slots=True)
+class MutationResult:
+    """What a mutation changed. `commit` is None when it found nothing to change."""
+
+    query_name: str
+    branch: str
+    affected_nodes: int
+    affected_edges: int
+    actor_id: str | None
+    commit: Commit | None
+
+
+@dataclass(frozen=True, slots=True)
+class Mutation:
+    """One request to change the graph by a query."""
+
+    source: Source
+    name: str | None
+    parameters: Mapping[str, Any] | None
+    branch: str | None
+    actor: str | None
+    if_commit: str | None
+
+
+def mutate(store: Store, mutation: Mutation) -> MutationResult:
+    """Run a mutation: all of it happens, in one commit, or none of it does."""
+    lineage = Lineage.new(mutation.actor)
+    time = dt.datetime.fromtimestamp(lineage.created_at // 1000 / 1000, dt.UTC)
+    latest: list[_Execution] = []
+
+    def prepare(txn: WriteTxn) -> PublishPlan | None:
+        if mutation.if_commit is not None:
+            check_head_commit(mutation.if_commit, txn.base)
+        execution = _Execution(store, txn, mutation, time)
+        latest[:] = [execution]
+        return execution.plan(lineage)
+
+    published = write(store, mutation.branch, prepare)
+    done = latest[0]
+    return MutationResult(
+        done.query.name,
+        mutation.branch or MAIN,
+        done.nodes,
+        done.edges,
+        mutation.actor,
+        published.commit if published else None,
+    )
+
+
+class _Execution:
+    """One attempt at a mutation, on one state of the graph."""
+
+    def __init__(self, store: Store, txn: WriteTxn, mutation: Mutation, time: dt.datetime) -> None:
+        self.tables = store.tables
+        self.txn = txn
+        self.catalog = txn.catalog
+        self.mutation = mutation
+        self.query = _compiled(mutation, txn)
+        self.request = Request(decode_parameters(self.query.parameters, mutation.parameters), time)
+        self.nodes = self.edges = 0
+        self.pending: dict[str, Pending] = {}
+        self.removals: dict[str, _Removal] = {}
+        self.reads: set[str] = set()
+        self.strict: set[str] = set()
+
+    def plan(self, lineage: Lineage) -> PublishPlan | None:
+        """Run the statements, validate what they come to, and stage it; None if that is nothing."""
+        assert isinstance(self.query.plan, ir.MutationPlan)
+        statements = self.query.plan.statements
+        _check_count(statements)
+        for number, statement in enumerate(statements):
+            try:
+                self._run(number, statement)
+            except _Rejected as problem:
+                raise problem.at(statement.type_name, self._place(statement.span)) from None
+        changes = self._changes()
+        self._validate(changes)
+        staged = [self._stage(key, change) for key, change in changes.items()]
+        if not staged:
+            return None
+        return PublishPlan(
+            self.txn,
+            WriterKind.MUTATION,
+            tuple(TableAction(one) for one in staged),
+            lineage=lineage,
+            reads=frozenset(self.reads),
+            strict=frozenset(self.strict),
+            if_head=self.mutation.if_commit,
+        )
+
+    # Statements
+
+    def _run(self, number: int, statement: ir.Statement) -> None:
+        match statement:
+            case ir.InsertNode():
+                self._insert_node(number, statement)
+            case ir.InsertEdge():
+                self._insert_edge(number, statement)
+            case ir.UpdateNodes():
+                self._update(number, statement)
+            case ir.DeleteNodes():
+                self._delete_nodes(statement)
+            case ir.DeleteEdges():
+                self._delete_edges(statement)
+
+    def _insert_node(self, number: int, statement: ir.InsertNode) -> None:
+        node = self.catalog.nodes[statement.type_name]
+        row = self._row(node, statement.values)
+        if node.key:
+            self._pending(node).insert({ID: node_id(node, row), **row}, number, Mode.MERGE)
+        else:
+            self._pending(node).insert({ID: new_id(), **row}, number, Mode.APPEND)
+        self.nodes += 1
+
+    def _insert_edge(self, number: int, statement: ir.InsertEdge) -> None:
+        edge = self.catalog.edges[statement.type_name]
+        ends = {SRC: self.request.value(statement.source), DST: self.request.value(statement.target)}
+        for name, end in ends.items():
+            if end is None:
+                raise _Rejected(name, MisfitError("it is required, and the value is null", "name the id of a node"))
+        self._pending(edge).insert({ID: new_id(), **ends, **self._row(edge, statement.values)}, number, Mode.APPEND)
+        self.edges += 1
+
+    def _update(self, number: int, statement: ir.UpdateNodes) -> None:
+        node = self.catalog.nodes[statement.type_name]
+        pending = self._pending(node)
+        self.strict.add(table_key(node))
+        columns = list(column_types(node))
+        rows = scan_with_pending(
+            self.tables, self._table(node), pending.image(), columns, self._predicate(statement.where)
+        )
+        if not rows.num_rows:
+            return
+        assigned = Pending(node)
+        assigned.insert(self._row(node, statement.values), number, Mode.MERGE)
+        changed = _with_values(rows, assigned.image(), [name for name, _ in statement.values])
+        pending.extend(changed, Mode.MERGE)
+        self.nodes += rows.num_rows
+
+    def _delete_nodes(self, statement: ir.DeleteNodes) -> None:
+        node = self.catalog.nodes[statement.type_name]
+        gone = self._remove(node, self._scan_to_remove(node, statement.where))
+        self.nodes += gone.num_rows
+        ids = gone[ID].combine_chunks()
+        for edge in self.catalog.incident_edges(node.name) if len(ids) else ():
+            self.reads.add(table_key(edge))
+            ends = [name for name, end in ((SRC, edge.source), (DST, edge.target)) if end == node.name]
+            found = [self.tables.lookup(self._table(edge), end, ids, [ID, SRC], addresses=True) for end in ends]
+            self.edges += self._remove(edge, pa.concat_tables(found)).num_rows
+
+    def _delete_edges(self, statement: ir.DeleteEdges) -> None:
+        edge = self.catalog.edges[statement.type_name]
+        self.edges += self._remove(edge, self._scan_to_remove(edge, statement.where)).num_rows
+
+    # Reading
+
+    def _scan_to_remove(self, declared: NodeType | EdgeType, where: ir.Where) -> pa.Table:
+        self.strict.add(table_key(declared))
+        columns = [ID, SRC] if isinstance(declared, EdgeType) else [ID]
+        return self.tables.scan(self._table(declared), columns, self._predicate(where), addresses=True)
+
+    def _remove(self, declared: NodeType | EdgeType, rows: pa.Table) -> pa.Table:
+        """Mark rows as removed; return those that were not yet, each once."""
+        key = table_key(declared)
+        return self.removals.setdefault(key, _Removal()).add(rows)
+
+    def _predicate(self, where: ir.Where) -> Predicate:
+        return comparison(where.column, where.type, where.operator, self.request.value(where.value))
+
+    def _table(self, declared: NodeType | EdgeType) -> TableVersion:
+        return self.txn.entries[table_key(declared)].table
+
+    def _pending(self, declared: NodeType | EdgeType) -> Pending:
+        key = table_key(declared)
+        if key not in self.pending:
+            self.pending[key] = Pending(declared)
+        return self.pending[key]
+
+    def _row(self, declared: NodeType | EdgeType, values: tuple[tuple[str, ir.Value], ...]) -> dict[str, Any]:
+        row: dict[str, Any] = {}
+        for name, value in values:
+            try:
+                row[name] = self.request.stored(value, declared.properties[name].type)
+            except MisfitError as problem:
+                raise _Rejected(name, problem) from None
+        return row
+
+    # What it comes to
+
+    def _changes(self) -> dict[str, Change]:
+        changes = {}
+        for key, pending in self.pending.items():
+            rows = pending.image()
+            _check_size(pending.declared.name, rows)
+            if rows.num_rows:
+                none = rows.slice(0, 0)
+                changes[key] = Change(pending.declared, rows, none, fresh=pending.mode is Mode.APPEND)
+        for key, removal in self.removals.items():
+            if removal.rows.num_rows:
+                declared = self._declared(key)
+                changes[key] = Change(declared, Pending(declared).image(), removal.rows)
+        return dict(sorted(changes.items()))
+
+    def _declared(self, key: str) -> NodeType | EdgeType:
+        kind, _, name = key.partition(":")
+        return self.catalog.nodes[name] if kind == "node" else self.catalog.edges[name]
+
+    def _validate(self, changes: Mapping[str, Change]) -> None:
+        committed = Committed(self.tables, self.txn)
+        first = next(violations(self.catalog, committed, changes), None)
+        self.reads |= committed.reads
+        if first is None:
+            return
+        assert isinstance(self.query.plan, ir.MutationPlan)
+        span = None if first.record is None else self.query.plan.statements[first.record].span
+        place = self._place(span) if span else None
+        raise ConstraintError(first.message, violations=(first,), place=place, hint=first.hint)
+
+    def _stage(self, key: str, change: Change) -> Staged:
+        table = self.txn.entries[key].table
+        if change.removed.num_rows:
+            reason = f"omnigraph: {change.removed.num_rows} rows"
+            return self.tables.stage_delete_rows(table, self.removals[key].addresses, reason)
+        rows = to_store(change.declared, change.rows)
+        if change.fresh or not self.tables.lookup(table, ID, rows[ID].combine_chunks(), [ID]).num_rows:
+            return self.tables.stage_append(table, rows)
+        return self.tables.stage_upsert(table, rows)
+
+    def _place(self, span: Span) -> Any:
+        return self.mutation.source.place(span)
+
+
+class _Removal:
+    """Rows of one table that a mutation removes, each once, however many statements find it."""
+
+    def __init__(self) -> None:
+        self.addresses: np.ndarray[Any, Any] = np.empty(0, np.uint64)
+        self.rows: pa.Table = pa.table({ID: pa.array([], pa.string()), SRC: pa.array([], pa.string())})
+
+    def add(self, found: pa.Table) -> pa.Table:
+        addresses = found[ADDRESS].to_numpy()
+        known = np.isin(addresses, self.addresses)
+        _, first = np.unique(addresses, return_index=True)
+        new = found.take(np.sort(first[~known[first]]))
+        self.addresses = np.union1d(self.addresses, addresses)
+        new = new.drop_columns(ADDRESS)
+        self.rows = pa.concat_tables([self.rows, new], promote_options="default")
+        return new
+
+
+class _Rejected(Exception):  # noqa: N818 - becomes a ValueRejectedError where the statement is known
+    """A property and why its value does not fit."""
+
+    def __init__(self, name: str, problem: MisfitError) -> None:
+        super().__init__(str(problem))
+        self.name = name
+        self.problem = problem
+
+    def at(self, type_name: str, place: Any) -> ValueRejectedError:
+        message = f"value of {type_name}.{self.name}: {self.problem}"
+        return ValueRejectedError(message, type_name=type_name, property=self.name, place=place, hint=self.problem.hint)
+
+
+def _compiled(mutation: Mutation, txn: WriteTxn) -> CompiledQuery:
+    query = compile_query(mutation.source, txn.catalog, mutation.name)
+    if not query.is_mutation:
+        message = f"query '{query.name}' reads; a mutation inserts, updates or deletes"
+        raise QueryKindError(message, query=query.name, hint="run it with `query`")
+    return query
+
+
+def _check_count(statements: tuple[ir.Statement, ...]) -> None:
+    inserts = Counter(one.type_name for one in statements if isinstance(one, ir.InsertNode | ir.InsertEdge))
+    for type_name, count in inserts.items():
+        if count > MOST_ENTITIES:
+            raise _too_much(f"entities of {type_name} in one query", MOST_ENTITIES, count)
+
+
+def _check_size(type_name: str, rows: pa.Table) -> None:
+    if rows.nbytes > MOST_BYTES:
+        raise _too_much(f"bytes of {type_name} in one query", MOST_BYTES, rows.nbytes)
+
+
+def _too_much(resource: str, limit: int, actual: int) -> ResourceLimitError:
+    message = f"{actual:,} {resource}; at most {limit:,} are allowed"
+    return ResourceLimitError(message, resource=resource, limit=limit, actual=actual, hint="use `load`")
+
+
+def _with_values(rows: pa.Table, values: pa.Table, names: list[str]) -> pa.Table:
+    """Set some columns of all rows to the one value they are given, and name the statement that did."""
+    for name in (*names, RECORD):
+        column = values[name].take(np.zeros(rows.num_rows, np.int64))
+        at = rows.schema.get_field_index(name)
+        rows = rows.append_column(name, column) if at < 0 else rows.set_column(at, name, column)
+    return rows

@@ -1,0 +1,257 @@
+"""The one validator: which rules of the schema a change would break. It reads what the change touches, no more."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from omnigraph.commit.plan import WriteTxn
+from omnigraph.errors import Violation
+from omnigraph.lang.catalog import Catalog, Check, EdgeType, NodeType, Range
+from omnigraph.lang.types import FLOATS
+from omnigraph.storage.columns import table_key
+from omnigraph.storage.predicates import AllOf, OneOf
+from omnigraph.storage.tables import ID, MOST_VALUES, TableStorage
+from omnigraph.write.pending import RECORD
+
+SRC, DST = "src", "dst"
+_SHOWN = 80
+_WORDINGS = {
+    "enum": "invalid enum value {value} for {label} {why}",
+    "required": "{label} {why}",
+    "finite": "{label} {why}, not {value}",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """What happens to one type: the entities it brings, as they will be, and those it removes.
+
+    `removed` has the ids, and for edges the sources. `fresh` says that none of the brought ids can be there already.
+    """
+
+    declared: NodeType | EdgeType
+    rows: pa.Table
+    removed: pa.Table
+    fresh: bool = False
+
+    @property
+    def touched(self) -> pa.Array:
+        """The ids of all committed entities that are no longer what they were."""
+        return pa.chunked_array([*self.rows[ID].chunks, *self.removed[ID].chunks], pa.string()).combine_chunks()
+
+
+@dataclass(slots=True)
+class Committed:
+    """The graph that a change is validated against. Remembers which tables were read."""
+
+    tables: TableStorage
+    txn: WriteTxn
+    reads: set[str] = field(default_factory=set)
+
+    def lookup(self, declared: NodeType | EdgeType, column: str, values: pa.Array, columns: Sequence[str]) -> pa.Table:
+        return self.tables.lookup(self._table(declared), column, values, columns)
+
+    def matching(self, declared: NodeType | EdgeType, groups: pa.Table) -> pa.Table:
+        """Read the id and columns of rows that may hold one of the groups of values."""
+        table = self._table(declared)
+        chunks = [groups.slice(at, MOST_VALUES) for at in range(0, groups.num_rows, MOST_VALUES)]
+        found = [self.tables.scan(table, [ID, *groups.column_names], _any_of(chunk)) for chunk in chunks]
+        return pa.concat_tables(found)
+
+    def _table(self, declared: NodeType | EdgeType) -> Any:
+        key = table_key(declared)
+        self.reads.add(key)
+        return self.txn.entries[key].table
+
+
+def _any_of(groups: pa.Table) -> AllOf:
+    return AllOf(tuple(OneOf(name, groups[name].combine_chunks().unique()) for name in groups.column_names))
+
+
+def violations(catalog: Catalog, committed: Committed, changes: Mapping[str, Change]) -> Iterator[Violation]:
+    """Yield every rule that the change would break: values first, then uniqueness, endpoints and cardinality."""
+    nodes = [change for change in changes.values() if isinstance(change.declared, NodeType)]
+    edges = [change for change in changes.values() if isinstance(change.declared, EdgeType)]
+    for change in (*nodes, *edges):
+        yield from _values(change)
+    for change in nodes:
+        yield from _uniqueness(change, committed)
+    for change in edges:
+        assert isinstance(change.declared, EdgeType)
+        yield from _uniqueness(change, committed)
+        for column, type_name in ((SRC, change.declared.source), (DST, change.declared.target)):
+            yield from _endpoints(change, column, catalog.nodes[type_name], committed, changes)
+        yield from _cardinality(change, change.declared, committed, changes)
+
+
+# Values --------------------------------------------------------------------------------------------
+
+
+def _values(change: Change) -> Iterator[Violation]:
+    declared, rows = change.declared, change.rows
+    for name, property_ in declared.properties.items():
+        column = rows[name]
+        if not property_.type.nullable:
+            yield from _broken(change, pc.is_null(column), "required", name, "is required, and there is no value")
+        if property_.type.enum:
+            wrong = pc.invert(pc.is_in(column, pa.array([*property_.type.enum, None])))
+            expected = ", ".join(property_.type.enum)
+            yield from _broken(change, wrong, "enum", name, f"(expected: {expected})")
+        if property_.type.scalar in FLOATS and not property_.type.is_list:
+            yield from _broken(change, pc.invert(pc.is_finite(column)), "finite", name, "must be a finite number")
+    if isinstance(declared, NodeType):
+        for range_ in declared.ranges:
+            yield from _range(change, range_)
+        for check in declared.checks:
+            yield from _check(change, check)
+
+
+def _range(change: Change, rule: Range) -> Iterator[Violation]:
+    column = pc.cast(change.rows[rule.property], pa.float64(), safe=False)
+    tests = []
+    if rule.lower is not None:
+        tests.append(pc.greater_equal(column, rule.lower))
+    if rule.upper is not None:
+        tests.append(pc.less_equal(column, rule.upper))
+    for test in tests:
+        yield from _broken(change, pc.invert(test), "range", rule.property, f"must keep {rule}")
+
+
+def _check(change: Change, rule: Check) -> Iterator[Violation]:
+    found = pc.match_substring_regex(change.rows[rule.property], rule.pattern)
+    yield from _broken(change, pc.invert(found), "check", rule.property, f"must match {rule.pattern!r}")
+
+
+def _broken(change: Change, wrong: Any, rule: str, name: str, why: str) -> Iterator[Violation]:
+    """Report the rows where a value is wrong; where that is unknown, for the value is null, it is not."""
+    label = f"{change.declared.name}.{name}"
+    wording = _WORDINGS.get(rule, f"@{rule} violation on {{label}}: {{value}} {{why}}")
+    for row in change.rows.filter(wrong).select([ID, name, RECORD]).to_pylist():
+        message = wording.format(value=_shown(row[name]), label=label, why=why)
+        yield Violation(rule, change.declared.name, row[ID], (name,), message, row[RECORD])
+
+
+# Uniqueness ----------------------------------------------------------------------------------------
+
+
+def _uniqueness(change: Change, committed: Committed) -> Iterator[Violation]:
+    for columns in change.declared.unique:
+        rows = _complete(change.rows.select([ID, RECORD, *columns]), columns)
+        yield from _repeated(change, rows, columns)
+        yield from _taken(change, rows, columns, committed)
+
+
+def _complete(rows: pa.Table, columns: Iterable[str]) -> pa.Table:
+    """Leave out what a null exempts, and spell the two zeros alike."""
+    for name in columns:
+        rows = rows.filter(pc.is_valid(rows[name]))
+        if pa.types.is_floating(rows[name].type):
+            rows = rows.set_column(rows.column_names.index(name), name, pc.add(rows[name], 0.0))
+    return rows
+
+
+def _repeated(change: Change, rows: pa.Table, columns: Sequence[str]) -> Iterator[Violation]:
+    """Report every entity that has what an earlier one of the same change has."""
+    numbered = rows.append_column("at", pa.array(np.arange(rows.num_rows)))
+    first = numbered.group_by(list(columns)).aggregate([("at", "min")])["at_min"]
+    if len(first) == rows.num_rows:
+        return
+    later = np.setdiff1d(np.arange(rows.num_rows), first.to_numpy())
+    yield from _not_unique(change, rows.take(later), columns, "is there twice in one change")
+
+
+def _taken(change: Change, rows: pa.Table, columns: Sequence[str], committed: Committed) -> Iterator[Violation]:
+    """Report every entity that has what a committed one has, which the change leaves as it is."""
+    if not rows.num_rows:
+        return
+    found = committed.matching(change.declared, rows.select(list(columns)))
+    others = _complete(_without(found, change.touched), columns).select(list(columns))
+    held = rows.join(others.group_by(list(columns)).aggregate([]), keys=list(columns), join_type="left semi")
+    yield from _not_unique(change, held.sort_by(RECORD), columns, "is taken already")
+
+
+def _not_unique(change: Change, rows: pa.Table, columns: Sequence[str], why: str) -> Iterator[Violation]:
+    label = columns[0] if len(columns) == 1 else f"({', '.join(columns)})"
+    for row in rows.to_pylist():
+        value = ", ".join(_shown(row[name]) for name in columns)
+        message = f"@unique violation on {change.declared.name}.{label}: {value} {why}"
+        yield Violation("unique", change.declared.name, row[ID], tuple(columns), message, row[RECORD])
+
+
+# Edges ---------------------------------------------------------------------------------------------
+
+
+def _endpoints(
+    change: Change, column: str, node: NodeType, committed: Committed, changes: Mapping[str, Change]
+) -> Iterator[Violation]:
+    wanted = change.rows[column].combine_chunks().unique()
+    brought = changes.get(table_key(node))
+    if brought:
+        wanted = wanted.filter(pc.invert(pc.is_in(wanted, brought.rows[ID].combine_chunks())))
+    if not len(wanted):
+        return
+    found = committed.lookup(node, ID, wanted, [ID])
+    if brought:
+        found = _without(found, brought.removed[ID].combine_chunks())
+    missing = wanted.filter(pc.invert(pc.is_in(wanted, found[ID].combine_chunks())))
+    for row in change.rows.filter(pc.is_in(change.rows[column], missing)).select([ID, column, RECORD]).to_pylist():
+        message = f"{column} {_shown(row[column])} not found in {node.name}"
+        hint = f"insert the {node.name} first, or in the same query"
+        yield Violation("endpoint", change.declared.name, row[ID], (column,), message, row[RECORD], hint)
+
+
+def _cardinality(
+    change: Change, edge: EdgeType, committed: Committed, changes: Mapping[str, Change]
+) -> Iterator[Violation]:
+    bounds = edge.cardinality
+    if not bounds.lower and bounds.upper is None:
+        return
+    sources = _affected_sources(change, committed, changes)
+    if not len(sources):
+        return
+    kept = _without(committed.lookup(edge, SRC, sources, [ID, SRC]), change.touched)
+    counts = _counts(sources, [*kept[SRC].chunks, *change.rows[SRC].chunks])
+    most = np.inf if bounds.upper is None else bounds.upper
+    for at in np.flatnonzero((counts < bounds.lower) | (counts > most)).tolist():
+        bound = f"max {bounds.upper}" if counts[at] > most else f"min {bounds.lower}"
+        source = sources[at].as_py()
+        message = f"@card violation on edge {edge.name}: source {_shown(source)} has {counts[at]} edges ({bound})"
+        yield Violation("cardinality", edge.name, source, (SRC,), message, _last_record(change.rows, source))
+
+
+def _affected_sources(change: Change, committed: Committed, changes: Mapping[str, Change]) -> pa.Array:
+    """The sources of edges that come, go or move, except those that are themselves removed."""
+    chunks = [*change.rows[SRC].chunks, *change.removed[SRC].chunks]
+    if change.rows.num_rows and not change.fresh:
+        before = committed.lookup(change.declared, ID, change.rows[ID].combine_chunks(), [SRC])
+        chunks += before[SRC].chunks
+    sources = pc.unique(pa.chunked_array(chunks, pa.string()))
+    assert isinstance(change.declared, EdgeType)
+    nodes = changes.get(f"node:{change.declared.source}")
+    return sources.filter(pc.invert(pc.is_in(sources, nodes.removed[ID].combine_chunks()))) if nodes else sources
+
+
+def _counts(sources: pa.Array, chunks: list[pa.Array]) -> np.ndarray[Any, Any]:
+    """Count how often each source occurs."""
+    positions = pc.drop_null(pc.index_in(pa.chunked_array(chunks, pa.string()), value_set=sources))
+    return np.bincount(positions.to_numpy(), minlength=len(sources))
+
+
+def _last_record(rows: pa.Table, source: str) -> int | None:
+    records = rows.filter(pc.equal(rows[SRC], source))[RECORD]
+    return records[-1].as_py() if len(records) else None
+
+
+def _without(rows: pa.Table, ids: pa.Array) -> pa.Table:
+    return rows.filter(pc.invert(pc.is_in(rows[ID], ids))) if len(ids) else rows
+
+
+def _shown(value: object) -> str:
+    text = f"'{value}'" if isinstance(value, str) else str(value)
+    return text if len(text) <= _SHOWN else text[: _SHOWN - 1] + "…"
