@@ -387,12 +387,13 @@ class ValueRejectedError(PlacedError):
 class Violation:
     """One rule that one entity would break.
 
-    `rule` is required, enum, range, check, unique, endpoint or cardinality; `record` is the number of the statement or
-    of the input record that brings the entity, from 0, if one does.
+    `rule` is what it breaks: required, enum, finite, range, check, unique, endpoint, cardinality; for input that is
+    loaded also json, shape, type and key. `record` is the number of the statement or of the input record that brings
+    the entity, from 0, if one does.
     """
 
     rule: str
-    type_name: str
+    type_name: str | None
     entity_id: str | None
     properties: tuple[str, ...]
     message: str

@@ -43,7 +43,7 @@ class Pending:
         self.declared = declared
         self.mode = Mode.APPEND
         self._types = column_types(declared)
-        self._schema = _schema(self._types)
+        self._schema = image_schema(declared)
         self._tables: list[pa.Table] = []
         self._rows: list[Mapping[str, Any]] = []
 
@@ -111,8 +111,10 @@ def _column(type_: Type, values: list[Any]) -> pa.Array:
     return pa.array(values, pa.large_binary()) if type_.is_blob else to_array(type_, values)
 
 
-def _schema(types: Mapping[str, Type]) -> pa.Schema:
+def image_schema(declared: NodeType | EdgeType) -> pa.Schema:
+    """The columns of rows on their way to a table: those of the table, a Blob as bytes, and the record of each row."""
     fields = [
-        pa.field(name, pa.large_binary() if type_.is_blob else arrow_type(type_)) for name, type_ in types.items()
+        pa.field(name, pa.large_binary() if type_.is_blob else arrow_type(type_))
+        for name, type_ in column_types(declared).items()
     ]
     return pa.schema([*fields, pa.field(RECORD, pa.int64())])

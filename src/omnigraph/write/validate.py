@@ -79,7 +79,7 @@ def violations(catalog: Catalog, committed: Committed, changes: Mapping[str, Cha
     nodes = [change for change in changes.values() if isinstance(change.declared, NodeType)]
     edges = [change for change in changes.values() if isinstance(change.declared, EdgeType)]
     for change in (*nodes, *edges):
-        yield from _values(change)
+        yield from value_violations(change.declared, change.rows)
     for change in nodes:
         yield from _uniqueness(change, committed)
     for change in edges:
@@ -93,48 +93,54 @@ def violations(catalog: Catalog, committed: Committed, changes: Mapping[str, Cha
 # Values --------------------------------------------------------------------------------------------
 
 
-def _values(change: Change) -> Iterator[Violation]:
-    declared, rows = change.declared, change.rows
+def value_violations(declared: NodeType | EdgeType, rows: pa.Table) -> Iterator[Violation]:
+    """Yield the rules that single values break."""
     for name, property_ in declared.properties.items():
         column = rows[name]
         if not property_.type.nullable:
-            yield from _broken(change, pc.is_null(column), "required", name, "is required, and there is no value")
+            yield from _broken(
+                declared, rows, pc.is_null(column), "required", name, "is required, and there is no value"
+            )
         if property_.type.enum:
             wrong = pc.invert(pc.is_in(column, pa.array([*property_.type.enum, None])))
             expected = ", ".join(property_.type.enum)
-            yield from _broken(change, wrong, "enum", name, f"(expected: {expected})")
+            yield from _broken(declared, rows, wrong, "enum", name, f"(expected: {expected})")
         if property_.type.scalar in FLOATS and not property_.type.is_list:
-            yield from _broken(change, pc.invert(pc.is_finite(column)), "finite", name, "must be a finite number")
+            yield from _broken(
+                declared, rows, pc.invert(pc.is_finite(column)), "finite", name, "must be a finite number"
+            )
     if isinstance(declared, NodeType):
         for range_ in declared.ranges:
-            yield from _range(change, range_)
+            yield from _range(declared, rows, range_)
         for check in declared.checks:
-            yield from _check(change, check)
+            yield from _check(declared, rows, check)
 
 
-def _range(change: Change, rule: Range) -> Iterator[Violation]:
-    column = pc.cast(change.rows[rule.property], pa.float64(), safe=False)
+def _range(declared: NodeType, rows: pa.Table, rule: Range) -> Iterator[Violation]:
+    column = pc.cast(rows[rule.property], pa.float64(), safe=False)
     tests = []
     if rule.lower is not None:
         tests.append(pc.greater_equal(column, rule.lower))
     if rule.upper is not None:
         tests.append(pc.less_equal(column, rule.upper))
     for test in tests:
-        yield from _broken(change, pc.invert(test), "range", rule.property, f"must keep {rule}")
+        yield from _broken(declared, rows, pc.invert(test), "range", rule.property, f"must keep {rule}")
 
 
-def _check(change: Change, rule: Check) -> Iterator[Violation]:
-    found = pc.match_substring_regex(change.rows[rule.property], rule.pattern)
-    yield from _broken(change, pc.invert(found), "check", rule.property, f"must match {rule.pattern!r}")
+def _check(declared: NodeType, rows: pa.Table, rule: Check) -> Iterator[Violation]:
+    found = pc.match_substring_regex(rows[rule.property], rule.pattern)
+    yield from _broken(declared, rows, pc.invert(found), "check", rule.property, f"must match {rule.pattern!r}")
 
 
-def _broken(change: Change, wrong: Any, rule: str, name: str, why: str) -> Iterator[Violation]:
+def _broken(
+    declared: NodeType | EdgeType, rows: pa.Table, wrong: Any, rule: str, name: str, why: str
+) -> Iterator[Violation]:
     """Report the rows where a value is wrong; where that is unknown, for the value is null, it is not."""
-    label = f"{change.declared.name}.{name}"
+    label = f"{declared.name}.{name}"
     wording = _WORDINGS.get(rule, f"@{rule} violation on {{label}}: {{value}} {{why}}")
-    for row in change.rows.filter(wrong).select([ID, name, RECORD]).to_pylist():
+    for row in rows.filter(wrong).select([ID, name, RECORD]).to_pylist():
         message = wording.format(value=_shown(row[name]), label=label, why=why)
-        yield Violation(rule, change.declared.name, row[ID], (name,), message, row[RECORD])
+        yield Violation(rule, declared.name, row[ID], (name,), message, row[RECORD])
 
 
 # Uniqueness ----------------------------------------------------------------------------------------
