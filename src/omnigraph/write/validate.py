@@ -94,7 +94,7 @@ def violations(catalog: Catalog, committed: Committed, changes: Mapping[str, Cha
 
 
 def value_violations(declared: NodeType | EdgeType, rows: pa.Table) -> Iterator[Violation]:
-    """Yield the rules that single values break."""
+    """Yield the rules that single values break. Where it is unknown whether one does, for it is null, it does not."""
     for name, property_ in declared.properties.items():
         column = rows[name]
         if not property_.type.nullable:
@@ -104,7 +104,7 @@ def value_violations(declared: NodeType | EdgeType, rows: pa.Table) -> Iterator[
         if property_.type.enum:
             wrong = pc.invert(pc.is_in(column, pa.array([*property_.type.enum, None])))
             expected = ", ".join(property_.type.enum)
-            yield from _broken(declared, rows, wrong, "enum", name, f"(expected: {expected})")
+            yield from _broken(declared, rows.filter(wrong), "enum", name, f"(expected: {expected})")
         if property_.type.scalar in FLOATS and not property_.type.is_list:
             yield from _broken(
                 declared, rows, pc.invert(pc.is_finite(column)), "finite", name, "must be a finite number"
@@ -124,21 +124,18 @@ def _range(declared: NodeType, rows: pa.Table, rule: Range) -> Iterator[Violatio
     if rule.upper is not None:
         tests.append(pc.less_equal(column, rule.upper))
     for test in tests:
-        yield from _broken(declared, rows, pc.invert(test), "range", rule.property, f"must keep {rule}")
+        yield from _broken(declared, rows.filter(pc.invert(test)), "range", rule.property, f"must keep {rule}")
 
 
 def _check(declared: NodeType, rows: pa.Table, rule: Check) -> Iterator[Violation]:
     found = pc.match_substring_regex(rows[rule.property], rule.pattern)
-    yield from _broken(declared, rows, pc.invert(found), "check", rule.property, f"must match {rule.pattern!r}")
+    yield from _broken(declared, rows.filter(pc.invert(found)), "check", rule.property, f"must match {rule.pattern!r}")
 
 
-def _broken(
-    declared: NodeType | EdgeType, rows: pa.Table, wrong: Any, rule: str, name: str, why: str
-) -> Iterator[Violation]:
-    """Report the rows where a value is wrong; where that is unknown, for the value is null, it is not."""
+def _broken(declared: NodeType | EdgeType, rows: pa.Table, rule: str, name: str, why: str) -> Iterator[Violation]:
     label = f"{declared.name}.{name}"
     wording = _WORDINGS.get(rule, f"@{rule} violation on {{label}}: {{value}} {{why}}")
-    for row in rows.filter(wrong).select([ID, name, RECORD]).to_pylist():
+    for row in rows.select([ID, name, RECORD]).to_pylist():
         message = wording.format(value=_shown(row[name]), label=label, why=why)
         yield Violation(rule, declared.name, row[ID], (name,), message, row[RECORD])
 
