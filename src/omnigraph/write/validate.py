@@ -98,17 +98,15 @@ def value_violations(declared: NodeType | EdgeType, rows: pa.Table) -> Iterator[
     for name, property_ in declared.properties.items():
         column = rows[name]
         if not property_.type.nullable:
-            yield from _broken(
-                declared, rows, pc.is_null(column), "required", name, "is required, and there is no value"
-            )
+            missing = rows.filter(pc.is_null(column))
+            yield from _broken(declared, missing, "required", name, "is required, and there is no value")
         if property_.type.enum:
             wrong = pc.invert(pc.is_in(column, pa.array([*property_.type.enum, None])))
             expected = ", ".join(property_.type.enum)
             yield from _broken(declared, rows.filter(wrong), "enum", name, f"(expected: {expected})")
         if property_.type.scalar in FLOATS and not property_.type.is_list:
-            yield from _broken(
-                declared, rows, pc.invert(pc.is_finite(column)), "finite", name, "must be a finite number"
-            )
+            infinite = rows.filter(pc.invert(pc.is_finite(column)))
+            yield from _broken(declared, infinite, "finite", name, "must be a finite number")
     if isinstance(declared, NodeType):
         for range_ in declared.ranges:
             yield from _range(declared, rows, range_)
