@@ -85,8 +85,7 @@ def violations(catalog: Catalog, committed: Committed, changes: Mapping[str, Cha
     for change in edges:
         assert isinstance(change.declared, EdgeType)
         yield from _uniqueness(change, committed)
-        for column, type_name in ((SRC, change.declared.source), (DST, change.declared.target)):
-            yield from _endpoints(change, column, catalog.nodes[type_name], committed, changes)
+        yield from _endpoints(change, catalog, committed, changes)
         yield from _cardinality(change, change.declared, committed, changes)
 
 
@@ -189,22 +188,39 @@ def _not_unique(change: Change, rows: pa.Table, columns: Sequence[str], why: str
 
 
 def _endpoints(
-    change: Change, column: str, node: NodeType, committed: Committed, changes: Mapping[str, Change]
+    change: Change, catalog: Catalog, committed: Committed, changes: Mapping[str, Change]
 ) -> Iterator[Violation]:
-    wanted = change.rows[column].combine_chunks().unique()
-    brought = changes.get(table_key(node))
+    edge = change.declared
+    assert isinstance(edge, EdgeType)
+    missing = {
+        type_name: _missing(change, catalog.nodes[type_name], committed, changes.get(f"node:{type_name}"))
+        for type_name in {edge.source: None, edge.target: None}
+    }
+    for column, type_name in ((SRC, edge.source), (DST, edge.target)):
+        dangling = change.rows.filter(pc.is_in(change.rows[column], missing[type_name]))
+        for row in dangling.select([ID, column, RECORD]).to_pylist():
+            message = f"{column} {_shown(row[column])} not found in {type_name}"
+            hint = f"insert the {type_name} first, or in the same query"
+            yield Violation("endpoint", edge.name, row[ID], (column,), message, row[RECORD], hint)
+
+
+def _missing(change: Change, node: NodeType, committed: Committed, brought: Change | None) -> pa.Array:
+    """The ids that edges name as nodes of a type, and that neither the graph nor the change has."""
+    edge = change.declared
+    assert isinstance(edge, EdgeType)
+    columns = [name for name, end in ((SRC, edge.source), (DST, edge.target)) if end == node.name]
+    chunks = [chunk for name in columns for chunk in change.rows[name].chunks]
+    wanted = pc.unique(pa.chunked_array(chunks, pa.string()))
     if brought:
-        wanted = wanted.filter(pc.invert(pc.is_in(wanted, brought.rows[ID].combine_chunks())))
+        wanted = _except(wanted, brought.rows[ID].combine_chunks())
     if not len(wanted):
-        return
-    found = committed.lookup(node, ID, wanted, [ID])
-    if brought:
-        found = _without(found, brought.removed[ID].combine_chunks())
-    missing = wanted.filter(pc.invert(pc.is_in(wanted, found[ID].combine_chunks())))
-    for row in change.rows.filter(pc.is_in(change.rows[column], missing)).select([ID, column, RECORD]).to_pylist():
-        message = f"{column} {_shown(row[column])} not found in {node.name}"
-        hint = f"insert the {node.name} first, or in the same query"
-        yield Violation("endpoint", change.declared.name, row[ID], (column,), message, row[RECORD], hint)
+        return wanted
+    found = committed.lookup(node, ID, wanted, [ID])[ID].combine_chunks()
+    return _except(wanted, _except(found, brought.removed[ID].combine_chunks()) if brought else found)
+
+
+def _except(values: pa.Array, others: pa.Array) -> pa.Array:
+    return values.filter(pc.invert(pc.is_in(values, others)))
 
 
 def _cardinality(
@@ -235,7 +251,7 @@ def _affected_sources(change: Change, committed: Committed, changes: Mapping[str
     sources = pc.unique(pa.chunked_array(chunks, pa.string()))
     assert isinstance(change.declared, EdgeType)
     nodes = changes.get(f"node:{change.declared.source}")
-    return sources.filter(pc.invert(pc.is_in(sources, nodes.removed[ID].combine_chunks()))) if nodes else sources
+    return _except(sources, nodes.removed[ID].combine_chunks()) if nodes else sources
 
 
 def _counts(sources: pa.Array, chunks: list[pa.Array]) -> np.ndarray[Any, Any]:
