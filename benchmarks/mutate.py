@@ -166,10 +166,11 @@ def time_ratios(root: Path) -> list[float]:
 def many_in_one(root: Path) -> float:
     """Two hundred inserts in one query against one insert."""
     graph = omnigraph.init(root, SCHEMA)
-    text = "query many() {" + " ".join(f'insert Person {{ name: "{{}}-{n}" }}' for n in range(200)) + "}"
+    declared = ", ".join(f"$n{at}: String" for at in range(200))
+    text = f"query many({declared}) {{" + " ".join(f"insert Person {{ name: $n{at} }}" for at in range(200)) + "}"
 
     def many(number: int) -> None:
-        graph.mutate(text.replace("{}", f"m{number}"))
+        graph.mutate(text, {f"n{at}": f"m{number}-{at}" for at in range(200)})
 
     return compare("200 inserts in one query", many, lambda n: graph.mutate(INSERT, {"n": f"one{n}"}))
 
