@@ -28,6 +28,8 @@ OmnigraphError                       the root; catch this to catch everything of
 ├── PlacedError                      a query that does not suit the graph as it is; names the place in it
 │   ├── ValueRejectedError           a value that does not fit the property it is for
 │   └── ConstraintError              a change that would break a rule of the schema; has violations
+├── LoadRejectedError                records that cannot be loaded; has violations
+│   └── KeyConflictError             all of them because their ids are there already
 ├── ResourceLimitError               more in one change than is allowed
 ├── PreconditionFailedError          the branch is not at the commit that the caller expects
 ├── OutcomeUnknownError              a change that may become visible yet, or not
@@ -49,6 +51,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 _CLIP = 100
+_SHOWN_VIOLATIONS = 20
 _ZERO_WIDTH = frozenset({"Mn", "Me", "Cf"})
 
 
@@ -399,9 +402,17 @@ class Violation:
     message: str
     record: int | None = None
     hint: str | None = None
+    file: str | None = None
+    line: int | None = None
+
+    def __str__(self) -> str:
+        at = f"{self.file}:{self.line}: " if self.line is not None else f"{self.file}: " if self.file else ""
+        return f"{at}{self.message}"
 
     def to_dict(self) -> dict[str, Any]:
         return {
+            "file": self.file,
+            "line": self.line,
             "rule": self.rule,
             "type": self.type_name,
             "id": self.entity_id,
@@ -418,6 +429,31 @@ class ConstraintError(PlacedError):
 
     def details(self) -> dict[str, Any]:
         return {**super().details(), "violations": [violation.to_dict() for violation in self.violations]}
+
+
+class LoadRejectedError(OmnigraphError):
+    """Records that cannot be loaded; `violations` are all of them, in order. Nothing was changed."""
+
+    code = "load_rejected"
+    http_status = 400
+    violations: tuple[Violation, ...]
+
+    def __str__(self) -> str:
+        shown = "\n".join(f"  {violation}" for violation in self.violations[:_SHOWN_VIOLATIONS])
+        rest = len(self.violations) - _SHOWN_VIOLATIONS
+        more = f"\n  and {rest:,} more" if rest > 0 else ""
+        return f"{self.message}\n{shown}{more}" + (f"\nhint: {self.hint}" if self.hint else "")
+
+    def details(self) -> dict[str, Any]:
+        shown = self.violations[:_SHOWN_VIOLATIONS]
+        return {"count": len(self.violations), "violations": [violation.to_dict() for violation in shown]}
+
+
+class KeyConflictError(LoadRejectedError):
+    """Records of an append whose ids are there already. Nothing was changed."""
+
+    code = "key_conflict"
+    http_status = 409
 
 
 class ResourceLimitError(OmnigraphError):

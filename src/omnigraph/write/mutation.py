@@ -234,7 +234,7 @@ class _Execution:
         for key, removal in self.removals.items():
             if removal.rows.num_rows:
                 declared = self._declared(key)
-                changes[key] = Change(declared, Pending(declared).image(), removal.rows)
+                changes[key] = Change(declared, Pending(declared).image(), removal.rows, detached=True)
         return dict(sorted(changes.items()))
 
     def _declared(self, key: str) -> NodeType | EdgeType:

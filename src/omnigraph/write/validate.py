@@ -20,6 +20,7 @@ from omnigraph.storage.tables import ID, MOST_VALUES, TableStorage
 from omnigraph.write.pending import RECORD
 
 SRC, DST = "src", "dst"
+TWICE, TAKEN = "is there twice in one change", "is taken already"
 _SHOWN = 80
 _WORDINGS = {
     "enum": "invalid enum value {value} for {label} {why}",
@@ -30,20 +31,27 @@ _WORDINGS = {
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """What happens to one type: the entities it brings, as they will be, and those it removes.
+    """What happens to one type: the entities it brings, as they will be, and those it takes away.
 
-    `removed` has the ids, and for edges the sources. `fresh` says that none of the brought ids can be there already.
+    `removed` has the ids, and for edges the sources; an id may be in both, for then it is brought anew. `fresh` says
+    that none of the brought ids can be there already, `detached` that no edge is left that names a removed node.
     """
 
     declared: NodeType | EdgeType
     rows: pa.Table
     removed: pa.Table
     fresh: bool = False
+    detached: bool = False
 
     @property
     def touched(self) -> pa.Array:
         """The ids of all committed entities that are no longer what they were."""
         return pa.chunked_array([*self.rows[ID].chunks, *self.removed[ID].chunks], pa.string()).combine_chunks()
+
+    @property
+    def gone(self) -> pa.Array:
+        """The ids that will no longer be there."""
+        return _except(self.removed[ID].combine_chunks(), self.rows[ID].combine_chunks())
 
 
 @dataclass(slots=True)
@@ -82,6 +90,7 @@ def violations(catalog: Catalog, committed: Committed, changes: Mapping[str, Cha
         yield from value_violations(change.declared, change.rows)
     for change in nodes:
         yield from _uniqueness(change, committed)
+        yield from _orphans(change, catalog, committed, changes)
     for change in edges:
         assert isinstance(change.declared, EdgeType)
         yield from _uniqueness(change, committed)
@@ -163,7 +172,7 @@ def _repeated(change: Change, rows: pa.Table, columns: Sequence[str]) -> Iterato
     if len(first) == rows.num_rows:
         return
     later = np.setdiff1d(np.arange(rows.num_rows), first.to_numpy())
-    yield from _not_unique(change, rows.take(later), columns, "is there twice in one change")
+    yield from not_unique(change.declared, rows.take(later), columns, TWICE)
 
 
 def _taken(change: Change, rows: pa.Table, columns: Sequence[str], committed: Committed) -> Iterator[Violation]:
@@ -173,15 +182,16 @@ def _taken(change: Change, rows: pa.Table, columns: Sequence[str], committed: Co
     found = committed.matching(change.declared, rows.select(list(columns)))
     others = _complete(_without(found, change.touched), columns).select(list(columns))
     held = rows.join(others.group_by(list(columns)).aggregate([]), keys=list(columns), join_type="left semi")
-    yield from _not_unique(change, held.sort_by(RECORD), columns, "is taken already")
+    yield from not_unique(change.declared, held.sort_by(RECORD), columns, TAKEN)
 
 
-def _not_unique(change: Change, rows: pa.Table, columns: Sequence[str], why: str) -> Iterator[Violation]:
+def not_unique(declared: NodeType | EdgeType, rows: pa.Table, columns: Sequence[str], why: str) -> Iterator[Violation]:
+    """Report entities that have what must be unique and is not."""
     label = columns[0] if len(columns) == 1 else f"({', '.join(columns)})"
     for row in rows.to_pylist():
         value = ", ".join(_shown(row[name]) for name in columns)
-        message = f"@unique violation on {change.declared.name}.{label}: {value} {why}"
-        yield Violation("unique", change.declared.name, row[ID], tuple(columns), message, row[RECORD])
+        message = f"@unique violation on {declared.name}.{label}: {value} {why}"
+        yield Violation("unique", declared.name, row[ID], tuple(columns), message, row[RECORD])
 
 
 # Edges ---------------------------------------------------------------------------------------------
@@ -197,11 +207,16 @@ def _endpoints(
         for type_name in {edge.source: None, edge.target: None}
     }
     for column, type_name in ((SRC, edge.source), (DST, edge.target)):
-        dangling = change.rows.filter(pc.is_in(change.rows[column], missing[type_name]))
-        for row in dangling.select([ID, column, RECORD]).to_pylist():
-            message = f"{column} {_shown(row[column])} not found in {type_name}"
-            hint = f"insert the {type_name} first, or in the same query"
-            yield Violation("endpoint", edge.name, row[ID], (column,), message, row[RECORD], hint)
+        rows = change.rows.filter(pc.is_in(change.rows[column], missing[type_name]))
+        yield from dangling(edge, column, type_name, rows)
+
+
+def dangling(edge: EdgeType, column: str, type_name: str, rows: pa.Table) -> Iterator[Violation]:
+    """Report edges whose end is not there."""
+    for row in rows.select([ID, column, RECORD]).to_pylist():
+        message = f"{column} {_shown(row[column])} not found in {type_name}"
+        hint = f"insert the {type_name} first, or in the same change"
+        yield Violation("endpoint", edge.name, row[ID], (column,), message, row[RECORD], hint)
 
 
 def _missing(change: Change, node: NodeType, committed: Committed, brought: Change | None) -> pa.Array:
@@ -216,7 +231,22 @@ def _missing(change: Change, node: NodeType, committed: Committed, brought: Chan
     if not len(wanted):
         return wanted
     found = committed.lookup(node, ID, wanted, [ID])[ID].combine_chunks()
-    return _except(wanted, _except(found, brought.removed[ID].combine_chunks()) if brought else found)
+    return _except(wanted, _except(found, brought.gone) if brought else found)
+
+
+def _orphans(
+    change: Change, catalog: Catalog, committed: Committed, changes: Mapping[str, Change]
+) -> Iterator[Violation]:
+    """Report the edges that stay, and name a node that does not."""
+    gone = pa.array([], pa.string()) if change.detached else change.gone
+    for edge in catalog.incident_edges(change.declared.name) if len(gone) else ():
+        staying = changes.get(table_key(edge))
+        for column, end in ((SRC, edge.source), (DST, edge.target)):
+            if end != change.declared.name:
+                continue
+            found = committed.lookup(edge, column, gone, [ID, column])
+            left = _without(found, staying.touched) if staying else found
+            yield from dangling(edge, column, end, left.append_column(RECORD, pa.nulls(left.num_rows, pa.int64())))
 
 
 def _except(values: pa.Array, others: pa.Array) -> pa.Array:
@@ -236,10 +266,16 @@ def _cardinality(
     counts = _counts(sources, [*kept[SRC].chunks, *change.rows[SRC].chunks])
     most = np.inf if bounds.upper is None else bounds.upper
     for at in np.flatnonzero((counts < bounds.lower) | (counts > most)).tolist():
-        bound = f"max {bounds.upper}" if counts[at] > most else f"min {bounds.lower}"
         source = sources[at].as_py()
-        message = f"@card violation on edge {edge.name}: source {_shown(source)} has {counts[at]} edges ({bound})"
-        yield Violation("cardinality", edge.name, source, (SRC,), message, _last_record(change.rows, source))
+        yield miscounted(edge, source, int(counts[at]), _last_record(change.rows, source))
+
+
+def miscounted(edge: EdgeType, source: str, count: int, record: int | None) -> Violation:
+    """Report a source that has too many edges, or too few."""
+    bounds = edge.cardinality
+    bound = f"min {bounds.lower}" if count < bounds.lower else f"max {bounds.upper}"
+    message = f"@card violation on edge {edge.name}: source {_shown(source)} has {count} edges ({bound})"
+    return Violation("cardinality", edge.name, source, (SRC,), message, record)
 
 
 def _affected_sources(change: Change, committed: Committed, changes: Mapping[str, Change]) -> pa.Array:
@@ -251,7 +287,7 @@ def _affected_sources(change: Change, committed: Committed, changes: Mapping[str
     sources = pc.unique(pa.chunked_array(chunks, pa.string()))
     assert isinstance(change.declared, EdgeType)
     nodes = changes.get(f"node:{change.declared.source}")
-    return _except(sources, nodes.removed[ID].combine_chunks()) if nodes else sources
+    return _except(sources, nodes.gone) if nodes else sources
 
 
 def _counts(sources: pa.Array, chunks: list[pa.Array]) -> np.ndarray[Any, Any]:

@@ -1,0 +1,109 @@
+"""A load that fits in memory: what its records do to the graph, checked and staged in this process."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from omnigraph.commit.plan import PublishPlan, TableAction, WriterKind, WriteTxn
+from omnigraph.errors import Violation
+from omnigraph.lang.catalog import EdgeType, NodeType
+from omnigraph.manifest.publisher import Lineage
+from omnigraph.storage.tables import ID, Staged, TableStorage
+from omnigraph.write.pending import RECORD, newest, to_store
+from omnigraph.write.validate import SRC, TWICE, Change, Committed, not_unique, violations
+
+
+class LoadMode(StrEnum):
+    """What becomes of entities that are there already."""
+
+    APPEND = "append"  # their ids must not come again
+    MERGE = "merge"  # they are replaced when their ids come again
+    OVERWRITE = "overwrite"  # of every type that comes, they make room for what comes
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """The records of one type. `fresh` says that all of their ids were made for them."""
+
+    declared: NodeType | EdgeType
+    rows: pa.Table
+    fresh: bool
+
+
+class SmallLoad:
+    """One load on one state of the graph."""
+
+    def __init__(self, tables: TableStorage, txn: WriteTxn, mode: LoadMode) -> None:
+        self.tables = tables
+        self.txn = txn
+        self.mode = mode
+        self.committed = Committed(tables, txn)
+
+    def problems(self, batches: Mapping[str, Batch]) -> Iterator[Violation]:
+        """Yield everything that is wrong with the records, as they stand in the graph and beside each other."""
+        changes = {key: self._change(key, batch) for key, batch in batches.items()}
+        for key, batch in batches.items():
+            yield from self._identity(key, batch)
+        yield from violations(self.txn.catalog, self.committed, changes)
+
+    def plan(self, batches: Mapping[str, Batch], lineage: Lineage) -> PublishPlan:
+        """Stage the records, which have no problems."""
+        actions = tuple(TableAction(self._stage(key, batch)) for key, batch in sorted(batches.items()))
+        strict = frozenset(batches) if self.mode is LoadMode.OVERWRITE else frozenset()
+        reads = frozenset(self.committed.reads)
+        return PublishPlan(self.txn, WriterKind.LOAD, actions, lineage=lineage, reads=reads, strict=strict)
+
+    def _change(self, key: str, batch: Batch) -> Change:
+        rows = newest(batch.rows)
+        removed = rows.slice(0, 0)
+        if self.mode is LoadMode.OVERWRITE:
+            columns = [ID, SRC] if isinstance(batch.declared, EdgeType) else [ID]
+            removed = self.tables.scan(self.txn.entries[key].table, columns)
+        return Change(batch.declared, rows, removed, fresh=batch.fresh)
+
+    def _identity(self, key: str, batch: Batch) -> Iterator[Violation]:
+        """Report ids that come twice, and in an append those that are there."""
+        if batch.fresh:
+            return
+        declared, rows = batch.declared, batch.rows
+        again = _repeated(rows)
+        if isinstance(declared, NodeType) and declared.key:
+            yield from not_unique(declared, again, declared.key, TWICE)
+        elif self.mode is not LoadMode.MERGE:
+            yield from existing(declared, again)
+        if self.mode is LoadMode.APPEND:
+            self.committed.reads.add(key)
+            ids = rows[ID].combine_chunks()
+            found = self.tables.lookup(self.txn.entries[key].table, ID, ids, [ID])[ID]
+            yield from existing(declared, rows.filter(pc.is_in(rows[ID], found.combine_chunks())))
+
+    def _stage(self, key: str, batch: Batch) -> Staged:
+        table = self.txn.entries[key].table
+        rows = to_store(batch.declared, newest(batch.rows))
+        if self.mode is LoadMode.OVERWRITE:
+            return self.tables.stage_overwrite(table, rows)
+        ids = rows[ID].combine_chunks()
+        if self.mode is LoadMode.MERGE and not batch.fresh and self.tables.lookup(table, ID, ids, [ID]).num_rows:
+            return self.tables.stage_upsert(table, rows)
+        return self.tables.stage_append(table, rows)
+
+
+def existing(declared: NodeType | EdgeType, rows: pa.Table) -> Iterator[Violation]:
+    """Report records whose ids are taken."""
+    kind = "node" if isinstance(declared, NodeType) else "edge"
+    for row in rows.select([ID, RECORD]).to_pylist():
+        message = f"{kind} type '{declared.name}' already has this id: '{row[ID]}'"
+        yield Violation("key", declared.name, row[ID], (ID,), message, row[RECORD], "load it with mode `merge`")
+
+
+def _repeated(rows: pa.Table) -> pa.Table:
+    """The rows whose id an earlier one has."""
+    numbered = pa.table({ID: rows[ID], "at": np.arange(rows.num_rows)})
+    first = numbered.group_by(ID).aggregate([("at", "min")])["at_min"].to_numpy()
+    return rows.take(np.setdiff1d(np.arange(rows.num_rows), first))
