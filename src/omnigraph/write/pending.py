@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from enum import Enum
 from typing import Any
 
-import lance
 import numpy as np
 import pyarrow as pa
 
@@ -85,7 +84,7 @@ def newest(rows: pa.Table) -> pa.Table:
 def to_store(declared: NodeType | EdgeType, rows: pa.Table) -> pa.Table:
     """Make of an image what the table stores."""
     arrays = [
-        lance.blob_array(rows[name].to_pylist()) if type_.is_blob else rows[name]
+        to_array(type_, rows[name].to_pylist()) if type_.is_blob else rows[name]
         for name, type_ in column_types(declared).items()
     ]
     return pa.table(arrays, schema=table_schema(declared))

@@ -1,0 +1,79 @@
+"""Keys as 128-bit numbers, made of whole columns at once: equal keys have equal numbers, and nothing else has.
+
+Two keys that differ share a number with a chance of 2**-128; what uses the numbers compares all 128 bits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+U64 = np.ndarray[Any, np.dtype[np.uint64]]
+_WORD = 8
+# Odd multipliers with well spread bits, one for each half.
+_FACTORS = (np.uint64(0x9E3779B97F4A7C15), np.uint64(0xC2B2AE3D27D4EB4F))
+_FINISH = (np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB))
+_SHIFT, _HALF = np.uint64(29), np.uint64(32)
+# What is left of the last word of a text, by how many of its bytes belong to the text.
+_MASKS = np.array([(1 << (8 * count)) - 1 for count in range(_WORD)] + [2**64 - 1], np.uint64)
+
+
+def hash_columns(columns: Sequence[pa.ChunkedArray | pa.Array], seed: int) -> tuple[U64, U64]:
+    """Number the rows by the values of some columns, none of which is null; the number is in two halves."""
+    texts = [_text(column) for column in columns]
+    states = tuple(np.full(len(texts[0]), np.uint64((seed + half) % 2**64), np.uint64) for half in range(2))
+    for text in texts:
+        _mix_text(states, text)
+    return states[0], states[1]
+
+
+def _mix_text(states: tuple[U64, ...], text: pa.LargeStringArray) -> None:
+    """Mix texts into the states, eight bytes of all of them at a time. Their lengths tell where one ends."""
+    offsets = np.frombuffer(text.buffers()[1], np.int64)[text.offset : text.offset + len(text) + 1]
+    starts, lengths = offsets[:-1], np.diff(offsets)
+    words = _words(text.buffers()[2])
+    for half, state in enumerate(states):
+        _mix(state, lengths.astype(np.uint64), half)
+    for begin in range(0, int(lengths.max(initial=0)), _WORD):
+        rows = np.flatnonzero(lengths > begin)
+        left = np.minimum(lengths[rows] - begin, _WORD)
+        word = words[starts[rows] + begin] & _MASKS[left]
+        for half, state in enumerate(states):
+            part = state[rows]
+            _mix(part, word, half)
+            state[rows] = part
+
+
+def _words(data: pa.Buffer | None) -> U64:
+    """A view of the bytes as overlapping words: the one at i is made of the bytes i to i + 7."""
+    raw = b"" if data is None else memoryview(data)
+    padded = np.empty(len(raw) + _WORD, np.uint8)
+    padded[: len(raw)] = np.frombuffer(raw, np.uint8)
+    padded[len(raw) :] = 0
+    return np.ndarray((len(raw) + 1,), np.dtype("<u8"), padded.data, 0, (1,))
+
+
+def _mix(state: U64, words: U64, half: int) -> None:
+    state ^= words
+    state += _FINISH[1 - half]  # or a state of zero would stay one
+    state *= _FACTORS[half]
+    state ^= state >> _HALF
+    state *= _FINISH[half]
+    state ^= state >> _SHIFT
+
+
+def _text(column: pa.ChunkedArray | pa.Array) -> pa.LargeStringArray:
+    """Spell values so that equal ones are spelled alike."""
+    if isinstance(column, pa.ChunkedArray):
+        column = column.combine_chunks()
+    if pa.types.is_date64(column.type):
+        column = column.view(pa.int64())
+    elif pa.types.is_date32(column.type):
+        column = column.view(pa.int32())
+    elif pa.types.is_floating(column.type):
+        column = pc.add(column, pa.scalar(0.0, column.type))  # the two zeros are one value
+    return pc.cast(column, pa.large_string())

@@ -1,0 +1,214 @@
+"""Loading data: where it comes from, how large it is and who does the work; then one commit, or nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from functools import cached_property
+
+import pyarrow as pa
+
+from omnigraph.commit.plan import PublishPlan, WriteTxn
+from omnigraph.commit.publish import write
+from omnigraph.commit.store import Store
+from omnigraph.errors import KeyConflictError, LoadRejectedError, Violation
+from omnigraph.manifest.publisher import Lineage, Published
+from omnigraph.manifest.rows import MAIN, Commit
+from omnigraph.pipeline import steps
+from omnigraph.pipeline.big_load import BigLoad, Comparison
+from omnigraph.pipeline.converted import Converted
+from omnigraph.pipeline.executor import Executor, LocalExecutor
+from omnigraph.pipeline.keys import CollisionError
+from omnigraph.pipeline.progress import Progress, Silent
+from omnigraph.pipeline.sources import Split
+from omnigraph.write.load import Batch, LoadMode, SmallLoad
+from omnigraph.write.pending import RECORD
+
+MOST_RECORDS = 8192
+MOST_BYTES = 32 * 1024 * 1024
+_TASK_BITS = 32
+_SEEDS = 3
+_LOCAL_SHARES = 4
+
+
+class Engine(StrEnum):
+    """Who does the work."""
+
+    AUTO = "auto"  # this process if the data is small, else Spark
+    LOCAL = "local"
+    SPARK = "spark"
+
+
+@dataclass(frozen=True, slots=True)
+class LoadRequest:
+    splits: Sequence[Split]
+    mode: LoadMode
+    branch: str | None = None
+    actor: str | None = None
+    engine: Engine = Engine.AUTO
+    dry_run: bool = False
+    progress: Progress = field(default_factory=Silent)
+    spark: Callable[[Progress], Executor] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class LoadResult:
+    """What a load brought: records by type. `commit` is None if there were none, or nothing was to be changed."""
+
+    branch: str
+    mode: LoadMode
+    nodes: dict[str, int]
+    edges: dict[str, int]
+    actor_id: str | None
+    commit: Commit | None
+    base_branch: str | None = None
+    branch_created: bool = False
+
+    @property
+    def total(self) -> int:
+        return sum(self.nodes.values()) + sum(self.edges.values())
+
+
+def load(store: Store, request: LoadRequest) -> LoadResult:
+    """Load data: all of it becomes visible in one commit, or, with every problem named, none of it does."""
+    lineage = Lineage.new(request.actor)
+    if request.engine is not Engine.SPARK and sum(split.size for split in request.splits) <= MOST_BYTES:
+        small = _Small(store, request, lineage)
+        if small.records <= MOST_RECORDS:
+            return small.run()
+    return _big(store, request, lineage)
+
+
+class _Small:
+    """A load in this process, in memory."""
+
+    def __init__(self, store: Store, request: LoadRequest, lineage: Lineage) -> None:
+        self.store = store
+        self.request = request
+        self.lineage = lineage
+        contract = store.contract.read()
+        assert contract, "the graph was opened"
+        request.progress.phase("read", len(request.splits))
+        self.converted = [steps.convert(split, contract.catalog) for split in request.splits]
+        self.catalog = contract.catalog
+
+    @cached_property
+    def records(self) -> int:
+        return sum(part.lines for part in self.converted)
+
+    def run(self) -> LoadResult:
+        published = write(self.store, self.request.branch, self._prepare)
+        counts = {key: batch.rows.num_rows for key, batch in self._batches.items()}
+        return _result(self.request, counts, published)
+
+    def _prepare(self, txn: WriteTxn) -> PublishPlan | None:
+        if txn.catalog != self.catalog:  # the schema was changed since the input was converted
+            self.__init__(self.store, self.request, self.lineage)  # type: ignore[misc]
+        load = SmallLoad(self.store.tables, txn, self.request.mode)
+        batches = self._batches
+        problems = [_placed(problem, task) for task, part in enumerate(self.converted) for problem in part.problems]
+        problems += load.problems(batches)
+        _refuse(problems, _Lines(self.request.splits, [part.lines for part in self.converted]))
+        if self.request.dry_run or not batches:
+            return None
+        return load.plan(batches, self.lineage)
+
+    @cached_property
+    def _batches(self) -> dict[str, Batch]:
+        found = {}
+        for key in sorted({key for part in self.converted for key in part.tables}):
+            parts = [(task, part) for task, part in enumerate(self.converted) if key in part.tables]
+            rows = pa.concat_tables([_numbered(part, key, task) for task, part in parts])
+            fresh = all(key in part.fresh for _, part in parts)
+            found[key] = Batch(steps.declared_of(self.catalog, key), rows, fresh)
+        return found
+
+
+def _big(store: Store, request: LoadRequest, lineage: Lineage) -> LoadResult:
+    executor = _executor(request)
+    for attempt in range(_SEEDS):
+        big = BigLoad(store, executor, request.splits, request.mode, _LOCAL_SHARES)
+        try:
+            return _run_big(store, request, lineage, big)
+        except CollisionError:
+            if attempt == _SEEDS - 1:
+                raise
+        finally:
+            big.discard()
+            request.progress.finish()
+    raise AssertionError("unreachable")
+
+
+def _executor(request: LoadRequest) -> Executor:
+    if request.engine is Engine.LOCAL or request.spark is None:
+        return LocalExecutor(request.progress)
+    return request.spark(request.progress)
+
+
+def _run_big(store: Store, request: LoadRequest, lineage: Lineage, big: BigLoad) -> LoadResult:
+    counts: dict[str, int] = {}
+
+    def prepare(txn: WriteTxn) -> PublishPlan | None:
+        if not big.results:
+            big.stage(txn)
+        comparison = Comparison(big, txn)
+        counts.update({key: loaded.rows for key, loaded in comparison.loaded.items()})
+        problems = [*big.value_problems(), *comparison.problems()]
+        _refuse(problems, _Lines(request.splits, [result.lines for result in big.results]))
+        if request.dry_run or not comparison.loaded:
+            return None
+        request.progress.phase("publish", 1)
+        return comparison.plan(lineage)
+
+    return _result(request, counts, write(store, request.branch, prepare))
+
+
+class _Lines:
+    """Where records are: in which file, and in which line of it."""
+
+    def __init__(self, splits: Sequence[Split], lines: Sequence[int]) -> None:
+        self._splits = splits
+        self._before: list[int] = []
+        so_far: dict[str, int] = {}
+        for split, count in zip(splits, lines, strict=True):
+            self._before.append(so_far.get(split.file, 0))
+            so_far[split.file] = self._before[-1] + count
+
+    def located(self, problem: Violation) -> Violation:
+        if problem.record is None:
+            return problem
+        task, record = problem.record >> _TASK_BITS, problem.record & (2**_TASK_BITS - 1)
+        return replace(problem, file=self._splits[task].file, line=self._before[task] + record + 1)
+
+
+def _refuse(problems: Iterable[Violation], lines: _Lines) -> None:
+    """Raise if there are problems: all of them, in the order of the input."""
+    found = sorted(problems, key=lambda problem: (problem.record is None, problem.record or 0, problem.message))
+    if not found:
+        return
+    located = tuple(lines.located(problem) for problem in found)
+    kind = KeyConflictError if all(problem.rule == "key" for problem in found) else LoadRejectedError
+    count = f"{len(found):,} problems" if len(found) > 1 else "1 problem"
+    message = f"the load was refused, nothing was changed: {count}"
+    raise kind(message, violations=located, hint=located[0].hint or "mend the records and load again")
+
+
+def _placed(problem: Violation, task: int) -> Violation:
+    return problem if problem.record is None else replace(problem, record=(task << _TASK_BITS) | problem.record)
+
+
+def _numbered(part: Converted, key: str, task: int) -> pa.Table:
+    """Number the records of a part through the whole input."""
+    rows = part.tables[key]
+    at = rows.schema.get_field_index(RECORD)
+    return rows.set_column(at, RECORD, pa.array(rows[RECORD].to_numpy() | (task << _TASK_BITS), pa.int64()))
+
+
+def _result(request: LoadRequest, counts: dict[str, int], published: Published | None) -> LoadResult:
+    kinds = {
+        kind: {key.partition(":")[2]: count for key, count in sorted(counts.items()) if key.startswith(kind)}
+        for kind in ("node", "edge")
+    }
+    commit = published.commit if published else None
+    return LoadResult(request.branch or MAIN, request.mode, kinds["node"], kinds["edge"], request.actor, commit)

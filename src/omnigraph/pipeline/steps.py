@@ -1,0 +1,303 @@
+"""The steps of a load that run on executors: each a plain function from a small task to a small result."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from omnigraph.errors import Violation
+from omnigraph.lang.catalog import Cardinality, Catalog, EdgeType, NodeType
+from omnigraph.pipeline.converted import Converted
+from omnigraph.pipeline.hashing import U64
+from omnigraph.pipeline.keys import KeyFile, Keys, Section, places, read_share
+from omnigraph.pipeline.sources import Split, convert
+from omnigraph.storage.columns import table_key
+from omnigraph.storage.location import Location
+from omnigraph.storage.objects import ObjectStore
+from omnigraph.storage.tables import ADDRESS, ID, TableStorage, TableVersion
+from omnigraph.write.pending import RECORD, to_store
+from omnigraph.write.validate import DST, SRC, value_violations
+
+NEW, OLD, LOST = "new", "old", "lost"
+
+
+@dataclass(frozen=True, slots=True)
+class Exchange:
+    """Where tasks leave keys for each other, how they number them, and into how many shares they cut them."""
+
+    location: Location
+    directory: str
+    seed: int
+    shares: int
+
+    def file(self) -> KeyFile:
+        """Start a file under a name of its own, for a task may run twice."""
+        return KeyFile(f"{self.directory}/{uuid.uuid4().hex}", self.shares)
+
+    @property
+    def objects(self) -> ObjectStore:
+        return _objects(self.location)
+
+
+@lru_cache(maxsize=4)
+def _objects(location: Location) -> ObjectStore:
+    return ObjectStore(location)
+
+
+@lru_cache(maxsize=4)
+def _tables(location: Location) -> TableStorage:
+    return TableStorage(location)
+
+
+# Spaces: keys that must be told apart from each other -----------------------------------------------
+
+
+def id_space(declared: NodeType | EdgeType) -> str:
+    return f"id {table_key(declared)}"
+
+
+def unique_space(declared: NodeType | EdgeType, columns: Sequence[str]) -> str:
+    return f"unique {table_key(declared)} {','.join(columns)}"
+
+
+def source_space(edge: EdgeType) -> str:
+    return f"source {table_key(edge)}"
+
+
+def reference(edge: EdgeType, column: str, kind: str) -> str:
+    """The role of an edge's end among the ids of nodes."""
+    return f"{kind} {table_key(edge)} {column}"
+
+
+def is_bounded(bounds: Cardinality) -> bool:
+    return bool(bounds.lower) or bounds.upper is not None
+
+
+# Staging: from a piece of input to files of the tables ---------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class StageTask:
+    number: int
+    split: Split
+    catalog: Catalog
+    paths: dict[str, tuple[str, str | None]]
+    exchange: Exchange
+
+
+@dataclass(frozen=True, slots=True)
+class StagedTable:
+    """The rows of one table that one task wrote: their files, how many they are, and where their records are kept."""
+
+    written: tuple[str, ...]
+    rows: int
+    fresh: bool
+    records: tuple[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class StageResult:
+    tables: dict[str, StagedTable]
+    problems: tuple[Violation, ...]
+    lines: int
+    sections: tuple[Section, ...]
+
+
+def stage(task: StageTask) -> StageResult:
+    """Convert a piece of input, check its values, write its rows and hand on its keys."""
+    converted = convert(task.split, task.catalog)
+    file = task.exchange.file()
+    tables: dict[str, StagedTable] = {}
+    problems = list(converted.problems)
+    for key, rows in sorted(converted.tables.items()):
+        declared = declared_of(task.catalog, key)
+        problems += value_violations(declared, rows)
+        tables[key] = _stage_table(task, converted, declared, rows, file)
+    file.write(task.exchange.objects)
+    return StageResult(tables, tuple(problems), converted.lines, tuple(file.sections))
+
+
+def _stage_table(
+    task: StageTask, converted: Converted, declared: NodeType | EdgeType, rows: pa.Table, file: KeyFile
+) -> StagedTable:
+    key = table_key(declared)
+    fresh = key in converted.fresh
+    for space, role, keys in _new_keys(declared, rows, places(task.number, rows.num_rows), task.exchange.seed):
+        if not (fresh and space == id_space(declared)):
+            file.add(space, role, keys)
+    records = file.add_plain(rows[RECORD].to_numpy())
+    path, branch = task.paths[key]
+    store = _tables(task.exchange.location)
+    written = store.write_rows(path, branch, to_store(declared, rows)) if rows.num_rows else []
+    return StagedTable(tuple(written), rows.num_rows, fresh, (file.name, records))
+
+
+def _new_keys(declared: NodeType | EdgeType, rows: pa.Table, at: U64, seed: int) -> Iterator[tuple[str, str, Keys]]:
+    yield id_space(declared), NEW, Keys.of([rows[ID]], at, seed)
+    for columns in declared.unique:
+        yield unique_space(declared, columns), NEW, _complete_keys(rows, columns, at, seed)
+    if isinstance(declared, EdgeType):
+        for column, end in ((SRC, declared.source), (DST, declared.target)):
+            yield f"id node:{end}", reference(declared, column, "ref"), Keys.of([rows[column]], at, seed)
+        if is_bounded(declared.cardinality):
+            yield source_space(declared), NEW, Keys.of([rows[SRC]], at, seed)
+
+
+def _complete_keys(rows: pa.Table, columns: Sequence[str], at: U64, seed: int) -> Keys:
+    """Number the rows that have a value in every column; a null exempts from uniqueness."""
+    complete = np.ones(rows.num_rows, bool)
+    for name in columns:
+        complete &= pc.is_valid(rows[name]).to_numpy()
+    kept = rows if complete.all() else rows.filter(pa.array(complete))
+    return Keys.of([kept[name] for name in columns], at[complete], seed)
+
+
+def declared_of(catalog: Catalog, key: str) -> NodeType | EdgeType:
+    kind, _, name = key.partition(":")
+    return catalog.nodes[name] if kind == "node" else catalog.edges[name]
+
+
+# Committed keys ------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """Keys of committed rows: for which space, in which role, from which columns."""
+
+    space: str
+    role: str
+    columns: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class CommittedTask:
+    table: TableVersion
+    fragments: tuple[int, ...]
+    wanted: tuple[Wanted, ...]
+    exchange: Exchange
+
+
+def committed_keys(task: CommittedTask) -> tuple[Section, ...]:
+    """Hand on the keys of some fragments of a committed table."""
+    columns = sorted({name for one in task.wanted for name in one.columns})
+    rows = _tables(task.exchange.location).scan_fragments(task.table, task.fragments, columns)
+    at = rows[ADDRESS].to_numpy()
+    file = task.exchange.file()
+    for one in task.wanted:
+        file.add(one.space, one.role, _complete_keys(rows, one.columns, at, task.exchange.seed))
+    file.write(task.exchange.objects)
+    return tuple(file.sections)
+
+
+# Comparing keys ------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Excluded:
+    """Rows that do not count: those of the input that later ones replace, those of the graph that the input replaces."""
+
+    new: U64 = field(default_factory=lambda: np.empty(0, np.uint64))
+    old: U64 = field(default_factory=lambda: np.empty(0, np.uint64))
+
+
+@dataclass(frozen=True, slots=True)
+class CompareTask:
+    """One share of one space."""
+
+    share: int
+    sections: tuple[Section, ...]
+    exchange: Exchange
+    excluded: Excluded = field(default_factory=Excluded)
+    bounds: Cardinality = field(default_factory=Cardinality)
+
+    def keys(self, role: str) -> Keys:
+        chosen = [section for section in self.sections if section.role == role]
+        excluded = self.excluded.new if role == NEW else self.excluded.old
+        return read_share(self.exchange.objects, chosen, self.share).without(excluded)
+
+    def lost(self) -> Keys:
+        """The keys of committed rows that the load takes away."""
+        chosen = [section for section in self.sections if section.role == OLD]
+        old = read_share(self.exchange.objects, chosen, self.share)
+        return Keys.merged([self.keys(LOST), old.where(np.isin(old.at, self.excluded.old))])
+
+    @property
+    def roles(self) -> list[str]:
+        return sorted({section.role for section in self.sections})
+
+
+@dataclass(frozen=True, slots=True)
+class Identities:
+    """Rows of the input that repeat an id, that a later one repeats, that are there; committed rows that come again."""
+
+    again: U64
+    superseded: U64
+    existing: U64
+    replaced: U64
+
+
+def compare_ids(task: CompareTask) -> Identities:
+    new, old = task.keys(NEW), task.keys(OLD)
+    return Identities(new.later, new.earlier, new.at[new.within(old)], old.at[old.within(new)])
+
+
+def compare_unique(task: CompareTask) -> tuple[U64, U64]:
+    """Find input rows that have what an earlier one has, and what a committed one has."""
+    new, old = task.keys(NEW), task.keys(OLD)
+    return new.later, new.at[new.within(old)]
+
+
+def find_dangling(task: CompareTask) -> dict[str, U64]:
+    """Find ends of edges, by their role, that are no node."""
+    nodes = Keys.merged([task.keys(OLD), task.keys(NEW)])
+    found: dict[str, U64] = {}
+    for role in task.roles:
+        if role not in (NEW, OLD):
+            ends = task.keys(role)
+            found[role] = ends.at[~ends.within(nodes)]
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class Miscounted:
+    """Sources with too many edges or too few: an edge of each, whether it is of the input, and how many there are."""
+
+    at: U64
+    is_new: np.ndarray[Any, Any]
+    counts: np.ndarray[Any, Any]
+
+
+def count_sources(task: CompareTask) -> Miscounted:
+    """Count the edges of every source that the load touches: those of its rows, and of those that it takes away."""
+    new, old = task.keys(NEW), task.keys(OLD)
+    gone = task.lost()
+    touched = Keys.merged([gone, old, new])
+    keys = touched.where(touched.starts)
+    of_new, of_old, lost = (_occurrences(keys, part) for part in (new, old, gone))
+    counts = of_new + of_old
+    most = np.inf if task.bounds.upper is None else task.bounds.upper
+    wrong = ((of_new > 0) | (lost > 0)) & ((counts < task.bounds.lower) | (counts > most))
+    last = _last_places(keys, new)
+    return Miscounted(np.where(of_new > 0, last, keys.at)[wrong], (of_new > 0)[wrong], counts[wrong])
+
+
+def _occurrences(keys: Keys, part: Keys) -> np.ndarray[Any, Any]:
+    """Count how often each key occurs in a part."""
+    distinct = part.where(part.starts)
+    counts = np.zeros(len(keys), np.int64)
+    counts[np.searchsorted(keys.high, distinct.high)] = part.counts
+    return counts
+
+
+def _last_places(keys: Keys, part: Keys) -> U64:
+    """Where each key comes from last in a part; anything where it does not occur."""
+    at = np.zeros(len(keys), np.uint64)
+    at[np.searchsorted(keys.high, part.high[part.starts])] = part.at[part.starts + part.counts - 1]
+    return at
