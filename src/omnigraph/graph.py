@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Iterator, Mapping
+from functools import partial
 from types import TracebackType
 from typing import Any, Self
 
@@ -29,9 +30,15 @@ from omnigraph.lang.source import Source
 from omnigraph.manifest import contract
 from omnigraph.manifest.rows import MAIN, MANIFEST_PATH, Commit, TableRow, VersionRow
 from omnigraph.manifest.state import Snapshot
+from omnigraph.pipeline.executor import Executor
+from omnigraph.pipeline.inputs import as_files
+from omnigraph.pipeline.load import Engine, LoadRequest, LoadResult, load
+from omnigraph.pipeline.progress import SILENT, Progress
+from omnigraph.pipeline.sources import discover
 from omnigraph.storage.columns import table_key, table_path, table_schema
 from omnigraph.storage.lance_errors import Kind, classify
 from omnigraph.storage.location import Location
+from omnigraph.write.load import LoadMode
 from omnigraph.write.mutation import Mutation, MutationResult, mutate
 
 _CLAIM = "__init_claim.json"
@@ -147,6 +154,36 @@ class Graph:
         text = _source(source, ".gq", "<query>")
         return mutate(self._store, Mutation(text, name, params, _branch(branch), actor, if_commit))
 
+    def load(
+        self,
+        data: Any,
+        *,
+        mode: str,
+        branch: str = MAIN,
+        actor: str | None = None,
+        engine: str = "auto",
+        format: str | None = None,  # noqa: A002 - the name the API fixes
+        mapping: str | os.PathLike[str] | Mapping[str, Any] | None = None,
+        dry_run: bool = False,
+        master: str | None = None,
+        conf: Mapping[str, str] | None = None,
+        progress: Progress = SILENT,
+    ) -> LoadResult:
+        """Load data in one commit, or nothing: files, records, Arrow tables or Spark DataFrames by type.
+
+        `mode` is append, merge or overwrite. `engine` is local, spark, or auto: then small data is loaded in this
+        process and large data on Spark, which `master` and `conf` are for. `dry_run` only checks.
+        """
+        self._refuse_read_only()
+        self._contract = self._read_contract()
+        with as_files(data, self._store.location, self.catalog) as (addresses, own):
+            splits = discover(addresses, self.catalog, format=format, mapping=mapping if own is None else own)
+            spark = partial(_spark_executor, master, conf)
+            request = LoadRequest(
+                splits, LoadMode(mode), _branch(branch), actor, Engine(engine), dry_run, progress, spark
+            )
+            return load(self._store, request)
+
     def outcome(self, operation_id: str, branch: str = MAIN) -> Commit | None:
         """Tell what became of an operation whose outcome was unknown: its commit, or None if it changed nothing."""
         if not self.read_only:
@@ -205,6 +242,13 @@ class Graph:
             message = f"{self.uri} is not a graph"
             return NotAGraphError(message, uri=self.uri, hint="name the directory that `omnigraph init` made")
         return GraphNotFoundError(f"no graph at {self.uri}", uri=self.uri, hint="make one with `omnigraph init`")
+
+
+def _spark_executor(master: str | None, conf: Mapping[str, str] | None, progress: Progress) -> Executor:
+    from omnigraph.pipeline.session import spark_context  # noqa: PLC0415 - Spark is started when it is needed
+    from omnigraph.pipeline.spark_executor import SparkExecutor  # noqa: PLC0415
+
+    return SparkExecutor(spark_context(master, conf), progress)
 
 
 def _branch(name: str) -> str | None:

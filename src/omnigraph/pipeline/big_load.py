@@ -290,8 +290,9 @@ class Comparison:
     def _positions(self, key: str, at: U64) -> np.ndarray[Any, Any]:
         """The numbers of rows by their places, counted through all that was staged for a table."""
         sizes = [result.tables[key].rows if key in result.tables else 0 for result in self.load.results]
-        before: np.ndarray[Any, Any] = np.concatenate([[0], np.cumsum(sizes)])
-        return before[task_of(at)] + row_of(at)
+        before = np.concatenate([[0], np.cumsum(sizes)])
+        positions: np.ndarray[Any, Any] = before[task_of(at)] + row_of(at)
+        return positions
 
     def _records(self, key: str, at: U64) -> list[int]:
         """The records of rows by their places: the number of the task, and of the line in its piece of the input."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import cached_property
 
@@ -19,9 +19,10 @@ from omnigraph.pipeline import steps
 from omnigraph.pipeline.big_load import BigLoad, Comparison
 from omnigraph.pipeline.converted import Converted
 from omnigraph.pipeline.executor import Executor, LocalExecutor
+from omnigraph.pipeline.inputs import named
 from omnigraph.pipeline.keys import CollisionError
-from omnigraph.pipeline.progress import Progress, Silent
-from omnigraph.pipeline.sources import Split
+from omnigraph.pipeline.progress import SILENT, Progress
+from omnigraph.pipeline.sources import Split, convert
 from omnigraph.write.load import Batch, LoadMode, SmallLoad
 from omnigraph.write.pending import RECORD
 
@@ -48,7 +49,7 @@ class LoadRequest:
     actor: str | None = None
     engine: Engine = Engine.AUTO
     dry_run: bool = False
-    progress: Progress = field(default_factory=Silent)
+    progress: Progress = SILENT
     spark: Callable[[Progress], Executor] | None = None
 
 
@@ -90,7 +91,7 @@ class _Small:
         contract = store.contract.read()
         assert contract, "the graph was opened"
         request.progress.phase("read", len(request.splits))
-        self.converted = [steps.convert(split, contract.catalog) for split in request.splits]
+        self.converted = [convert(split, contract.catalog) for split in request.splits]
         self.catalog = contract.catalog
 
     @cached_property
@@ -179,7 +180,7 @@ class _Lines:
         if problem.record is None:
             return problem
         task, record = problem.record >> _TASK_BITS, problem.record & (2**_TASK_BITS - 1)
-        return replace(problem, file=self._splits[task].file, line=self._before[task] + record + 1)
+        return replace(problem, file=named(self._splits[task].file), line=self._before[task] + record + 1)
 
 
 def _refuse(problems: Iterable[Violation], lines: _Lines) -> None:

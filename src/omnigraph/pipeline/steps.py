@@ -201,7 +201,7 @@ def committed_keys(task: CommittedTask) -> tuple[Section, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Excluded:
-    """Rows that do not count: those of the input that later ones replace, those of the graph that the input replaces."""
+    """Rows that do not count: those of the input that later ones replace, and committed ones that it replaces."""
 
     new: U64 = field(default_factory=lambda: np.empty(0, np.uint64))
     old: U64 = field(default_factory=lambda: np.empty(0, np.uint64))

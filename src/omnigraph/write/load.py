@@ -65,7 +65,7 @@ class SmallLoad:
         if self.mode is LoadMode.OVERWRITE:
             columns = [ID, SRC] if isinstance(batch.declared, EdgeType) else [ID]
             removed = self.tables.scan(self.txn.entries[key].table, columns)
-        return Change(batch.declared, rows, removed, fresh=batch.fresh)
+        return Change(batch.declared, rows, removed, fresh=batch.fresh or self.mode is LoadMode.APPEND)
 
     def _identity(self, key: str, batch: Batch) -> Iterator[Violation]:
         """Report ids that come twice, and in an append those that are there."""

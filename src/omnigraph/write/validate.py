@@ -46,7 +46,8 @@ class Change:
     @property
     def touched(self) -> pa.Array:
         """The ids of all committed entities that are no longer what they were."""
-        return pa.chunked_array([*self.rows[ID].chunks, *self.removed[ID].chunks], pa.string()).combine_chunks()
+        brought = [] if self.fresh else self.rows[ID].chunks
+        return pa.chunked_array([*brought, *self.removed[ID].chunks], pa.string()).combine_chunks()
 
     @property
     def gone(self) -> pa.Array:

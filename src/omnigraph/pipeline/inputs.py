@@ -1,0 +1,88 @@
+"""Data that a program brings instead of files: records, Arrow tables and Spark DataFrames become files for a while."""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+import secrets
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from omnigraph.errors import InputTypeError
+from omnigraph.lang.catalog import Catalog
+from omnigraph.lang.source import did_you_mean
+from omnigraph.storage.columns import table_key
+from omnigraph.storage.location import Location
+from omnigraph.storage.objects import ObjectStore
+
+_ROWS_PER_GROUP = 65_536
+
+
+@contextmanager
+def as_files(data: Any, location: Location, catalog: Catalog) -> Iterator[tuple[Any, Mapping[str, Any] | None]]:
+    """Give addresses of files that hold the data, and a mapping for those made here, which are gone afterwards.
+
+    They lie below the root of the graph, where every executor can read them.
+    """
+    if not isinstance(data, Mapping) and not _is_records(data):
+        yield data, None
+        return
+    objects = ObjectStore(location)
+    directory = f"__tmp/input-{secrets.token_hex(8)}"
+    try:
+        if isinstance(data, Mapping):
+            mapping = {"files": dict(_write_tables(data, objects, directory, catalog))}
+        else:
+            objects.write(f"{directory}/records.jsonl", b"".join(map(_line, data)))
+            mapping = {"files": {}}
+        yield location.child(directory), mapping
+    finally:
+        objects.delete_below(directory)
+
+
+def named(file: str) -> str:
+    """Name a file as a person knows it; one that was made here, by what it was made of."""
+    return re.sub(r".*/__tmp/input-[0-9a-f]{16}/(?:\d+/)?([^/]*)\.(?:jsonl|parquet)\Z", r"<\1>", file)
+
+
+def _is_records(data: Any) -> bool:
+    """Tell records from addresses: an iterable of mappings from one of names."""
+    if isinstance(data, str) or hasattr(data, "__fspath__") or not isinstance(data, Iterable):
+        return False
+    return not isinstance(data, list | tuple) or any(isinstance(one, Mapping) for one in data)
+
+
+def _line(record: Any) -> bytes:
+    return json.dumps(record, separators=(",", ":"), ensure_ascii=False, default=str).encode() + b"\n"
+
+
+def _write_tables(
+    tables: Mapping[str, Any], objects: ObjectStore, directory: str, catalog: Catalog
+) -> Iterator[tuple[str, dict[str, str]]]:
+    for at, (name, rows) in enumerate(tables.items()):
+        declared = catalog.nodes.get(name) or catalog.edge_by_word(name)
+        if declared is None:
+            hint = did_you_mean(name, [*catalog.nodes, *catalog.edges])
+            raise InputTypeError(f"there is no type '{name}'", path=name, hint=hint)
+        file = f"{declared.name}.parquet" if at == 0 else f"{at}/{declared.name}.parquet"
+        objects.write(f"{directory}/{file}", _parquet(_table(rows)))
+        yield file, {"type": table_key(declared)}
+
+
+def _table(rows: Any) -> pa.Table:
+    if hasattr(rows, "toArrow"):  # a Spark DataFrame
+        return rows.toArrow()
+    if isinstance(rows, pa.RecordBatch | pa.RecordBatchReader):
+        return pa.Table.from_batches([rows]) if isinstance(rows, pa.RecordBatch) else rows.read_all()
+    return rows if isinstance(rows, pa.Table) else pa.Table.from_pylist(list(rows))
+
+
+def _parquet(table: pa.Table) -> bytes:
+    buffer = io.BytesIO()
+    pq.write_table(table, buffer, row_group_size=_ROWS_PER_GROUP)
+    return buffer.getvalue()
