@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from omnigraph.cli import fmt, graph, lint, mutate, output, schema
+from omnigraph.cli import fmt, graph, lint, load, mutate, output, schema
 from omnigraph.errors import OmnigraphError
 from omnigraph.version import INTERNAL_SCHEMA_VERSION, __version__
 
@@ -23,6 +23,7 @@ app = typer.Typer(
 app.command("init")(graph.init)
 app.command("snapshot")(graph.snapshot)
 app.add_typer(graph.commit, name="commit")
+app.command("load")(load.load)
 app.command("mutate")(mutate.mutate)
 app.command("lint")(lint.lint)
 app.command("fmt")(fmt.fmt)
