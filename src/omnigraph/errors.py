@@ -9,7 +9,16 @@ OmnigraphError                       the root; catch this to catch everything of
 ├── ParameterError                   a query parameter is missing or does not fit its declared type
 ├── LiteralError                     a text that is not a value of its type (dates, date-times)
 ├── IdentityError                    a value that cannot identify an entity
+├── EmbedderMissingError             a text must become a vector, and nothing is there to do it
 ├── FileAccessError                  a file on the command line that cannot be read or written
+├── InputError                       data that cannot be loaded as a whole; names the file
+│   ├── InputNotFoundError           there is nothing to load
+│   ├── InputFormatError             a file of a format that is not known
+│   ├── InputTypeError               a file of rows of which the type is not known
+│   ├── InputColumnsError            a file whose columns are not those of its type
+│   ├── InputMappingError            a document that maps files to types, and cannot be used
+│   ├── InputUnreadableError         a file that cannot be read, or is damaged
+│   └── InputChangedError            a file that changed while it was read
 ├── StorageError                     the place where the graph lives cannot do what was asked
 │   ├── StorageDeniedError           not permitted
 │   └── StorageFullError             no space left
@@ -40,7 +49,9 @@ OmnigraphError                       the root; catch this to catch everything of
 │   ├── SchemaDriftError             the schema files and the graph disagree
 │   └── GateTimeoutError             another writer held a lock for too long
 ├── RecoveryRequiredError            a write stopped half-way; its operation will be finished or undone
-└── SidecarError                     a recovery record that cannot be read or acted on
+├── SidecarError                     a recovery record that cannot be read or acted on
+├── JavaMissingError                 no Java, or one that is too old for Spark
+└── SparkError                       Spark cannot start, or cannot finish its work
 """
 
 from __future__ import annotations
@@ -240,6 +251,14 @@ class QueryKindError(OmnigraphError):
     code = "query_kind"
     http_status = 400
     query: str
+
+
+class EmbedderMissingError(OmnigraphError):
+    """A text must become a vector, and nothing is configured that makes one of it."""
+
+    code = "embedder_missing"
+    http_status = 400
+    property: str
 
 
 class FileAccessError(OmnigraphError):
@@ -546,3 +565,72 @@ class SidecarError(OmnigraphError):
 
     code = "sidecar_unusable"
     path: str
+
+
+# The pipeline --------------------------------------------------------------------------------------
+
+
+class JavaMissingError(OmnigraphError):
+    """Spark needs a Java that is not there; `found` is the version of the one that is, if there is one."""
+
+    code = "java_missing"
+    found: str | None
+
+
+class SparkError(OmnigraphError):
+    """Spark did not start, or gave up on its work; `detail` is what it says about it."""
+
+    code = "spark_failed"
+    detail: str
+
+
+class InputError(OmnigraphError):
+    """Data that cannot be loaded as a whole; `path` is the file, if it comes from one. Nothing was changed."""
+
+    code = "input_invalid"
+    http_status = 400
+    path: str | None
+
+
+class InputNotFoundError(InputError):
+    """There is nothing to load at the path."""
+
+    code = "input_not_found"
+
+
+class InputFormatError(InputError):
+    """The format of a file is not known."""
+
+    code = "input_format"
+
+
+class InputTypeError(InputError):
+    """Which type the rows of a file are of is not known."""
+
+    code = "input_type"
+
+
+class InputColumnsError(InputError):
+    """A file does not have the columns of its type; `columns` are those that it has."""
+
+    code = "input_columns"
+    columns: list[str]
+
+
+class InputMappingError(InputError):
+    """The document that maps files to types cannot be used."""
+
+    code = "input_mapping"
+
+
+class InputUnreadableError(InputError):
+    """A file cannot be read, or is not what its name says."""
+
+    code = "input_unreadable"
+
+
+class InputChangedError(InputError):
+    """A file is not the one that it was when the load began."""
+
+    code = "input_changed"
+    http_status = 409

@@ -35,6 +35,9 @@ from omnigraph.pipeline.inputs import as_files
 from omnigraph.pipeline.load import Engine, LoadRequest, LoadResult, load
 from omnigraph.pipeline.progress import SILENT, Progress
 from omnigraph.pipeline.sources import discover
+from omnigraph.query.cache import Cache
+from omnigraph.query.query import Query, run, state_of
+from omnigraph.query.result import Result
 from omnigraph.storage.columns import table_key, table_path, table_schema
 from omnigraph.storage.lance_errors import Kind, classify
 from omnigraph.storage.location import Location
@@ -42,6 +45,7 @@ from omnigraph.write.load import LoadMode
 from omnigraph.write.mutation import Mutation, MutationResult, mutate
 
 _CLAIM = "__init_claim.json"
+_CACHE_BYTES = 1024 * 1024 * 1024
 _LOG = logging.getLogger(__name__)
 
 
@@ -90,6 +94,7 @@ class Graph:
     def __init__(self, store: Store, *, read_only: bool) -> None:
         self._store = store
         self.read_only = read_only
+        self._cache = Cache(_CACHE_BYTES)
         self._contract = self._read_contract()
         if read_only:
             store.manifest.load()
@@ -153,6 +158,22 @@ class Graph:
         self._refuse_read_only()
         text = _source(source, ".gq", "<query>")
         return mutate(self._store, Mutation(text, name, params, _branch(branch), actor, if_commit))
+
+    def query(
+        self,
+        source: str | os.PathLike[str],
+        params: Mapping[str, Any] | None = None,
+        *,
+        name: str | None = None,
+        branch: str = MAIN,
+        snapshot: str | None = None,
+    ) -> Result:
+        """Run a query that reads. It sees one state of the graph: the branch as it is, or as it was at a commit."""
+        self._contract = self._read_contract()
+        text = _source(source, ".gq", "<query>")
+        query = Query(text, name, params, _branch(branch), snapshot)
+        state = state_of(self._store.manifest, query.branch, snapshot)
+        return run(self._store.tables, state, self.catalog, self._cache, query)
 
     def load(
         self,

@@ -35,6 +35,10 @@ class Compare:
     operator: Operator
     value: PlainValue
 
+    @property
+    def columns(self) -> tuple[str, ...]:
+        return (self.column,)
+
 
 @dataclass(frozen=True, slots=True)
 class Present:
@@ -43,10 +47,16 @@ class Present:
     column: str
     scalar: Scalar
 
+    @property
+    def columns(self) -> tuple[str, ...]:
+        return (self.column,)
+
 
 @dataclass(frozen=True, slots=True)
 class Never:
     """No row."""
+
+    columns = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,12 +66,20 @@ class OneOf:
     column: str
     values: pa.Array
 
+    @property
+    def columns(self) -> tuple[str, ...]:
+        return (self.column,)
+
 
 @dataclass(frozen=True, slots=True)
 class AllOf:
     """Every one of these, of which there is at least one."""
 
     predicates: tuple[Predicate, ...]
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(name for one in self.predicates for name in one.columns))
 
 
 Predicate = Compare | Present | Never | OneOf | AllOf

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import tempfile
 import uuid
 from collections.abc import Iterator, Sequence
@@ -18,6 +19,7 @@ from lance.fragment import write_fragments
 from lance.lance import _Session as Session
 
 from omnigraph.errors import ConflictError, CorruptGraphError, StorageError, StorageFullError
+from omnigraph.lang.identity import new_id
 from omnigraph.storage.durable import durable_write
 from omnigraph.storage.lance_errors import Kind, classify, lance_call
 from omnigraph.storage.location import Location
@@ -28,11 +30,12 @@ from omnigraph.storage.predicates import OneOf, Predicate, lance_filter
 # at a million).
 MAX_ROWS_PER_FILE = 65_536
 STORAGE_VERSION: Literal["2.2"] = "2.2"
-ID = "id"
+ID, SRC, DST = "id", "src", "dst"
 ADDRESS = "_rowaddr"
 MOST_VALUES = 8192  # in one filter
 _KEPT_HANDLES = 256
 _OFFSET_BITS = 32
+_OURS = "omnigraph-"
 _UPKEEP = (lance.LanceOperation.Rewrite, lance.LanceOperation.CreateIndex)
 
 
@@ -90,6 +93,23 @@ class Committed:
     row_count: int
 
 
+@dataclass(frozen=True, slots=True)
+class MadeBy:
+    """The transaction that made a version, and the version whose content it restored, if it did."""
+
+    uuid: str
+    restored: int | None
+
+    @property
+    def is_ours(self) -> bool:
+        return self.uuid.startswith(_OURS)
+
+
+def transaction_id() -> str:
+    """Make the uuid of a transaction. It shows for good that the transaction is one of ours."""
+    return f"{_OURS}{new_id()}"
+
+
 class TableStorage:
     """All tables below one root. Handles share one lance session, so a version is read once."""
 
@@ -130,6 +150,19 @@ class TableStorage:
                 blob_handling="all_binary",
             ).to_table()
 
+    def fragment_rows(self, table: TableVersion) -> dict[int, int]:
+        """How many rows each fragment holds."""
+        dataset = self.open(table)
+        with lance_call(dataset.uri, "read"):
+            return {fragment.fragment_id: fragment.count_rows() for fragment in dataset.get_fragments()}
+
+    def scan_fragments(self, table: TableVersion, fragments: Sequence[int], columns: Sequence[str]) -> pa.Table:
+        """Read some fragments, in order, with the address of each row."""
+        dataset = self.open(table)
+        with lance_call(dataset.uri, "scan"):
+            chosen = [fragment for fragment in dataset.get_fragments() if fragment.fragment_id in fragments]
+            return dataset.scanner(columns=list(columns), fragments=chosen, with_row_address=True).to_table()
+
     def lookup(
         self, table: TableVersion, column: str, values: pa.Array, columns: Sequence[str], *, addresses: bool = False
     ) -> pa.Table:
@@ -150,7 +183,7 @@ class TableStorage:
         with lance_call(dataset.uri, "probe"):
             return int(dataset.latest_version)
 
-    def transaction_uuid(self, table: TableVersion) -> str | None:
+    def made_by(self, table: TableVersion) -> MadeBy | None:
         """Read which transaction made a version; None if that cannot be told, and so was not one of ours."""
         dataset = self.open(table)
         try:
@@ -158,7 +191,15 @@ class TableStorage:
                 found = dataset.read_transaction(table.version)
         except TypeError:  # how pylance fails on a compaction that remapped an index
             return None
-        return None if found is None else str(found.uuid)
+        if found is None:
+            return None
+        operation = found.operation
+        restored = operation.version if isinstance(operation, lance.LanceOperation.Restore) else None
+        return MadeBy(str(found.uuid), restored)
+
+    def transaction_uuid(self, table: TableVersion) -> str | None:
+        made_by = self.made_by(table)
+        return made_by.uuid if made_by else None
 
     def has_same_content(self, table: TableVersion, later: int) -> bool:
         """Tell whether everything that happened to a table until a later version was upkeep."""
@@ -180,6 +221,35 @@ class TableStorage:
             options = self.location.storage_options
             return lance.LanceDataset.commit(dataset, staged.transaction, detached=True, storage_options=options)
 
+    def take_staged(self, staged: Staged, rows: np.ndarray[Any, Any], columns: Sequence[str]) -> pa.Table:
+        """Read rows that a staged append brings, by their numbers among them."""
+        dataset = self.read_staged(staged)
+        with lance_call(dataset.uri, "read staged"):
+            before = self.open(staged.base).count_rows()
+            return dataset.take((rows + before).tolist(), columns=list(columns))
+
+    def count_staged(self, staged: Staged, predicate: Predicate) -> int:
+        """Count the rows that satisfy a predicate in the state that a staged transaction would make."""
+        dataset = self.read_staged(staged)
+        with lance_call(dataset.uri, "read staged"):
+            return int(dataset.count_rows(lance_filter(predicate)))
+
+    def take_positions(self, table: TableVersion, rows: np.ndarray[Any, Any], columns: Sequence[str]) -> pa.Table:
+        """Read rows by their numbers among all rows."""
+        dataset = self.open(table)
+        with lance_call(dataset.uri, "read"):
+            return dataset.take(rows.tolist(), columns=list(columns))
+
+    def take_addresses(self, table: TableVersion, addresses: np.ndarray[Any, Any], columns: Sequence[str]) -> pa.Table:
+        """Read rows by their addresses, in order of these."""
+        dataset = self.open(table)
+        with lance_call(dataset.uri, "read"):
+            chosen = ", ".join(map(str, np.sort(addresses).tolist()))
+            rows = dataset.scanner(
+                columns=list(columns), filter=f"{ADDRESS} IN ({chosen})" if chosen else "false", with_row_address=True
+            ).to_table()
+        return rows.drop_columns(ADDRESS)
+
     # Staging
 
     def stage_append(self, base: TableVersion, rows: pa.Table) -> Staged:
@@ -188,6 +258,56 @@ class TableStorage:
     def stage_overwrite(self, base: TableVersion, rows: pa.Table) -> Staged:
         """Replace all rows; none at all leaves an empty table."""
         return self._stage_fragments(base, rows, "overwrite")
+
+    def write_rows(self, path: str, branch: str | None, rows: pa.Table) -> list[str]:
+        """Write the files of new rows; what describes them can be sent to whoever stages them with others."""
+        uri = self._uri(path, branch)
+        durable_write("write rows", uri)
+        with lance_call(uri, "write rows"):
+            written = write_fragments(
+                rows,
+                uri,
+                mode="append",
+                max_rows_per_file=MAX_ROWS_PER_FILE,
+                data_storage_version=STORAGE_VERSION,
+                storage_options=self.location.storage_options,
+            )
+        return [json.dumps(fragment.to_json()) for fragment in written]
+
+    def stage_written(self, base: TableVersion, written: Sequence[str], replaced: np.ndarray[Any, Any]) -> Staged:
+        """Add rows whose files are written already, in the place of those at some addresses."""
+        fragments = [lance.FragmentMetadata.from_json(text) for text in written]
+        if not len(replaced):
+            return _staged(base, lance.Transaction(base.version, lance.LanceOperation.Append(fragments)))
+        dataset = self.open(base)
+        durable_write("stage replacement", dataset.uri)
+        with lance_call(dataset.uri, "stage replacement"):
+            updated, emptied = _delete_addresses(dataset, replaced)
+        operation = lance.LanceOperation.Update(emptied, updated, fragments, update_mode="rewrite_rows")
+        return _staged(base, lance.Transaction(base.version, operation))
+
+    def stage_overwrite_written(self, base: TableVersion, written: Sequence[str]) -> Staged:
+        """Replace all rows by those whose files are written already."""
+        fragments = [lance.FragmentMetadata.from_json(text) for text in written]
+        operation = lance.LanceOperation.Overwrite(self.open(base).schema, fragments)
+        return _staged(base, lance.Transaction(base.version, operation))
+
+    def without_rows(self, staged: Staged, written: Sequence[str], rows: np.ndarray[Any, Any]) -> list[str]:
+        """Take rows out of files that are written, but not committed; rows are numbered through the files."""
+        dataset = self.read_staged(staged)
+        sizes = [json.loads(text)["physical_rows"] for text in written]
+        ends = np.cumsum(sizes)
+        ids = [fragment.fragment_id for fragment in dataset.get_fragments()][-len(written) :]
+        durable_write("take rows out", dataset.uri)
+        left = list(written)
+        with lance_call(dataset.uri, "take rows out"):
+            for at in np.unique(np.searchsorted(ends, rows, side="right")).tolist():
+                inside = rows[(rows >= ends[at] - sizes[at]) & (rows < ends[at])] - (ends[at] - sizes[at])
+                fragment = dataset.get_fragment(ids[at])
+                assert fragment is not None
+                kept = fragment.delete_rows(inside.tolist())
+                left[at] = "" if kept is None else json.dumps(kept.to_json())
+        return [text for text in left if text]
 
     def stage_upsert(self, base: TableVersion, rows: pa.Table) -> Staged:
         """Replace the rows whose id is there, insert the others. Ids of `rows` must be distinct."""
@@ -346,7 +466,7 @@ class TableStorage:
 
 def _staged(base: TableVersion, transaction: lance.Transaction) -> Staged:
     """Give the transaction a uuid of our own making: the sidecar names it before the head moves."""
-    return Staged(base, replace(transaction, uuid=str(uuid.uuid4())))
+    return Staged(base, replace(transaction, uuid=transaction_id()))
 
 
 def _check_length(path: Path, written: int | None) -> None:

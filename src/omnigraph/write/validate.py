@@ -16,10 +16,9 @@ from omnigraph.lang.catalog import Catalog, Check, EdgeType, NodeType, Range
 from omnigraph.lang.types import FLOATS
 from omnigraph.storage.columns import table_key
 from omnigraph.storage.predicates import AllOf, OneOf
-from omnigraph.storage.tables import ID, MOST_VALUES, TableStorage
+from omnigraph.storage.tables import DST, ID, MOST_VALUES, SRC, TableStorage
 from omnigraph.write.pending import RECORD
 
-SRC, DST = "src", "dst"
 TWICE, TAKEN = "is there twice in one change", "is taken already"
 _SHOWN = 80
 _WORDINGS = {

@@ -1,0 +1,54 @@
+"""Text analysis: from texts to the terms that search compares.
+
+A text is cut at everything that is no letter and no digit; words are put in lower case, common ones and those of 40
+characters or more are left out, the others are cut to their English stems, and accents are removed from these.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from functools import lru_cache
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import snowballstemmer
+
+CUT = r"[^\p{L}\p{N}]+"
+_CUT = re.compile(r"[\W_]+")
+_LONGEST = 39
+_COMMON_WORDS = (
+    "a about after again against all am an and are as at be been being below between both but by can did "
+    "do doing down each few for from further had has have having he her here heres hers herself him "
+    "himself his how hows i if in into is it its itself just me more most my myself now of off on or "
+    "other our ours out over own re same she should so some such than that thats the their theirs them "
+    "then there theres these they this those through to too under until up was we were what whats when "
+    "where wheres which while who whom will with you your youre yours yourself"
+)
+_COMMON = frozenset(_COMMON_WORDS.split())
+# What is one letter, but two in plain spelling.
+_LIGATURES = str.maketrans({"æ": "ae", "œ": "oe", "ø": "o", "ß": "ss", "ð": "d", "đ": "d", "þ": "th", "ł": "l"})
+_stem = snowballstemmer.stemmer("english").stemWord
+
+
+@lru_cache(maxsize=65_536)
+def term(word: str) -> str | None:
+    """The term that a word in lower case counts as; None if it counts as none."""
+    if not word or len(word) > _LONGEST or word in _COMMON:
+        return None
+    stemmed = _stem(word).translate(_LIGATURES)
+    plain = unicodedata.normalize("NFKD", stemmed)
+    return "".join(char for char in plain if not unicodedata.combining(char)) or None
+
+
+def terms(text: str) -> list[str]:
+    """The terms of a text, each once, in order."""
+    found = (term(word) for word in _CUT.split(text.lower()))
+    return list(dict.fromkeys(one for one in found if one))
+
+
+def words(texts: pa.Array) -> tuple[pa.DictionaryArray, np.ndarray[tuple[int], np.dtype[np.int64]]]:
+    """The words of many texts, and the text that each is of."""
+    lists = pc.split_pattern_regex(pc.utf8_lower(texts), CUT)
+    return pc.list_flatten(lists).dictionary_encode(), pc.list_parent_indices(lists).to_numpy().astype(np.int64)

@@ -1,0 +1,40 @@
+"""A cache with a budget of bytes: what was used longest ago makes room."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Hashable
+from typing import Any, TypeVar, cast
+
+_V = TypeVar("_V")
+
+
+class Cache:
+    """Values of immutable things, by key. Safe between threads; two may make one value at once, and one is kept."""
+
+    def __init__(self, budget: int) -> None:
+        self._budget = budget
+        self._used = 0
+        self._entries: OrderedDict[Hashable, tuple[int, Any]] = OrderedDict()
+        self._lock = threading.Lock()
+
+    @property
+    def used(self) -> int:
+        return self._used
+
+    def get(self, key: Hashable, make: Callable[[], _V], size: Callable[[_V], int]) -> _V:
+        with self._lock:
+            if key in self._entries:
+                self._entries.move_to_end(key)
+                return cast("_V", self._entries[key][1])
+        made = make()
+        cost = size(made)
+        with self._lock:
+            if key not in self._entries and cost <= self._budget:
+                self._entries[key] = (cost, made)
+                self._used += cost
+            while self._used > self._budget:
+                _, (freed, _) = self._entries.popitem(last=False)
+                self._used -= freed
+        return made

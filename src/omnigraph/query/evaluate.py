@@ -1,0 +1,124 @@
+"""Evaluating values and comparisons over rows of bindings, whole columns at a time."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from omnigraph.lang import ir
+from omnigraph.lang.ir import Operator
+from omnigraph.lang.types import NUMERIC, Type
+from omnigraph.query.frame import Frame
+from omnigraph.storage.columns import arrow_type, to_array
+from omnigraph.storage.predicates import Predicate, arrow_expression, comparison
+
+Mask = np.ndarray[Any, np.dtype[np.bool_]]
+Values = Callable[[ir.Value], ir.PlainValue]
+
+_SWAPPED = {
+    Operator.LT: Operator.GT,
+    Operator.LE: Operator.GE,
+    Operator.GT: Operator.LT,
+    Operator.GE: Operator.LE,
+    Operator.EQ: Operator.EQ,
+    Operator.NE: Operator.NE,
+}
+_COMPARE = {
+    Operator.EQ: (pc.equal, operator.eq),
+    Operator.NE: (pc.not_equal, operator.ne),
+    Operator.LT: (pc.less, operator.lt),
+    Operator.LE: (pc.less_equal, operator.le),
+    Operator.GT: (pc.greater, operator.gt),
+    Operator.GE: (pc.greater_equal, operator.ge),
+}
+
+
+def pushed(test: ir.Comparison, values: Values) -> Predicate | None:
+    """The comparison of a property with a value as a predicate on its column; None if it is another kind."""
+    sides = (test.left, test.operator, test.right)
+    if test.operator in _SWAPPED and isinstance(test.right, ir.PropertyRef):
+        sides = (test.right, _SWAPPED[test.operator], test.left)
+    left, sign, right = sides
+    if not isinstance(left, ir.PropertyRef) or isinstance(right, ir.PropertyRef) or sign not in _SWAPPED:
+        return None
+    return comparison(left.property, left.type, sign, values(right))
+
+
+def holds(test: ir.Comparison, frame: Frame, values: Values) -> Mask:
+    """Tell of each row whether the comparison holds; unknown is no."""
+    predicate = pushed(test, values)
+    if predicate is not None:
+        reference = test.left if isinstance(test.left, ir.PropertyRef) else test.right
+        assert isinstance(reference, ir.PropertyRef)
+        return _satisfies(frame.value(reference.variable, reference.property), reference.property, predicate)
+    left, right = (operand(side, frame, values) for side in (test.left, test.right))
+    if test.operator is Operator.CONTAINS:
+        return _contains(left, right)
+    if test.operator is Operator.STARTS_WITH:
+        return _starts_with(left, right)
+    return _compared(left, right, test.operator, numeric=test.left.type.scalar in NUMERIC)
+
+
+def operand(side: ir.Operand, frame: Frame, values: Values) -> pa.Array:
+    """The value of one side, row by row."""
+    if isinstance(side, ir.PropertyRef):
+        return frame.value(side.variable, side.property)
+    return constant(values(side), side.type, frame.count)
+
+
+def constant(value: ir.PlainValue, type_: Type, count: int) -> pa.Array:
+    """A value, as often as there are rows."""
+    if value is None:
+        return pa.nulls(count, arrow_type(type_))
+    plain = list(value) if isinstance(value, tuple) else value
+    return to_array(type_, [plain]).take(pa.array(np.zeros(count, np.int64)))
+
+
+def _satisfies(column: pa.Array, name: str, predicate: Predicate) -> Mask:
+    rows = pa.table({name: column, "@at": np.arange(len(column))})
+    mask = np.zeros(len(column), bool)
+    mask[rows.filter(arrow_expression(predicate))["@at"].to_numpy()] = True
+    return mask
+
+
+def _compared(left: pa.Array, right: pa.Array, sign: Operator, *, numeric: bool) -> Mask:
+    if not numeric or left.type == right.type:
+        return _mask(_COMPARE[sign][0](left, right))
+    known = _mask(pc.and_(left.is_valid(), right.is_valid()))
+    # Numbers of two types are compared as numbers: the widest float holds every integer of 64 bits exactly.
+    sides = (side.fill_null(0).to_numpy(zero_copy_only=False).astype(np.longdouble) for side in (left, right))
+    return np.asarray(_COMPARE[sign][1](*sides)) & known
+
+
+def _contains(left: pa.Array, right: pa.Array) -> Mask:
+    if pa.types.is_list(left.type):
+        return _list_contains(left, right)
+    return _texts(left, right, lambda texts, parts: np.strings.find(texts, parts) >= 0)
+
+
+def _starts_with(left: pa.Array, right: pa.Array) -> Mask:
+    return _texts(left, right, np.strings.startswith)
+
+
+def _list_contains(lists: pa.Array, needles: pa.Array) -> Mask:
+    parents = pc.list_parent_indices(lists).to_numpy()
+    same = _compared(pc.list_flatten(lists), needles.take(pa.array(parents)), Operator.EQ, numeric=True)
+    mask = np.zeros(len(lists), bool)
+    mask[parents[same]] = True
+    return mask
+
+
+def _texts(left: pa.Array, right: pa.Array, test: Callable[[Any, Any], Any]) -> Mask:
+    kind = np.dtypes.StringDType()
+    sides = (side.fill_null("").to_numpy(zero_copy_only=False).astype(kind) for side in (left, right))
+    return np.asarray(test(*sides)) & _mask(pc.and_(left.is_valid(), right.is_valid()))
+
+
+def _mask(known: pa.Array) -> Mask:
+    found: Mask = known.fill_null(False).to_numpy(zero_copy_only=False)  # noqa: FBT003
+    return found

@@ -1,0 +1,114 @@
+"""The steps of a match: each makes rows of bindings out of rows of bindings."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from omnigraph.lang import ir
+from omnigraph.query.adjacency import adjacency, reach
+from omnigraph.query.evaluate import Values, holds, pushed
+from omnigraph.query.frame import Frame
+from omnigraph.query.text import text_mask
+from omnigraph.query.view import GraphView
+
+_ROW = "@row"
+
+
+class Matcher:
+    """Runs match steps on one snapshot, with the values of one request."""
+
+    def __init__(self, graph: GraphView, values: Values) -> None:
+        self.graph = graph
+        self.values = values
+
+    def run(self, steps: Sequence[ir.MatchStep], frame: Frame) -> Frame:
+        for step in steps:
+            frame = self.step(step, frame)
+        return frame
+
+    def step(self, step: ir.MatchStep, frame: Frame) -> Frame:
+        match step:
+            case ir.Scan():
+                return self._scan(step, frame)
+            case ir.Expand():
+                return self._expand(step, frame)
+            case ir.Filter():
+                return frame.take(self.mask(step.predicate, frame))
+            case ir.AntiJoin():
+                return self._without(step, frame)
+
+    def mask(self, predicate: ir.Predicate, frame: Frame) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+        if isinstance(predicate, ir.TextMatch):
+            return text_mask(predicate, frame, self.values)
+        return holds(predicate, frame, self.values)
+
+    def _scan(self, step: ir.Scan, frame: Frame) -> Frame:
+        view = self.graph.node(step.type_name)
+        rest: list[ir.Predicate] = []
+        found = []
+        for predicate in step.predicates:
+            on_column = pushed(predicate, self.values) if isinstance(predicate, ir.Comparison) else None
+            if on_column is None:
+                rest.append(predicate)
+            else:
+                found.append(on_column)
+        positions = view.find(found)
+        alone = Frame(len(positions)).bind(step.variable, positions, view)
+        for predicate in rest:
+            alone = alone.take(self.mask(predicate, alone))
+        return _product(frame, alone, step.variable)
+
+    def _expand(self, step: ir.Expand, frame: Frame) -> Frame:
+        if step.edge_variable is not None:
+            return self._expand_edges(step, frame)
+        adjacent = adjacency(self.graph, step.edge_type, step.direction)
+        origins = frame.columns[step.origin]
+        most = step.most if self.graph.catalog.edges[step.edge_type].is_reflexive else min(step.most, 1)
+        if (step.least, most) == (1, 1):
+            if step.closes:
+                return frame.take(adjacent.connects(origins, frame.columns[step.target]))
+            rows, targets, _ = adjacent.distinct.expand(origins)
+            return frame.take(rows).bind(step.target, targets, self.graph.node(step.target_type))
+        distinct, inverse = np.unique(origins, return_inverse=True)
+        which, targets = reach(adjacent, distinct, step.least, most)
+        if step.closes:
+            size = max(adjacent.targets_count, 1)
+            return frame.take(np.isin(inverse * size + frame.columns[step.target], which * size + targets))
+        starts = np.searchsorted(which, np.arange(len(distinct) + 1))
+        counts = np.diff(starts)[inverse]
+        rows = np.repeat(np.arange(frame.count), counts)
+        within = np.arange(len(rows)) - np.repeat(np.cumsum(counts) - counts, counts)
+        reached = targets[np.repeat(starts[inverse], counts) + within]
+        return frame.take(rows).bind(step.target, reached, self.graph.node(step.target_type))
+
+    def _expand_edges(self, step: ir.Expand, frame: Frame) -> Frame:
+        """One row for each edge; those of one row in order of their ids."""
+        assert step.edge_variable is not None
+        view = self.graph.edge(step.edge_type)
+        adjacent = adjacency(self.graph, step.edge_type, step.direction)
+        rows, targets, edges = adjacent.expand(frame.columns[step.origin])
+        order = np.lexsort((view.id_ranks[edges], rows))
+        rows, targets, edges = rows[order], targets[order], edges[order]
+        found = frame.take(rows).bind(step.edge_variable, edges, view)
+        if step.closes:
+            return found.take(targets == found.columns[step.target])
+        return found.bind(step.target, targets, self.graph.node(step.target_type))
+
+    def _without(self, step: ir.AntiJoin, frame: Frame) -> Frame:
+        """Drop each row from which the inner steps lead to at least one."""
+        numbered = frame.hide(_ROW, np.arange(frame.count))
+        found = self.run(step.steps, numbered).columns[_ROW]
+        kept = np.ones(frame.count, bool)
+        kept[found] = False
+        return frame.take(kept)
+
+
+def _product(frame: Frame, other: Frame, variable: str) -> Frame:
+    """Every row with every other."""
+    if frame.count == 1 and not frame.columns:
+        return other if frame.scores is None else Frame(other.count, other.columns, other.views)
+    left = frame.take(np.repeat(np.arange(frame.count), other.count))
+    right = np.tile(other.columns[variable], frame.count)
+    return left.bind(variable, right, other.views[variable])

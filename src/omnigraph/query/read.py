@@ -1,0 +1,92 @@
+"""Running a read: its plan over one snapshot of the graph."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from omnigraph.lang import ir
+from omnigraph.query.frame import ONE_ROW, Frame
+from omnigraph.query.match import Matcher
+from omnigraph.query.rank import rank
+from omnigraph.query.shape import aggregate, cell, order_of, project, ranks, type_of
+from omnigraph.query.view import GraphView
+from omnigraph.storage.columns import arrow_type
+
+_MATCH = ir.Scan | ir.Expand | ir.Filter | ir.AntiJoin
+
+
+@dataclass
+class _Rows:
+    """Bindings until the result is shaped; then its columns, beside the bindings if these still belong to its rows."""
+
+    frame: Frame
+    shaped: list[pa.Array] | None = None
+
+    def take(self, rows: np.ndarray[Any, Any]) -> _Rows:
+        chosen = None if self.shaped is None else [array.take(pa.array(rows)) for array in self.shaped]
+        return _Rows(self.frame.take(rows) if len(self.frame.columns) else self.frame, chosen)
+
+    @property
+    def count(self) -> int:
+        return self.frame.count if self.shaped is None else len(self.shaped[0])
+
+
+class Execution:
+    """One read."""
+
+    def __init__(self, graph: GraphView, values: Any) -> None:
+        self.graph = graph
+        self.values = values
+        self.matcher = Matcher(graph, values)
+
+    def table(self, plan: ir.ReadPlan) -> pa.Table:
+        rows = _Rows(ONE_ROW)
+        for step in plan.steps:
+            rows = self._step(step, rows)
+        assert rows.shaped is not None, "a plan shapes its result"
+        fields = [pa.field(column.name, arrow_type(type_of(column))) for column in plan.columns]
+        arrays = [array.cast(one.type) for array, one in zip(rows.shaped, fields, strict=True)]
+        return pa.Table.from_arrays(arrays, schema=pa.schema(fields))
+
+    def _step(self, step: ir.Step, rows: _Rows) -> _Rows:
+        match step:
+            case ir.Project(columns):
+                return _Rows(rows.frame, project(columns, rows.frame, self.values))
+            case ir.Aggregate(columns):
+                return _Rows(Frame(0), aggregate(columns, rows.frame, self.values))
+            case ir.Order():
+                return rows.take(self._order(step, rows))
+            case ir.Limit(count):
+                return rows.take(np.arange(min(count, rows.count)))
+            case ir.Rank():
+                return _Rows(rank(step, rows.frame, self.values))
+            case _:
+                return _Rows(self.matcher.step(step, rows.frame))
+
+    def _order(self, step: ir.Order, rows: _Rows) -> np.ndarray[Any, Any]:
+        frame = rows.frame
+        keys = [] if frame.scores is None else [_places(frame.scores)]
+        keys += [ranks(self._key(key.by, rows), descending=key.descending) for key in step.keys]
+        keys += [frame.views[name].id_ranks[frame.columns[name]] for name in self._ties(step.tie_break, frame)]
+        return order_of(keys, rows.count)
+
+    def _ties(self, names: Sequence[str], frame: Frame) -> list[str]:
+        return [name for name in names if name in frame.columns]
+
+    def _key(self, by: ir.Operand | ir.EntityRef | ir.ResultColumn, rows: _Rows) -> pa.Array:
+        if isinstance(by, ir.ResultColumn):
+            assert rows.shaped is not None
+            return rows.shaped[by.position]
+        return cell(by, rows.frame, self.values)
+
+
+def _places(scores: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """The places that a rank gave; rows with one score share a place."""
+    new = np.ones(len(scores), np.int64)
+    new[1:] = scores[1:] != scores[:-1]
+    return np.cumsum(new)

@@ -1,0 +1,91 @@
+"""What a query answers."""
+
+from __future__ import annotations
+
+import datetime as dt
+import html
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+
+from omnigraph.manifest.rows import Commit
+
+
+@dataclass(frozen=True)
+class Result:
+    """The rows of a query, the names of their columns in order, and the commit that was read."""
+
+    query_name: str
+    branch: str
+    table: pa.Table
+    commit: Commit | None
+
+    @property
+    def columns(self) -> list[str]:
+        return list(self.table.column_names)
+
+    @property
+    def rows(self) -> list[dict[str, Any]]:
+        """The rows as plain values, dates and date-times as texts; of columns with one name the last counts."""
+        cells = [_plain(column) for column in self.table.columns]
+        names = self.table.column_names
+        return [dict(zip(names, row, strict=True)) for row in zip(*cells, strict=True)]
+
+    def to_arrow(self) -> pa.Table:
+        return self.table
+
+    def to_pandas(self) -> Any:
+        return self.table.to_pandas()
+
+    def to_polars(self) -> Any:
+        import polars as pl  # noqa: PLC0415 - only who asks for it needs it
+
+        return pl.from_arrow(self.table)
+
+    def __arrow_c_stream__(self, requested_schema: object = None) -> object:
+        return self.table.__arrow_c_stream__(requested_schema)
+
+    def __len__(self) -> int:
+        return int(self.table.num_rows)
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        return iter(self.rows)
+
+    def _repr_html_(self) -> str:
+        head = "".join(f"<th>{html.escape(name)}</th>" for name in self.columns)
+        lines = ("".join(f"<td>{html.escape(str(value))}</td>" for value in row.values()) for row in self.rows[:_SHOWN])
+        body = "".join(f"<tr>{line}</tr>" for line in lines)
+        return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+
+
+_SHOWN = 100
+
+
+def _plain(column: pa.ChunkedArray) -> list[Any]:
+    """The cells of a column as JSON has them."""
+    kind = column.type
+    if pa.types.is_date64(kind):
+        numbers = column.combine_chunks().view(pa.int64()).to_pylist()
+        return [None if number is None else _moment(number) for number in numbers]
+    if pa.types.is_list(kind) and pa.types.is_date64(kind.value_type):
+        return [None if value is None else [str(item) for item in value] for value in column.to_pylist()]
+    values: list[Any] = column.to_pylist()
+    if pa.types.is_date32(kind):
+        return [None if value is None else value.isoformat() for value in values]
+    if pa.types.is_floating(kind):
+        return [_number(value) for value in values]
+    return values
+
+
+def _moment(milliseconds: int) -> str:
+    moment = dt.datetime(1970, 1, 1, tzinfo=dt.UTC) + dt.timedelta(milliseconds=milliseconds)
+    return f"{moment:%Y-%m-%dT%H:%M:%S}.{milliseconds % 1000:03d}Z"
+
+
+def _number(value: float | None) -> float | str | None:
+    if value is None or math.isfinite(value):
+        return value
+    return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"

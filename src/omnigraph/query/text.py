@@ -1,0 +1,121 @@
+"""Full-text search over a column: which texts hold a term, and how well they match.
+
+The terms of a column are collected in memory, once per version of its table; so an answer never depends on which
+indices the table has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from omnigraph.lang import ir
+from omnigraph.query.analysis import term, terms, words
+from omnigraph.query.evaluate import Mask, Values
+from omnigraph.query.frame import Frame
+from omnigraph.query.view import TableView
+
+_K1, _B = 1.2, 0.75
+_DEFAULT_EDITS = 2
+
+
+@dataclass(frozen=True)
+class TextIndex:
+    """For each term the texts that hold it, and how often; and how many terms each text has."""
+
+    vocabulary: dict[str, int]
+    starts: np.ndarray[Any, Any]
+    texts: np.ndarray[Any, Any]
+    counts: np.ndarray[Any, Any]
+    lengths: np.ndarray[Any, Any]
+    filled: int  # texts that are not null
+
+    @property
+    def nbytes(self) -> int:
+        arrays = (self.starts, self.texts, self.counts, self.lengths)
+        return sum(array.nbytes for array in arrays) + 100 * len(self.vocabulary)
+
+    def holding(self, wanted: Iterable[str]) -> Mask:
+        """Tell of each text whether it holds one of the terms."""
+        mask = np.zeros(len(self.lengths), bool)
+        for one in wanted:
+            mask[self._texts_of(one)[0]] = True
+        return mask
+
+    def scores(self, wanted: Iterable[str]) -> np.ndarray[Any, Any]:
+        """The BM25 score of each text; 0 for those that hold none of the terms."""
+        total = np.zeros(len(self.lengths))
+        average = self.lengths.sum() / max(self.filled, 1)
+        for one in wanted:
+            at, counts = self._texts_of(one)
+            if len(at):
+                weight = np.log(1 + (self.filled - len(at) + 0.5) / (len(at) + 0.5))
+                length = self.lengths[at] / average
+                total[at] += weight * counts * (_K1 + 1) / (counts + _K1 * (1 - _B + _B * length))
+        return total
+
+    def near(self, wanted: str, edits: int) -> list[str]:
+        """The terms within so many edits of one."""
+        candidates = [one for one in self.vocabulary if abs(len(one) - len(wanted)) <= edits]
+        return [
+            one for one, distance in zip(candidates, _distances(wanted, candidates), strict=True) if distance <= edits
+        ]
+
+    def _texts_of(self, one: str) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+        at = self.vocabulary.get(one)
+        if at is None:
+            return self.texts[:0], self.counts[:0]
+        part = slice(self.starts[at], self.starts[at + 1])
+        return self.texts[part], self.counts[part]
+
+
+def text_index(view: TableView, name: str) -> TextIndex:
+    return view.cache.get((view.table, name, "@text"), lambda: _build(view.column(name)), lambda made: made.nbytes)
+
+
+def _build(column: pa.Array) -> TextIndex:
+    found, texts = words(column)
+    kinds = [term(word) for word in found.dictionary.to_pylist()]
+    vocabulary = {one: at for at, one in enumerate(dict.fromkeys(kind for kind in kinds if kind))}
+    numbers = np.array([vocabulary[kind] if kind else -1 for kind in kinds] or [-1])
+    of_word = numbers[found.indices.to_numpy()] if len(found) else np.empty(0, np.int64)
+    texts, of_word = texts[of_word >= 0], of_word[of_word >= 0]
+    pairs, counts = np.unique(of_word * len(column) + texts, return_counts=True)
+    terms_of, texts_of = np.divmod(pairs, max(len(column), 1))
+    starts = np.searchsorted(terms_of, np.arange(len(vocabulary) + 1))
+    lengths = np.bincount(texts, minlength=len(column))
+    return TextIndex(vocabulary, starts, texts_of, counts, lengths, len(column) - column.null_count)
+
+
+def text_mask(predicate: ir.TextMatch, frame: Frame, values: Values) -> Mask:
+    """Tell of each row whether the text of its variable matches."""
+    variable, name = predicate.text.variable, predicate.text.property
+    index = text_index(frame.views[variable], name)
+    query = values(predicate.query)
+    wanted = [] if query is None else terms(str(query))
+    if predicate.function == "fuzzy":
+        edits = _DEFAULT_EDITS if predicate.edits is None else values(predicate.edits)
+        wanted = [] if edits is None else [near for one in wanted for near in index.near(one, int(str(edits)))]
+    found: Mask = index.holding(wanted)[frame.columns[variable]]
+    return found
+
+
+def _distances(word: str, others: list[str]) -> np.ndarray[Any, Any]:
+    """How many edits lead from a word to each of the others, all of them at once."""
+    width = max(map(len, others), default=0)
+    letters = np.zeros((len(others), width), np.int64)
+    for at, other in enumerate(others):
+        letters[at, : len(other)] = [ord(letter) for letter in other]
+    row = np.tile(np.arange(width + 1), (len(others), 1))
+    for number, letter in enumerate(word, 1):
+        following = np.empty_like(row)
+        following[:, 0] = number
+        for at in range(1, width + 1):
+            kept = row[:, at - 1] + (letters[:, at - 1] != ord(letter))
+            following[:, at] = np.minimum(np.minimum(row[:, at], following[:, at - 1]) + 1, kept)
+        row = following
+    return row[np.arange(len(others)), [len(other) for other in others]] if others else np.empty(0, np.int64)

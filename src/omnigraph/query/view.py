@@ -1,0 +1,115 @@
+"""A table of a snapshot, as queries see it: rows by position, columns when they are needed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from omnigraph.errors import CorruptGraphError
+from omnigraph.lang.catalog import Catalog, EdgeType, NodeType
+from omnigraph.manifest.state import Entry, Snapshot
+from omnigraph.query.cache import Cache
+from omnigraph.storage.columns import table_key
+from omnigraph.storage.predicates import AllOf, Predicate, arrow_expression
+from omnigraph.storage.tables import ADDRESS, ID, TableStorage, TableVersion
+
+Positions = np.ndarray[Any, np.dtype[np.int64]]
+# A table up to so many rows is read whole; of a larger one only the rows that are asked for, unless they are many.
+SMALL_TABLE = 200_000
+_FEW = 16  # a selection is small if it is at most one row in so many
+
+
+@dataclass(frozen=True)
+class TableView:
+    """One version of one table. A row is known by its position: its number among all rows, in order of address."""
+
+    tables: TableStorage
+    table: TableVersion
+    count: int
+    cache: Cache
+
+    def column(self, name: str) -> pa.Array:
+        """A whole column, in order of position."""
+        key = (self.table, name)
+        return self.cache.get(key, lambda: self._read(name), lambda array: int(array.nbytes))
+
+    def take(self, positions: Positions, name: str) -> pa.Array:
+        """The values of a column at some positions."""
+        if self.count <= SMALL_TABLE or len(positions) * _FEW > self.count:
+            return self.column(name).take(pa.array(positions))
+        distinct, inverse = np.unique(positions, return_inverse=True)
+        found = self.tables.take_positions(self.table, distinct, [name])[name].combine_chunks()
+        return found.take(pa.array(inverse))
+
+    def find(self, predicates: Sequence[Predicate]) -> Positions:
+        """The positions of the rows that satisfy all predicates, in order."""
+        if not predicates:
+            return np.arange(self.count)
+        wanted = predicates[0] if len(predicates) == 1 else AllOf(tuple(predicates))
+        if self.count <= SMALL_TABLE:
+            names = sorted({name for one in predicates for name in one.columns})
+            rows = pa.table({name: self.column(name) for name in names})
+            numbered = rows.append_column("@at", pa.array(np.arange(self.count)))
+            chosen: Positions = numbered.filter(arrow_expression(wanted))["@at"].to_numpy()
+            return chosen
+        found = self.tables.scan(self.table, [], wanted, addresses=True)[ADDRESS].to_numpy()
+        return np.searchsorted(self.addresses, np.sort(found))
+
+    def positions_of(self, ids: pa.Array) -> pa.Array:
+        """The position of each id; null where there is none."""
+        return pa.compute.index_in(ids, value_set=self.column(ID))
+
+    @cached_property
+    def id_ranks(self) -> Positions:
+        """The place of every row in the order of ids."""
+        return self.cache.get((self.table, "@rank"), self._rank, lambda array: int(array.nbytes))
+
+    def _rank(self) -> Positions:
+        ranks = np.empty(self.count, np.int64)
+        ranks[pa.compute.sort_indices(self.column(ID)).to_numpy()] = np.arange(self.count)
+        return ranks
+
+    @cached_property
+    def addresses(self) -> np.ndarray[Any, Any]:
+        """The address of every position."""
+        return self.cache.get((self.table, ADDRESS), self._read_addresses, lambda array: int(array.nbytes))
+
+    def _read_addresses(self) -> np.ndarray[Any, Any]:
+        return np.sort(self.tables.scan(self.table, [], addresses=True)[ADDRESS].to_numpy())
+
+    def _read(self, name: str) -> pa.Array:
+        rows = self.tables.scan(self.table, [name])
+        if rows.num_rows != self.count:
+            message = f"table '{self.table.key}' has {rows.num_rows} rows; the manifest says {self.count}"
+            raise CorruptGraphError(message, path=self.table.path, hint="run `omnigraph doctor`")
+        column = rows[name].combine_chunks()
+        return column if isinstance(column, pa.Array) else pa.concat_arrays(column.chunks)
+
+
+class GraphView:
+    """One snapshot of the graph, held to the end of a query."""
+
+    def __init__(self, tables: TableStorage, snapshot: Snapshot, catalog: Catalog, cache: Cache) -> None:
+        self.tables = tables
+        self.snapshot = snapshot
+        self.catalog = catalog
+        self.cache = cache
+        self._views: dict[str, TableView] = {}
+
+    def node(self, type_name: str) -> TableView:
+        return self._view(self.catalog.nodes[type_name])
+
+    def edge(self, type_name: str) -> TableView:
+        return self._view(self.catalog.edges[type_name])
+
+    def _view(self, declared: NodeType | EdgeType) -> TableView:
+        key = table_key(declared)
+        if key not in self._views:
+            entry: Entry = self.snapshot.entries[key]
+            self._views[key] = TableView(self.tables, entry.table, entry.row_count, self.cache)
+        return self._views[key]
