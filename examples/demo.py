@@ -2,21 +2,45 @@
 
 from __future__ import annotations
 
+import json
 import os
+import shlex
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
 
 HERE = Path(__file__).parent
+GRAPH = "{graph}"
+ADA = {"slug": "ada", "name": "Ada Lovelace", "born": "1815-12-10"}
+NOTES = {"slug": "notes", "title": "Notes", "genre": "essay", "author": "ada", "year": 1843}
+
+
+def mutate(query: str, params: dict[str, object]) -> str:
+    return f"mutate {query} --store {GRAPH} --query library.gq --as demo --params {shlex.quote(json.dumps(params))}"
+
+
 STEPS = (
     ("A schema and a file of queries, checked", "lint --schema library.pg --query library.gq", 0),
     ("How mistakes are told", "lint --schema library.pg --query mistakes.gq", 1),
     ("Both files are in their canonical layout", "fmt --check library.pg library.gq", 0),
-    ("A graph of that schema", "init {graph} --schema library.pg", 0),
-    ("Which version of each table it consists of", "snapshot {graph}", 0),
-    ("Its history", "commit list {graph}", 0),
-    ("The same queries, checked against the graph", "lint {graph} --query library.gq", 0),
+    ("A graph of that schema", f"init {GRAPH} --schema library.pg", 0),
+    ("The same queries, checked against the graph", f"lint {GRAPH} --query library.gq", 0),
+    ("An author", mutate("add_author", {**ADA}), 0),
+    ("A book and who wrote it: two types, one commit", mutate("add_book", {**NOTES}), 0),
+    (
+        "A change that would break a rule of the schema: nothing of it happens",
+        mutate("correct", {"slug": "notes", "title": "Notes", "pages": 9999}),
+        1,
+    ),
+    (
+        "The same within the rules",
+        mutate("correct", {"slug": "notes", "title": "Notes by the translator", "pages": 66}),
+        0,
+    ),
+    ("Which version of each table the graph consists of now", f"snapshot {GRAPH}", 0),
+    ("A book goes, and its edges with it", mutate("retire", {"slug": "notes"}), 0),
+    ("The history: a commit for each change, none for what was refused", f"commit list {GRAPH}", 0),
     (
         "What next year's schema would take, and what stands in its way",
         "schema plan --from library.pg --to library_next.pg",
@@ -29,13 +53,13 @@ def main() -> None:
     colour = {"FORCE_COLOR": "1"} if sys.stdout.isatty() else {}
     with tempfile.TemporaryDirectory() as directory:
         for title, line, expected in STEPS:
-            arguments = line.format(graph=f"{directory}/library").split()
-            print(f"\n== {title}\n$ omnigraph {line.format(graph='library')}", flush=True)
+            arguments = shlex.split(line.replace(GRAPH, f"{directory}/library"))
+            print(f"\n== {title}\n$ omnigraph {line.replace(GRAPH, 'library')}", flush=True)
             command = [sys.executable, "-m", "omnigraph", *arguments]
             done = subprocess.run(command, cwd=HERE, env={**os.environ, **colour}, check=False)  # noqa: S603
             if done.returncode != expected:
                 sys.exit(f"the demo expected exit code {expected} here, not {done.returncode}")
-    print("\nThe languages and the commit path are here; docs/index.md tells more.")
+    print("\nThe languages, the commit path and mutations are here; docs/index.md tells more.")
 
 
 if __name__ == "__main__":

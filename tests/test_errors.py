@@ -3,6 +3,7 @@ import inspect
 import json
 import pickle
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, get_type_hints
 
 import pytest
@@ -10,13 +11,21 @@ from rich.cells import cell_len
 
 import omnigraph
 from omnigraph import errors
-from omnigraph.errors import CompileError, Diagnostic, OmnigraphError, Place, SourceError
+from omnigraph.errors import CompileError, Diagnostic, OmnigraphError, Place, SourceError, Violation
 from omnigraph.lang import Source, compile_schema
 from omnigraph.lang.source import Span
 
 _PLACE = Place("schema.pg", 1, 6, 1, "node {")
 _DIAGNOSTIC = Diagnostic("P1", "unexpected `{`", _PLACE, "name the type", ("a type name",))
-_SAMPLES: dict[Any, object] = {str: "text", int: 3, str | None: "text", list[str]: ["a", "b"]}
+_VIOLATION = Violation("range", "Book", "notes", ("pages",), "0 pages", 2, "write more")
+_SAMPLES: dict[Any, object] = {
+    str: "text",
+    int: 3,
+    str | None: "text",
+    list[str]: ["a", "b"],
+    Place | None: _PLACE,
+    tuple[Violation, ...]: (_VIOLATION, _VIOLATION),
+}
 
 
 def _made(class_: type[OmnigraphError]) -> OmnigraphError:
@@ -119,6 +128,56 @@ def test_a_compile_error_tells_every_diagnostic_and_leads_with_the_first() -> No
 def test_a_compile_error_needs_a_diagnostic() -> None:
     with pytest.raises(AssertionError):
         CompileError([])
+
+
+# Places and violations
+
+
+def test_an_error_with_a_place_reads_as_a_diagnostic_does() -> None:
+    problem = errors.ValueRejectedError("too big", type_name="Book", property="pages", place=_PLACE, hint="shrink it")
+
+    assert str(problem) == "schema.pg:1:6: too big\n1 | node {\n  |      ^\nhint: shrink it"
+    assert problem.details() == {
+        "type_name": "Book",
+        "property": "pages",
+        "place": {"file": "schema.pg", "line": 1, "column": 6},
+    }
+
+
+def test_an_error_whose_place_is_not_known_reads_as_any_other() -> None:
+    problem = errors.ConstraintError("too few edges", place=None, violations=(_VIOLATION,), hint="add one")
+
+    assert str(problem) == "too few edges\nhint: add one"
+    assert problem.details() == {"place": None, "violations": [_VIOLATION.to_dict()]}
+
+
+def test_a_violation_names_what_broke_which_rule() -> None:
+    assert _VIOLATION.to_dict() == {
+        "file": None,
+        "line": None,
+        "rule": "range",
+        "type": "Book",
+        "id": "notes",
+        "properties": ["pages"],
+        "message": "0 pages",
+    }
+
+
+@pytest.mark.parametrize(
+    "file, line, shown",
+    [(None, None, "0 pages"), ("a.jsonl", None, "a.jsonl: 0 pages"), ("a.jsonl", 7, "a.jsonl:7: 0 pages")],
+)
+def test_a_violation_tells_the_file_and_the_line_it_comes_from(file: str | None, line: int | None, shown: str) -> None:
+    assert str(replace(_VIOLATION, file=file, line=line)) == shown
+
+
+@pytest.mark.parametrize("count, rest", [(1, ""), (20, ""), (21, "\n  and 1 more"), (2020, "\n  and 2,000 more")])
+def test_a_rejected_load_shows_the_first_problems_and_counts_the_rest(count: int, rest: str) -> None:
+    problem = errors.LoadRejectedError("refused", violations=(_VIOLATION,) * count, hint="mend them")
+
+    shown = min(count, 20)
+    assert str(problem) == "refused" + "\n  0 pages" * shown + rest + "\nhint: mend them"
+    assert problem.details() == {"count": count, "violations": [_VIOLATION.to_dict()] * shown}
 
 
 # Diagnostics

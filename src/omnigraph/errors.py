@@ -10,6 +10,7 @@ OmnigraphError                       the root; catch this to catch everything of
 ├── LiteralError                     a text that is not a value of its type (dates, date-times)
 ├── IdentityError                    a value that cannot identify an entity
 ├── EmbedderMissingError             a text must become a vector, and nothing is there to do it
+├── PatternError                     the pattern of a @check cannot be used
 ├── FileAccessError                  a file on the command line that cannot be read or written
 ├── InputError                       data that cannot be loaded as a whole; names the file
 │   ├── InputNotFoundError           there is nothing to load
@@ -259,6 +260,16 @@ class EmbedderMissingError(OmnigraphError):
     code = "embedder_missing"
     http_status = 400
     property: str
+
+
+class PatternError(OmnigraphError):
+    """The pattern of a `@check` cannot be used."""
+
+    code = "pattern_invalid"
+    http_status = 400
+    type_name: str
+    property: str
+    pattern: str
 
 
 class FileAccessError(OmnigraphError):

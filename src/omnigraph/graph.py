@@ -43,6 +43,7 @@ from omnigraph.storage.lance_errors import Kind, classify
 from omnigraph.storage.location import Location
 from omnigraph.write.load import LoadMode
 from omnigraph.write.mutation import Mutation, MutationResult, mutate
+from omnigraph.write.validate import check_patterns
 
 _CLAIM = "__init_claim.json"
 _CACHE_BYTES = 1024 * 1024 * 1024
@@ -56,6 +57,7 @@ def init(uri: str | os.PathLike[str], schema: str | os.PathLike[str], *, force: 
     """
     source = _source(schema, ".pg", "<schema>")
     catalog = compile_schema(source)
+    check_patterns(catalog)
     store = Store.at(Location.parse(uri))
     address = store.location.uri
     started = contract.is_started(store.objects)

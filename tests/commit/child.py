@@ -1,4 +1,4 @@
-"""A program that works on a graph in a process of its own, and dies, stops or competes where a test says so.
+"""Work on a graph in a process of its own that dies, stops or competes where a test says so.
 
     python -m tests.commit.child publish <uri>             make the change of the crash tests
     python -m tests.commit.child open <uri>                open the graph read-write
@@ -12,13 +12,17 @@ It stops where it was told to by writing a line, and goes on when it is given on
 from __future__ import annotations
 
 import argparse
+import math
+import multiprocessing
+import os
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import replace
-from itertools import count
+from dataclasses import dataclass, replace
+from itertools import count, islice
 from pathlib import Path
 from typing import Self
 
@@ -33,8 +37,13 @@ from omnigraph.storage.location import Location
 from tests.support.graphs import COMPANY, KNOWS, PERSON, append, company, delete, person, plan, upsert
 
 DIED = 137
+AT_ONCE = 4
 COUNTER = "counter"
+LIFETIME = 2.0  # of a lease: to be waited for when its holder is dead, to be kept on a busy machine
 _ROOT = Path(__file__).parents[2]
+_FORKS = multiprocessing.get_context("forkserver")
+_FORKS.set_forkserver_preload([__name__])
+warnings.filterwarnings("ignore", message="lance is not fork-safe")  # it is as long as it was not used before
 
 
 # What a test uses ----------------------------------------------------------------------------------
@@ -78,11 +87,6 @@ class Child:
         assert self.process.returncode == 0, errors
         return out
 
-    def die(self) -> None:
-        """Wait for the end, which must be the death that was ordered."""
-        _, errors = self.finish()
-        assert self.process.returncode == DIED, errors or "it did not die"
-
     def __enter__(self) -> Self:
         return self
 
@@ -91,12 +95,45 @@ class Child:
             self.kill()
 
 
+@dataclass(frozen=True, slots=True)
+class Death:
+    """An order to work on a graph and to die before a durable write."""
+
+    command: str
+    uri: str
+    ordinal: int
+
+
+def die(deaths: Iterable[Death]) -> None:
+    """Carry out orders, each in a process of its own, several at once. Whoever does not die is an error."""
+    orders = iter(deaths)
+    while chosen := list(islice(orders, AT_ONCE)):
+        processes = [_FORKS.Process(target=_die, args=(death, dict(os.environ))) for death in chosen]
+        for process in processes:
+            process.start()
+        for process in processes:
+            process.join(120)
+            process.kill()
+        ends = {death: process.exitcode for death, process in zip(chosen, processes, strict=True)}
+        assert ends == dict.fromkeys(chosen, DIED)
+
+
 def store_at(uri: str, *, timeout: float = 60, lifetime: float = LEASE_SECONDS) -> Store:
     """Open a store as `Store.at` does, with leases of a given lifetime on an object store."""
     store = Store.at(Location.parse(uri), timeout)
     if store.location.is_local:
         return store
     return replace(store, gates=LeaseGates(store.objects, timeout, lifetime))
+
+
+def after_a_lifetime(store: Store) -> Store:
+    """Let a store have watched the leases of a graph for longer than they last: those of the dead are over."""
+    if isinstance(store.gates, LeaseGates):
+        for path in [f"{DIRECTORY}/{name}" for name in store.objects.list(DIRECTORY)]:
+            found = store.objects.read_versioned(path)
+            assert found
+            store.gates._seen[path] = (found[1], -math.inf)
+    return store
 
 
 @contextmanager
@@ -161,6 +198,12 @@ def gate(text: str) -> Gate:
 # The program ---------------------------------------------------------------------------------------
 
 
+def _die(death: Death, environment: Mapping[str, str]) -> None:
+    os.environ.update(environment)  # that of the process this one was forked from is older
+    with hooked(Ordinals(death.ordinal)):
+        _run(death.command, after_a_lifetime(store_at(death.uri)), [])
+
+
 def _stop() -> None:
     print("stopped", flush=True)  # noqa: T201 - how the parent learns it
     sys.stdin.readline()
@@ -206,18 +249,14 @@ def _main() -> None:
     parser.add_argument("command")
     parser.add_argument("uri")
     parser.add_argument("arguments", nargs="*")
-    parser.add_argument("--die-at", type=int, default=0, help="the ordinal of a durable write")
     parser.add_argument("--stop-at", help="the name of a failpoint")
     parser.add_argument("--pass", type=int, default=1, dest="number", help="at which pass of the failpoint to stop")
     parser.add_argument("--lifetime", type=float, default=LEASE_SECONDS, help="of leases, in seconds")
     given = parser.parse_args()
-    ordinals = Ordinals(given.die_at)
     with ExitStack() as stack:
         if given.stop_at:
             stack.enter_context(failpoints.armed(given.stop_at, _at_pass(given.number, _stop)))
-        stack.enter_context(hooked(ordinals))
         _run(given.command, store_at(given.uri, lifetime=given.lifetime), given.arguments)
-    print("\n".join(ordinals.written))  # noqa: T201 - what was made durable, in order
 
 
 if __name__ == "__main__":

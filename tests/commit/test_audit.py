@@ -83,7 +83,7 @@ def test_an_operation_is_recorded_once_and_the_first_record_stands(audit: Audit)
     assert audit.rows() == [a_row("one"), a_row("two")]
 
 
-@pytest.mark.parametrize("operation, before", [("create", []), ("append", ["zero"])])
+@pytest.mark.parametrize("operation, before", [("create", []), ("publish", ["zero"])])
 def test_a_row_that_cannot_be_written_is_an_error_and_is_written_later(
     audit: Audit, operation: str, before: list[str]
 ) -> None:

@@ -17,11 +17,12 @@ from omnigraph.commit.failpoints import Rendezvous
 from omnigraph.commit.plan import PublishPlan, WriteTxn
 from omnigraph.commit.publish import begin, publish, write
 from omnigraph.commit.store import Store
-from omnigraph.errors import ConflictError, ContentionError, ExpectedVersionMismatchError
-from omnigraph.graph import init
+from omnigraph.errors import ConflictError, ContentionError, ExpectedVersionMismatchError, OutcomeUnknownError
+from omnigraph.graph import Graph, init
 from omnigraph.manifest.publisher import RETRY_BUDGET, Changes, Lineage, Manifest
 from omnigraph.manifest.rows import MANIFEST_PATH, OBJECT_ID, Commit, TableRow, VersionRow
-from tests.commit.child import Child, hooked, pairs, store_at
+from tests.commit.child import LIFETIME, Child, hooked, pairs, store_at
+from tests.commit.places import mostly_local
 from tests.support.graphs import (
     COMPANY,
     KNOWS,
@@ -83,12 +84,13 @@ def one_row(store: Store, key: str, name: str) -> Callable[[WriteTxn], PublishPl
 # Many at once --------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("shared", [True, False], ids=["one store", "a store each"])
-def test_threads_that_write_to_the_same_tables_lose_and_double_nothing(uri: str, *, shared: bool) -> None:
-    store, start, writers, commits = store_at(uri), threading.Barrier(8), 8, 3
+@mostly_local("stores", ["one", "a store each"], ["a store each"])
+def test_threads_that_write_to_the_same_tables_lose_and_double_nothing(root_uri: str, stores: str) -> None:
+    store, start, writers = store_at(init(root_uri, SCHEMA).uri), threading.Barrier(8), 8
+    commits = 3 if store.location.is_local else 1
 
     def work(number: int) -> list[Commit]:
-        own = store if shared else store_at(uri)
+        own = store if stores == "one" else store_at(root_uri)
         start.wait()
         done = [write(own, None, pairs(own, f"w{number}-{each}")) for each in range(commits)]
         return [published.commit for published in done if published]
@@ -122,9 +124,10 @@ def test_threads_that_write_to_different_tables_lose_and_double_nothing(root_uri
     assert_settled(store)
 
 
-def test_processes_that_write_to_the_same_tables_lose_and_double_nothing(uri: str) -> None:
-    store, writers, commits = store_at(uri), 8, 3
-    with at_work(uri, {f"w{number}": [] for number in range(writers)}, commits) as children:
+def test_processes_that_write_to_the_same_tables_lose_and_double_nothing(root_uri: str) -> None:
+    store = store_at(init(root_uri, SCHEMA).uri)
+    writers, commits = (8, 3) if store.location.is_local else (3, 2)
+    with at_work(root_uri, {f"w{number}": [] for number in range(writers)}, commits) as children:
         for child in children.values():
             child.succeed()
     expected = sorted(f"w{number}-{each}" for number in range(writers) for each in range(commits))
@@ -133,15 +136,16 @@ def test_processes_that_write_to_the_same_tables_lose_and_double_nothing(uri: st
     assert_settled(store)
 
 
-def test_a_process_that_is_killed_among_others_takes_nothing_of_theirs_with_it(uri: str) -> None:
-    store, commits = store_at(uri), 3
+def test_a_process_that_is_killed_among_others_takes_nothing_of_theirs_with_it(root_uri: str) -> None:
+    store = store_at(init(root_uri, SCHEMA).uri)
+    commits = 3 if store.location.is_local else 2
     half_way = ["--stop-at", failpoints.PUBLISH_AFTER_TABLE_COMMIT, "--pass", "3"]  # one table of two, second commit
-    with at_work(uri, {"w0": [], "w1": [], "dead": half_way}, commits) as children:
+    with at_work(root_uri, {"w0": [], "w1": [], "dead": half_way}, commits) as children:
         children["dead"].wait_until_stopped()
         children["dead"].kill()
         for name in ("w0", "w1"):
             children[name].succeed()
-    begin(store)
+    Graph(store_at(root_uri, lifetime=LIFETIME), read_only=False)
     expected = [*(f"{name}-{each}" for name in ("w0", "w1") for each in range(commits)), "dead-0"]
     assert ids(store, PERSON) == ids(store, COMPANY) == sorted(expected)
     assert [row.kind for row in store.audit.rows()] == [RecoveryKind.ROLLED_BACK]
@@ -154,7 +158,8 @@ def at_work(uri: str, options: dict[str, list[str]], commits: int) -> Iterator[d
     """Have processes of some names commit pairs of these names, all from one start."""
     with ExitStack() as stack:
         children = {
-            name: stack.enter_context(Child("write", uri, name, str(commits), *more)) for name, more in options.items()
+            name: stack.enter_context(Child("write", uri, name, str(commits), "--lifetime", str(LIFETIME), *more))
+            for name, more in options.items()
         }
         for child in children.values():
             child.wait_until_stopped()
@@ -379,11 +384,13 @@ def test_a_publish_that_loses_to_others_is_tried_again_behind_them(store: Store,
 
 
 def test_a_publish_that_always_loses_fails_and_is_finished_by_the_next_write(store: Store) -> None:
-    with rivals(store, RETRY_BUDGET + 1) as others, pytest.raises(ContentionError) as lost:
+    with rivals(store, RETRY_BUDGET + 1) as others, pytest.raises(OutcomeUnknownError) as lost:
         write(store, None, pairs(store, "ann"))
-    assert lost.value.attempts == RETRY_BUDGET + 1
+    assert isinstance(lost.value.__cause__, ContentionError)
+    assert lost.value.__cause__.attempts == RETRY_BUDGET + 1
     assert ids(store, PERSON) == []
     (operation_id,) = store.sidecars.pending()
+    assert lost.value.operation_id == operation_id
     write(store, None, pairs(store, "bob"))
     assert ids(store, PERSON) == ids(store, COMPANY) == ["ann", "bob"]
     (audit,) = store.audit.rows()

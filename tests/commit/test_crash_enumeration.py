@@ -2,31 +2,42 @@
 
 from __future__ import annotations
 
-import shutil
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from itertools import compress
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-import obstore
 import pytest
 
 from omnigraph.commit import failpoints
-from omnigraph.commit.audit import Outcome
+from omnigraph.commit.audit import AuditRow, Outcome
 from omnigraph.commit.publish import begin, publish
 from omnigraph.commit.store import Store
 from omnigraph.errors import StorageError
 from omnigraph.graph import Graph, init
 from omnigraph.manifest.publisher import MAX_FRAGMENTS
+from omnigraph.manifest.rows import Commit
 from omnigraph.storage.internal import fragment_count
-from tests.commit.child import Child, Ordinals, hooked, store_at, three_tables
+from omnigraph.storage.location import Location
+from tests.commit.child import (
+    AT_ONCE,
+    Child,
+    Death,
+    Ordinals,
+    after_a_lifetime,
+    die,
+    hooked,
+    is_renewal,
+    store_at,
+    three_tables,
+)
+from tests.commit.places import copied, mostly_local, once
 from tests.support import graphs
 from tests.support.graphs import COMPANY, KNOWS, PERSON, append, company, contents, edge, heads_and_pins, person, plan
 
-_AT_ONCE = 2
-_LIFETIME = 2.0  # of a lease: to be waited for when its holder is dead, to be kept on a busy machine
-
+Name = TypeVar("Name")
 STAGES = ("stage upsert", "stage delete", "stage append")
 PHASES = ("write", "commit table", "commit table", "commit table", "publish", "delete")
 
@@ -63,6 +74,16 @@ class Scene:
     audits: int
     writes: tuple[str, ...]
 
+    @property
+    def lease(self) -> tuple[str, ...]:
+        """On an object store a lease is durable: taken before the record is written, given back when that is gone."""
+        return () if Location.parse(self.uri).is_local else ("replace",)
+
+    @property
+    def ends(self) -> tuple[End, ...]:
+        """What death at each of the writes leads to."""
+        return (*[UNTOUCHED for _ in self.lease], *ENDS, *[DONE for _ in self.lease])
+
 
 @dataclass(frozen=True, slots=True)
 class Recovery:
@@ -73,48 +94,68 @@ class Recovery:
 
 
 @pytest.fixture(scope="module")
-def small(tmp_path_factory: pytest.TempPathFactory) -> Scene:
-    return _scene(_make(str(tmp_path_factory.mktemp("crash") / "small")))
+def scenes() -> Callable[[str], Scene]:
+    return once(lambda uri: _scene(_make(uri)))
 
 
-def test_a_publish_that_dies_at_any_durable_write_happened_whole_or_not_at_all(small: Scene, tmp_path: Path) -> None:
-    assert small.writes == STAGES + PHASES
-    crashed = _die_at_each(small.writes, "publish", small.uri, str(tmp_path))
-    found = {name: _recover(uri, small).end for name, uri in crashed.items()}
-    assert found == dict(zip(_names(small.writes), ENDS, strict=True))
+@pytest.fixture
+def small(root_uri: str, scenes: Callable[[str], Scene]) -> Scene:
+    return scenes(root_uri)
+
+
+@pytest.fixture(scope="module")
+def crashes(scenes: Callable[[str], Scene]) -> Callable[[str], dict[str, Death]]:
+    def crash(uri: str) -> dict[str, Death]:
+        deaths = _deaths(scenes(uri).uri, "publish", scenes(uri).writes)
+        die(deaths.values())
+        return deaths
+
+    return once(crash)
+
+
+@pytest.fixture
+def dead(root_uri: str, crashes: Callable[[str], dict[str, Death]]) -> dict[str, Death]:
+    """A process that died at each of the writes."""
+    return crashes(root_uri)
+
+
+def test_a_publish_that_dies_at_any_durable_write_happened_whole_or_not_at_all(
+    small: Scene, dead: dict[str, Death]
+) -> None:
+    assert small.writes == (*STAGES, *small.lease, *PHASES, *small.lease)
+    found = {name: recovery.end for name, recovery in _recover_each(_copies(dead), small).items()}
     _print_states(len(found))
+    assert found == dict(zip(dead, small.ends, strict=True))
 
 
-def test_a_recovery_that_dies_at_any_durable_write_ends_as_if_it_had_not(small: Scene, tmp_path: Path) -> None:
-    ordinals = [ordinal for ordinal, end in enumerate(ENDS, 1) if end.audit]
-    crashed = _die_at("publish", small.uri, {str(tmp_path / str(ordinal)): ordinal for ordinal in ordinals})
-    once: dict[str, Recovery] = {}
-    twice: dict[str, Recovery] = {}
-    for uri in crashed:
-        undisturbed, writes = _copy(uri, f"{uri}-once"), Ordinals()
-        with hooked(writes):
-            Graph(store_at(undisturbed), read_only=False)
-        deaths = _die_at_each(writes.written, "open", uri, f"{uri}-twice")
-        recovery = _recover(undisturbed, small)
-        for name, again in deaths.items():
-            death = f"{Path(uri).name}, then {name}"
-            once[death], twice[death] = recovery, _recover(again, small)
-    assert len(twice) >= 17
-    assert twice == once
+def test_a_recovery_that_dies_at_any_durable_write_ends_as_if_it_had_not(small: Scene, dead: dict[str, Death]) -> None:
+    first = dict(compress(dead.items(), [end.audit for end in small.ends]))
+    undisturbed = _copies(first)
+    writes = _writes_of_opening(undisturbed)
+    second = {
+        (name, again): death
+        for name in first
+        for again, death in _deaths(first[name].uri, "open", writes[name]).items()
+    }
+    die(second.values())
+    once, twice = _recover_each(undisturbed, small), _recover_each(second, small)
     _print_states(len(twice))
+    assert len(twice) >= 17
+    assert twice == {(name, again): once[name] for name, again in second}
 
 
 def test_a_publish_that_dies_when_a_compaction_is_due_happened_whole_or_not_at_all(tmp_path: Path) -> None:
     scene = _scene(_make(str(tmp_path / "long"), fragments=MAX_FRAGMENTS - 1))
     assert scene.writes == (*STAGES, *PHASES, "compact")
-    crashed = _die_at_each(scene.writes, "publish", scene.uri, str(tmp_path))
-    found = {name: _recover(uri, scene).end for name, uri in crashed.items()}
-    assert found == dict(zip(_names(scene.writes), (*ENDS, DONE), strict=True))
+    deaths = _deaths(scene.uri, "publish", scene.writes)
+    die(deaths.values())
+    found = {name: recovery.end for name, recovery in _recover_each(deaths, scene).items()}
     _print_states(len(found))
+    assert found == dict(zip(deaths, (*scene.ends, DONE), strict=True))
 
 
-def test_a_publish_that_moves_no_table_is_finished_too(small: Scene, tmp_path: Path) -> None:
-    uri = _copy(small.uri, str(tmp_path / "tableless"))
+def test_a_publish_that_moves_no_table_is_finished_too(small: Scene) -> None:
+    uri = copied(small.uri)
     _leave_behind(store_at(uri))
     assert _recover(uri, small).end == replace(ROLLED_FORWARD, shows="before")
 
@@ -137,36 +178,17 @@ def test_every_failpoint_of_a_publish_is_one_to_be_killed_at() -> None:
     assert named <= {failpoint for failpoint, _ in STOPS}
 
 
-@pytest.mark.parametrize("failpoint, number", STOPS)
+@mostly_local("failpoint, number", [*STOPS], on_s3=[(failpoints.PUBLISH_AFTER_TABLE_COMMIT, 1)])
 def test_a_publish_that_is_killed_from_outside_happened_whole_or_not_at_all(
-    small: Scene, tmp_path: Path, failpoint: str, number: int
+    small: Scene, failpoint: str, number: int
 ) -> None:
-    uri = _copy(small.uri, str(tmp_path / "killed"))
+    uri = copied(small.uri)
     with Child("publish", uri, "--stop-at", failpoint, "--pass", str(number)) as child:
         child.wait_until_stopped()
         seen = contents(store_at(uri))
         child.kill()
     assert seen == (small.after if failpoint in VISIBLE else small.before)
     assert _recover(uri, small).end == STOPS[failpoint, number]
-
-
-def test_a_publish_to_an_object_store_that_dies_happened_whole_or_not_at_all(s3_uri: str) -> None:
-    """A lease is durable too: it is taken before the record is written and given back after that is deleted."""
-    scene = _scene(_make(s3_uri))
-    assert scene.writes == (*STAGES, "replace", *PHASES, "replace")
-    ends = {
-        5: UNTOUCHED,  # a lease is left, and no record
-        6: ROLLED_BACK,  # nothing moved
-        8: ROLLED_BACK,  # something moved
-        9: ROLLED_FORWARD,  # everything moved
-        10: ROLLED_FORWARD,  # published
-        11: DONE,  # a lease is left
-    }
-    crashed = _die_at("publish", s3_uri, {f"{s3_uri}-{ordinal}": ordinal for ordinal in ends})
-    with ThreadPoolExecutor(len(ends)) as pool:  # what takes time is waiting for the leases of the dead
-        found = list(pool.map(lambda uri: _recover(uri, scene).end, crashed))
-    assert dict(zip(ends, found, strict=True)) == ends
-    _print_states(len(found))
 
 
 # Graphs --------------------------------------------------------------------------------------------
@@ -204,7 +226,7 @@ def _leave_behind(store: Store, *keys: str) -> None:
 
 def _scene(uri: str) -> Scene:
     """Look at a graph, make the change on a copy of it, and look at that."""
-    store, changed = store_at(uri), store_at(_copy(uri, f"{uri}-changed"))
+    store, changed = store_at(uri), store_at(copied(uri))
     ordinals = Ordinals()
     with hooked(ordinals):
         publish(changed, three_tables(changed))
@@ -212,73 +234,85 @@ def _scene(uri: str) -> Scene:
     return Scene(uri, contents(store), contents(changed), commits, audits, tuple(ordinals.written))
 
 
-def _copy(uri: str, to: str) -> str:
-    store, target = store_at(uri), store_at(to)
-    if store.location.is_local:
-        shutil.copytree(uri, to)
-        return to
-    bucket, key = store.objects._store, f"{store.location.key}/"
-    for found in (item for batch in obstore.list(bucket, key) for item in batch):
-        obstore.copy(bucket, str(found["path"]), f"{target.location.key}/{str(found['path']).removeprefix(key)}")
-    return to
-
-
 # Deaths --------------------------------------------------------------------------------------------
 
 
-def _names(writes: Iterable[str]) -> list[str]:
-    return [f"{ordinal} {write}" for ordinal, write in enumerate(writes, 1)]
+def _deaths(uri: str, command: str, writes: Iterable[str]) -> dict[str, Death]:
+    """Order a death at every one of some durable writes, each on a copy of its own."""
+    return {f"{ordinal} {write}": Death(command, copied(uri), ordinal) for ordinal, write in enumerate(writes, 1)}
 
 
-def _die_at_each(writes: Iterable[str], command: str, uri: str, beside: str) -> dict[str, str]:
-    """Die at every one of some durable writes, each on a copy of its own, by the name of the write."""
-    crashed = {name: f"{beside}/{name}" for name in _names(writes)}
-    _die_at(command, uri, {to: ordinal for ordinal, to in enumerate(crashed.values(), 1)})
-    return crashed
+def _copies(dead: Mapping[str, Death]) -> dict[str, Death]:
+    return {name: replace(death, uri=copied(death.uri)) for name, death in dead.items()}
 
 
-def _die_at(command: str, uri: str, ordinals: Mapping[str, int]) -> list[str]:
-    """Have a process die at a durable write, on copies of a graph, a few at a time."""
+def _writes_of_opening(dead: Mapping[str, Death]) -> dict[str, list[str]]:
+    """Open graphs after a crash, read-write, and list what each made durable."""
+    written: list[tuple[str, str]] = []
 
-    def run(to: str) -> str:
-        with Child(command, _copy(uri, to), "--die-at", str(ordinals[to])) as child:
-            child.die()
-        return to
+    def hook(operation: str, path: str) -> None:
+        if not is_renewal(path):
+            written.append((operation, path))
 
-    with ThreadPoolExecutor(_AT_ONCE) as pool:
-        return list(pool.map(run, ordinals))
+    with hooked(hook), ThreadPoolExecutor(AT_ONCE) as pool:
+        list(pool.map(lambda death: _opened(death.uri), dead.values()))
+    return {
+        name: [operation for operation, path in written if path.startswith(f"{death.uri}/")]
+        for name, death in dead.items()
+    }
+
+
+def _recover_each(dead: Mapping[Name, Death], scene: Scene) -> dict[Name, Recovery]:
+    """Recover some graphs, several at once."""
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        return dict(zip(dead, pool.map(lambda death: _recover(death.uri, scene), dead.values()), strict=True))
+
+
+def _opened(uri: str) -> Store:
+    store = after_a_lifetime(store_at(uri))
+    Graph(store, read_only=False)
+    return store
 
 
 def _recover(uri: str, scene: Scene) -> Recovery:
     """Open a graph after a crash, read-write, and look what became of it."""
-    store = store_at(uri, lifetime=_LIFETIME)
-    Graph(store, read_only=False)
-    first = _facts(store)
-    Graph(store_at(uri, lifetime=_LIFETIME), read_only=False)
-    second = _facts(store)
-    commits, audits = store.manifest.load().commits(), store.audit.rows()[scene.audits :]
+    first = _facts(_opened(uri))
+    store = _opened(uri)
+    found = _facts(store)
+    audits, commits = found.audits[scene.audits :], found.commits
     shown = contents(store)
     end = End(
         "before" if shown == scene.before else "after" if shown == scene.after else "neither",
         tuple(row.kind.value for row in audits),
         len(commits) - scene.commits,
         one_chain=[commit.parent_id for commit in commits] == [None, *(commit.commit_id for commit in commits[:-1])],
-        heads_are_pins=all(head == pin for head, pin in heads_and_pins(store).values()),
+        heads_are_pins=all(head == pin for head, pin in found.heads_and_pins.values()),
         records_left=len(store.sidecars.pending()),
-        changed_by_opening_again=first != second,
-        takes_the_next_write=_takes_a_write(store),
+        changed_by_opening_again=first != found,
+        takes_the_next_write=_takes_a_write(store, commits[-1]),
     )
     return Recovery(end, tuple(outcome for row in audits for outcome in row.outcomes))
 
 
-def _facts(store: Store) -> tuple[object, ...]:
-    return contents(store), heads_and_pins(store), store.audit.rows(), store.manifest.load().version
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What a graph is; of what has a version the version is enough."""
+
+    version: int
+    heads_and_pins: dict[str, tuple[int, int]]
+    commits: list[Commit]
+    audits: list[AuditRow]
 
 
-def _takes_a_write(store: Store) -> bool:
+def _facts(store: Store) -> Facts:
+    state = store.manifest.load()
+    return Facts(state.version, heads_and_pins(store), state.commits(), store.audit.rows())
+
+
+def _takes_a_write(store: Store, head: Commit) -> bool:
     txn = begin(store)
-    publish(store, plan(txn, append(store, txn, PERSON, [person("eve")])))
-    return person("eve") in contents(store)[PERSON]
+    done = publish(store, plan(txn, append(store, txn, PERSON, [person("eve")])))
+    return done.commit.parent_id == head.commit_id
 
 
 def _print_states(number: int) -> None:

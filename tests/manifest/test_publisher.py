@@ -331,6 +331,56 @@ def test_a_commit_to_the_manifest_that_is_no_publish_may_come_in_between(
     assert store.manifest.load(None, published.commit.manifest_version).snapshot.entries[PERSON].table.version == 2
 
 
+def test_a_commit_that_others_have_followed_is_not_made_the_head_again(store: Store) -> None:
+    """One that lance put behind a stranger's is rewritten to say where it is; here somebody else is quicker."""
+    other = Store.at(store.location)
+
+    def meanwhile(number: int) -> None:
+        if number == 1:
+            _set_schema_metadata(other.manifest.table.open())
+        elif number == 2:
+            publish(other, actor="bob")
+            publish(other, actor="cleo")
+
+    with before_each_publish(meanwhile):
+        published = publish(store, actor="ann")
+
+    fresh = Store.at(store.location).manifest.load()
+    assert [commit.actor_id for commit in fresh.commits()] == [None, "ann", "bob", "cleo"]
+    assert_one_chain(fresh.commits(), 4)
+    assert fresh.commit(published.commit.commit_id) == published.commit
+    assert store.manifest.load().rows.sort_by(OBJECT_ID) == fresh.rows.sort_by(OBJECT_ID)
+
+
+def test_rows_that_a_stranger_added_in_between_are_in_the_state_that_a_publish_returns(store: Store) -> None:
+    def add_a_table(number: int) -> None:
+        if number == 1:
+            table = Store.at(store.location).manifest.table
+            table.merge(table.open(), OBJECT_ID, encode([NEW.record()]))
+
+    with before_each_publish(add_a_table):
+        published = publish(store)
+
+    assert NEW.table_key in published.state.paths
+    assert NEW.table_key in store.manifest.load().paths
+
+
+def test_a_graph_that_was_made_anew_in_the_same_place_gets_no_parent_from_the_old_one(tmp_path: Path) -> None:
+    """A handle that is kept reads what it remembers until it is opened again; what it writes must fit what is there."""
+    uri = tmp_path / "graph"
+    omnigraph.init(uri, SCHEMA)
+    store = Store.at(Location.parse(uri))
+    publish(store)
+    remembered = store.manifest.load()
+    shutil.rmtree(uri)
+    omnigraph.init(uri, SCHEMA)
+    publish(Store.at(Location.parse(uri)))
+
+    store.manifest.publish(None, Changes(), {}, Lineage.new(), first=remembered)
+
+    assert_one_chain(Store.at(Location.parse(uri)).manifest.load().commits(), 3)
+
+
 # What an attempt costs
 
 

@@ -53,13 +53,13 @@ def _check_failure(failure: StorageError, path: str) -> None:
     assert len(failure.message) < len(path) + 100
 
 
-def _race(step: Callable[[int], bool]) -> list[int]:
+def _race(step: Callable[[int], object]) -> list[int]:
     """Have all racers take the step at once; return those who succeeded."""
     start = threading.Barrier(_RACERS)
 
     def racer(number: int) -> bool:
         start.wait()
-        return step(number)
+        return bool(step(number))
 
     with ThreadPoolExecutor(_RACERS) as pool:
         return [number for number, won in enumerate(pool.map(racer, range(_RACERS))) if won]
@@ -479,7 +479,7 @@ import sys
 from omnigraph.storage.location import Location
 from omnigraph.storage.objects import ObjectStore
 objects = ObjectStore(Location.parse(sys.argv[1]))
-print(objects.read("a").decode(), objects.create("a", b"mine"), objects.create("b", b"mine"))
+print(objects.read("a").decode(), bool(objects.create("a", b"mine")), bool(objects.create("b", b"mine")))
 """
 
 

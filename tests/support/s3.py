@@ -106,21 +106,9 @@ def s3_server() -> Iterator[S3Server]:
 @pytest.fixture
 def s3_uri(s3_server: S3Server, monkeypatch: pytest.MonkeyPatch) -> str:
     """A prefix in a new bucket, and the environment to reach it by."""
-    _reach(s3_server, monkeypatch)
-    return f"s3://{s3_server.create_bucket()}/graphs/one"
-
-
-@contextmanager
-def reachable(server: S3Server) -> Iterator[None]:
-    """Have the environment of this process name a server, for the length of a block."""
-    with pytest.MonkeyPatch.context() as monkeypatch:
-        _reach(server, monkeypatch)
-        yield
-
-
-def _reach(server: S3Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, value in server.environment.items():
+    for name, value in s3_server.environment.items():
         monkeypatch.setenv(name, value)
+    return f"s3://{s3_server.create_bucket()}/graphs/one"
 
 
 @contextmanager
@@ -201,7 +189,7 @@ def _ignore(*_: Any) -> Any:
 
 def _serve() -> None:
     # Only the process of the server pays for these.
-    from moto.core import DEFAULT_ACCOUNT_ID  # noqa: PLC0415
+    from moto.core.models import DEFAULT_ACCOUNT_ID  # noqa: PLC0415
     from moto.moto_server.werkzeug_app import MotoRequestHandler, create_backend_app  # noqa: PLC0415
     from moto.s3.models import s3_backends  # noqa: PLC0415
     from werkzeug.serving import make_server  # noqa: PLC0415

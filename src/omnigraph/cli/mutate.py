@@ -12,6 +12,8 @@ from omnigraph.cli.graph import Json, commit_document
 from omnigraph.errors import FileAccessError, ParameterError, PreconditionFailedError
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from omnigraph.write.mutation import MutationResult
 
 LOST_PRECONDITION = 4  # the exit code of `--if-commit` on a branch that has moved
@@ -33,13 +35,10 @@ def mutate(
     as_json: Json = False,
 ) -> None:
     """Insert, update or delete by a query, in one commit."""
-    from pathlib import Path  # noqa: PLC0415 - `--help` must stay quick
-
     import omnigraph  # noqa: PLC0415 - loads the engine
 
-    source = _one_of(query, "--query", text, "--query-string")
-    values = _parameters(params, params_file)
-    given = Path(source) if query is not None else source
+    given = query_source(query, text)
+    values = parameters(params, params_file)
     try:
         done = omnigraph.open(store).mutate(given, values, name=name, branch=branch, actor=actor, if_commit=if_commit)
     except PreconditionFailedError as error:
@@ -53,15 +52,18 @@ def mutate(
         output.data(f"actor_id: {done.actor_id}")
 
 
-def _one_of(file: str | None, file_option: str, text: str | None, text_option: str) -> str:
+def query_source(file: str | None, text: str | None) -> str | Path:
+    """The query of a command: a file, or the text itself."""
+    from pathlib import Path  # noqa: PLC0415 - `--help` must stay quick
+
     if (file is None) == (text is None):
-        raise typer.BadParameter(f"give either {file_option} or {text_option}", param_hint=f"{file_option}")
+        raise typer.BadParameter("give either --query or --query-string", param_hint="--query")
     if text is not None and not text.strip():
-        raise typer.BadParameter(f"{text_option} must not be empty", param_hint=text_option)
-    return file if file is not None else str(text)
+        raise typer.BadParameter("--query-string must not be empty", param_hint="--query-string")
+    return Path(file) if file is not None else str(text)
 
 
-def _parameters(text: str | None, file: str | None) -> dict[str, Any] | None:
+def parameters(text: str | None, file: str | None) -> dict[str, Any] | None:
     """Read the parameters. What is wrong with a single one is told by whoever knows its type."""
     if text is not None and file is not None:
         raise typer.BadParameter("give either --params or --params-file", param_hint="--params")

@@ -32,6 +32,13 @@ def raw(text: str) -> None:
     sys.stdout.write(text)
 
 
+def table(columns: list[str], rows: list[list[str]]) -> None:
+    """Print rows below the names of their columns, as wide as they are."""
+    widths = [max(len(cell) for cell in column) for column in zip(columns, *rows, strict=True)]
+    for line in (columns, ["-" * width for width in widths], *rows):
+        data("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip())
+
+
 def note(text: str, style: str = "") -> None:
     """Tell the person something that is not data."""
     _console(sys.stderr).print(Text(text, style=style), soft_wrap=True)

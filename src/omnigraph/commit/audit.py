@@ -11,18 +11,21 @@ from enum import StrEnum
 import pyarrow as pa
 
 from omnigraph.commit import failpoints
-from omnigraph.errors import StorageError
-from omnigraph.storage.internal import InternalTable
+from omnigraph.errors import ConflictError, ContentionError, StorageError
+from omnigraph.storage.internal import PRIMARY_KEY_MARK, InternalTable, primary_key
 from omnigraph.storage.lance_errors import Kind, classify
 from omnigraph.storage.location import Location
 
 PATH = "_graph_commit_recoveries.lance"
+KEY = "operation_id"
+_ATTEMPTS = 16
 _SCHEMA = pa.schema(
     [
         pa.field("graph_commit_id", pa.string(), nullable=False),
         pa.field("recovery_kind", pa.string(), nullable=False),
         pa.field("recovery_for_actor", pa.string()),
-        pa.field("operation_id", pa.string(), nullable=False),
+        # The mark makes two rows of one operation conflict.
+        pa.field(KEY, pa.string(), nullable=False, metadata={PRIMARY_KEY_MARK: "true"}),
         pa.field("sidecar_writer_kind", pa.string(), nullable=False),
         pa.field("per_table_outcomes_json", pa.string(), nullable=False),
         pa.field("created_at", pa.timestamp("us"), nullable=False),
@@ -72,13 +75,27 @@ class Audit:
         return any(row.operation_id == operation_id for row in self.rows())
 
     def record(self, row: AuditRow) -> None:
-        """Append a row, once per operation however often recovery comes by."""
+        """Add a row, once per operation however often recovery comes by, and whoever else does at the same time."""
         failpoints.reach(failpoints.RECOVERY_RECORD_AUDIT)
-        if self.has(row.operation_id):
-            return
+        for _ in range(_ATTEMPTS):
+            try:
+                if self._add(row):
+                    return
+            except ConflictError:
+                continue
+        raise ContentionError(f"others wrote to `{PATH}` each time", attempts=_ATTEMPTS, hint="try again")
+
+    def _add(self, row: AuditRow) -> bool:
+        """Add a row, unless one is in what the swap compares with; False if it must be looked at again."""
         rows = pa.Table.from_pylist([_record(row)], schema=_SCHEMA)
-        if not self._table.create(rows):
-            self._table.append(rows)
+        dataset = self._table.open_if_exists()
+        if dataset is None:
+            return self._table.create(rows)
+        if not primary_key(dataset) and not dataset.schema.field(KEY).nullable:  # an earlier release made it
+            self._table.mark_primary_key(dataset, KEY)
+        if row.operation_id not in dataset.to_table(columns=[KEY])[KEY].to_pylist():
+            self._table.merge(dataset, KEY, rows)
+        return True
 
 
 def _record(row: AuditRow) -> dict[str, object]:
@@ -86,7 +103,7 @@ def _record(row: AuditRow) -> dict[str, object]:
         "graph_commit_id": row.graph_commit_id,
         "recovery_kind": row.kind.value,
         "recovery_for_actor": row.actor,
-        "operation_id": row.operation_id,
+        KEY: row.operation_id,
         "sidecar_writer_kind": row.writer_kind,
         "per_table_outcomes_json": _outcomes_json(row.outcomes),
         "created_at": dt.datetime.now(dt.UTC).replace(tzinfo=None),

@@ -77,8 +77,7 @@ class PublishPlan:
     if_head: str | None = None
 
     def __post_init__(self) -> None:
-        keys = [action.table_key for action in self.actions]
-        assert len(keys) == len(set(keys)), "a table has one action"
+        assert len(self.table_keys) == len(set(self.table_keys)), "a table has one action, or goes"
         changes_types = bool(self.registrations or self.tombstones)
         assert not changes_types or self.kind is WriterKind.SCHEMA_APPLY, "only a schema apply adds or drops tables"
 
@@ -88,11 +87,16 @@ class PublishPlan:
 
     @property
     def table_keys(self) -> list[str]:
-        return [action.table_key for action in self.actions]
+        """The tables that change or go."""
+        return [*(action.table_key for action in self.actions), *(row.table_key for row in self.tombstones)]
 
 
 def gates_for(branch: str | None, table_keys: Iterable[str]) -> list[Gate]:
-    """Name the gates of a write in the order in which everybody takes them: schema, branch, tables by name."""
+    """Name the gates of a write in the order in which everybody takes them: schema, branch, tables by name.
+
+    Whoever takes `schema` alone must then take the gates of *all* branches, by name: on an object store a shared gate
+    is no object, and those who hold it are waited for at the gates of their branches.
+    """
     return [Gate("schema", shared=True), Gate(f"branch:{branch or MAIN}"), *table_gates(branch, table_keys)]
 
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from dataclasses import replace
 
 from omnigraph.commit import failpoints
 from omnigraph.commit.gates import Held
 from omnigraph.commit.plan import OpClass, PublishPlan, TableAction, WriteTxn, gates_for, table_gates
-from omnigraph.commit.recovery import head_row, heal, nothing_moved, recover
-from omnigraph.commit.sidecar import Sidecar, arm
+from omnigraph.commit.recovery import RECOVERY_ACTOR, head_row, heal, nothing_moved, recover, recover_operation
+from omnigraph.commit.sidecar import Sidecar, arm, arm_undo
 from omnigraph.commit.store import Store
 from omnigraph.errors import (
     ConflictError,
@@ -24,11 +25,13 @@ from omnigraph.errors import (
     StorageError,
 )
 from omnigraph.manifest.publisher import Changes, Published
-from omnigraph.manifest.rows import MAIN, VersionRow
+from omnigraph.manifest.rows import MAIN, TombstoneRow, VersionRow
 from omnigraph.manifest.state import ManifestState
+from omnigraph.storage.tables import TableVersion
 
 _LOG = logging.getLogger(__name__)
 _GATED_ATTEMPTS = 3
+_REOPEN = "reopen the graph read-write; that finishes or undoes it"
 
 Prepare = Callable[[WriteTxn], PublishPlan | None]
 
@@ -59,19 +62,25 @@ def write(store: Store, branch: str | None, prepare: Prepare) -> Published | Non
     try:
         return publish(store, plan)
     except ExpectedVersionMismatchError:
-        _refuse_if_lost(store, plan)
+        first = plan
     for _ in range(_GATED_ATTEMPTS):
-        heal(store, store.gates.patience)  # before the gates are taken, for recovery needs them as well
-        with store.gates.hold(gates_for(branch, ())) as held:
-            plan = prepare(_capture(store, branch))
-            if plan is None:
-                return None
-            with store.gates.hold(table_gates(branch, plan.table_keys)):
-                try:
-                    return _carry_out(store, plan, held)
-                except RecoveryRequiredError as error:
-                    pending = error
+        try:
+            return _write_gated(store, first, prepare)
+        except RecoveryRequiredError as error:
+            pending = error
+            recover_operation(store, error.operation_id)  # the gates are free here, for recovery needs them as well
     raise pending
+
+
+def _write_gated(store: Store, first: PublishPlan, prepare: Prepare) -> Published | None:
+    with store.gates.hold(gates_for(first.branch, ())) as held:
+        _refuse_pending(store, first)
+        _refuse_if_lost(store, first)
+        plan = prepare(_capture(store, first.branch))
+        if plan is None:
+            return None
+        with store.gates.hold(table_gates(plan.branch, plan.table_keys)):
+            return _carry_out(store, plan, held)
 
 
 def publish(store: Store, plan: PublishPlan) -> Published:
@@ -80,7 +89,7 @@ def publish(store: Store, plan: PublishPlan) -> Published:
         return _publish(store, plan)
     except RecoveryRequiredError as error:
         # A dead writer left one of the tables half-way, and was not known to be dead when this write began.
-        heal(store, store.gates.patience)
+        recover_operation(store, error.operation_id)
         if error.operation_id in store.sidecars.pending():
             raise
         return _publish(store, plan)
@@ -93,14 +102,18 @@ def _publish(store: Store, plan: PublishPlan) -> Published:
 
 def _carry_out(store: Store, plan: PublishPlan, held: Held) -> Published:
     failpoints.reach(failpoints.PUBLISH_AFTER_GATES)
+    _refuse_pending(store, plan)
     state = store.manifest.refreshed(plan.txn.base)
     _check_head_commit(plan, state)
-    for key in sorted(plan.reads):
+    for key in sorted(plan.reads | plan.strict):
         _check_pin(key, plan.txn.base.actual_version(key), state)
     for action in plan.actions:
         _check_base(action, plan.branch, state)
-        _check_head(store, action, state)
-    sidecar = arm(plan)
+        base = action.staged.base
+        _check_head(store, held, replace(base, version=state.actual_version(base.key)), state)
+    for tombstone in plan.tombstones:
+        _check_tombstone(store, held, tombstone, state)
+    sidecar = arm(plan, state)
     held.check()
     store.sidecars.write(sidecar)  # phase A: from here on, whatever happens can be finished or undone
     failpoints.reach(failpoints.PUBLISH_AFTER_SIDECAR)
@@ -119,6 +132,21 @@ def _carry_out(store: Store, plan: PublishPlan, held: Held) -> Published:
     failpoints.reach(failpoints.PUBLISH_AFTER_MANIFEST)
     _clean_up(store, published, sidecar)  # phase D
     return published
+
+
+def _refuse_pending(store: Store, plan: PublishPlan) -> None:
+    """Under the branch's gate a record is a dead writer's: what it becomes must be settled before a plan is judged.
+
+    If it is finished later, a change that was validated without it may contradict it.
+    """
+    concerned = {*plan.table_keys, *plan.reads, *plan.strict}
+    for operation_id in store.sidecars.pending():
+        sidecar = store.sidecars.read(operation_id)
+        if sidecar is None or sidecar.branch != plan.branch:
+            continue
+        if plan.if_head or sidecar.if_head or concerned & {*sidecar.table_keys}:
+            message = f"operation {operation_id} stopped half-way; it must be finished or undone first"
+            raise RecoveryRequiredError(message, operation_id=operation_id, hint=_REOPEN)
 
 
 def _refuse_if_lost(store: Store, plan: PublishPlan) -> None:
@@ -164,34 +192,57 @@ def _check_base(action: TableAction, branch: str | None, state: ManifestState) -
             f"table '{base.key}' belongs to branch '{base.branch or MAIN}'; a write to '{branch or MAIN}' must fork it"
         )
         raise ConflictError(message, hint="fork the table first")
-    if action.op_class is OpClass.LOGICAL:
+    if action.op_class is OpClass.LOGICAL or base.key not in state.snapshot.entries:
         _check_pin(base.key, base.version, state)
 
 
-def _check_head(store: Store, action: TableAction, state: ManifestState) -> None:
+def _check_tombstone(store: Store, held: Held, tombstone: TombstoneRow, state: ManifestState) -> None:
+    """A table goes as it was seen: the tombstone is right behind the version that the plan was prepared on."""
+    entry = state.snapshot.entries.get(tombstone.table_key)
+    if entry is None:
+        raise ConflictError(f"table '{tombstone.table_key}' is gone already", hint="read again and retry")
+    _check_pin(tombstone.table_key, tombstone.version - 1, state)
+    if entry.table.branch == state.branch:  # if not, it belongs to another branch, where it may go on
+        _check_head(store, held, entry.table, state)
+
+
+def _check_head(store: Store, held: Held, pinned: TableVersion, state: ManifestState) -> None:
     """Under its gate nobody of ours can be moving the table: a head past the pin is foreign, or a dead write's."""
-    base = action.staged.base
-    pin = state.actual_version(base.key)
-    head = store.tables.head_version(base)
+    key, pin, head = pinned.key, pinned.version, store.tables.head_version(pinned)
     if head == pin:
         return
     if head < pin:
-        message = f"the head of table '{base.key}' is version {head}, before its pin {pin}"
-        raise CorruptGraphError(message, path=base.path, hint="run `omnigraph doctor`")
-    drift = f"table '{base.key}' is at version {head}, past its pin {pin}"
-    reopen = "reopen the graph read-write; that finishes or undoes it"
+        message = f"the head of table '{key}' is version {head}, before its pin {pin}"
+        raise CorruptGraphError(message, path=pinned.path, hint="run `omnigraph doctor`")
+    drift = f"table '{key}' is at version {head}, past its pin {pin}"
+    sidecar = _explained(store, pinned, head, drift, state)
+    if sidecar is None:
+        if not all(_is_ours(store, replace(pinned, version=version)) for version in range(head, pin, -1)):
+            message = f"{drift}, and no operation of omnigraph explains it"
+            raise DriftError(message, table_key=key, pin=pin, head=head, hint="run `omnigraph repair`")
+        # On an object store a request may arrive long after its sender, who lost his leases, was recovered.
+        sidecar = arm_undo(pinned, state, RECOVERY_ACTOR)
+        held.check()
+        store.sidecars.write(sidecar)
+    message = f"operation {sidecar.operation_id} stopped half-way on table '{key}'; a rollback is pending"
+    raise RecoveryRequiredError(message, operation_id=sidecar.operation_id, hint=_REOPEN)
+
+
+def _explained(store: Store, pinned: TableVersion, head: int, drift: str, state: ManifestState) -> Sidecar | None:
+    """Find the record of the operation that has moved a table, if there is one."""
     try:
         pending = [sidecar for name in store.sidecars.pending() if (sidecar := store.sidecars.read(name))]
     except StorageError as error:
         message = f"{drift}, and the records that could explain it cannot be read: {error.message}"
-        hint = f"if a rollback is pending, {reopen}; if not, run `omnigraph repair`"
-        raise DriftError(message, table_key=base.key, pin=pin, head=head, hint=hint) from error
-    for sidecar in pending:
-        if sidecar.branch == state.branch and base.key in sidecar.table_keys:
-            message = f"operation {sidecar.operation_id} stopped half-way on table '{base.key}'; a rollback is pending"
-            raise RecoveryRequiredError(message, operation_id=sidecar.operation_id, hint=reopen)
-    message = f"{drift}, and no operation of omnigraph explains it"
-    raise DriftError(message, table_key=base.key, pin=pin, head=head, hint="run `omnigraph repair`")
+        hint = f"if a rollback is pending, {_REOPEN}; if not, run `omnigraph repair`"
+        raise DriftError(message, table_key=pinned.key, pin=pinned.version, head=head, hint=hint) from error
+    named = (one for one in pending if one.branch == state.branch and pinned.key in one.table_keys)
+    return next(named, None)
+
+
+def _is_ours(store: Store, table: TableVersion) -> bool:
+    made_by = store.tables.made_by(table)
+    return made_by is not None and made_by.is_ours
 
 
 def _move_head(store: Store, held: Held, action: TableAction, state: ManifestState) -> VersionRow:
@@ -209,7 +260,7 @@ def _changes(store: Store, plan: PublishPlan, versions: tuple[VersionRow, ...]) 
 
 
 def _pins(plan: PublishPlan, state: ManifestState) -> dict[str, int]:
-    return {key: state.actual_version(key) for key in {*plan.table_keys, *plan.reads}}
+    return {key: state.actual_version(key) for key in {*plan.table_keys, *plan.reads, *plan.strict}}
 
 
 def _undo(store: Store, plan: PublishPlan, sidecar: Sidecar, held: Held, failure: OmnigraphError) -> Published:
@@ -220,7 +271,8 @@ def _undo(store: Store, plan: PublishPlan, sidecar: Sidecar, held: Held, failure
     """
     try:
         held.check()
-        if nothing_moved(store, sidecar):
+        # Where a request can outlive its sender, one that failed may arrive yet: only recovery shuts it out.
+        if not store.gates.can_be_lost and nothing_moved(store, sidecar):
             store.sidecars.delete(sidecar.operation_id)
         else:
             recover(store, sidecar, held)

@@ -17,11 +17,11 @@ from omnigraph.commit import failpoints
 from omnigraph.commit.audit import AuditRow, Outcome, RecoveryKind
 from omnigraph.commit.gates import Gate, Held
 from omnigraph.commit.plan import WriterKind, gates_for
-from omnigraph.commit.sidecar import Pin, Sidecar, with_ids
+from omnigraph.commit.sidecar import Pin, Sidecar
 from omnigraph.commit.store import Store
 from omnigraph.errors import CorruptGraphError, ExpectedVersionMismatchError, GateTimeoutError
 from omnigraph.manifest.publisher import Changes, Lineage
-from omnigraph.manifest.rows import VersionRow
+from omnigraph.manifest.rows import MAIN, Commit, VersionRow
 from omnigraph.manifest.state import ManifestState
 from omnigraph.storage.tables import TableVersion
 
@@ -54,27 +54,31 @@ def sweep(store: Store) -> int:
 
 
 def heal(store: Store, patience: float = 0) -> int:
-    """Recover what was left behind, oldest first, before a write; in steady state this is one listing.
+    """Recover what was left behind, oldest first, before a write; in steady state this is one listing."""
+    return sum(recover_operation(store, operation, patience) for operation in store.sidecars.pending())
 
-    An operation on tables that contradict the manifest is left alone: it stops those who write to them, and no others.
+
+def recover_operation(store: Store, operation_id: str, patience: float | None = None) -> bool:
+    """Recover one operation; without `patience` its gates are waited for as long as any writer would wait.
+
+    One on tables that contradict the manifest is left alone: it stops those who write to them, and no others.
     """
-    recovered = 0
-    for operation in store.sidecars.pending():
-        try:
-            recovered += _recover_alone(store, operation, patience)
-        except CorruptGraphError as error:
-            _LOG.warning("operation %s cannot be recovered: %s", operation, error.message)
-    return recovered
+    try:
+        return _recover_alone(store, operation_id, patience)
+    except CorruptGraphError as error:
+        _LOG.warning("operation %s cannot be recovered: %s", operation_id, error.message)
+        return False
 
 
-def _recover_alone(store: Store, operation_id: str, patience: float) -> bool:
+def _recover_alone(store: Store, operation_id: str, patience: float | None) -> bool:
     """Recover one operation under its gates. One whose gates cannot be had within `patience` seconds is under way."""
     failpoints.reach(failpoints.RECOVERY_AFTER_LIST)
     sidecar = store.sidecars.read(operation_id)
     if sidecar is None:
         return False
+    gates = gates_for(sidecar.branch, sidecar.table_keys)
     try:
-        with store.gates.hold(_gates(store, sidecar), patience) as held:
+        with store.gates.hold(gates, patience, lambda: store.sidecars.exists(operation_id)) as held:
             # Its writer may have finished while we waited.
             sidecar = store.sidecars.read(operation_id)
             return sidecar is not None and recover(store, sidecar, held)
@@ -85,31 +89,19 @@ def _recover_alone(store: Store, operation_id: str, patience: float) -> bool:
 
 def nothing_moved(store: Store, sidecar: Sidecar) -> bool:
     """Tell whether an operation has moved no table yet, so that there is nothing to undo."""
-    state = store.manifest.load(sidecar.branch)
-    return all(_observe(store, sidecar, pin, state).movement is Movement.NONE for pin in sidecar.tables)
-
-
-def _gates(store: Store, sidecar: Sidecar) -> list[Gate]:
-    """The gates of an operation; if its branch is gone, nobody can hold them, and it is main that gets the commit."""
-    if _is_orphan(store, sidecar):
-        return gates_for(None, [])
-    return gates_for(sidecar.branch, sidecar.table_keys)
-
-
-def _is_orphan(store: Store, sidecar: Sidecar) -> bool:
-    """Decide by the list of branches: failing to open one may have other reasons."""
-    return sidecar.branch is not None and sidecar.branch not in store.manifest.branches()
+    return all(seen.movement is Movement.NONE for seen in _observe(store, sidecar, store.manifest.load(sidecar.branch)))
 
 
 def recover(store: Store, sidecar: Sidecar, held: Held) -> bool:
     """Finish or undo one operation; False if it was left for later. The caller holds its gates."""
     if sidecar.rollback_commit_id is None:
-        sidecar = with_ids(sidecar)
         held.check()
-        store.sidecars.write(sidecar)
-    recovery = _Recovery(store, sidecar, held)
+        completed = store.sidecars.with_ids(sidecar.operation_id)
+        if completed is None:
+            return False
+        sidecar = completed
     try:
-        recovery.run()
+        _Recovery(store, sidecar, held).run()
     except ExpectedVersionMismatchError as error:
         # Somebody who knows no gates published one of the tables meanwhile; look at it afresh next time.
         _LOG.warning("operation %s is left for later: %s", sidecar.operation_id, error.message)
@@ -120,7 +112,13 @@ def recover(store: Store, sidecar: Sidecar, held: Held) -> bool:
 # Looking -------------------------------------------------------------------------------------------
 
 
-def _observe(store: Store, sidecar: Sidecar, pin: Pin, state: ManifestState) -> Observed:
+def _observe(store: Store, sidecar: Sidecar, state: ManifestState) -> list[Observed]:
+    """Look at every table of a record, except for those dropped since, which have nothing left to undo."""
+    dropped = state.tombstones.keys() - state.snapshot.entries.keys()
+    return [_seen(store, sidecar, pin, state) for pin in sidecar.tables if pin.table_key not in dropped]
+
+
+def _seen(store: Store, sidecar: Sidecar, pin: Pin, state: ManifestState) -> Observed:
     manifest_version = state.actual_version(pin.table_key)
     path = state.paths.get(pin.table_key, pin.table_path)
     head = store.tables.head(path, pin.table_branch).version
@@ -134,12 +132,13 @@ def _observe(store: Store, sidecar: Sidecar, pin: Pin, state: ManifestState) -> 
 def _movement(store: Store, sidecar: Sidecar, pin: Pin, table: TableVersion, manifest_version: int) -> Movement:
     if table.version == manifest_version:
         return Movement.NONE
+    made_by = store.tables.made_by(table)
+    if made_by and made_by.uuid == pin.rollback_uuid:
+        # One that came late may have restored what was the pin then, and bury what was published since.
+        return Movement.RESTORED if made_by.restored == manifest_version else Movement.UNEXPECTED
     if pin.transaction_uuid is None:
         return _movement_by_number(sidecar, pin, table, manifest_version)
-    made_by = store.tables.transaction_uuid(table)
-    if made_by == pin.rollback_uuid:
-        return Movement.RESTORED
-    planned = made_by == pin.transaction_uuid and table.version == pin.post_commit_pin
+    planned = made_by and made_by.uuid == pin.transaction_uuid and table.version == pin.post_commit_pin
     return Movement.COMPLETE if planned and manifest_version == pin.expected_version else Movement.UNEXPECTED
 
 
@@ -165,15 +164,15 @@ class _Recovery:
         self.held = held
 
     def run(self) -> None:
-        if _is_orphan(self.store, self.sidecar):
+        if self._is_orphan():
             self._discard_orphan()
             return
         self.state = self.store.manifest.load(self.sidecar.branch)
-        self.observed = [_observe(self.store, self.sidecar, pin, self.state) for pin in self.sidecar.tables]
-        published = self._published()
-        if published:
+        if published := self._published():
             self._finish(*published)
-        elif self._was_finished_by_number():
+            return
+        self.observed = _observe(self.store, self.sidecar, self.state)
+        if self._was_finished_by_number():
             self._publish(Changes(), {}, RecoveryKind.ROLLED_FORWARD)
         elif self._is_complete():
             self._roll_forward()
@@ -182,13 +181,18 @@ class _Recovery:
 
     # Deciding
 
-    def _published(self) -> tuple[RecoveryKind, str] | None:
+    def _is_orphan(self) -> bool:
+        """Decide by the list of branches, under the gate of this one: failing to open it may have other reasons."""
+        return self.sidecar.branch is not None and self.sidecar.branch not in self.store.manifest.branches()
+
+    def _published(self) -> tuple[RecoveryKind, Commit] | None:
         """What was published of this operation: its own commit, or one of ours from an earlier try."""
         known = (
             (RecoveryKind.ROLLED_FORWARD, self.sidecar.commit_id),
             (RecoveryKind.ROLLED_BACK, self.sidecar.rollback_commit_id),
         )
-        return next(((kind, commit) for kind, commit in known if commit and self.state.has(commit)), None)
+        found = ((kind, self.state.commit(commit_id)) for kind, commit_id in known if commit_id)
+        return next(((kind, commit) for kind, commit in found if commit), None)
 
     def _was_finished_by_number(self) -> bool:
         """A record that names no transactions belongs to a finished write if nothing moves and a pin is past it."""
@@ -198,7 +202,7 @@ class _Recovery:
 
     def _is_complete(self) -> bool:
         """All that was planned has happened. A schema apply is never: the files that it writes last are not there."""
-        if self.sidecar.writer_kind == WriterKind.SCHEMA_APPLY:
+        if self.sidecar.writer_kind == WriterKind.SCHEMA_APPLY or len(self.observed) < len(self.sidecar.tables):
             return False
         return all(seen.movement is Movement.COMPLETE for seen in self.observed)
 
@@ -232,15 +236,17 @@ class _Recovery:
         return replace(seen.table, version=done.version)
 
     def _discard_orphan(self) -> None:
-        """The branch is gone, and with it everything the operation could have done."""
-        self.observed = []
-        self.state = self.store.manifest.load(None)
-        commit_id = self.sidecar.rollback_commit_id
-        assert commit_id
-        if self.store.audit.has(self.sidecar.operation_id) or self.state.has(commit_id):
-            self._finish(RecoveryKind.ORPHANED_BRANCH_DISCARDED, commit_id)
-        else:
-            self._publish(Changes(), {}, RecoveryKind.ORPHANED_BRANCH_DISCARDED)
+        """The branch is gone, and with it everything the operation could have done; it is main that gets the commit."""
+        with self.store.gates.hold([Gate(f"branch:{MAIN}")], self.store.gates.patience) as self.held:
+            self.state = self.store.manifest.load(None)
+            commit_id = self.sidecar.rollback_commit_id
+            assert commit_id
+            if self.store.audit.has(self.sidecar.operation_id):
+                self.store.sidecars.delete(self.sidecar.operation_id)
+            elif commit := self.state.commit(commit_id):
+                self._finish(RecoveryKind.ORPHANED_BRANCH_DISCARDED, commit)
+            else:
+                self._publish(Changes(), {}, RecoveryKind.ORPHANED_BRANCH_DISCARDED)
 
     def _expected(self, observed: Sequence[Observed]) -> dict[str, int]:
         return {seen.pin.table_key: seen.manifest_version for seen in observed}
@@ -253,29 +259,39 @@ class _Recovery:
         merged = self.sidecar.merge_source_commit_id if forward else None
         lineage = Lineage(commit_id, RECOVERY_ACTOR, merged, time.time_ns() // 1000)
         self.held.check()
-        self.store.manifest.publish(self.state.branch, changes, expected, lineage)
-        self._finish(kind, commit_id)
+        published = self.store.manifest.publish(self.state.branch, changes, expected, lineage)
+        self.state = published.state
+        self._finish(kind, published.commit)
 
-    def _finish(self, kind: RecoveryKind, commit_id: str) -> None:
-        """Leave the audit row, then remove the record: in this order, so that no recovery goes unrecorded."""
-        sidecar = self.sidecar
-        outcomes = tuple(outcome for seen in self.observed for outcome in _outcomes(kind, seen))
-        row = AuditRow(commit_id, kind, sidecar.actor_id, sidecar.operation_id, sidecar.writer_kind, outcomes)
+    def _finish(self, kind: RecoveryKind, commit: Commit) -> None:
+        """Leave the audit row, then remove the record: in this order, so that no recovery goes unrecorded.
+
+        What became of each table is read from the state that the commit made, so it is told the same at every try.
+        """
+        sidecar, then = self.sidecar, self.state
+        if then.version != commit.manifest_version:
+            then = self.store.manifest.load(then.branch, commit.manifest_version)
+        outcomes = tuple(outcome for pin in sidecar.tables for outcome in _outcomes(self.store, kind, pin, then))
+        row = AuditRow(commit.commit_id, kind, sidecar.actor_id, sidecar.operation_id, sidecar.writer_kind, outcomes)
         self.held.check()
         self.store.audit.record(row)
         self.store.sidecars.delete(sidecar.operation_id)
 
 
-def _outcomes(kind: RecoveryKind, seen: Observed) -> Iterator[Outcome]:
-    """What became of a table, told the same at every try: before and after a restore, before and after the publish."""
-    pin, done = seen.pin, seen.movement is Movement.NONE
+def _outcomes(store: Store, kind: RecoveryKind, pin: Pin, then: ManifestState) -> Iterator[Outcome]:
+    """What a recovery did to a table, if anything, by the facts of the version that it published."""
+    entry = then.snapshot.entries.get(pin.table_key)
+    if kind is RecoveryKind.ORPHANED_BRANCH_DISCARDED or entry is None:
+        return
     if kind is RecoveryKind.ROLLED_FORWARD:
-        after = pin.post_commit_pin if pin.transaction_uuid else seen.table.version
+        after = pin.post_commit_pin if pin.transaction_uuid else entry.table.version
         yield Outcome(pin.table_key, pin.expected_version, after)
-    elif seen.movement is Movement.RESTORED or (done and seen.manifest_version > pin.expected_version):
-        yield Outcome(pin.table_key, seen.table.version - 1, pin.expected_version)
-    elif not done:
-        yield Outcome(pin.table_key, seen.table.version, seen.manifest_version)
+        return
+    made_by = store.tables.made_by(entry.table)
+    if made_by and made_by.uuid == pin.rollback_uuid and made_by.restored is not None:
+        before = entry.table.version - 1
+        if before > made_by.restored:  # if not, it was only restored to shut out what could still come
+            yield Outcome(pin.table_key, before, made_by.restored)
 
 
 def head_row(store: Store, key: str, path: str, branch: str | None) -> VersionRow:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import time
-import uuid
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
@@ -12,7 +11,9 @@ from omnigraph.commit import failpoints
 from omnigraph.commit.plan import PublishPlan, WriterKind
 from omnigraph.errors import SidecarError
 from omnigraph.lang.identity import new_id
+from omnigraph.manifest.state import ManifestState
 from omnigraph.storage.objects import ObjectStore
+from omnigraph.storage.tables import TableVersion, transaction_id
 
 DIRECTORY = "__recovery"
 SCHEMA_VERSION = 3  # 1 and 2 know heads by number only; since 3 a pin names the transactions that move its table
@@ -59,6 +60,7 @@ class Sidecar:
     merge_source_commit_id: str | None = None
     additional_registrations: tuple[Registration, ...] = ()
     tombstones: tuple[Tombstone, ...] = ()
+    if_head: str | None = None
 
     @property
     def names_transactions(self) -> bool:
@@ -73,30 +75,18 @@ class Sidecar:
         return json.dumps(_plain(self), indent=2).encode()
 
 
-def with_ids(sidecar: Sidecar) -> Sidecar:
-    """Give a record of an older version the ids that acting on it will need; written back, they make it repeatable."""
-    pins = tuple(replace(pin, rollback_uuid=pin.rollback_uuid or str(uuid.uuid4())) for pin in sidecar.tables)
-    return replace(sidecar, tables=pins, commit_id=new_id(), rollback_commit_id=new_id())
+def arm(plan: PublishPlan, state: ManifestState) -> Sidecar:
+    """Describe a plan, with every id that carrying it out or undoing it will need.
 
-
-def arm(plan: PublishPlan) -> Sidecar:
-    """Describe a plan, with every id that carrying it out or undoing it will need."""
+    Tables move from where they are pinned now: maintenance may have been prepared on an earlier version.
+    """
     pins = tuple(
-        Pin(
-            action.table_key,
-            action.staged.base.path,
-            action.staged.base.version,
-            action.staged.base.version + 1,
-            action.staged.base.branch,
-            action.staged.uuid,
-            str(uuid.uuid4()),
-        )
-        for action in plan.actions
+        _pin(action.staged.base, state.actual_version(action.table_key), action.staged.uuid) for action in plan.actions
     )
     return Sidecar(
         SCHEMA_VERSION,
         plan.lineage.commit_id,  # so that whoever was told the operation finds its commit
-        str(time.time_ns() // 1000),
+        _now(),
         plan.branch,
         plan.lineage.actor_id,
         plan.kind,
@@ -106,7 +96,25 @@ def arm(plan: PublishPlan) -> Sidecar:
         plan.lineage.merged_parent_id,
         tuple(Registration(row.table_key, row.path) for row in plan.registrations),
         tuple(Tombstone(row.table_key, row.version) for row in plan.tombstones),
+        plan.if_head,
     )
+
+
+def arm_undo(table: TableVersion, state: ManifestState, actor: str) -> Sidecar:
+    """Describe an operation that can only be undone: for what came to a table after its own record was gone."""
+    commit_id = new_id()
+    nobody = transaction_id()  # no transaction has it, so whatever has moved the table is not what was planned
+    pins = (_pin(table, state.actual_version(table.key), nobody),)
+    kind = WriterKind.MUTATION
+    return Sidecar(SCHEMA_VERSION, commit_id, _now(), state.branch, actor, kind, pins, commit_id, new_id())
+
+
+def _pin(table: TableVersion, version: int, transaction_uuid: str) -> Pin:
+    return Pin(table.key, table.path, version, version + 1, table.branch, transaction_uuid, transaction_id())
+
+
+def _now() -> str:
+    return str(time.time_ns() // 1000)
 
 
 class Sidecars:
@@ -133,6 +141,26 @@ class Sidecars:
         """Read a record; None if its writer has finished meanwhile."""
         data = self._objects.read_if_exists(_name(operation_id))
         return None if data is None else _parse(data, operation_id)
+
+    def exists(self, operation_id: str) -> bool:
+        return self._objects.read_if_exists(_name(operation_id)) is not None
+
+    def with_ids(self, operation_id: str) -> Sidecar | None:
+        """Give a record of an older version the ids that acting on it will need; kept there, they make it repeatable.
+
+        None if somebody else has finished it, or is at it: his ids must stand, and what is gone must not come back.
+        """
+        name = _name(operation_id)
+        found = self._objects.read_versioned(name)
+        if found is None:
+            return None
+        sidecar = _parse(found[0], operation_id)
+        if sidecar.rollback_commit_id is not None:
+            return sidecar
+        pins = tuple(replace(pin, rollback_uuid=transaction_id()) for pin in sidecar.tables)
+        sidecar = replace(sidecar, tables=pins, commit_id=new_id(), rollback_commit_id=new_id())
+        failpoints.reach(failpoints.RECOVERY_SIDECAR_WRITE)
+        return sidecar if self._objects.rewrite(name, sidecar.to_json(), found[1]) else None
 
 
 def _name(operation_id: str) -> str:

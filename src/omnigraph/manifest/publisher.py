@@ -32,7 +32,7 @@ from omnigraph.manifest.rows import (
 )
 from omnigraph.manifest.stamp import guard, read_stamp
 from omnigraph.manifest.state import ManifestState
-from omnigraph.storage.internal import InternalTable, fragment_count
+from omnigraph.storage.internal import InternalTable, data_files, fragment_count
 from omnigraph.storage.lance_errors import lance_call
 from omnigraph.storage.location import Location
 from omnigraph.version import INTERNAL_SCHEMA_VERSION
@@ -132,7 +132,7 @@ class Manifest:
             try:
                 # A handle of its own: the swap moves it, and a handle that others may be using must not move.
                 handle = self._open(branch, None)
-                usable = attempt == 0 and first is not None and first.version == handle.version
+                usable = attempt == 0 and first is not None and _is_same(first.dataset, handle)
                 state = self._current(first if first and usable else self._read(handle, branch))
                 if state.version != handle.version:
                     handle = self._open(branch, state.version)
@@ -163,20 +163,30 @@ class Manifest:
             version = self.table.merge(handle, OBJECT_ID, rows)
         except ConflictError as error:
             raise ContentionError("another commit came first", attempts=1) from error
-        state = replace(state, dataset=handle).with_rows(version, rows)
-        while version != commit.manifest_version:
-            # Lance put our commit behind one that did not conflict: say where it is, or it is not found there.
-            commit = replace(commit, manifest_version=version + 1)
-            rows = encode([commit.record(), commit.head_record()])
+        if version != commit.manifest_version:
+            return self._relocate(state.branch, commit)
+        return Published(commit, self._remember(replace(state, dataset=handle).with_rows(version, rows)))
+
+    def _relocate(self, branch: str | None, commit: Commit) -> Published:
+        """Lance put our commit behind one that did not conflict: say where it is, or it is not found there.
+
+        Once another commit follows ours, it stays as it is: to rewrite it would make it the head again.
+        """
+        while True:
+            handle = self._open(branch, None)
+            state = self._read(handle, branch)  # with the rows of the one that came before us
+            stored = state.commit(commit.commit_id)
+            assert stored, "a commit that was made is there"
+            if stored != state.head or stored.manifest_version == state.version:
+                return Published(stored, self._remember(state))
+            moved = replace(stored, manifest_version=state.version + 1)
+            rows = encode([moved.record(), moved.head_record()])
             try:
                 version = self.table.merge(handle, OBJECT_ID, rows)
             except ConflictError:
-                handle = self._open(state.branch, None)
-                state = self._read(handle, state.branch)
-                version = state.version
                 continue
-            state = replace(state, dataset=handle).with_rows(version, rows)
-        return Published(commit, self._remember(state))
+            if version == moved.manifest_version:
+                return Published(moved, self._remember(state.with_rows(version, rows)))
 
     def _remember(self, state: ManifestState, *, latest: bool = True) -> ManifestState:
         """Keep the state of main. Another branch may be deleted and made anew, and then be something else."""
@@ -202,6 +212,11 @@ class Manifest:
             rows: pa.Table = dataset.to_table(columns=_COLUMNS)
         rows = with_old_lineage(self, dataset, branch, rows)
         return ManifestState(branch, dataset.version, rows, dataset).checked()
+
+
+def _is_same(one: lance.LanceDataset, other: lance.LanceDataset) -> bool:
+    """Tell whether two handles are at one version of one dataset, and not of one that was made anew in its place."""
+    return int(one.version) == int(other.version) and data_files(one) == data_files(other)
 
 
 def _check_expected(state: ManifestState, expected: Mapping[str, int]) -> None:

@@ -25,10 +25,10 @@ from omnigraph.pipeline.sources import Split
 from omnigraph.pipeline.steps import LOST, OLD, CompareTask, Exchange, Excluded, StageResult, Wanted
 from omnigraph.storage.columns import table_key
 from omnigraph.storage.predicates import OneOf
-from omnigraph.storage.tables import ID, Staged, TableVersion
+from omnigraph.storage.tables import DST, ID, SRC, Staged, TableVersion
 from omnigraph.write.load import LoadMode, existing
 from omnigraph.write.pending import RECORD
-from omnigraph.write.validate import DST, SRC, TAKEN, TWICE, dangling, miscounted, not_unique
+from omnigraph.write.validate import TAKEN, TWICE, dangling, miscounted, not_unique
 
 _ROWS_PER_TASK = 1_000_000
 _RECORD_BYTES = 8

@@ -21,9 +21,9 @@ from omnigraph.pipeline.sources import Split, convert
 from omnigraph.storage.columns import table_key
 from omnigraph.storage.location import Location
 from omnigraph.storage.objects import ObjectStore
-from omnigraph.storage.tables import ADDRESS, ID, TableStorage, TableVersion
+from omnigraph.storage.tables import ADDRESS, DST, ID, SRC, TableStorage, TableVersion
 from omnigraph.write.pending import RECORD, to_store
-from omnigraph.write.validate import DST, SRC, value_violations
+from omnigraph.write.validate import value_violations
 
 NEW, OLD, LOST = "new", "old", "lost"
 

@@ -91,8 +91,8 @@ def ranks(array: pa.Array, *, descending: bool) -> np.ndarray[Any, Any]:
     """The place of every value: nulls first ascending, last descending; equal values share a place."""
     if pa.types.is_boolean(array.type):
         array = array.cast(pa.int8())
-    order, nulls = ("descending", "at_end") if descending else ("ascending", "at_start")
-    found: np.ndarray[Any, Any] = pc.rank(array, order, null_placement=nulls, tiebreaker="dense").to_numpy()
+    key = ("", "descending", "at_end") if descending else ("", "ascending", "at_start")
+    found: np.ndarray[Any, Any] = pc.rank(array, sort_keys=[key], tiebreaker="dense").to_numpy()
     return found
 
 

@@ -82,11 +82,6 @@ class InternalTable:
             return False
         return True
 
-    def append(self, rows: pa.Table) -> None:
-        durable_write("append", self.uri())
-        with lance_call(self.uri(), "append"):
-            lance.write_dataset(rows, self.uri(), mode="append", storage_options=self.location.storage_options)
-
     def merge(self, dataset: lance.LanceDataset, key: str, rows: pa.Table) -> int:
         """Compare and swap: upsert rows by key, or lose to whoever committed one of them since `dataset` was opened.
 
@@ -149,6 +144,11 @@ class InternalTable:
 def primary_key(dataset: lance.LanceDataset) -> list[str]:
     """Name the columns that carry the primary-key mark."""
     return [field.name() for field in dataset.lance_schema.fields() if field.is_unenforced_primary_key()]
+
+
+def data_files(dataset: lance.LanceDataset) -> list[str]:
+    """Name the data files of a version: no two datasets share one, and asking costs no request."""
+    return [file.path for fragment in dataset.get_fragments() for file in fragment.data_files()]
 
 
 def fragment_count(dataset: lance.LanceDataset) -> int:

@@ -20,13 +20,14 @@ from omnigraph.storage.durable import durable_write
 from omnigraph.storage.location import Location, is_temporary
 
 if TYPE_CHECKING:  # these exist for type checkers only
-    from obstore.store import RetryConfig, S3Config
+    from obstore.store import ClientConfig, RetryConfig, S3Config
 
 Version = NewType("Version", str)
 """The e-tag of an object. S3 derives it from the content: two writes that must differ need different content."""
 
 _RETRIES: RetryConfig = {"max_retries": 3, "retry_timeout": timedelta(seconds=20)}
 _ONCE: RetryConfig = {"max_retries": 0}
+ONCE_SECONDS = 5.0  # how long a conditional put may take: whoever renews a lease must know early that he has to again
 
 
 class ObjectStore:
@@ -57,6 +58,12 @@ class ObjectStore:
         found = self.read_versioned(name)
         return None if found is None else found[0]
 
+    def read_range(self, name: str, start: int, length: int) -> bytes:
+        """Read a part of an object that must be there."""
+        count("get")
+        with self._failures("read", name):
+            return bytes(obstore.get_range(self._store, self._key(name), start=start, length=length))
+
     def read_versioned(self, name: str) -> tuple[bytes, Version] | None:
         """Read an object with the version that `replace` takes."""
         count("get")
@@ -73,21 +80,21 @@ class ObjectStore:
             count("put")
             obstore.put(self._store, self._key(name), data)
 
-    def create(self, name: str, data: bytes) -> bool:
-        """Put an object where there is none; False if there is one. Of any number of creators, one gets True.
+    def create(self, name: str, data: bytes) -> Version | None:
+        """Put an object where there is none; None if there is one. Of any number of creators, one gets its version.
 
         On an error it is not known whether the object was created.
         """
         with self._change("create", name):
             count("put")
             try:
-                obstore.put(self._once, self._key(name), data, mode="create")
+                done = obstore.put(self._once, self._key(name), data, mode="create")
             except AlreadyExistsError:
-                return False
-            return True
+                return None
+            return Version(done["e_tag"] or "?")
 
-    def replace(self, name: str, data: bytes, expected: Version) -> bool:
-        """Put an object in the place of the version that was read; False if that is no longer what is there.
+    def replace(self, name: str, data: bytes, expected: Version) -> Version | None:
+        """Put an object in the place of the version that was read; None if that is no longer what is there.
 
         For object stores only: a file system cannot compare and swap, and has locks instead. On an error it is not
         known whether the object was replaced.
@@ -96,10 +103,19 @@ class ObjectStore:
         with self._change("replace", name):
             count("put")
             try:
-                obstore.put(self._once, self._key(name), data, mode={"e_tag": expected})
+                done = obstore.put(self._once, self._key(name), data, mode={"e_tag": expected})
             except (PreconditionError, AlreadyExistsError):  # the second: S3 saw another change at the same moment
-                return False
+                return None
+            except FileNotFoundError:  # nothing is there at all
+                return None
+            return Version(done["e_tag"] or "?")
+
+    def rewrite(self, name: str, data: bytes, expected: Version) -> bool:
+        """Replace an object that was read; on a file system, where a lock keeps others out, just write it."""
+        if self._location.is_local:
+            self.write(name, data)
             return True
+        return self.replace(name, data, expected) is not None
 
     def delete(self, name: str) -> None:
         """Delete an object if there is one."""
@@ -197,4 +213,7 @@ def _store(location: Location, *, retry: bool) -> LocalStore | S3Store:
 def _s3_store(bucket: str, options: tuple[tuple[str, str], ...], *, retry: bool) -> S3Store:
     # Deleting in bulk, the store would wrap a refusal into a success.
     config = {**dict(options), "disable_bulk_delete": "true"}
-    return S3Store(bucket, config=cast("S3Config", config), retry_config=_RETRIES if retry else _ONCE)
+    if retry:
+        return S3Store(bucket, config=cast("S3Config", config), retry_config=_RETRIES)
+    client: ClientConfig = {"timeout": timedelta(seconds=ONCE_SECONDS)}
+    return S3Store(bucket, config=cast("S3Config", config), client_options=client, retry_config=_ONCE)

@@ -20,6 +20,8 @@ from omnigraph.lang.types import FLOATS, INTEGER_BOUNDS, Scalar, Type
 from omnigraph.storage.columns import to_array
 
 _NEVER = "false"
+_F32_MAX = float(np.finfo(np.float32).max)
+_LEAST = -(2**63)
 # What lance's engine, which puts NaN above every number, would find without being told.
 _FINDS_NAN = frozenset({Operator.GT, Operator.GE, Operator.NE})
 _ABOVE = frozenset({Operator.LT, Operator.LE, Operator.NE})
@@ -122,7 +124,7 @@ def arrow_expression(predicate: Predicate) -> pc.Expression:
             present = pc.field(column).is_valid()
             return present & ~pc.is_nan(pc.field(column)) if scalar in FLOATS else present
         case OneOf(column, values):
-            return pc.field(column).isin(values)
+            return pc.field(column).isin(_with_both_zeros(values))
         case AllOf(predicates):
             return reduce(and_, map(arrow_expression, predicates))
         case Compare(column, scalar, operator, value):
@@ -160,9 +162,7 @@ def _with_float(wanted: Compare, value: float) -> Predicate:
     if wanted.scalar is Scalar.F32:
         with np.errstate(over="ignore"):
             stored = float(np.float32(value))
-        if math.isinf(stored):
-            return _outside(wanted, wanted.operator in (_ABOVE if stored > 0 else _BELOW))
-        return replace(wanted, value=stored)
+        return _beyond_f32(wanted, stored) if math.isinf(stored) else replace(wanted, value=stored)
     near = float(value)
     if near == value:
         return replace(wanted, value=near)
@@ -171,6 +171,24 @@ def _with_float(wanted: Compare, value: float) -> Predicate:
     less = wanted.operator in (Operator.LT, Operator.LE)
     between = {(True, True): Operator.LE, (True, False): Operator.LT, (False, True): Operator.GT}
     return replace(wanted, operator=between.get((less, near < value), Operator.GE), value=near)
+
+
+def _beyond_f32(wanted: Compare, infinity: float) -> Predicate:
+    """A value that is beyond every finite number of 32 bits has these on one side, and an infinity on the other."""
+    if wanted.operator in (Operator.EQ, Operator.NE):
+        return _outside(wanted, wanted.operator is Operator.NE)
+    less = wanted.operator in (Operator.LT, Operator.LE)
+    greatest = math.copysign(_F32_MAX, infinity)
+    if infinity > 0:
+        return replace(wanted, operator=Operator.LE if less else Operator.GT, value=greatest)
+    return replace(wanted, operator=Operator.LT if less else Operator.GE, value=greatest)
+
+
+def _with_both_zeros(values: pa.Array) -> pa.Array:
+    """Arrow tells the two zeros apart where lance does not."""
+    if not pa.types.is_floating(values.type) or not pc.any(pc.equal(values, 0)).as_py():
+        return values
+    return pa.concat_arrays([values, pa.array([0.0, -0.0], values.type)])
 
 
 def _outside(wanted: Compare, all_values: bool) -> Predicate:  # noqa: FBT001 - the two ways a bound can be missed
@@ -198,6 +216,8 @@ def _literal(value: PlainValue) -> str:
         return "true" if value else "false"
     if isinstance(value, dt.date):
         return f"DATE '{value.isoformat()}'"
+    if value == _LEAST and isinstance(value, int):
+        return f"({_LEAST + 1} - 1)"  # written out, lance takes it for a float
     return _text(value) if isinstance(value, str) else repr(value)
 
 

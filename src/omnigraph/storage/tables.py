@@ -123,6 +123,8 @@ class TableStorage:
     def open(self, table: TableVersion) -> lance.LanceDataset:
         """Open a table at exactly one version. The handle is shared: it must not be moved to another version.
 
+        Some calls of pylance lock a handle against all others; those need one of their own, from `_open`.
+
         Only handles on main are kept: another branch may be deleted and made anew, and then be something else.
         """
         return self._open(table) if table.branch else self._kept(table)
@@ -185,7 +187,7 @@ class TableStorage:
 
     def made_by(self, table: TableVersion) -> MadeBy | None:
         """Read which transaction made a version; None if that cannot be told, and so was not one of ours."""
-        dataset = self.open(table)
+        dataset = self._open(table)
         try:
             with lance_call(dataset.uri, "read transaction"):
                 found = dataset.read_transaction(table.version)
@@ -206,13 +208,15 @@ class TableStorage:
         return all(self._is_upkeep(replace(table, version=version)) for version in range(table.version + 1, later + 1))
 
     def _is_upkeep(self, table: TableVersion) -> bool:
-        dataset = self.open(table)
+        dataset = self._open(table)
         try:
             with lance_call(dataset.uri, "read transaction"):
                 made_by = dataset.read_transaction(table.version)
         except TypeError:  # how pylance fails on a compaction that remapped an index, and on nothing else
             return True
-        return made_by is not None and isinstance(made_by.operation, _UPKEEP)
+        # A compaction first reserves numbers for its fragments, which pylance shows as an operation without a name.
+        operation = None if made_by is None else made_by.operation
+        return isinstance(operation, _UPKEEP) or type(operation) is lance.LanceOperation.BaseOperation
 
     def read_staged(self, staged: Staged) -> lance.LanceDataset:
         """Open the state that a staged transaction would make; the head stays where it is."""
@@ -349,7 +353,7 @@ class TableStorage:
 
     def stage_schema_change(self, base: TableVersion, change: SchemaChange) -> Staged:
         """Add nullable columns, drop and rename columns; no data is rewritten."""
-        dataset = self.open(base)
+        dataset = self._open(base)
         durable_write("stage schema change", dataset.uri)
         with lance_call(dataset.uri, "stage schema change"):
             fragments = [fragment.metadata for fragment in dataset.get_fragments()]

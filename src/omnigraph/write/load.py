@@ -14,9 +14,9 @@ from omnigraph.commit.plan import PublishPlan, TableAction, WriterKind, WriteTxn
 from omnigraph.errors import Violation
 from omnigraph.lang.catalog import EdgeType, NodeType
 from omnigraph.manifest.publisher import Lineage
-from omnigraph.storage.tables import ID, Staged, TableStorage
+from omnigraph.storage.tables import ID, SRC, Staged, TableStorage
 from omnigraph.write.pending import RECORD, newest, to_store
-from omnigraph.write.validate import SRC, TWICE, Change, Committed, not_unique, violations
+from omnigraph.write.validate import TWICE, Change, Committed, not_unique, violations
 
 
 class LoadMode(StrEnum):

@@ -25,9 +25,9 @@ from omnigraph.manifest.publisher import Lineage
 from omnigraph.manifest.rows import MAIN, Commit
 from omnigraph.storage.columns import table_key
 from omnigraph.storage.predicates import Predicate, comparison
-from omnigraph.storage.tables import ADDRESS, ID, Staged, TableVersion
+from omnigraph.storage.tables import ADDRESS, DST, ID, SRC, Staged, TableVersion
 from omnigraph.write.pending import RECORD, Mode, Pending, column_types, scan_with_pending, to_store
-from omnigraph.write.validate import DST, SRC, Change, Committed, violations
+from omnigraph.write.validate import Change, Committed, violations
 from omnigraph.write.values import MisfitError, Request
 
 MOST_ENTITIES = 8192  # of one type that one query may insert
@@ -151,9 +151,9 @@ class _Execution:
     def _insert_edge(self, number: int, statement: ir.InsertEdge) -> None:
         edge = self.catalog.edges[statement.type_name]
         ends = {SRC: self.request.value(statement.source), DST: self.request.value(statement.target)}
-        for name, end in ends.items():
+        for written, end in zip(("from", "to"), ends.values(), strict=True):
             if end is None:
-                raise _Rejected(name, MisfitError("it is required, and the value is null", "name the id of a node"))
+                raise _Rejected(written, MisfitError("it is required, and the value is null", "name the id of a node"))
         self._pending(edge).insert({ID: new_id(), **ends, **self._row(edge, statement.values)}, number, Mode.APPEND)
         self.edges += 1
 
@@ -227,7 +227,7 @@ class _Execution:
         changes = {}
         for key, pending in self.pending.items():
             rows = pending.image()
-            _check_size(pending.declared.name, rows)
+            _check_size(pending.declared.name, pending.inserted_bytes)
             if rows.num_rows:
                 none = rows.slice(0, 0)
                 changes[key] = Change(pending.declared, rows, none, fresh=pending.mode is Mode.APPEND)
@@ -312,9 +312,9 @@ def _check_count(statements: tuple[ir.Statement, ...]) -> None:
             raise _too_much(f"entities of {type_name} in one query", MOST_ENTITIES, count)
 
 
-def _check_size(type_name: str, rows: pa.Table) -> None:
-    if rows.nbytes > MOST_BYTES:
-        raise _too_much(f"bytes of {type_name} in one query", MOST_BYTES, rows.nbytes)
+def _check_size(type_name: str, size: int) -> None:
+    if size > MOST_BYTES:
+        raise _too_much(f"bytes of {type_name} in one query", MOST_BYTES, size)
 
 
 def _too_much(resource: str, limit: int, actual: int) -> ResourceLimitError:

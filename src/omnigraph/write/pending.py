@@ -45,6 +45,7 @@ class Pending:
         self._schema = image_schema(declared)
         self._tables: list[pa.Table] = []
         self._rows: list[Mapping[str, Any]] = []
+        self.inserted_bytes = 0
 
     def insert(self, row: Mapping[str, Any], record: int, mode: Mode) -> None:
         """Add one row of plain values; what it leaves out is null."""
@@ -71,6 +72,7 @@ class Pending:
             columns = [_column(type_, [row.get(name) for row in self._rows]) for name, type_ in self._types.items()]
             records = pa.array([row[RECORD] for row in self._rows], pa.int64())
             self._tables.append(pa.table([*columns, records], schema=self._schema))
+            self.inserted_bytes += self._tables[-1].nbytes
             self._rows = []
 
 

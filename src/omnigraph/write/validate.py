@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from omnigraph.commit.plan import WriteTxn
-from omnigraph.errors import Violation
+from omnigraph.errors import PatternError, Violation
 from omnigraph.lang.catalog import Catalog, Check, EdgeType, NodeType, Range
 from omnigraph.lang.types import FLOATS
 from omnigraph.storage.columns import table_key
@@ -134,14 +134,32 @@ def _range(declared: NodeType, rows: pa.Table, rule: Range) -> Iterator[Violatio
 
 
 def _check(declared: NodeType, rows: pa.Table, rule: Check) -> Iterator[Violation]:
-    found = pc.match_substring_regex(rows[rule.property], rule.pattern)
+    found = _matches(declared, rows[rule.property], rule)
     yield from _broken(declared, rows.filter(pc.invert(found)), "check", rule.property, f"must match {rule.pattern!r}")
+
+
+def check_patterns(catalog: Catalog) -> None:
+    """See that every pattern of a schema can be used."""
+    for declared in catalog.nodes.values():
+        for rule in declared.checks:
+            _matches(declared, pa.array([""]), rule)
+
+
+def _matches(declared: NodeType, column: pa.Array | pa.ChunkedArray, rule: Check) -> Any:
+    try:
+        return pc.match_substring_regex(column, rule.pattern)
+    except pa.ArrowInvalid as error:
+        message = f"the pattern of {declared.name}.{rule.property} cannot be used: {str(error).partition(': ')[2]}"
+        hint = "write it in RE2 syntax; it has no look-around and no references"
+        raise PatternError(
+            message, type_name=declared.name, property=rule.property, pattern=rule.pattern, hint=hint
+        ) from None
 
 
 def _broken(declared: NodeType | EdgeType, rows: pa.Table, rule: str, name: str, why: str) -> Iterator[Violation]:
     label = f"{declared.name}.{name}"
     wording = _WORDINGS.get(rule, f"@{rule} violation on {{label}}: {{value}} {{why}}")
-    for row in rows.select([ID, name, RECORD]).to_pylist():
+    for row in _plain(rows.select([ID, name, RECORD])):
         message = wording.format(value=_shown(row[name]), label=label, why=why)
         yield Violation(rule, declared.name, row[ID], (name,), message, row[RECORD])
 
@@ -157,10 +175,11 @@ def _uniqueness(change: Change, committed: Committed) -> Iterator[Violation]:
 
 
 def _complete(rows: pa.Table, columns: Iterable[str]) -> pa.Table:
-    """Leave out what a null exempts, and spell the two zeros alike."""
+    """Leave out what a null exempts, and what is no number; spell the two zeros alike."""
     for name in columns:
         rows = rows.filter(pc.is_valid(rows[name]))
         if pa.types.is_floating(rows[name].type):
+            rows = rows.filter(pc.is_finite(rows[name]))
             rows = rows.set_column(rows.column_names.index(name), name, pc.add(rows[name], 0.0))
     return rows
 
@@ -188,7 +207,7 @@ def _taken(change: Change, rows: pa.Table, columns: Sequence[str], committed: Co
 def not_unique(declared: NodeType | EdgeType, rows: pa.Table, columns: Sequence[str], why: str) -> Iterator[Violation]:
     """Report entities that have what must be unique and is not."""
     label = columns[0] if len(columns) == 1 else f"({', '.join(columns)})"
-    for row in rows.to_pylist():
+    for row in _plain(rows):
         value = ", ".join(_shown(row[name]) for name in columns)
         message = f"@unique violation on {declared.name}.{label}: {value} {why}"
         yield Violation("unique", declared.name, row[ID], tuple(columns), message, row[RECORD])
@@ -303,6 +322,15 @@ def _last_record(rows: pa.Table, source: str) -> int | None:
 
 def _without(rows: pa.Table, ids: pa.Array) -> pa.Table:
     return rows.filter(pc.invert(pc.is_in(rows[ID], ids))) if len(ids) else rows
+
+
+def _plain(rows: pa.Table) -> list[dict[str, Any]]:
+    """Rows as plain values; a date-time keeps its time."""
+    moments = [at for at, field in enumerate(rows.schema) if pa.types.is_date64(field.type)]
+    for at in moments:
+        rows = rows.set_column(at, rows.column_names[at], rows.column(at).cast(pa.timestamp("ms")))
+    plain: list[dict[str, Any]] = rows.to_pylist()
+    return plain
 
 
 def _shown(value: object) -> str:

@@ -1,0 +1,1 @@
+"""The data pipeline: bulk load and export, in-process or on Spark."""

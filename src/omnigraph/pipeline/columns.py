@@ -1,0 +1,308 @@
+"""Turning Arrow columns of any type into what a property stores, or telling which of their values cannot be.
+
+| property     | columns that are taken                                                                                |
+|--------------|-------------------------------------------------------------------------------------------------------|
+| String, enum | text                                                                                                  |
+| Bool         | boolean                                                                                               |
+| I32 ... U64  | integers of any width that are in range; floats and decimals that are whole numbers in range          |
+| F32, F64     | integers, floats and decimals; rounded to what the property holds, too large is wrong                 |
+| Date         | dates; timestamps of any unit and zone that are midnight in UTC; integers as days since 1970          |
+| DateTime     | timestamps of any unit and zone, exact to milliseconds; dates as midnight; integers as milliseconds   |
+| Blob         | binary as it is; text as `base64:...`                                                                 |
+| [T]          | lists of all kinds, each element by the rule of T; a null among them is wrong                         |
+| Vector(n)    | lists of all kinds with n numbers, none of them null                                                  |
+
+A timestamp without a zone is in UTC. Dates and date-times go from year 1 to 9999. A text that says a date is taken for
+one, in all spellings of the query language. Dictionaries, run-end encoding, large and view types and extensions make
+no difference. Null is null, and a column of nulls is good for everything.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import datetime as dt
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.types as pt
+
+from omnigraph.errors import LiteralError
+from omnigraph.lang.types import FLOATS, INTEGER_BOUNDS, Scalar, Type
+from omnigraph.lang.values import parse_date, parse_datetime
+from omnigraph.storage.columns import arrow_type
+
+_DAY = 86_400_000
+_FIRST_DAY, _LAST_DAY = ((day - dt.date(1970, 1, 1)).days for day in (dt.date.min, dt.date.max))
+_EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
+_BASE64 = "base64:"
+# Arrow reads more than we do (an hour without minutes, say): what it is given must look like this.
+_TIMESTAMP = r"^\d{4}-\d{2}-\d{2}([T ]\d{2}:\d{2}(:\d{2}(\.\d{1,3})?)?)?"
+_ZONED = _TIMESTAMP + r"(Z|[+-]\d{2}:\d{2})$"
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """The values that fit; `wrong` marks the others, which are null, and is None if there are none."""
+
+    values: pa.Array
+    wrong: pa.Array | None = None
+
+
+class UnsuitableError(ValueError):
+    """No value of such a column could ever fit the property."""
+
+
+def coerced(column: pa.Array, type_: Type) -> Column:
+    """Convert a column to what a property of the type stores. Raise UnsuitableError if its type is not of the rules."""
+    column = plain(column)
+    if pt.is_null(column.type):
+        return Column(pa.nulls(len(column), stored_type(type_)))
+    if type_.is_vector:
+        return _vectors(column, type_)
+    if type_.is_list:
+        return _lists(column, type_)
+    return _scalars(column, type_.scalar)
+
+
+def stored_type(type_: Type) -> pa.DataType:
+    return pa.large_binary() if type_.is_blob else arrow_type(type_)
+
+
+def plain(column: pa.Array) -> pa.Array:
+    """Undo encodings that change nothing about the values."""
+    type_ = column.type
+    if isinstance(column, pa.ExtensionArray):
+        return plain(column.storage)
+    if pt.is_dictionary(type_):
+        return plain(column.dictionary_decode())
+    if pt.is_run_end_encoded(type_):
+        return plain(pc.run_end_decode(column))
+    if pt.is_large_string(type_) or pt.is_string_view(type_):
+        return column.cast(pa.string())
+    if pt.is_binary_view(type_) or pt.is_binary(type_) or pt.is_fixed_size_binary(type_):
+        return column.cast(pa.large_binary())
+    return column
+
+
+def checked(values: pa.Array, wrong: pa.Array) -> Column:
+    """Make null what is wrong; a mark that is unknown, for the value is null, is none."""
+    wrong = pc.fill_null(wrong, fill_value=False)
+    if not pc.any(wrong).as_py():
+        return Column(values)
+    return Column(pc.if_else(wrong, pa.scalar(None, values.type), values), wrong)
+
+
+# Scalars -------------------------------------------------------------------------------------------
+
+
+def _scalars(column: pa.Array, scalar: Scalar) -> Column:
+    source = column.type
+    if scalar in INTEGER_BOUNDS:
+        return _integers(column, arrow_type(Type(scalar)))
+    if scalar in FLOATS:
+        return _floats(column, arrow_type(Type(scalar)))
+    if scalar is Scalar.DATE:
+        return _dates(column)
+    if scalar is Scalar.DATETIME:
+        return _datetimes(column)
+    if scalar is Scalar.BLOB and pt.is_large_binary(source):
+        return Column(column)
+    if scalar is Scalar.BLOB and pt.is_string(source):
+        return _blobs(column)
+    if (scalar is Scalar.STRING and pt.is_string(source)) or (scalar is Scalar.BOOL and pt.is_boolean(source)):
+        return Column(column)
+    raise UnsuitableError(source)
+
+
+def _is_number(type_: pa.DataType) -> bool:
+    return bool(pt.is_integer(type_) or pt.is_floating(type_) or pt.is_decimal(type_))
+
+
+def _integers(column: pa.Array, target: pa.DataType) -> Column:
+    if column.type == target:
+        return Column(column)
+    if not _is_number(column.type):
+        raise UnsuitableError(column.type)
+    return _cast(column, target)
+
+
+def _cast(column: pa.Array, target: pa.DataType) -> Column:
+    """Cast a column; if it cannot be cast as a whole, value by value."""
+    try:
+        return Column(column.cast(target))
+    except pa.ArrowInvalid:
+        return one_by_one(column, target, lambda value: pa.scalar(value, column.type).cast(target).as_py())
+
+
+def one_by_one(column: pa.Array, target: pa.DataType, convert: Callable[[Any], Any]) -> Column:
+    """Convert each distinct value in Python: for the few columns that Arrow cannot convert as a whole."""
+    encoded = column.dictionary_encode()
+    distinct = [_or_none(convert, value) for value in encoded.dictionary.to_pylist()]
+    values = pa.array(distinct, target).take(encoded.indices)
+    return Column(values, pc.and_(values.is_null(), column.is_valid())) if None in distinct else Column(values)
+
+
+def _or_none(convert: Callable[[Any], Any], value: Any) -> Any:
+    try:
+        return convert(value)
+    except (pa.ArrowException, LiteralError, ValueError, OverflowError):
+        return None
+
+
+def _floats(column: pa.Array, target: pa.DataType) -> Column:
+    if not _is_number(column.type):
+        raise UnsuitableError(column.type)
+    values = column if column.type == target else column.cast(target, safe=False)
+    if pt.is_float32(target) and not pt.is_float32(column.type):
+        before = pc.is_finite(column) if pt.is_floating(column.type) else column.is_valid()
+        return checked(values, pc.and_(before, pc.invert(pc.is_finite(values))))
+    return Column(values)  # what came as NaN or infinite is reported with the other rules of values
+
+
+def _blobs(column: pa.Array) -> Column:
+    values = [_or_none(_bytes, text) for text in column.to_pylist()]
+    found = pa.array(values, pa.large_binary())
+    wrong = pc.and_(found.is_null(), column.is_valid())
+    return checked(found, wrong)
+
+
+def _bytes(text: str | None) -> bytes | None:
+    if text is None or not text.startswith(_BASE64):
+        return None
+    try:
+        return base64.b64decode(text.removeprefix(_BASE64), validate=True)
+    except binascii.Error:
+        return None
+
+
+# Dates and date-times ------------------------------------------------------------------------------
+
+
+def _dates(column: pa.Array) -> Column:
+    if pt.is_date32(column.type):
+        return _in_calendar(column.view(pa.int32()), _FIRST_DAY, _LAST_DAY, pa.date32())
+    if pt.is_string(column.type):
+        return _dates_of_text(column)
+    if pt.is_integer(column.type):
+        return _in_calendar(_clipped(column), _FIRST_DAY, _LAST_DAY, pa.date32())
+    moments = _datetimes(column)
+    milliseconds = moments.values.view(pa.int64())
+    days = _floor_divide(milliseconds, _DAY)
+    midnight = pc.equal(pc.multiply(days, _DAY), milliseconds)
+    dates = checked(days.cast(pa.int32()).view(pa.date32()), pc.invert(midnight))
+    return Column(dates.values, either(moments.wrong, dates.wrong))
+
+
+def _floor_divide(column: pa.Array, by: int) -> pa.Array:
+    """Divide, rounding down; Arrow rounds towards zero."""
+    return pc.divide(pc.subtract(column, pc.if_else(pc.less(column, 0), by - 1, 0)), by)
+
+
+def _datetimes(column: pa.Array) -> Column:
+    first, last = _FIRST_DAY * _DAY, (_LAST_DAY + 1) * _DAY - 1
+    if pt.is_string(column.type):
+        return _datetimes_of_text(column)
+    if pt.is_date32(column.type):
+        milliseconds = pc.multiply(column.view(pa.int32()).cast(pa.int64()), _DAY)
+    elif pt.is_date64(column.type):
+        milliseconds = column.view(pa.int64())
+    elif pt.is_timestamp(column.type):
+        exact = _cast(column, pa.timestamp("ms", column.type.tz))
+        kept = _in_calendar(exact.values.view(pa.int64()), first, last, pa.date64())
+        return Column(kept.values, either(exact.wrong, kept.wrong))
+    elif pt.is_integer(column.type):
+        milliseconds = _clipped(column)
+    else:
+        raise UnsuitableError(column.type)
+    return _in_calendar(milliseconds, first, last, pa.date64())
+
+
+def _clipped(column: pa.Array) -> pa.Array:
+    """Read integers as signed ones; those of 64 bits that are too large become the largest."""
+    if pt.is_uint64(column.type):
+        column = pc.min_element_wise(column, pa.scalar(2**63 - 1, pa.uint64()), skip_nulls=False)
+    return column.cast(pa.int64())
+
+
+def _in_calendar(column: pa.Array, first: int, last: int, target: pa.DataType) -> Column:
+    outside = pc.or_(pc.less(column, first), pc.greater(column, last))
+    kept = checked(column, outside)
+    return Column(kept.values.cast(pa.int32() if pt.is_date32(target) else pa.int64()).view(target), kept.wrong)
+
+
+def _dates_of_text(column: pa.Array) -> Column:
+    try:
+        return _dates(column.cast(pa.date32()))
+    except pa.ArrowInvalid:
+        return one_by_one(column, pa.date32(), parse_date)
+
+
+def _datetimes_of_text(column: pa.Array) -> Column:
+    for pattern, target in ((_ZONED, pa.timestamp("ms", "UTC")), (_TIMESTAMP + "$", pa.timestamp("ms"))):
+        if pc.all(pc.match_substring_regex(column, pattern), min_count=0).as_py():
+            try:
+                return _datetimes(column.cast(target))
+            except pa.ArrowInvalid:
+                break
+    found = one_by_one(column, pa.int64(), lambda text: (parse_datetime(text) - _EPOCH) // dt.timedelta(milliseconds=1))
+    return Column(found.values.view(pa.date64()), found.wrong)
+
+
+# Lists and vectors ---------------------------------------------------------------------------------
+
+
+def _lists(column: pa.Array, type_: Type) -> Column:
+    offsets, items = _items(column)
+    found = coerced(items, type_.element)
+    bad_items = either(items.is_null() if items.null_count else None, found.wrong)
+    values = pa.ListArray.from_arrays(offsets, found.values, type=arrow_type(type_), mask=_nulls(column))
+    return Column(values) if bad_items is None else checked(values, _having(offsets, bad_items))
+
+
+def _vectors(column: pa.Array, type_: Type) -> Column:
+    offsets, items = _items(column)
+    if not (_is_number(items.type) or pt.is_null(items.type)):
+        raise UnsuitableError(column.type)
+    found = coerced(items, Type(Scalar.F32))
+    finite = pc.fill_null(pc.is_finite(found.values), fill_value=False)
+    wrong = pc.and_(column.is_valid(), pa.array(np.diff(offsets) != type_.dimension))
+    if not pc.all(finite, min_count=0).as_py():
+        wrong = pc.or_(wrong, _having(offsets, pc.invert(finite)))
+    kept = checked(pa.ListArray.from_arrays(offsets, found.values, mask=_nulls(column)), wrong)
+    return Column(kept.values.cast(arrow_type(type_)), kept.wrong)
+
+
+def _items(column: pa.Array) -> tuple[pa.Array, pa.Array]:
+    """Return where the elements of each list start, and the elements; a null has none."""
+    if not _is_list(column.type):
+        raise UnsuitableError(column.type)
+    lengths = pc.if_else(column.is_valid(), pc.list_value_length(column), 0).to_numpy(zero_copy_only=False)
+    offsets = np.concatenate([[0], np.cumsum(lengths)])
+    return pa.array(offsets, pa.int32()), plain(column.flatten())
+
+
+def _is_list(type_: pa.DataType) -> bool:
+    kinds = (pt.is_list, pt.is_large_list, pt.is_fixed_size_list, pt.is_list_view, pt.is_large_list_view)
+    return any(is_kind(type_) for is_kind in kinds)
+
+
+def _nulls(column: pa.Array) -> pa.Array | None:
+    return column.is_null() if column.null_count else None
+
+
+def _having(offsets: pa.Array, marks: pa.Array) -> pa.Array:
+    """Mark the lists that have a marked element."""
+    counts = np.concatenate([[0], np.cumsum(marks.to_numpy(zero_copy_only=False))])
+    places = offsets.to_numpy()
+    return pa.array(counts[places[1:]] > counts[places[:-1]])
+
+
+def either(one: pa.Array | None, other: pa.Array | None) -> pa.Array | None:
+    if one is None or other is None:
+        return other if one is None else one
+    return pc.or_(one, other)

@@ -1,0 +1,113 @@
+"""What a piece of input becomes: rows for the tables of the graph, and what is wrong with the rest."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from omnigraph.errors import Violation
+from omnigraph.lang.types import FLOATS, INTEGER_BOUNDS, Scalar, Type
+from omnigraph.write.pending import RECORD
+
+_SHOWN = 80
+_STORED_AS = {
+    Scalar.STRING: "Utf8",
+    Scalar.BOOL: "Boolean",
+    Scalar.I32: "Int32",
+    Scalar.I64: "Int64",
+    Scalar.U32: "UInt32",
+    Scalar.U64: "UInt64",
+    Scalar.F32: "Float32",
+    Scalar.F64: "Float64",
+    Scalar.DATE: "Date32",
+    Scalar.DATETIME: "Date64",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Converted:
+    """The rows by table key, in the order of the input, the problems, and how many lines or rows there were.
+
+    A record is in the tables or has a problem, never both. A row of a table is complete but for what
+    `value_violations` looks at: a required property may still be null there. Of the tables in `fresh` every id was made
+    here, so that none of them can be there already.
+    """
+
+    tables: dict[str, pa.Table]
+    problems: list[Violation]
+    lines: int
+    fresh: frozenset[str] = frozenset()
+
+
+def joined(parts: Iterable[Converted]) -> Converted:
+    """Put the pieces of one input together; their records are numbered through already."""
+    tables: dict[str, list[pa.Table]] = {}
+    problems: list[Violation] = []
+    lines = 0
+    known: set[str] = set()
+    for part in parts:
+        for key, table in part.tables.items():
+            tables.setdefault(key, []).append(table)
+        known |= part.tables.keys() - part.fresh
+        problems += part.problems
+        lines += part.lines
+    whole = {key: pa.concat_tables(pieces) for key, pieces in tables.items()}
+    return Converted(whole, problems, lines, frozenset(whole.keys() - known))
+
+
+def in_order(pieces: list[pa.Table]) -> pa.Table:
+    """Put pieces of one table together in the order of their records."""
+    rows = pa.concat_tables(pieces)
+    return rows if len(pieces) == 1 else rows.sort_by(RECORD)
+
+
+def sorted_problems(problems: list[Violation]) -> list[Violation]:
+    return sorted(problems, key=lambda problem: -1 if problem.record is None else problem.record)
+
+
+def shown(value: object) -> str:
+    """Show a value in a message: texts in quotes, long ones cut."""
+    text = repr(value) if isinstance(value, str) else str(value)
+    return text if len(text) <= _SHOWN else text[: _SHOWN - 1] + "…"
+
+
+def misfit(type_: Type, label: str, value: object) -> str:
+    """Say why a value cannot be stored in a property of the type."""
+    if type_.is_vector:
+        return _vector_misfit(type_, label, value)
+    if type_.is_list:
+        return _list_misfit(type_, label, value)
+    return _scalar_misfit(type_.scalar, label, value)
+
+
+def _vector_misfit(type_: Type, label: str, value: object) -> str:
+    if not isinstance(value, list):
+        return f"vector property {label} expects an array of {type_.dimension} numbers, not {shown(value)}"
+    if len(value) != type_.dimension:
+        return f"vector property {label} expects {type_.dimension} dimensions, got {len(value)}"
+    for item in value:
+        if isinstance(item, bool) or not isinstance(item, int | float):
+            return f"elements must be numeric in vector property {label}, not {shown(item)}"
+    return f"an element is not finite, or exceeds Float32 range, in vector property {label}"
+
+
+def _list_misfit(type_: Type, label: str, value: object) -> str:
+    if not isinstance(value, list):
+        return f"list property {label} expects a JSON array, not {shown(value)}"
+    return f"null or invalid item in list property {label}, which holds {_STORED_AS[type_.scalar]}: {shown(value)}"
+
+
+def _scalar_misfit(scalar: Scalar, label: str, value: object) -> str:
+    if scalar is Scalar.BLOB:
+        return f"Blob property {label} must be a URI string, not {shown(value)}"
+    if scalar in (Scalar.DATE, Scalar.DATETIME) and isinstance(value, str):
+        return f"invalid {scalar} literal {shown(value)} for {label}"
+    stored = _STORED_AS[scalar]
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    if number and (scalar in FLOATS or (scalar not in (Scalar.STRING, Scalar.BOOL) and isinstance(value, int))):
+        bounds = INTEGER_BOUNDS.get(scalar)
+        holds = f" ({bounds[0]} to {bounds[1]})" if bounds else ""
+        return f"{shown(value)} exceeds {stored} range{holds} of {label}"
+    return f"strict property {label} expects {stored}, not {shown(value)}"

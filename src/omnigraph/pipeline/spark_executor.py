@@ -1,0 +1,244 @@
+"""The executor on Spark: one task of Spark for each task of ours, progress while it runs, Ctrl-C at any time."""
+
+from __future__ import annotations
+
+import base64
+import itertools
+import os
+import pickle
+import re
+import sys
+import threading
+import traceback
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING, Any, Self, TypeVar
+
+from omnigraph.errors import OmnigraphError, SparkError
+from omnigraph.pipeline.errand import Errand
+from omnigraph.pipeline.executor import rows_of
+from omnigraph.pipeline.packing import Packed, pack, unpack
+from omnigraph.pipeline.progress import SILENT, Progress
+from omnigraph.pipeline.session import has_died, reason_in
+from omnigraph.pipeline.shipping import is_local, ship_package
+
+if TYPE_CHECKING:
+    from pyspark import Accumulator, SparkContext
+    from pyspark.sql import SparkSession
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+_POLL_SECONDS = 0.1
+_CANCEL_SECONDS = 10.0
+_PARTITIONS, _PARTITIONS_PER_CORE = 128, 4  # at most, whichever is more: to schedule one takes some 20 ms
+_POOL = "spark.scheduler.pool"
+_POOLS = 8
+_NUMBERS = itertools.count()
+_FAILURE = re.compile(r"omnigraph-failure:([A-Za-z0-9+/=]+):")
+# How storage is reached. A worker has the environment that its JVM was started with, which may be long ago.
+_STORAGE_VARIABLES = re.compile(r"AWS_\w+|(?:NO|HTTPS?|ALL)_PROXY", re.IGNORECASE)
+
+
+class SparkExecutor:
+    """Runs the tasks on the executors of a Spark session, or of a context without Spark SQL."""
+
+    def __init__(self, spark: SparkSession | SparkContext, progress: Progress = SILENT) -> None:
+        self._context: SparkContext = getattr(spark, "sparkContext", None) or spark  # type: ignore[assignment]
+        self._progress = progress
+        Errand(partial(ship_package, self._context)).result()
+
+    def run(self, phase: str, step: Callable[[T], R], tasks: Sequence[T]) -> list[R]:
+        assert _is_of_a_module(step), f"{step} is no function of a module, so no executor can find it"
+        self._progress.phase(phase, len(tasks))
+        if not tasks:
+            return []
+        with _explaining(self._context, phase):  # a thread asks the JVM before it starts
+            job = _Job(self._context, phase, step, pack(tasks))
+        return self._follow(job, len(tasks))
+
+    def _follow(self, job: _Job, total: int) -> list[Any]:
+        """Wait in this thread, which talks to no JVM meanwhile, and report what the others see."""
+        told = _Count(0, 0)
+        with job:
+            while not job.errand.wait(_POLL_SECONDS):
+                told = self._tell(told, _Count(min(job.completed, total), int(job.rows.value)))
+        results = job.results()
+        self._tell(told, _Count(total, sum(map(rows_of, results))))
+        return results
+
+    def _tell(self, told: _Count, now: _Count) -> _Count:
+        tasks, rows = max(0, now.tasks - told.tasks), max(0, now.rows - told.rows)
+        if tasks or rows:
+            self._progress.advance(tasks, rows)
+        return _Count(told.tasks + tasks, told.rows + rows)
+
+
+@dataclass(frozen=True, slots=True)
+class _Count:
+    tasks: int
+    rows: int
+
+
+def _is_of_a_module(step: Callable[..., Any]) -> bool:
+    """Such a function travels by its name; all others would travel by value, with what they refer to."""
+    return getattr(sys.modules.get(step.__module__), step.__name__, None) is step
+
+
+# On the driver -------------------------------------------------------------------------------------
+
+
+class _Job:
+    """One job of Spark: a thread that runs it, and one that counts, and cancels when this block is left early."""
+
+    def __init__(self, context: SparkContext, phase: str, step: Callable[..., Any], packed: Packed) -> None:
+        from pyspark import InheritableThread  # noqa: PLC0415
+
+        self.completed = 0
+        self.rows: Accumulator[int] = context.accumulator(0)
+        self._context = context
+        self._phase = phase
+        self._group = f"omnigraph-{uuid.uuid4().hex}"
+        self._work = partial(_work, step, packed.common, _storage_variables(context.master), self.rows)
+        self._tasks = packed.tasks
+        self._partitions = len(packed.tasks)
+        self._cancelled = threading.Event()
+        self.errand = Errand(self._run, InheritableThread)
+        self._watch = Errand(self._count, InheritableThread)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Leave no job behind, whatever ends the block."""
+        if not self.errand.wait(0):
+            self._cancelled.set()
+            self.errand.wait(_CANCEL_SECONDS)
+        self._watch.wait(_CANCEL_SECONDS)
+
+    def results(self) -> list[Any]:
+        return self.errand.result()
+
+    def _run(self) -> list[Any]:
+        context = self._context
+        with _explaining(context, self._phase):
+            most = max(_PARTITIONS, _PARTITIONS_PER_CORE * context.defaultParallelism)
+            self._partitions = min(len(self._tasks), most)
+            context.setJobGroup(self._group, f"omnigraph: {self._phase}", interruptOnCancel=True)
+            if context.getLocalProperty(_POOL) is None:
+                context.setLocalProperty(_POOL, f"omnigraph-{next(_NUMBERS) % _POOLS}")
+            return context.parallelize(self._tasks, self._partitions).map(self._work).collect()
+
+    def _count(self) -> None:
+        """Ask how many tasks are done, until the job is; cancel it when told to."""
+        tracker = self._context.statusTracker()
+        while not self.errand.wait(_POLL_SECONDS):
+            if self._cancelled.is_set():
+                self._context.cancelJobGroup(self._group)
+            stages = [
+                tracker.getStageInfo(stage)
+                for job in tracker.getJobIdsForGroup(self._group)
+                if (info := tracker.getJobInfo(job)) is not None
+                for stage in info.stageIds
+            ]
+            done = sum(stage.numCompletedTasks for stage in stages if stage is not None)
+            self.completed = done * len(self._tasks) // self._partitions
+
+
+@contextmanager
+def _explaining(context: SparkContext, phase: str) -> Iterator[None]:
+    """Turn what Spark raises into what a task has raised, or into an error of ours."""
+    from py4j.protocol import Py4JError  # noqa: PLC0415
+    from pyspark.errors import PySparkException  # noqa: PLC0415
+
+    try:
+        yield
+    except (Py4JError, PySparkException, OSError) as error:
+        text = str(error)
+        raise (_died(phase, text) if has_died(context._gateway) else _explained(phase, text)) from None  # noqa: SLF001
+
+
+def _died(phase: str, text: str) -> SparkError:
+    return SparkError(f"Spark died in the phase '{phase}'", hint="try again: it is started anew", detail=text)
+
+
+def _explained(phase: str, text: str) -> Exception:
+    """Find the error that a task has raised in what Spark says; without one it was Spark that failed."""
+    packed = _FAILURE.search(text)
+    if packed:
+        failure: _Failure = pickle.loads(base64.b64decode(packed[1]))  # noqa: S301 - made by `_work`
+        return failure.revived()
+    return SparkError(
+        f"Spark could not finish the phase '{phase}': {reason_in(text)}",
+        hint="if a worker was killed, it may have had too little memory",
+        detail=text,
+    )
+
+
+def _storage_variables(master: str | None) -> dict[str, str] | None:
+    """Say how we reach storage, for workers on this machine. Those of a cluster know how they reach it."""
+    if not is_local(master):
+        return None
+    return {name: value for name, value in os.environ.items() if _STORAGE_VARIABLES.fullmatch(name)}
+
+
+# On the executors ----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Failure:
+    """What a step has raised, and where."""
+
+    error: Exception
+    trace: str = field(repr=False)
+
+    def revived(self) -> Exception:
+        if not isinstance(self.error, OmnigraphError):
+            self.error.add_note(f"on an executor:\n{self.trace}")
+        return self.error
+
+
+class _TaskFailedError(Exception):
+    """Carries a failure as text through the JVM, which tries the task again, and passes on the last failure."""
+
+
+def _work(
+    step: Callable[..., Any],
+    common: Sequence[Any],
+    variables: dict[str, str] | None,
+    rows: Accumulator[int],
+    task: bytes,
+) -> Any:
+    """Run a step on one task."""
+    if variables is not None:
+        _set_storage_variables(variables)
+    try:
+        result = step(unpack(task, common))
+    except Exception as error:  # noqa: BLE001 - whatever it is, it belongs to the one who gave us the step
+        raise _TaskFailedError(_packed(error)) from None
+    rows.add(rows_of(result))
+    return result
+
+
+def _set_storage_variables(variables: dict[str, str]) -> None:
+    for name in [name for name in os.environ if _STORAGE_VARIABLES.fullmatch(name)]:
+        if name not in variables:
+            del os.environ[name]
+    os.environ.update(variables)
+
+
+def _packed(error: Exception) -> str:
+    trace = "".join(traceback.format_exception(error))
+    try:
+        packed = pickle.dumps(_Failure(error, trace))
+        pickle.loads(packed)  # noqa: S301 - our own bytes
+    except (pickle.PickleError, TypeError, ValueError, AttributeError, AssertionError, RecursionError):
+        packed = pickle.dumps(_Failure(_summary(error, trace), trace))
+    return f"omnigraph-failure:{base64.b64encode(packed).decode()}:"
+
+
+def _summary(error: Exception, trace: str) -> SparkError:
+    return SparkError(f"a task failed: {type(error).__name__}: {error}", detail=trace)

@@ -1,0 +1,134 @@
+"""Steps for tests of the executors. They are here because an executor must be able to import them."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+import uuid
+from dataclasses import dataclass
+from pathlib import Path
+
+import omnigraph
+from omnigraph.errors import ConstraintError, StorageFullError, Violation
+
+_PATIENCE = 300
+
+
+@dataclass(frozen=True, slots=True)
+class Counted:
+    number: int
+    rows: int
+
+
+def squared(number: int) -> int:
+    return number * number
+
+
+def counted(number: int) -> Counted:
+    return Counted(number, 10 * number)
+
+
+@dataclass(frozen=True, slots=True)
+class OnceTask:
+    marker: str
+    number: int
+
+
+def fails_once(task: OnceTask) -> int:
+    """Leave a mark at the first attempt, and fail."""
+    try:
+        Path(task.marker).touch(exist_ok=False)
+    except FileExistsError:
+        return task.number
+    raise StorageFullError("full, this once", path=task.marker, operation="write")
+
+
+class StubbornError(Exception):
+    """Can be made in a way that pickle does not know."""
+
+    def __init__(self, *, reason: str) -> None:
+        super().__init__(reason)
+
+
+def fails(kind: str) -> None:
+    violation = Violation("unique", "Person", "ada", ("name",), "taken", 7)
+    errors = {
+        "typed": ConstraintError("broken", hint="mend it", place=None, violations=(violation,) * 2_000),
+        "plain": KeyError("missing"),
+        "stubborn": StubbornError(reason="no way"),
+    }
+    raise errors[kind]
+
+
+def dies(_: int) -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def variable(name: str) -> str | None:
+    return os.environ.get(name)
+
+
+def libraries_of_the_daemon(_: int) -> tuple[bool, bool]:
+    """Tell whether lance is loaded in this worker, which uses it, and in the daemon that it was forked from."""
+    import lance  # noqa: PLC0415
+
+    assert lance.__version__
+    return _has_lance(os.getpid()), _has_lance(os.getppid())
+
+
+def _has_lance(process: int) -> bool:
+    return "/lance/" in Path(f"/proc/{process}/maps").read_text(encoding="utf-8")
+
+
+def home_of_the_package(_: int) -> str:
+    return omnigraph.__file__
+
+
+@dataclass(frozen=True, slots=True)
+class MeetingTask:
+    directory: str
+    number: int
+
+
+def meets(task: MeetingTask) -> tuple[int, str]:
+    """Say that it has begun, and wait until it is told to go on."""
+    token = uuid.uuid4().hex
+    directory = Path(task.directory)
+    (directory / f"{token}.tmp").write_text(str(os.getpid()))
+    (directory / f"{token}.tmp").rename(directory / f"{token}.begun")
+    deadline = time.monotonic() + _PATIENCE
+    while not (directory / "go").exists():
+        assert time.monotonic() < deadline, "nobody came"
+        time.sleep(0.02)
+    return task.number, token
+
+
+def meets_the_first(task: MeetingTask | OnceTask) -> int:
+    """Wait, if it is a meeting; be done at once otherwise."""
+    return meets(task)[0] if isinstance(task, MeetingTask) else task.number
+
+
+def begun(directory: Path, count: int) -> list[int]:
+    """Wait until so many tasks have begun; return the processes they run in."""
+    deadline = time.monotonic() + _PATIENCE
+    while len(found := sorted(directory.glob("*.begun"))) < count:
+        assert time.monotonic() < deadline, f"only {len(found)} tasks have begun"
+        time.sleep(0.02)
+    return [int(file.read_text()) for file in found]
+
+
+def ended(processes: list[int], at_least: int = 1) -> None:
+    """Wait until so many of the processes are no more."""
+    deadline = time.monotonic() + _PATIENCE
+    while sum(map(_is_running, processes)) > len(processes) - at_least:
+        assert time.monotonic() < deadline, f"too many of {processes} are still there"
+        time.sleep(0.02)
+
+
+def _is_running(process: int) -> bool:
+    try:
+        state = Path(f"/proc/{process}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[0]
+    except FileNotFoundError:
+        return False
+    return state not in ("Z", "X")
