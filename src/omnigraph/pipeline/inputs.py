@@ -8,19 +8,21 @@ import re
 import secrets
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from omnigraph.errors import InputTypeError
-from omnigraph.lang.catalog import Catalog
+from omnigraph.lang.catalog import Catalog, EdgeType, NodeType
 from omnigraph.lang.source import did_you_mean
 from omnigraph.storage.columns import table_key
 from omnigraph.storage.location import Location
 from omnigraph.storage.objects import ObjectStore
 
 _ROWS_PER_GROUP = 65_536
+_ENDS = (("from", "from"), ("to", "to"), ("from", "src"), ("to", "dst"))
 
 
 @contextmanager
@@ -40,7 +42,7 @@ def as_files(data: Any, location: Location, catalog: Catalog) -> Iterator[tuple[
         else:
             objects.write(f"{directory}/records.jsonl", b"".join(map(_line, data)))
             mapping = {"files": {}}
-        yield location.child(directory), mapping
+        yield ([location.child(directory)] if data else []), mapping
     finally:
         objects.delete_below(directory)
 
@@ -52,9 +54,11 @@ def named(file: str) -> str:
 
 def _is_records(data: Any) -> bool:
     """Tell records from addresses: an iterable of mappings from one of names."""
-    if isinstance(data, str) or hasattr(data, "__fspath__") or not isinstance(data, Iterable):
+    if isinstance(data, str) or hasattr(data, "__fspath__") or hasattr(data, "__arrow_c_stream__"):
         return False
-    return not isinstance(data, list | tuple) or any(isinstance(one, Mapping) for one in data)
+    if not isinstance(data, Iterable) or hasattr(data, "toArrow"):
+        return False
+    return not isinstance(data, list | tuple) or not data or isinstance(data[0], Mapping)
 
 
 def _line(record: Any) -> bytes:
@@ -69,9 +73,22 @@ def _write_tables(
         if declared is None:
             hint = did_you_mean(name, [*catalog.nodes, *catalog.edges])
             raise InputTypeError(f"there is no type '{name}'", path=name, hint=hint)
-        file = f"{declared.name}.parquet" if at == 0 else f"{at}/{declared.name}.parquet"
+        if _is_records(rows):  # these are told one by one what is wrong with them
+            envelope = partial(_enveloped, declared)
+            objects.write(f"{directory}/{at}/{declared.name}.jsonl", b"".join(map(_line, map(envelope, rows))))
+            continue
+        file = f"{at}/{declared.name}.parquet"
         objects.write(f"{directory}/{file}", _parquet(_table(rows)))
         yield file, {"type": table_key(declared)}
+
+
+def _enveloped(declared: NodeType | EdgeType, row: Mapping[str, Any]) -> dict[str, Any]:
+    """A row of one type as a record of mixed ones."""
+    if isinstance(declared, NodeType):
+        return {"type": declared.name, "data": row}
+    ends = {name: row[alias] for name, alias in _ENDS if alias in row}
+    data = {name: value for name, value in row.items() if name not in {alias for _, alias in _ENDS}}
+    return {"edge": declared.name, **ends, "data": data}
 
 
 def _table(rows: Any) -> pa.Table:
@@ -79,7 +96,7 @@ def _table(rows: Any) -> pa.Table:
         return rows.toArrow()
     if isinstance(rows, pa.RecordBatch | pa.RecordBatchReader):
         return pa.Table.from_batches([rows]) if isinstance(rows, pa.RecordBatch) else rows.read_all()
-    return rows if isinstance(rows, pa.Table) else pa.Table.from_pylist(list(rows))
+    return rows if isinstance(rows, pa.Table) else pa.table(rows)
 
 
 def _parquet(table: pa.Table) -> bytes:

@@ -173,7 +173,7 @@ class _Lines:
         self._before: list[int] = []
         so_far: dict[str, int] = {}
         for split, count in zip(splits, lines, strict=True):
-            self._before.append(so_far.get(split.file, 0))
+            self._before.append(so_far.get(split.file, 1 if split.header else 0))
             so_far[split.file] = self._before[-1] + count
 
     def located(self, problem: Violation) -> Violation:

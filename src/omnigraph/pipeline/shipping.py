@@ -10,7 +10,8 @@ import zipfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import omnigraph
+from omnigraph import errors
+from omnigraph.version import __version__
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
@@ -38,8 +39,8 @@ def _packed() -> Path:
     """Make the archive; Spark serves it from where it is for as long as this process lives."""
     directory = Path(tempfile.mkdtemp(prefix="omnigraph-"))
     atexit.register(shutil.rmtree, directory, ignore_errors=True)
-    archive = directory / f"omnigraph-{omnigraph.__version__}.zip"
-    root = Path(omnigraph.__file__).parent
+    archive = directory / f"omnigraph-{__version__}.zip"
+    root = Path(errors.__file__).parent
     with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED) as opened:
         for file in sorted(root.rglob("*")):
             if file.is_file() and file.suffix != ".pyc":

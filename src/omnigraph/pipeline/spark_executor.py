@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from omnigraph.errors import OmnigraphError, SparkError
 from omnigraph.pipeline.errand import Errand
@@ -49,24 +49,27 @@ class SparkExecutor:
     def __init__(self, spark: SparkSession | SparkContext, progress: Progress = SILENT) -> None:
         self._context: SparkContext = getattr(spark, "sparkContext", None) or spark  # type: ignore[assignment]
         self._progress = progress
-        Errand(partial(ship_package, self._context)).result()
+        with _explaining(self._context, "start"):
+            Errand(partial(ship_package, self._context)).result()
 
     def run(self, phase: str, step: Callable[[T], R], tasks: Sequence[T]) -> list[R]:
         assert _is_of_a_module(step), f"{step} is no function of a module, so no executor can find it"
         self._progress.phase(phase, len(tasks))
         if not tasks:
             return []
-        with _explaining(self._context, phase):  # a thread asks the JVM before it starts
-            job = _Job(self._context, phase, step, pack(tasks))
-        return self._follow(job, len(tasks))
+        job = _Job(self._context, phase, step, pack(tasks))
+        try:
+            return self._follow(job, len(tasks))
+        finally:
+            job.close()
 
     def _follow(self, job: _Job, total: int) -> list[Any]:
         """Wait in this thread, which talks to no JVM meanwhile, and report what the others see."""
         told = _Count(0, 0)
-        with job:
-            while not job.errand.wait(_POLL_SECONDS):
-                told = self._tell(told, _Count(min(job.completed, total), int(job.rows.value)))
-        results = job.results()
+        errand = job.start()
+        while not errand.wait(_POLL_SECONDS):
+            told = self._tell(told, _Count(min(job.completed, total), int(job.rows.value)))
+        results = errand.result()
         self._tell(told, _Count(total, sum(map(rows_of, results))))
         return results
 
@@ -92,11 +95,9 @@ def _is_of_a_module(step: Callable[..., Any]) -> bool:
 
 
 class _Job:
-    """One job of Spark: a thread that runs it, and one that counts, and cancels when this block is left early."""
+    """One job of Spark: a thread that runs it, and one that counts, and cancels it if it is closed too early."""
 
     def __init__(self, context: SparkContext, phase: str, step: Callable[..., Any], packed: Packed) -> None:
-        from pyspark import InheritableThread  # noqa: PLC0415
-
         self.completed = 0
         self.rows: Accumulator[int] = context.accumulator(0)
         self._context = context
@@ -105,38 +106,42 @@ class _Job:
         self._work = partial(_work, step, packed.common, _storage_variables(context.master), self.rows)
         self._tasks = packed.tasks
         self._partitions = len(packed.tasks)
-        self._cancelled = threading.Event()
-        self.errand = Errand(self._run, InheritableThread)
-        self._watch = Errand(self._count, InheritableThread)
+        self._closed = threading.Event()
+        self._done = threading.Event()
 
-    def __enter__(self) -> Self:
-        return self
+    def start(self) -> Errand[list[Any]]:
+        from pyspark import InheritableThread  # noqa: PLC0415
 
-    def __exit__(self, *_: object) -> None:
-        """Leave no job behind, whatever ends the block."""
-        if not self.errand.wait(0):
-            self._cancelled.set()
-            self.errand.wait(_CANCEL_SECONDS)
-        self._watch.wait(_CANCEL_SECONDS)
+        with _explaining(self._context, self._phase):  # such a thread asks the JVM before it starts
+            Errand(self._count, InheritableThread)
+            return Errand(self._run, InheritableThread)
 
-    def results(self) -> list[Any]:
-        return self.errand.result()
+    def close(self) -> None:
+        """Leave nothing running, whatever has happened."""
+        self._closed.set()
+        self._done.wait(_CANCEL_SECONDS)
 
     def _run(self) -> list[Any]:
+        try:
+            with _explaining(self._context, self._phase):
+                return self._collect()
+        finally:
+            self._done.set()
+
+    def _collect(self) -> list[Any]:
         context = self._context
-        with _explaining(context, self._phase):
-            most = max(_PARTITIONS, _PARTITIONS_PER_CORE * context.defaultParallelism)
-            self._partitions = min(len(self._tasks), most)
-            context.setJobGroup(self._group, f"omnigraph: {self._phase}", interruptOnCancel=True)
-            if context.getLocalProperty(_POOL) is None:
-                context.setLocalProperty(_POOL, f"omnigraph-{next(_NUMBERS) % _POOLS}")
-            return context.parallelize(self._tasks, self._partitions).map(self._work).collect()
+        most = max(_PARTITIONS, _PARTITIONS_PER_CORE * context.defaultParallelism)
+        self._partitions = min(len(self._tasks), most)
+        context.setJobGroup(self._group, f"omnigraph: {self._phase}", interruptOnCancel=True)
+        if context.getLocalProperty(_POOL) is None:
+            context.setLocalProperty(_POOL, f"omnigraph-{next(_NUMBERS) % _POOLS}")
+        return context.parallelize(self._tasks, self._partitions).map(self._work).collect()
 
     def _count(self) -> None:
-        """Ask how many tasks are done, until the job is; cancel it when told to."""
+        """Ask how many tasks are done, until the job is; cancel it once it is closed."""
         tracker = self._context.statusTracker()
-        while not self.errand.wait(_POLL_SECONDS):
-            if self._cancelled.is_set():
+        while not self._done.wait(_POLL_SECONDS):
+            if self._closed.is_set():
                 self._context.cancelJobGroup(self._group)
             stages = [
                 tracker.getStageInfo(stage)
@@ -158,7 +163,8 @@ def _explaining(context: SparkContext, phase: str) -> Iterator[None]:
         yield
     except (Py4JError, PySparkException, OSError) as error:
         text = str(error)
-        raise (_died(phase, text) if has_died(context._gateway) else _explained(phase, text)) from None  # noqa: SLF001
+        gateway = context._gateway  # noqa: SLF001
+        raise (_died(phase, text) if gateway is None or has_died(gateway) else _explained(phase, text)) from None
 
 
 def _died(phase: str, text: str) -> SparkError:

@@ -14,10 +14,9 @@ import pyarrow.compute as pc
 
 from omnigraph.errors import Violation
 from omnigraph.lang.catalog import Cardinality, Catalog, EdgeType, NodeType
-from omnigraph.pipeline.converted import Converted
 from omnigraph.pipeline.hashing import U64
 from omnigraph.pipeline.keys import KeyFile, Keys, Section, places, read_share
-from omnigraph.pipeline.sources import Split, convert
+from omnigraph.pipeline.sources import Split, pieces
 from omnigraph.storage.columns import table_key
 from omnigraph.storage.location import Location
 from omnigraph.storage.objects import ObjectStore
@@ -109,34 +108,56 @@ class StageResult:
     lines: int
     sections: tuple[Section, ...]
 
+    @property
+    def rows(self) -> int:
+        return sum(table.rows for table in self.tables.values())
+
 
 def stage(task: StageTask) -> StageResult:
-    """Convert a piece of input, check its values, write its rows and hand on its keys."""
-    converted = convert(task.split, task.catalog)
+    """Convert a piece of input, check its values, write its rows and hand on its keys; a part at a time."""
     file = task.exchange.file()
-    tables: dict[str, StagedTable] = {}
-    problems = list(converted.problems)
-    for key, rows in sorted(converted.tables.items()):
-        declared = declared_of(task.catalog, key)
-        problems += value_violations(declared, rows)
-        tables[key] = _stage_table(task, converted, declared, rows, file)
+    tables: dict[str, _Table] = {}
+    problems: list[Violation] = []
+    lines = 0
+    for part in pieces(task.split, task.catalog):
+        problems += part.problems
+        lines += part.lines
+        for key, rows in sorted(part.tables.items()):
+            table = tables.setdefault(key, _Table(task, declared_of(task.catalog, key)))
+            problems += value_violations(table.declared, rows)
+            table.add(rows, file, fresh=key in part.fresh)
+    staged = {key: table.staged(file) for key, table in sorted(tables.items())}
     file.write(task.exchange.objects)
-    return StageResult(tables, tuple(problems), converted.lines, tuple(file.sections))
+    return StageResult(staged, tuple(problems), lines, tuple(file.sections))
 
 
-def _stage_table(
-    task: StageTask, converted: Converted, declared: NodeType | EdgeType, rows: pa.Table, file: KeyFile
-) -> StagedTable:
-    key = table_key(declared)
-    fresh = key in converted.fresh
-    for space, role, keys in _new_keys(declared, rows, places(task.number, rows.num_rows), task.exchange.seed):
-        if not (fresh and space == id_space(declared)):
-            file.add(space, role, keys)
-    records = file.add_plain(rows[RECORD].to_numpy())
-    path, branch = task.paths[key]
-    store = _tables(task.exchange.location)
-    written = store.write_rows(path, branch, to_store(declared, rows)) if rows.num_rows else []
-    return StagedTable(tuple(written), rows.num_rows, fresh, (file.name, records))
+class _Table:
+    """What one task stages for one table."""
+
+    def __init__(self, task: StageTask, declared: NodeType | EdgeType) -> None:
+        self.task = task
+        self.declared = declared
+        self.rows = 0
+        self.written: list[str] = []
+        self.records: list[Any] = []
+        self.fresh = True
+
+    def add(self, rows: pa.Table, file: KeyFile, *, fresh: bool) -> None:
+        at = places(self.task.number, rows.num_rows) + np.uint64(self.rows)
+        for space, role, keys in _new_keys(self.declared, rows, at, self.task.exchange.seed):
+            if not (fresh and space == id_space(self.declared)):
+                file.add(space, role, keys)
+        self.rows += rows.num_rows
+        self.fresh &= fresh
+        self.records.append(rows[RECORD].to_numpy())
+        path, branch = self.task.paths[table_key(self.declared)]
+        if rows.num_rows:
+            store = _tables(self.task.exchange.location)
+            self.written += store.write_rows(path, branch, to_store(self.declared, rows))
+
+    def staged(self, file: KeyFile) -> StagedTable:
+        records = file.add_plain(np.concatenate(self.records))
+        return StagedTable(tuple(self.written), self.rows, self.fresh, (file.name, records))
 
 
 def _new_keys(declared: NodeType | EdgeType, rows: pa.Table, at: U64, seed: int) -> Iterator[tuple[str, str, Keys]]:

@@ -279,7 +279,7 @@ class _Removal:
         _, first = np.unique(addresses, return_index=True)
         new = found.take(np.sort(first[~known[first]]))
         self.addresses = np.union1d(self.addresses, addresses)
-        new = new.drop_columns(ADDRESS)
+        new = new.select([name for name in new.column_names if name != ADDRESS])
         self.rows = pa.concat_tables([self.rows, new], promote_options="default")
         return new
 
