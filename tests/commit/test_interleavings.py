@@ -107,22 +107,6 @@ def restore(store: Store, record: Sidecar, key: str, seen: int) -> None:
 # Restores and commits that come late ---------------------------------------------------------------
 
 
-def test_a_late_restore_does_not_take_back_what_was_published_since(store: Store) -> None:
-    other = begin(store)
-    acknowledged = plan(other, append(store, other, COMPANY, [company("new")]))
-    record = half(store)
-    restore(store, record, PERSON, 3)
-    publish(store, acknowledged)
-    restore(store, record, COMPANY, 2)
-
-    omnigraph.open(store.location.uri)
-
-    assert ids(store, COMPANY) == ["acme", "new"]
-    assert ids(store, PERSON) == ["ada", "bob", "cleo"]
-    assert [(row.kind, row.operation_id) for row in store.audit.rows()] == [(BACK, record.operation_id)]
-    assert_settled(store)
-
-
 def test_a_restore_that_comes_after_its_record_is_gone_is_undone_by_the_next_write(store: Store) -> None:
     record = half(store)
     heal(store)
@@ -163,9 +147,9 @@ def drop(txn: WriteTxn) -> PublishPlan:
 
 
 def test_a_table_that_a_dead_write_did_not_move_can_go_and_the_write_is_undone(store: Store) -> None:
-    dropping = drop(begin(store))
+    stale = begin(store)
     half(store)
-    publish(store, dropping)
+    write(store, None, lambda txn: drop(stale if txn.base.version == stale.base.version else txn))
     omnigraph.open(store.location.uri)
     assert COMPANY not in pins(store)
     assert ids(store, PERSON) == ["ada", "bob", "cleo"]

@@ -112,6 +112,14 @@ def test_a_task_that_fails_once_is_tried_again(spark: SparkContext, tmp_path: Pa
     assert len(list(tmp_path.iterdir())) == 4
 
 
+def test_no_task_runs_any_more_when_another_has_failed(spark: SparkContext, tmp_path: Path) -> None:
+    tasks: list[steps.MeetingTask | str] = [steps.MeetingTask(str(tmp_path), 0), str(tmp_path)]
+    with pytest.raises(ConstraintError):
+        SparkExecutor(spark).run("write", steps.meets_or_fails, tasks)
+
+    steps.ended(steps.begun(tmp_path, 1), within=2)
+
+
 def test_an_error_that_cannot_be_pickled_is_told_in_words(spark: SparkContext) -> None:
     with pytest.raises(SparkError) as caught:
         SparkExecutor(spark).run("read", steps.fails, ["stubborn"])
@@ -164,6 +172,7 @@ def test_an_interrupt_cancels_the_job_and_leaves_the_session_usable(spark: Spark
         SparkExecutor(spark).run("read", steps.meets, [steps.MeetingTask(str(tmp_path), number) for number in (1, 2)])
     interrupter.join()
 
+    steps.ended(steps.begun(tmp_path, 2), at_least=2)
     assert list(spark.statusTracker().getActiveJobsIds()) == []
     assert SparkExecutor(spark).run("read", steps.squared, [3]) == [9]
 

@@ -109,6 +109,15 @@ def meets_the_first(task: MeetingTask | OnceTask) -> int:
     return meets(task)[0] if isinstance(task, MeetingTask) else task.number
 
 
+def meets_or_fails(task: MeetingTask | str) -> tuple[int, str]:
+    """Wait, if it is a meeting; fail otherwise, but not before somebody waits."""
+    if isinstance(task, MeetingTask):
+        return meets(task)
+    begun(Path(task), 1)
+    fails("typed")
+    raise AssertionError
+
+
 def begun(directory: Path, count: int) -> list[int]:
     """Wait until so many tasks have begun; return the processes they run in."""
     deadline = time.monotonic() + _PATIENCE
@@ -118,15 +127,15 @@ def begun(directory: Path, count: int) -> list[int]:
     return [int(file.read_text()) for file in found]
 
 
-def ended(processes: list[int], at_least: int = 1) -> None:
+def ended(processes: list[int], at_least: int = 1, within: float = _PATIENCE) -> None:
     """Wait until so many of the processes are no more."""
-    deadline = time.monotonic() + _PATIENCE
-    while sum(map(_is_running, processes)) > len(processes) - at_least:
+    deadline = time.monotonic() + within
+    while sum(map(is_running, processes)) > len(processes) - at_least:
         assert time.monotonic() < deadline, f"too many of {processes} are still there"
         time.sleep(0.02)
 
 
-def _is_running(process: int) -> bool:
+def is_running(process: int) -> bool:
     try:
         state = Path(f"/proc/{process}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[0]
     except FileNotFoundError:

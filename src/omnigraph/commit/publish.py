@@ -102,7 +102,6 @@ def _publish(store: Store, plan: PublishPlan) -> Published:
 
 def _carry_out(store: Store, plan: PublishPlan, held: Held) -> Published:
     failpoints.reach(failpoints.PUBLISH_AFTER_GATES)
-    _refuse_pending(store, plan)
     state = store.manifest.refreshed(plan.txn.base)
     _check_head_commit(plan, state)
     for key in sorted(plan.reads | plan.strict):
@@ -113,6 +112,7 @@ def _carry_out(store: Store, plan: PublishPlan, held: Held) -> Published:
         _check_head(store, held, replace(base, version=state.actual_version(base.key)), state)
     for tombstone in plan.tombstones:
         _check_tombstone(store, held, tombstone, state)
+    _refuse_pending(store, plan)
     sidecar = arm(plan, state)
     held.check()
     store.sidecars.write(sidecar)  # phase A: from here on, whatever happens can be finished or undone

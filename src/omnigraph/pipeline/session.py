@@ -41,6 +41,7 @@ _CONF = {
     "spark.app.name": "omnigraph",
     "spark.driver.memory": "1g",
     "spark.log.level": "ERROR",
+    "spark.python.task.killTimeout": "100ms",  # a cancelled task has nothing to finish
     "spark.python.worker.reuse": "true",  # else every task imports lance again
     "spark.scheduler.mode": "FAIR",
     "spark.sql.catalogImplementation": "in-memory",

@@ -9,6 +9,7 @@ import pickle
 import re
 import sys
 import threading
+import time
 import traceback
 import uuid
 from collections.abc import Callable, Iterator, Sequence
@@ -26,14 +27,14 @@ from omnigraph.pipeline.session import has_died, reason_in
 from omnigraph.pipeline.shipping import is_local, ship_package
 
 if TYPE_CHECKING:
-    from pyspark import Accumulator, SparkContext
+    from pyspark import Accumulator, SparkContext, SparkStageInfo
     from pyspark.sql import SparkSession
 
 T = TypeVar("T")
 R = TypeVar("R")
 
 _POLL_SECONDS = 0.1
-_CANCEL_SECONDS = 10.0
+_CANCEL_SECONDS, _SETTLE_SECONDS = 15.0, 5.0
 _PARTITIONS, _PARTITIONS_PER_CORE = 128, 4  # at most, whichever is more: to schedule one takes some 20 ms
 _POOL = "spark.scheduler.pool"
 _POOLS = 8
@@ -108,23 +109,29 @@ class _Job:
         self._partitions = len(packed.tasks)
         self._closed = threading.Event()
         self._done = threading.Event()
+        self._succeeded = False
+        self._watcher: Errand[None] | None = None
 
     def start(self) -> Errand[list[Any]]:
         from pyspark import InheritableThread  # noqa: PLC0415
 
         with _explaining(self._context, self._phase):  # such a thread asks the JVM before it starts
-            Errand(self._count, InheritableThread)
-            return Errand(self._run, InheritableThread)
+            run = Errand(self._run, InheritableThread)
+            self._watcher = Errand(self._watch, InheritableThread)
+            return run
 
     def close(self) -> None:
-        """Leave nothing running, whatever has happened."""
+        """Leave no task running, whatever has happened."""
         self._closed.set()
-        self._done.wait(_CANCEL_SECONDS)
+        if self._watcher is not None:
+            self._watcher.wait(_CANCEL_SECONDS)
 
     def _run(self) -> list[Any]:
         try:
             with _explaining(self._context, self._phase):
-                return self._collect()
+                results = self._collect()
+            self._succeeded = True
+            return results
         finally:
             self._done.set()
 
@@ -137,20 +144,22 @@ class _Job:
             context.setLocalProperty(_POOL, f"omnigraph-{next(_NUMBERS) % _POOLS}")
         return context.parallelize(self._tasks, self._partitions).map(self._work).collect()
 
-    def _count(self) -> None:
-        """Ask how many tasks are done, until the job is; cancel it once it is closed."""
-        tracker = self._context.statusTracker()
+    def _watch(self) -> None:
+        """Count what is done, and cancel the job once it is closed. A failed one is over when its last task is."""
         while not self._done.wait(_POLL_SECONDS):
             if self._closed.is_set():
                 self._context.cancelJobGroup(self._group)
-            stages = [
-                tracker.getStageInfo(stage)
-                for job in tracker.getJobIdsForGroup(self._group)
-                if (info := tracker.getJobInfo(job)) is not None
-                for stage in info.stageIds
-            ]
-            done = sum(stage.numCompletedTasks for stage in stages if stage is not None)
+            done = sum(stage.numCompletedTasks for stage in self._stages())
             self.completed = done * len(self._tasks) // self._partitions
+        deadline = time.monotonic() + _SETTLE_SECONDS
+        while not self._succeeded and time.monotonic() < deadline and any(s.numActiveTasks for s in self._stages()):
+            time.sleep(_POLL_SECONDS)
+
+    def _stages(self) -> list[SparkStageInfo]:
+        tracker = self._context.statusTracker()
+        jobs = [tracker.getJobInfo(job) for job in tracker.getJobIdsForGroup(self._group)]
+        stages = [tracker.getStageInfo(stage) for job in jobs if job is not None for stage in job.stageIds]
+        return [stage for stage in stages if stage is not None]
 
 
 @contextmanager

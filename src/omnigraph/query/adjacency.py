@@ -104,7 +104,7 @@ def _among(codes: Integers, sorted_codes: Integers) -> np.ndarray[Any, Any]:
     return np.asarray(sorted_codes[at] == codes)
 
 
-def reach(adjacent: Adjacency, origins: Positions, least: int, most: int) -> tuple[Integers, Integers]:
+def walk(adjacent: Adjacency, origins: Positions, least: int, most: int) -> tuple[Integers, Integers]:
     """Walk breadth-first from each origin: pairs of its number and a node first met within the bounds.
 
     A node is met once per origin. A loop on a node is met as well, the first time it is walked, but leads nowhere.

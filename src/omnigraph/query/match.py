@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from omnigraph.lang import ir
-from omnigraph.query.adjacency import adjacency, reach
+from omnigraph.query.adjacency import adjacency, walk
 from omnigraph.query.evaluate import Values, holds, pushed
 from omnigraph.query.frame import Frame
 from omnigraph.query.text import text_mask
@@ -72,7 +72,7 @@ class Matcher:
             rows, targets, _ = adjacent.distinct.expand(origins)
             return frame.take(rows).bind(step.target, targets, self.graph.node(step.target_type))
         distinct, inverse = np.unique(origins, return_inverse=True)
-        which, targets = reach(adjacent, distinct, step.least, most)
+        which, targets = walk(adjacent, distinct, step.least, most)
         if step.closes:
             size = max(adjacent.targets_count, 1)
             return frame.take(np.isin(inverse * size + frame.columns[step.target], which * size + targets))
