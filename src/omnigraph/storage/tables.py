@@ -1,4 +1,4 @@
-"""The node and edge tables: reads, and staged writes only. A head moves in `commit_staged` and nowhere else."""
+"""Writing the node and edge tables, staged only. A head moves in `commit_staged` and nowhere else."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal
 
@@ -16,37 +15,31 @@ import lance
 import numpy as np
 import pyarrow as pa
 from lance.fragment import write_fragments
-from lance.lance import _Session as Session
 
 from omnigraph.errors import ConflictError, CorruptGraphError, StorageError, StorageFullError
-from omnigraph.lang.identity import new_id
 from omnigraph.storage.durable import durable_write
 from omnigraph.storage.lance_errors import Kind, classify, lance_call
-from omnigraph.storage.location import Location
 from omnigraph.storage.objects import ObjectStore
-from omnigraph.storage.predicates import OneOf, Predicate, lance_filter
+from omnigraph.storage.predicates import Predicate, lance_filter
+from omnigraph.storage.reading import (
+    ADDRESS,
+    DST,
+    ID,
+    MOST_VALUES,
+    SRC,
+    MadeBy,
+    TableReader,
+    TableVersion,
+    transaction_id,
+)
+
+__all__ = ["ADDRESS", "DST", "ID", "MOST_VALUES", "SRC", "MadeBy", "TableVersion"]
 
 # A one-row update rewrites the row-id sequence of its fragment, so fragments stay small (3 ms at 100,000 rows, 33 ms
 # at a million).
 MAX_ROWS_PER_FILE = 65_536
 STORAGE_VERSION: Literal["2.2"] = "2.2"
-ID, SRC, DST = "id", "src", "dst"
-ADDRESS = "_rowaddr"
-MOST_VALUES = 8192  # in one filter
-_KEPT_HANDLES = 256
 _OFFSET_BITS = 32
-_OURS = "omnigraph-"
-_UPKEEP = (lance.LanceOperation.Rewrite, lance.LanceOperation.CreateIndex)
-
-
-@dataclass(frozen=True, slots=True)
-class TableVersion:
-    """One version of one table: where it is, on which native branch (None is main), and its number."""
-
-    key: str
-    path: str
-    version: int
-    branch: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,130 +86,10 @@ class Committed:
     row_count: int
 
 
-@dataclass(frozen=True, slots=True)
-class MadeBy:
-    """The transaction that made a version, and the version whose content it restored, if it did."""
+class TableStorage(TableReader):
+    """All tables below one root, to read and to stage writes on."""
 
-    uuid: str
-    restored: int | None
-
-    @property
-    def is_ours(self) -> bool:
-        return self.uuid.startswith(_OURS)
-
-
-def transaction_id() -> str:
-    """Make the uuid of a transaction. It shows for good that the transaction is one of ours."""
-    return f"{_OURS}{new_id()}"
-
-
-class TableStorage:
-    """All tables below one root. Handles share one lance session, so a version is read once."""
-
-    def __init__(self, location: Location) -> None:
-        self.location = location
-        self._session = Session()
-        self._kept = lru_cache(maxsize=_KEPT_HANDLES)(self._open)
-
-    # Reading
-
-    def open(self, table: TableVersion) -> lance.LanceDataset:
-        """Open a table at exactly one version. The handle is shared: it must not be moved to another version.
-
-        Some calls of pylance lock a handle against all others; those need one of their own, from `_open`.
-
-        Only handles on main are kept: another branch may be deleted and made anew, and then be something else.
-        """
-        return self._open(table) if table.branch else self._kept(table)
-
-    def _open(self, table: TableVersion) -> lance.LanceDataset:
-        uri = self._uri(table.path, table.branch)
-        with lance_call(uri, "open"):
-            return self._dataset(uri, table.version)
-
-    def scan(
-        self,
-        table: TableVersion,
-        columns: Sequence[str],
-        predicate: Predicate | None = None,
-        *,
-        addresses: bool = False,
-    ) -> pa.Table:
-        """Read the rows that satisfy a predicate, a Blob as its bytes, on request with the address of each row."""
-        dataset = self.open(table)
-        with lance_call(dataset.uri, "scan"):
-            return dataset.scanner(
-                columns=list(columns),
-                filter=lance_filter(predicate) if predicate else None,
-                with_row_address=addresses,
-                blob_handling="all_binary",
-            ).to_table()
-
-    def fragment_rows(self, table: TableVersion) -> dict[int, int]:
-        """How many rows each fragment holds."""
-        dataset = self.open(table)
-        with lance_call(dataset.uri, "read"):
-            return {fragment.fragment_id: fragment.count_rows() for fragment in dataset.get_fragments()}
-
-    def scan_fragments(self, table: TableVersion, fragments: Sequence[int], columns: Sequence[str]) -> pa.Table:
-        """Read some fragments, in order, with the address of each row."""
-        dataset = self.open(table)
-        with lance_call(dataset.uri, "scan"):
-            chosen = [fragment for fragment in dataset.get_fragments() if fragment.fragment_id in fragments]
-            return dataset.scanner(columns=list(columns), fragments=chosen, with_row_address=True).to_table()
-
-    def lookup(
-        self, table: TableVersion, column: str, values: pa.Array, columns: Sequence[str], *, addresses: bool = False
-    ) -> pa.Table:
-        """Read the rows whose column holds one of the values, in as few scans as filters allow."""
-        chunks = [values[at : at + MOST_VALUES] for at in range(0, max(len(values), 1), MOST_VALUES)]
-        found = [self.scan(table, columns, OneOf(column, chunk), addresses=addresses) for chunk in chunks]
-        return pa.concat_tables(found)
-
-    def head(self, path: str, branch: str | None) -> lance.LanceDataset:
-        """Open a table at its head, whatever is published."""
-        uri = self._uri(path, branch)
-        with lance_call(uri, "open"):
-            return self._dataset(uri, None)
-
-    def head_version(self, table: TableVersion) -> int:
-        """Probe the head of a table, from a version that is there."""
-        dataset = self.open(table)
-        with lance_call(dataset.uri, "probe"):
-            return int(dataset.latest_version)
-
-    def made_by(self, table: TableVersion) -> MadeBy | None:
-        """Read which transaction made a version; None if that cannot be told, and so was not one of ours."""
-        dataset = self._open(table)
-        try:
-            with lance_call(dataset.uri, "read transaction"):
-                found = dataset.read_transaction(table.version)
-        except TypeError:  # how pylance fails on a compaction that remapped an index
-            return None
-        if found is None:
-            return None
-        operation = found.operation
-        restored = operation.version if isinstance(operation, lance.LanceOperation.Restore) else None
-        return MadeBy(str(found.uuid), restored)
-
-    def transaction_uuid(self, table: TableVersion) -> str | None:
-        made_by = self.made_by(table)
-        return made_by.uuid if made_by else None
-
-    def has_same_content(self, table: TableVersion, later: int) -> bool:
-        """Tell whether everything that happened to a table until a later version was upkeep."""
-        return all(self._is_upkeep(replace(table, version=version)) for version in range(table.version + 1, later + 1))
-
-    def _is_upkeep(self, table: TableVersion) -> bool:
-        dataset = self._open(table)
-        try:
-            with lance_call(dataset.uri, "read transaction"):
-                made_by = dataset.read_transaction(table.version)
-        except TypeError:  # how pylance fails on a compaction that remapped an index, and on nothing else
-            return True
-        # A compaction first reserves numbers for its fragments, which pylance shows as an operation without a name.
-        operation = None if made_by is None else made_by.operation
-        return isinstance(operation, _UPKEEP) or type(operation) is lance.LanceOperation.BaseOperation
+    # Reading what is staged
 
     def read_staged(self, staged: Staged) -> lance.LanceDataset:
         """Open the state that a staged transaction would make; the head stays where it is."""
@@ -237,22 +110,6 @@ class TableStorage:
         dataset = self.read_staged(staged)
         with lance_call(dataset.uri, "read staged"):
             return int(dataset.count_rows(lance_filter(predicate)))
-
-    def take_positions(self, table: TableVersion, rows: np.ndarray[Any, Any], columns: Sequence[str]) -> pa.Table:
-        """Read rows by their numbers among all rows."""
-        dataset = self.open(table)
-        with lance_call(dataset.uri, "read"):
-            return dataset.take(rows.tolist(), columns=list(columns))
-
-    def take_addresses(self, table: TableVersion, addresses: np.ndarray[Any, Any], columns: Sequence[str]) -> pa.Table:
-        """Read rows by their addresses, in order of these."""
-        dataset = self.open(table)
-        with lance_call(dataset.uri, "read"):
-            chosen = ", ".join(map(str, np.sort(addresses).tolist()))
-            rows = dataset.scanner(
-                columns=list(columns), filter=f"{ADDRESS} IN ({chosen})" if chosen else "false", with_row_address=True
-            ).to_table()
-        return rows.drop_columns(ADDRESS)
 
     # Staging
 
@@ -458,14 +315,6 @@ class TableStorage:
             for file in fragment.files:
                 if getattr(file, "base_id", None) is None and file.file_size_bytes:
                     _check_length(Path(dataset.uri) / "data" / file.path, file.file_size_bytes)
-
-    # Opening
-
-    def _dataset(self, uri: str, version: int | None) -> lance.LanceDataset:
-        return lance.dataset(uri, version=version, storage_options=self.location.storage_options, session=self._session)
-
-    def _uri(self, path: str, branch: str | None) -> str:
-        return self.location.child(path, "tree", branch) if branch else self.location.child(path)
 
 
 def _staged(base: TableVersion, transaction: lance.Transaction) -> Staged:
