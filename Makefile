@@ -44,6 +44,9 @@ format: setup
 bench: setup
 	$(BIN)/python benchmarks/lang.py
 	$(BIN)/python benchmarks/commit.py
+	$(BIN)/python benchmarks/mutate.py
+	$(BIN)/python benchmarks/convert.py
+	$(BIN)/python benchmarks/load.py
 
 # The fuzzer comes as a binary for Linux on common Python versions only, so it is not part of the environment.
 fuzz: setup
