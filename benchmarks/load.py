@@ -65,7 +65,7 @@ def write_parquet(root: Path, people: int, edges: int) -> None:
 
 
 class ByHand:
-    """The floor: the same checks in SQL and the same two tables, in one process, with nothing that makes it a commit."""
+    """The floor: the same checks in SQL and the same two tables, in one process, but not as one commit."""
 
     def __init__(self, root: Path) -> None:
         self.root = root

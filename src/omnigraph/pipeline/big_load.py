@@ -72,6 +72,13 @@ class BigLoad:
         """Remove what only the tasks needed."""
         self.store.objects.delete_below(self.exchange.directory)
 
+    def take_back(self) -> None:
+        """Remove the files of a load that will not be published; what failed tasks left is for `cleanup`."""
+        for result in self.results:
+            for table in result.tables.values():
+                for name in self.store.tables.files_of(table.path, table.written):
+                    self.store.objects.delete(name)
+
     def loaded(self, txn: WriteTxn) -> dict[str, Loaded]:
         """What was staged for each table, in the order of the input."""
         found: dict[str, Loaded] = {}

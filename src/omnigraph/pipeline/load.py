@@ -30,7 +30,7 @@ MOST_RECORDS = 8192
 MOST_BYTES = 32 * 1024 * 1024
 _TASK_BITS = 32
 _SEEDS = 3
-_LOCAL_SHARES = 4
+_FEWEST_SHARES, _MOST_SHARES, _BYTES_PER_SHARE = 4, 64, 128 * 1024 * 1024
 
 
 class Engine(StrEnum):
@@ -129,16 +129,26 @@ class _Small:
 def _big(store: Store, request: LoadRequest, lineage: Lineage) -> LoadResult:
     executor = _executor(request)
     for attempt in range(_SEEDS):
-        big = BigLoad(store, executor, request.splits, request.mode, _LOCAL_SHARES)
+        big = BigLoad(store, executor, request.splits, request.mode, _shares(request.splits))
         try:
-            return _run_big(store, request, lineage, big)
-        except CollisionError:
-            if attempt == _SEEDS - 1:
+            result = _run_big(store, request, lineage, big)
+        except (CollisionError, LoadRejectedError) as error:
+            big.take_back()
+            if attempt == _SEEDS - 1 or isinstance(error, LoadRejectedError):
                 raise
+        else:
+            if request.dry_run:
+                big.take_back()
+            return result
         finally:
             big.discard()
             request.progress.finish()
     raise AssertionError("unreachable")
+
+
+def _shares(splits: Sequence[Split]) -> int:
+    """Into how many shares the keys are cut, so that a task can hold one."""
+    return min(_MOST_SHARES, max(_FEWEST_SHARES, sum(split.size for split in splits) // _BYTES_PER_SHARE))
 
 
 def _executor(request: LoadRequest) -> Executor:

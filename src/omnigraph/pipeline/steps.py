@@ -93,8 +93,9 @@ class StageTask:
 
 @dataclass(frozen=True, slots=True)
 class StagedTable:
-    """The rows of one table that one task wrote: their files, how many they are, and where their records are kept."""
+    """The rows of one table that one task wrote: where, their files, how many they are, and where their records are."""
 
+    path: str
     written: tuple[str, ...]
     rows: int
     fresh: bool
@@ -157,7 +158,8 @@ class _Table:
 
     def staged(self, file: KeyFile) -> StagedTable:
         records = file.add_plain(np.concatenate(self.records))
-        return StagedTable(tuple(self.written), self.rows, self.fresh, (file.name, records))
+        path, _ = self.task.paths[table_key(self.declared)]
+        return StagedTable(path, tuple(self.written), self.rows, self.fresh, (file.name, records))
 
 
 def _new_keys(declared: NodeType | EdgeType, rows: pa.Table, at: U64, seed: int) -> Iterator[tuple[str, str, Keys]]:

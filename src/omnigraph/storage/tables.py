@@ -135,6 +135,10 @@ class TableStorage(TableReader):
             )
         return [json.dumps(fragment.to_json()) for fragment in written]
 
+    def files_of(self, path: str, written: Sequence[str]) -> list[str]:
+        """Name the files of rows that were written to a table, below the root."""
+        return [f"{path}/data/{file['path']}" for text in written for file in json.loads(text)["files"]]
+
     def stage_written(self, base: TableVersion, written: Sequence[str], replaced: np.ndarray[Any, Any]) -> Staged:
         """Add rows whose files are written already, in the place of those at some addresses."""
         fragments = [lance.FragmentMetadata.from_json(text) for text in written]
