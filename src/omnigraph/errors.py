@@ -20,6 +20,10 @@ OmnigraphError                       the root; catch this to catch everything of
 │   ├── InputMappingError            a document that maps files to types, and cannot be used
 │   ├── InputUnreadableError         a file that cannot be read, or is damaged
 │   └── InputChangedError            a file that changed while it was read
+├── ExportError                      an export that cannot be made as it is asked for
+│   ├── ExportTypeError              there is no type of that name
+│   ├── ExportTargetError            where it should go, or in which format, does not do
+│   └── ExportValueError             a value that no format can hold; names the entity
 ├── StorageError                     the place where the graph lives cannot do what was asked
 │   ├── StorageDeniedError           not permitted
 │   └── StorageFullError             no space left
@@ -645,3 +649,34 @@ class InputChangedError(InputError):
 
     code = "input_changed"
     http_status = 409
+
+
+class ExportError(OmnigraphError):
+    """An export cannot be made as it is asked for."""
+
+    code = "export_invalid"
+    http_status = 400
+
+
+class ExportTypeError(ExportError):
+    """The graph has no type of that name."""
+
+    code = "export_type"
+    type_name: str
+
+
+class ExportTargetError(ExportError):
+    """The place cannot take the export, or not in this format; `path` is None for a stream."""
+
+    code = "export_target"
+    path: str | None
+
+
+class ExportValueError(ExportError):
+    """A stored value is one that cannot be exported, such as a number that is not finite."""
+
+    code = "export_value"
+    http_status = 500
+    type_name: str
+    entity_id: str
+    property: str
