@@ -161,14 +161,14 @@ class _Execution:
         node = self.catalog.nodes[statement.type_name]
         pending = self._pending(node)
         self.strict.add(table_key(node))
+        assigned = Pending(node)
+        assigned.insert(self._row(node, statement.values), number, Mode.MERGE)
         columns = list(column_types(node))
         rows = scan_with_pending(
             self.tables, self._table(node), pending.image(), columns, self._predicate(statement.where)
         )
         if not rows.num_rows:
             return
-        assigned = Pending(node)
-        assigned.insert(self._row(node, statement.values), number, Mode.MERGE)
         changed = _with_values(rows, assigned.image(), [name for name, _ in statement.values])
         pending.extend(changed, Mode.MERGE)
         self.nodes += rows.num_rows

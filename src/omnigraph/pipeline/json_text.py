@@ -1,0 +1,121 @@
+"""Writing columns as JSON: the text of each value, and of a batch of rows its lines, by kernels over whole columns.
+
+The format is what the loader reads: a record of each row, `id` first among its data, nulls written out, dates as days
+and date-times as milliseconds since 1970, numbers of 32 bits as the same number of 64 bits, a Blob as `base64:...`.
+"""
+
+from __future__ import annotations
+
+import binascii
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.types as pt
+
+from omnigraph.storage.tables import DST, ID, SRC
+
+TEXT = pa.large_string()
+_BYTES = pa.large_binary()
+_NEEDS_ESCAPE = r'["\\\x00-\x1f]'
+_NEEDS_NUMBER = r"[\x00-\x1f]"
+_SHORT = {"\b": "\\b", "\f": "\\f", "\n": "\\n", "\r": "\\r", "\t": "\\t"}
+_NUMBERED = {chr(code): f"\\u{code:04x}" for code in range(32)} | _SHORT
+_GROUP, _DIGITS = 3, 4  # base64 writes so many bytes as so many characters
+
+
+def json_lines(key: str, rows: pa.Table) -> pa.Array:
+    """Write each row of a table, by its key such as `node:Person`, as one line with its end."""
+    kind, _, name = key.partition(":")
+    texts = {column: _or_null(json_text(rows[column].combine_chunks())) for column in rows.column_names}
+    head = [f'{{"{"type" if kind == "node" else "edge"}":{json.dumps(name)}']
+    if kind == "edge":
+        head += [',"from":', texts.pop(SRC), ',"to":', texts.pop(DST)]
+    data = [piece for column, text in _id_first(texts) for piece in (f",{json.dumps(column)}:", text)]
+    data[0] = data[0].removeprefix(",")
+    return concatenated(*head, ',"data":{', *data, "}}\n")
+
+
+def _id_first(texts: dict[str, pa.Array]) -> Iterator[tuple[str, pa.Array]]:
+    yield ID, texts.pop(ID)
+    yield from texts.items()
+
+
+def _or_null(texts: pa.Array) -> pa.Array:
+    return pc.fill_null(texts, pa.scalar("null", TEXT)) if texts.null_count else texts
+
+
+def json_text(column: pa.Array) -> pa.Array:
+    """Write the values of a column; null stays null. Its numbers must be finite."""
+    type_ = column.type
+    if pt.is_string(type_) or pt.is_large_string(type_):
+        return _strings(column.cast(TEXT))
+    if pt.is_floating(type_):
+        return _floats(column)
+    if pt.is_date32(type_) or pt.is_date64(type_):
+        return column.view(pa.int32() if pt.is_date32(type_) else pa.int64()).cast(TEXT)
+    if pt.is_large_binary(type_):
+        return concatenated('"', base64_text(column), '"')
+    if pt.is_list(type_) or pt.is_fixed_size_list(type_):
+        items = with_items(column, json_text(column.flatten()))
+        return concatenated("[", pc.binary_join(items, pa.scalar(",", TEXT)), "]")
+    return column.cast(TEXT)
+
+
+def concatenated(*pieces: str | pa.Array) -> pa.Array:
+    """Put constant and varying texts together, row by row; null in one is null."""
+    parts = [pa.scalar(piece, TEXT) if isinstance(piece, str) else piece for piece in pieces]
+    return pc.binary_join_element_wise(*parts, pa.scalar("", TEXT))
+
+
+def with_items(lists: pa.Array, items: pa.Array) -> pa.ListArray:
+    """Put other items, one for each, into the lists of a column."""
+    lengths = pc.fill_null(pc.list_value_length(lists), 0).to_numpy(zero_copy_only=False)
+    offsets = pa.array(np.concatenate([[0], np.cumsum(lengths)]), pa.int32())
+    return pa.ListArray.from_arrays(offsets, items, mask=lists.is_null() if lists.null_count else None)
+
+
+def _strings(texts: pa.Array) -> pa.Array:
+    if _any_match(texts, _NEEDS_ESCAPE):
+        texts = pc.replace_substring(pc.replace_substring(texts, "\\", "\\\\"), '"', '\\"')
+        if _any_match(texts, _NEEDS_NUMBER):
+            for char, escape in _NUMBERED.items():
+                texts = pc.replace_substring(texts, char, escape)
+    return concatenated('"', texts, '"')
+
+
+def _any_match(texts: pa.Array, pattern: str) -> bool:
+    return bool(pc.any(pc.match_substring_regex(texts, pattern)).as_py())
+
+
+def _floats(column: pa.Array) -> pa.Array:
+    texts = column.cast(pa.float64()).cast(TEXT)
+    # Read as an integer, a zero would lose its sign.
+    return pc.if_else(pc.equal(texts, pa.scalar("-0", TEXT)), pa.scalar("-0.0", TEXT), texts)
+
+
+def base64_text(column: pa.Array) -> pa.Array:
+    """Write bytes as `base64:...`: all of them at once, each filled up to whole groups, which are marked afterwards."""
+    lengths = pc.fill_null(pc.binary_length(column), 0).to_numpy(zero_copy_only=False).astype(np.int64)
+    missing = -lengths % _GROUP
+    filling = pa.array([b"", b"\0", b"\0\0"], _BYTES).take(pa.array(missing))
+    filled = pc.binary_join_element_wise(pc.fill_null(column, b""), filling, pa.scalar(b"", _BYTES))
+    ends = np.cumsum((lengths + missing) // _GROUP * _DIGITS)
+    digits = np.frombuffer(binascii.b2a_base64(contents(filled), newline=False), np.uint8).copy()
+    digits[ends[missing > 0] - 1] = ord("=")
+    digits[ends[missing > 1] - 2] = ord("=")
+    offsets = pa.py_buffer(np.concatenate([[0], ends]).astype(np.int64))
+    texts = pa.Array.from_buffers(TEXT, len(column), [None, offsets, pa.py_buffer(digits)])
+    return pc.if_else(column.is_valid(), concatenated("base64:", texts), pa.scalar(None, TEXT))
+
+
+def contents(texts: pa.Array) -> memoryview[Any]:
+    """All texts of an array, or all its bytes, one behind the other."""
+    _, offsets, data = texts.buffers()
+    if data is None or not len(texts):
+        return memoryview(b"")
+    ends = np.frombuffer(offsets, np.int64)[texts.offset : texts.offset + len(texts) + 1]
+    return memoryview(data).cast("B")[ends[0] : ends[-1]]

@@ -1,0 +1,160 @@
+"""Reading a table in the order of its ids, in bounded memory: sorted run by run, the runs merged from files.
+
+A Blob is fetched last, for as many rows at a time as fit the memory. Until then its column says where it is.
+"""
+
+from __future__ import annotations
+
+import itertools
+import tempfile
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+
+import lance
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from lance.blob import BlobType
+
+from omnigraph.storage.lance_errors import lance_call
+from omnigraph.storage.tables import ADDRESS, DST, ID, SRC, TableStorage, TableVersion
+
+Fragments = tuple[int, ...]
+
+_ROWS_PER_RUN, _BYTES_PER_RUN = 2**18, 2**27
+_ROWS, _BYTES = 2**14, 2**22  # of a batch, at most; of bytes as many if it is a single row
+_ROWS_TO_MERGE = 2**17  # of all runs together
+
+
+def groups(tables: TableStorage, table: TableVersion) -> list[Fragments]:
+    """Cut the fragments of a table into groups that one task can sort in memory; an empty table has none."""
+    dataset = tables.open(table)
+    with lance_call(dataset.uri, "read"):
+        sizes = [(fragment.fragment_id, *_size(fragment)) for fragment in dataset.get_fragments()]
+    found: list[list[int]] = []
+    rows = size = 0
+    for number, more_rows, more in sizes:
+        if not found or rows + more_rows > _ROWS_PER_RUN or size + more > _BYTES_PER_RUN:
+            found.append([])
+            rows = size = 0
+        found[-1].append(number)
+        rows, size = rows + more_rows, size + more
+    return [tuple(group) for group in found]
+
+
+def _size(fragment: lance.LanceFragment) -> tuple[int, int]:
+    stored = sum(file.file_size_bytes or 0 for file in fragment.metadata.files)
+    return fragment.metadata.physical_rows, stored
+
+
+def column_names(tables: TableStorage, table: TableVersion) -> list[str]:
+    """The columns of a table: those of the system first, then the properties by name."""
+    names = set(tables.open(table).schema.names)
+    system = [name for name in (ID, SRC, DST) if name in names and (name == ID or table.key.startswith("edge:"))]
+    return [*system, *sorted(names.difference(system))]
+
+
+def in_order(
+    tables: TableStorage, table: TableVersion, columns: Sequence[str], chosen: Sequence[Fragments]
+) -> Iterator[pa.Table]:
+    """Read groups of fragments in the order of the ids of their rows, a Blob as its bytes, batch by batch."""
+    dataset = tables.open(table)
+    blobs = [name for name in columns if _is_blob(dataset.schema.field(name))]
+    runs = (_reader(dataset, columns, group) for group in chosen)
+    batches = (
+        _merged(dataset, runs, len(chosen))
+        if len(chosen) > 1
+        else itertools.chain.from_iterable(_batches(dataset, run) for run in runs)
+    )
+    for batch in batches:
+        for part in _parts(batch, blobs):
+            yield _with_blobs(dataset, part, blobs).select(columns)
+
+
+def _is_blob(field: pa.Field) -> bool:
+    return isinstance(field.type, BlobType)
+
+
+def _reader(dataset: lance.LanceDataset, columns: Sequence[str], group: Fragments) -> pa.RecordBatchReader:
+    """Read some fragments in the order of ids. Lance sorts them in memory."""
+    with lance_call(dataset.uri, "read"):
+        return dataset.scanner(
+            columns=list(columns),
+            fragments=[fragment for fragment in dataset.get_fragments() if fragment.fragment_id in group],
+            with_row_address=True,
+            blob_handling="blobs_descriptions",
+            order_by=[ID],
+            batch_size=_ROWS,
+        ).to_reader()
+
+
+def _batches(dataset: lance.LanceDataset, reader: pa.RecordBatchReader) -> Iterator[pa.Table]:
+    while True:
+        with lance_call(dataset.uri, "read"):
+            batch = next(reader, None)
+        if batch is None:
+            return
+        yield pa.Table.from_batches([batch])
+
+
+# Merging -------------------------------------------------------------------------------------------
+
+
+def _merged(dataset: lance.LanceDataset, runs: Iterable[pa.RecordBatchReader], count: int) -> Iterator[pa.Table]:
+    """Keep each run in a file, then read all files side by side."""
+    rows = max(_ROWS_TO_MERGE // count, 1)
+    with tempfile.TemporaryDirectory(prefix="omnigraph-export-") as directory, ExitStack() as opened:
+        files: list[Path] = []
+        for run in runs:
+            files.append(Path(directory) / str(len(files)))
+            with pa.ipc.new_stream(str(files[-1]), run.schema) as writer:
+                for batch in _batches(dataset, run):
+                    writer.write_table(batch, max_chunksize=rows)
+        readers = [pa.ipc.open_stream(opened.enter_context(pa.memory_map(str(file)))) for file in files]
+        yield from merge([(pa.Table.from_batches([batch]) for batch in reader) for reader in readers])
+
+
+def merge(runs: Sequence[Iterator[pa.Table]]) -> Iterator[pa.Table]:
+    """Merge runs, each in the order of ids, into one. Of each run one batch is held."""
+    held = [(run, batch) for run in runs if (batch := _next(run)) is not None]
+    while held:
+        # Whatever else is to come of any run comes after the last row that is held of it.
+        bound = min(batch[ID][-1].as_py() for _, batch in held)
+        counts = [pc.sum(pc.less_equal(batch[ID], bound)).as_py() for _, batch in held]
+        ready = pa.concat_tables(batch.slice(0, count) for (_, batch), count in zip(held, counts, strict=True))
+        yield ready.take(pc.sort_indices(ready, [(ID, "ascending")]))
+        left = [(run, batch.slice(count)) for (run, batch), count in zip(held, counts, strict=True)]
+        refilled = [(run, batch if batch.num_rows else _next(run)) for run, batch in left]
+        held = [(run, batch) for run, batch in refilled if batch is not None]
+
+
+def _next(run: Iterator[pa.Table]) -> pa.Table | None:
+    return next((batch for batch in run if batch.num_rows), None)
+
+
+# Parts, and their Blobs ----------------------------------------------------------------------------
+
+
+def _parts(batch: pa.Table, blobs: Sequence[str]) -> Iterator[pa.Table]:
+    """Cut a batch into parts that fit the memory with their Blobs."""
+    sizes = np.full(batch.num_rows, batch.nbytes // max(batch.num_rows, 1), np.int64)
+    for name in blobs:
+        sizes += pc.fill_null(pc.struct_field(batch[name], "size"), 0).to_numpy().astype(np.int64)
+    ends = np.cumsum(sizes)
+    start = 0
+    while start < batch.num_rows:
+        before = ends[start - 1] if start else 0
+        end = min(max(int(np.searchsorted(ends, before + _BYTES, "right")), start + 1), start + _ROWS)
+        yield batch.slice(start, end - start)
+        start = end
+
+
+def _with_blobs(dataset: lance.LanceDataset, rows: pa.Table, blobs: Sequence[str]) -> pa.Table:
+    addresses = rows[ADDRESS].combine_chunks()
+    for name in blobs:
+        with lance_call(dataset.uri, "read"):
+            found = dataset.read_blobs(name, addresses=addresses, preserve_order=True)
+        contents = pa.array([content for _, content in found], pa.large_binary())
+        rows = rows.set_column(rows.schema.get_field_index(name), name, contents)
+    return rows
