@@ -65,9 +65,9 @@ WALKS = {
     "$c: Company | $x worksAt $c": Expand("c", "WorksAt", IN, "x", "Person"),
     "$p: Person | $x worksAt $p": Expand("p", "WorksAt", OUT, "x", "Company"),
     "$p: Person | $p knows{2,4} $x": Expand("p", "Knows", OUT, "x", "Person", 2, 4),
-    "$p: Person | $x knows{2,4} $p": Expand("p", "Knows", IN, "x", "Person", 2, 4),
+    "$p: Person | $x knows{2,4} $p": Expand("p", "Knows", IN, "x", "Person", 2, 4, backwards=True),
     "$p: Person | $p <knows> $x": Expand("p", "Knows", BOTH, "x", "Person"),
-    "$p: Person | $x <knows>{1,2} $p": Expand("p", "Knows", BOTH, "x", "Person", 1, 2),
+    "$p: Person | $x <knows>{1,2} $p": Expand("p", "Knows", BOTH, "x", "Person", 1, 2, backwards=True),
 }
 
 

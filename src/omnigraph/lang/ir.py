@@ -140,6 +140,7 @@ class Expand:
 
     Without `edge_variable` each distinct target is one row per incoming row; with it each edge is.
     `closes` says that the target is bound already: the step keeps the rows whose target is reached.
+    `backwards` says that a walk of several hops leads from the target of this step to its origin.
     """
 
     origin: str
@@ -151,6 +152,7 @@ class Expand:
     most: int = 1
     edge_variable: str | None = None
     closes: bool = False
+    backwards: bool = False
 
     def __post_init__(self) -> None:
         assert 1 <= self.least <= self.most

@@ -99,7 +99,8 @@ class _Lowering:
             step = ir.Expand(hop.source, hop.edge.name, hop.direction, hop.target, hop.target_type, *bounds)
         else:
             reverse = hop.direction.reversed()
-            step = ir.Expand(hop.target, hop.edge.name, reverse, hop.source, hop.source_type, *bounds)
+            several = hop.most > 1
+            step = ir.Expand(hop.target, hop.edge.name, reverse, hop.source, hop.source_type, *bounds, several)
         self.done.append(step)
         for variable in (hop.source, hop.target, *([hop.edge_variable] if hop.edge_variable else [])):
             self._bind(variable)

@@ -62,6 +62,15 @@ class Adjacency:
         return np.diff(self.starts)
 
 
+@dataclass(frozen=True, slots=True)
+class Steps:
+    """How many steps a walk takes, and whether it leads from its target to its origin."""
+
+    least: int
+    most: int
+    backwards: bool = False
+
+
 def adjacency(graph: GraphView, edge_type: str, direction: Direction) -> Adjacency:
     """The adjacency of an edge type, made once per version of the three tables."""
     edge = graph.catalog.edges[edge_type]
@@ -104,30 +113,31 @@ def _among(codes: Integers, sorted_codes: Integers) -> np.ndarray[Any, Any]:
     return np.asarray(sorted_codes[at] == codes)
 
 
-def walk(adjacent: Adjacency, origins: Positions, least: int, most: int) -> tuple[Integers, Integers]:
-    """Walk breadth-first from each origin: pairs of its number and a node first met within the bounds.
+def walk(adjacent: Adjacency, origins: Positions, steps: Steps) -> tuple[Integers, Integers]:
+    """Walk breadth-first over nodes of one type: pairs of the number of an origin and a node met within the bounds.
 
-    A node is met once per origin. A loop on a node is met as well, the first time it is walked, but leads nowhere.
+    A node is met where it is first reached. One with a loop is met one step later as well, for the loop is walked once
+    and leads nowhere; that is the node where the walk ends, which going backwards is the origin.
     """
     pairs = adjacent.distinct
     size = max(adjacent.targets_count, 1)
     rows, nodes = np.arange(len(origins)), np.asarray(origins, np.int64)
-    visited = np.sort(rows * size + nodes)
-    reported: list[Integers] = []
-    told = np.empty(0, np.int64)
-    for depth in range(1, most + 1):
+    start = rows * size + nodes
+    visited = np.sort(start)
+    loops = pairs.connects(np.arange(size), np.arange(size))
+    found = [start[loops[nodes]]] if steps.least == 1 else []
+    for depth in range(1, steps.most + 1):
         if not len(rows):
             break
         which, targets, _ = pairs.expand(nodes)
-        sources, came_from = rows[which], nodes[which]
-        codes = np.unique(sources * size + targets)
+        codes = np.unique(rows[which] * size + targets)
         fresh = codes[~_among(codes, visited)]
-        if depth >= least:
-            loops = np.unique((sources * size + targets)[targets == came_from])
-            found = np.union1d(fresh, loops[~_among(loops, told)])
-            reported.append(found)
-            told = np.union1d(told, found)
+        if depth >= steps.least:
+            found.append(fresh)
+        elif depth == steps.least - 1:
+            ends = origins[fresh // size] if steps.backwards else fresh % size
+            found.append(fresh[loops[ends]])
         visited = np.union1d(visited, fresh)
         rows, nodes = fresh // size, fresh % size
-    found = np.sort(np.concatenate(reported)) if reported else np.empty(0, np.int64)
-    return found // size, found % size
+    met = np.sort(np.concatenate(found)) if found else np.empty(0, np.int64)
+    return met // size, met % size

@@ -6,7 +6,6 @@ characters or more are left out, the others are cut to their English stems, and 
 
 from __future__ import annotations
 
-import re
 import unicodedata
 from functools import lru_cache
 
@@ -16,7 +15,6 @@ import pyarrow.compute as pc
 import snowballstemmer
 
 CUT = r"[^\p{L}\p{N}]+"
-_CUT = re.compile(r"[\W_]+")
 _LONGEST = 39
 _COMMON_WORDS = (
     "a about after again against all am an and are as at be been being below between both but by can did "
@@ -37,15 +35,19 @@ def term(word: str) -> str | None:
     """The term that a word in lower case counts as; None if it counts as none."""
     if not word or len(word) > _LONGEST or word in _COMMON:
         return None
-    stemmed = _stem(word).translate(_LIGATURES)
-    plain = unicodedata.normalize("NFKD", stemmed)
-    return "".join(char for char in plain if not unicodedata.combining(char)) or None
+    return "".join(map(_folded, _stem(word).translate(_LIGATURES)))
+
+
+def _folded(letter: str) -> str:
+    """A letter without its accents, if it is one of the Latin alphabet."""
+    plain = "".join(part for part in unicodedata.normalize("NFKD", letter) if not unicodedata.combining(part))
+    return plain if plain.isascii() else letter
 
 
 def terms(text: str) -> list[str]:
-    """The terms of a text, each once, in order."""
-    found = (term(word) for word in _CUT.split(text.lower()))
-    return list(dict.fromkeys(one for one in found if one))
+    """The terms of a text, in order."""
+    found = (term(word) for word in words(pa.array([text]))[0].to_pylist())
+    return [one for one in found if one]
 
 
 def words(texts: pa.Array) -> tuple[pa.DictionaryArray, np.ndarray[tuple[int], np.dtype[np.int64]]]:

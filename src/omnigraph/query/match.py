@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from omnigraph.lang import ir
-from omnigraph.query.adjacency import adjacency, walk
+from omnigraph.query.adjacency import Steps, adjacency, walk
 from omnigraph.query.evaluate import Values, holds, pushed
 from omnigraph.query.frame import Frame
 from omnigraph.query.text import text_mask
@@ -64,15 +64,18 @@ class Matcher:
         if step.edge_variable is not None:
             return self._expand_edges(step, frame)
         adjacent = adjacency(self.graph, step.edge_type, step.direction)
+        most = step.most
+        if not self.graph.catalog.edges[step.edge_type].is_reflexive:  # between two types there is only one step
+            most = 1
+            frame = frame.take(np.arange(frame.count if step.least == 1 else 0))
         origins = frame.columns[step.origin]
-        most = step.most if self.graph.catalog.edges[step.edge_type].is_reflexive else min(step.most, 1)
-        if (step.least, most) == (1, 1):
+        if most == 1:
             if step.closes:
                 return frame.take(adjacent.connects(origins, frame.columns[step.target]))
             rows, targets, _ = adjacent.distinct.expand(origins)
             return frame.take(rows).bind(step.target, targets, self.graph.node(step.target_type))
         distinct, inverse = np.unique(origins, return_inverse=True)
-        which, targets = walk(adjacent, distinct, step.least, most)
+        which, targets = walk(adjacent, distinct, Steps(step.least, most, step.backwards))
         if step.closes:
             size = max(adjacent.targets_count, 1)
             return frame.take(np.isin(inverse * size + frame.columns[step.target], which * size + targets))

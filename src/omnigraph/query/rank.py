@@ -16,8 +16,6 @@ from omnigraph.query.frame import Frame
 from omnigraph.query.text import text_index
 from omnigraph.query.view import Positions, TableView
 
-_DEFAULT_K = 60
-
 
 def rank(step: ir.Rank, frame: Frame, values: Values) -> Frame:
     """Keep the rows of the best entities of a variable, the best first; rows of one entity stay in order."""
@@ -99,12 +97,20 @@ def _bm25(
     return entities[order], scores[order]
 
 
+def _constant(k: ir.Value, values: Values) -> int:
+    """The k of a fusion. One that comes as a parameter could not be checked before."""
+    value = values(k)
+    if not isinstance(value, int) or value <= 0:
+        message = f"the k of `rrf` must be a positive integer, not {value}"
+        raise ParameterError(message, parameter=_name(k), hint="60 is usual")
+    return value
+
+
 def _fused(
     ranking: ir.FusedRank, view: TableView, entities: Positions, limit: int | None, values: Values
 ) -> tuple[Positions, np.ndarray[Any, Any]]:
     """Reciprocal rank fusion: an entity counts for its places in both rankings."""
-    k = values(ranking.k)
-    constant = _DEFAULT_K if k is None else int(str(k))
+    constant = _constant(ranking.k, values)
     scores = np.zeros(view.count)
     seen: list[Positions] = []
     for arm in (ranking.first, ranking.second):

@@ -64,15 +64,18 @@ class Result:
 _SHOWN = 100
 
 
-def _plain(column: pa.ChunkedArray) -> list[Any]:
+def _plain(column: pa.ChunkedArray | pa.Array) -> list[Any]:
     """The cells of a column as JSON has them."""
-    kind = column.type
+    array = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
+    kind = array.type
+    if pa.types.is_list(kind):
+        items = _plain(array.values)
+        ends = array.offsets.to_pylist()
+        filled = array.is_valid().to_pylist()
+        return [items[ends[at] : ends[at + 1]] if filled[at] else None for at in range(len(array))]
     if pa.types.is_date64(kind):
-        numbers = column.combine_chunks().view(pa.int64()).to_pylist()
-        return [None if number is None else _moment(number) for number in numbers]
-    if pa.types.is_list(kind) and pa.types.is_date64(kind.value_type):
-        return [None if value is None else [str(item) for item in value] for value in column.to_pylist()]
-    values: list[Any] = column.to_pylist()
+        return [None if number is None else _moment(number) for number in array.view(pa.int64()).to_pylist()]
+    values: list[Any] = array.to_pylist()
     if pa.types.is_date32(kind):
         return [None if value is None else value.isoformat() for value in values]
     if pa.types.is_floating(kind):
@@ -82,7 +85,7 @@ def _plain(column: pa.ChunkedArray) -> list[Any]:
 
 def _moment(milliseconds: int) -> str:
     moment = dt.datetime(1970, 1, 1, tzinfo=dt.UTC) + dt.timedelta(milliseconds=milliseconds)
-    return f"{moment:%Y-%m-%dT%H:%M:%S}.{milliseconds % 1000:03d}Z"
+    return f"{moment.replace(tzinfo=None).isoformat(timespec='milliseconds')}Z"
 
 
 def _number(value: float | None) -> float | str | None:

@@ -15,6 +15,7 @@ from omnigraph.query.evaluate import Values, operand
 from omnigraph.query.frame import Frame
 from omnigraph.storage.columns import arrow_type
 
+_FIRST = "@first"
 _FOLDS = {"count": "count", "sum": "sum", "avg": "mean", "min": "min", "max": "max"}
 
 
@@ -47,28 +48,39 @@ def aggregate(columns: Sequence[ir.Column | ir.AggregateColumn], frame: Frame, v
     names = [f"c{at}" for at in range(len(columns))]
     cells = [_argument(column, frame, values) for column in columns]
     keys = [name for name, column in zip(names, columns, strict=True) if isinstance(column, ir.Column)]
-    rows = pa.table(dict(zip(names, cells, strict=True)))
     if not keys:
         return [_fold(column, array) for column, array in zip(columns, cells, strict=True)]
+    originals = dict(zip(names, cells, strict=True))
+    rows = pa.table({name: _groupable(array) if name in keys else array for name, array in originals.items()})
+    rows = rows.append_column(_FIRST, pa.array(np.arange(frame.count)))
     folds = [
         (name, _FOLDS[column.function], pc.CountOptions(mode="only_valid") if column.function == "count" else None)
         for name, column in zip(names, columns, strict=True)
         if isinstance(column, ir.AggregateColumn)
     ]
-    grouped = rows.group_by(keys, use_threads=False).aggregate(folds)
+    grouped = rows.group_by(keys, use_threads=False).aggregate([*folds, (_FIRST, "min")])
+    first = _whole(grouped[f"{_FIRST}_min"])
     found = []
     for name, column in zip(names, columns, strict=True):
-        is_key = isinstance(column, ir.Column)
-        array = grouped[name if is_key else f"{name}_{_FOLDS[column.function]}"]  # type: ignore[union-attr]
-        found.append(_whole(array).cast(arrow_type(type_of(column))))
+        if isinstance(column, ir.Column):
+            found.append(originals[name].take(first))
+        else:
+            found.append(_whole(grouped[f"{name}_{_FOLDS[column.function]}"]).cast(arrow_type(type_of(column))))
     return found
+
+
+def _groupable(array: pa.Array) -> pa.Array:
+    """A column that can be grouped by: lists and vectors by how they are written."""
+    if not pa.types.is_nested(array.type):
+        return array
+    return pa.array([None if value is None else repr(value) for value in array.to_pylist()], pa.string())
 
 
 def _argument(column: ir.Column | ir.AggregateColumn, frame: Frame, values: Values) -> pa.Array:
     if isinstance(column, ir.Column):
         return cell(column.expression, frame, values)
     found = cell(column.argument, frame, values)
-    return found.cast(pa.float64()) if column.function in ("sum", "avg") else found
+    return found.cast(pa.float64(), safe=False) if column.function in ("sum", "avg") else found
 
 
 def _fold(column: ir.Column | ir.AggregateColumn, array: pa.Array) -> pa.Array:

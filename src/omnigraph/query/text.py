@@ -32,7 +32,7 @@ class TextIndex:
     texts: np.ndarray[Any, Any]
     counts: np.ndarray[Any, Any]
     lengths: np.ndarray[Any, Any]
-    filled: int  # texts that are not null
+    filled: int  # texts that have a term
 
     @property
     def nbytes(self) -> int:
@@ -88,7 +88,7 @@ def _build(column: pa.Array) -> TextIndex:
     terms_of, texts_of = np.divmod(pairs, max(len(column), 1))
     starts = np.searchsorted(terms_of, np.arange(len(vocabulary) + 1))
     lengths = np.bincount(texts, minlength=len(column))
-    return TextIndex(vocabulary, starts, texts_of, counts, lengths, len(column) - column.null_count)
+    return TextIndex(vocabulary, starts, texts_of, counts, lengths, int((lengths > 0).sum()))
 
 
 def text_mask(predicate: ir.TextMatch, frame: Frame, values: Values) -> Mask:

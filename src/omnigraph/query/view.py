@@ -53,8 +53,7 @@ class TableView:
         wanted = predicates[0] if len(predicates) == 1 else AllOf(tuple(predicates))
         if self.count <= SMALL_TABLE:
             names = sorted({name for one in predicates for name in one.columns})
-            rows = pa.table({name: self.column(name) for name in names})
-            numbered = rows.append_column("@at", pa.array(np.arange(self.count)))
+            numbered = pa.table({"@at": np.arange(self.count), **{name: self.column(name) for name in names}})
             chosen: Positions = numbered.filter(arrow_expression(wanted))["@at"].to_numpy()
             return chosen
         found = self.tables.scan(self.table, [], wanted, addresses=True)[ADDRESS].to_numpy()

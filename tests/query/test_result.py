@@ -1,0 +1,149 @@
+"""What a result offers: rows, Arrow, pandas, HTML."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+import math
+from collections.abc import Callable
+
+import pyarrow as pa
+import pytest
+
+import omnigraph
+from omnigraph.errors import QueryError, QueryNotFoundError
+from omnigraph.graph import Graph
+
+ALL = "query all() { match { $p: Person } return { $p.name, $p.age as years } order { $p.name } }"
+
+
+def test_a_result_is_rows_columns_and_a_table(shared: Callable[[str], Graph]) -> None:
+    graph = shared("people")
+
+    found = graph.query(ALL)
+
+    assert found.columns == ["p.name", "years"]
+    assert len(found) == 4
+    assert [*found] == found.rows
+    assert found.rows[0] == {"p.name": "Alice", "years": 30}
+    assert (found.query_name, found.branch, found.commit) == ("all", "main", graph.commits()[0])
+    assert found.to_arrow().schema == pa.schema([("p.name", pa.string()), ("years", pa.int32())])
+    assert pa.table(found) == found.to_arrow()
+    assert pa.RecordBatchReader.from_stream(found).read_all() == found.to_arrow()
+
+
+def test_a_result_becomes_a_data_frame(shared: Callable[[str], Graph]) -> None:
+    frame = shared("people").query(ALL).to_pandas()
+
+    assert list(frame.columns) == ["p.name", "years"]
+    assert frame["years"].tolist() == [30, 25, 35, 28]
+
+
+def test_an_empty_result_keeps_its_types(shared: Callable[[str], Graph]) -> None:
+    graph = shared("metrics")
+    names = ("name", "score", "ratio", "count", "large", "active", "born", "seen", "kind", "marks", "days", "place")
+    items = ", ".join(f"$m.{name}" for name in names)
+    full = graph.query(f"query q() {{ match {{ $m: Metric }} return {{ {items} }} }}")
+    empty = graph.query(f'query q() {{ match {{ $m: Metric {{ name: "none" }} }} return {{ {items} }} }}')
+    folded = graph.query(
+        'query q() { match { $m: Metric { name: "none" } } return { min($m.count), sum($m.count) as s } }'
+    )
+
+    assert (len(empty), empty.rows) == (0, [])
+    assert empty.to_arrow().schema == full.to_arrow().schema
+    assert folded.rows == [{"m.count": None, "s": None}]
+    assert folded.to_arrow().schema == pa.schema([("m.count", pa.int32()), ("s", pa.float64())])
+    assert len(empty.to_pandas()) == 0
+
+
+def test_html_shows_every_column_and_harms_nobody(people: Graph) -> None:
+    people.mutate("query q($n: String) { insert Person { name: $n } }", {"n": "<script>&"})
+
+    page = people.query("query q() { match { $p: Person } return { $p.name as x, $p.age as x } }")._repr_html_()
+
+    assert "<script>" not in page
+    assert page.count("<th>") == 2
+    assert page.count("<td>") == 2 * 5
+
+
+def test_html_escapes_texts(people: Graph) -> None:
+    people.mutate("query q($n: String) { insert Person { name: $n } }", {"n": "<script>&"})
+
+    assert "<td>&lt;script&gt;&amp;</td>" in people.query(ALL)._repr_html_()
+
+
+def test_every_row_can_be_written_as_json(shared: Callable[[str], Graph]) -> None:
+    names = ("marks", "values", "floats", "days", "times", "place", "old", "large")
+    items = ", ".join(f"$m.{name}" for name in names)
+
+    found = shared("metrics").query(f"query q() {{ match {{ $m: Metric }} return {{ {items} }} }}")
+
+    assert json.loads(json.dumps(found.rows, allow_nan=False)) == found.rows
+
+
+@pytest.fixture(scope="module")
+def odd(tmp_path_factory: pytest.TempPathFactory) -> Graph:
+    """Numbers that JSON does not have."""
+    graph = omnigraph.init(tmp_path_factory.mktemp("odd") / "g", "node N { name: String @key  d: F64?  l: [F64]? }")
+    numbers = [math.nan, math.inf, -math.inf, 1.5, None]
+    names = ["nan", "inf", "minus", "one", "null"]
+    lists = [None if number is None else [number] for number in numbers]
+    graph.load(
+        {"N": pa.table({"name": names, "d": numbers, "l": pa.array(lists, pa.list_(pa.float64()))})}, mode="append"
+    )
+    return graph
+
+
+def test_numbers_that_json_does_not_have_are_texts(odd: Graph) -> None:
+    found = odd.query("query q() { match { $n: N } return { $n.name, $n.d, $n.l } }").rows
+
+    assert {row["n.name"]: row["n.d"] for row in found} == {
+        "nan": "NaN", "inf": "Infinity", "minus": "-Infinity", "one": 1.5, "null": None,
+    }  # fmt: skip
+    assert {row["n.name"]: row["n.l"] for row in found} == {
+        "nan": ["NaN"], "inf": ["Infinity"], "minus": ["-Infinity"], "one": [1.5], "null": None,
+    }  # fmt: skip
+
+
+@pytest.mark.usefixtures("reading")
+@pytest.mark.parametrize(
+    "test, expected",
+    [
+        ("$n.d > 1.0", ["inf", "one"]),
+        ("$n.d != 1.5", ["inf", "minus"]),
+        ("$n.d = $n.d", ["inf", "minus", "one"]),
+        ("$n.d != $n.d", []),
+        ("$n.d < 2", ["minus", "one"]),
+    ],
+)
+def test_what_is_no_number_satisfies_nothing(odd: Graph, test: str, expected: list[str]) -> None:
+    found = odd.query(f"query q() {{ match {{ $n: N  {test} }} return {{ $n.name }} }}")
+
+    assert sorted(row["n.name"] for row in found) == expected
+
+
+def test_the_clock_is_read_once(shared: Callable[[str], Graph]) -> None:
+    before = dt.datetime.now(dt.UTC)
+    source = "query q() { match { $p: Person  $q: Person } return { now() as at, now() } }"
+
+    found = shared("people").query(source)
+
+    cells = {cell for row in found for cell in row.values()}
+    assert len(found) == 16
+    (cell,) = cells
+    assert before - dt.timedelta(seconds=1) <= dt.datetime.fromisoformat(cell) <= dt.datetime.now(dt.UTC)
+
+
+def test_one_of_several_queries_is_chosen_by_name(shared: Callable[[str], Graph]) -> None:
+    graph, source = (
+        shared("people"),
+        f"{ALL} query other() {{ match {{ $c: Company }} return {{ $c }} order {{ $c.name }} }}",
+    )
+
+    assert graph.query(source, name="other").columns == ["c"]
+    with pytest.raises(QueryNotFoundError):
+        graph.query(source, name="third")
+    with pytest.raises(QueryNotFoundError):
+        graph.query(source)
+    with pytest.raises(QueryError):
+        graph.query("query q() { match { $p: Nobody } return { $p } }")

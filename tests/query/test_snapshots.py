@@ -1,0 +1,230 @@
+"""Which state of the graph a query reads: the branch as it is, a commit as it was, and one state from start to end."""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import lance
+import pytest
+
+import omnigraph
+from omnigraph.errors import BranchNotFoundError, CommitNotFoundError
+from omnigraph.graph import Graph
+from omnigraph.lang import ir
+from omnigraph.query.cache import Cache
+from omnigraph.query.frame import Frame
+from omnigraph.query.match import Matcher
+from omnigraph.query.result import Result
+from omnigraph.storage.counters import counted
+from tests.support.mutations import KNOWS, PERSON, SCHEMA, Rival, compact, store_of
+
+PEOPLE = "query people() { match { $p: Person } return { $p.name, $p.age } order { $p.name } }"
+FRIENDS = "query friends() { match { $p: Person  $p knows{1,2} $f } return { $p.name, $f.name } order { $p.name } }"
+CHANGES = [
+    'query q() { insert Person { name: "Eve", age: 22 } }',
+    'query q() { insert Knows { from: "Eve", to: "Alice" } }',
+    'query q() { delete Person where name = "Bob" }',
+    'query q() { update Person set { age: 99 } where name = "Alice" }',
+]
+WALKS = "query walks() { match { $p: Person  $p $w:knows $f } return { $p.name, $f.name } order { $p.name, $f.name } }"
+
+
+def look(graph: Graph, snapshot: str | None = None) -> list[list[dict[str, Any]]]:
+    return [graph.query(source, snapshot=snapshot).rows for source in (PEOPLE, FRIENDS)]
+
+
+def commit_of(found: Result) -> str:
+    assert found.commit
+    return found.commit.commit_id
+
+
+# Commits
+
+
+def test_a_past_commit_stays_what_it_was(people: Graph) -> None:
+    seen = {commit_of(people.query(PEOPLE)): look(people)}
+    for change in CHANGES:
+        people.mutate(change)
+        seen[commit_of(people.query(PEOPLE))] = look(people)
+    compact(store_of(people.uri), "node:Person")
+    assert len({repr(rows) for rows in seen.values()}) == len(seen) == 5
+
+    for graph in (people, omnigraph.open(people.uri, read_only=True)):
+        for commit, rows in seen.items():
+            assert look(graph, commit) == rows
+            assert commit_of(graph.query(PEOPLE, snapshot=commit)) == commit
+        assert look(graph) == [*seen.values()][-1]
+
+
+def test_the_first_commit_holds_nothing(people: Graph) -> None:
+    first = people.commits()[-1].commit_id
+
+    assert look(people, first) == [[], []]
+    assert people.query(FRIENDS, snapshot=first).to_arrow().schema == people.query(FRIENDS).to_arrow().schema
+
+
+@pytest.mark.parametrize("commit", ["01JZZZZZZZZZZZZZZZZZZZZZZZ", "", "main", "1"])
+def test_an_unknown_commit_is_an_error(people: Graph, commit: str) -> None:
+    with pytest.raises(CommitNotFoundError) as caught:
+        people.query(PEOPLE, snapshot=commit)
+    assert caught.value.commit_id == commit
+
+
+def test_an_unknown_branch_is_an_error(people: Graph) -> None:
+    with pytest.raises(BranchNotFoundError):
+        people.query(PEOPLE, branch="nowhere")
+    with pytest.raises(BranchNotFoundError):
+        people.query(PEOPLE, branch="nowhere", snapshot=people.commits()[0].commit_id)
+
+
+def test_others_are_seen_without_a_refresh(people: Graph) -> None:
+    reader = omnigraph.open(people.uri, read_only=True)
+    before = reader.query(PEOPLE)
+
+    done = people.mutate(CHANGES[0])
+
+    after = reader.query(PEOPLE)
+    assert done.commit
+    assert (len(after), commit_of(after)) == (len(before) + 1, done.commit.commit_id)
+
+
+def test_upkeep_changes_no_answer(people: Graph) -> None:
+    for at in range(6):
+        people.mutate("query q($n: String) { insert Person { name: $n } }", {"n": f"n{at}"})
+    people.mutate('query q() { delete Person where name = "n2" }')
+    people.mutate('query q() { insert Knows { from: "n4", to: "n1" } }')
+    before = look(people)
+
+    for key in ("node:Person", "edge:Knows"):
+        compact(store_of(people.uri), key)
+
+    assert look(people) == before
+
+
+# One state
+
+
+def test_a_query_holds_its_state_to_the_end(people: Graph, monkeypatch: pytest.MonkeyPatch) -> None:
+    expected = look(people)[1]
+    reader = omnigraph.open(people.uri, read_only=True)
+    changes, step = iter(CHANGES), Matcher.step
+
+    def interrupted(self: Matcher, one: ir.MatchStep, frame: Frame) -> Frame:
+        for change in changes:
+            people.mutate(change)
+            break
+        return step(self, one, frame)
+
+    monkeypatch.setattr(Matcher, "step", interrupted)
+    found = reader.query(FRIENDS)
+
+    assert found.rows == expected
+    assert [*changes] == CHANGES[2:], "nobody changed anything meanwhile"
+
+
+@pytest.mark.usefixtures("reading")
+def test_threads_share_a_graph(people: Graph) -> None:
+    expected = look(people)
+    for _ in range(3):
+        fresh = omnigraph.open(people.uri, read_only=True)  # so that they fill the cache at once
+        ready = threading.Barrier(8)
+
+        def ask(_: int, graph: Graph = fresh, ready: threading.Barrier = ready) -> list[Any]:
+            ready.wait(60)
+            return [look(graph) for _ in range(5)]
+
+        with ThreadPoolExecutor(8) as pool:
+            assert [*pool.map(ask, range(8))] == [[expected] * 5] * 8
+
+
+def test_threads_read_while_another_writes(people: Graph) -> None:
+    done = threading.Event()
+
+    def ask(_: int) -> dict[str, list[Any]]:
+        seen: dict[str, list[Any]] = {}
+        while not done.wait(0.01):
+            found = people.query(PEOPLE)
+            assert seen.setdefault(commit_of(found), found.rows) == found.rows
+        return seen
+
+    with ThreadPoolExecutor(3) as pool:
+        readers = [pool.submit(ask, at) for at in range(3)]
+        try:
+            for at in range(8):
+                people.mutate("query q($n: String) { insert Person { name: $n } }", {"n": f"n{at}"})
+        finally:
+            done.set()
+        seen = [one for reader in readers for one in reader.result(60).items()]
+    assert len({commit for commit, _ in seen}) > 2, "nobody saw anything"
+    for commit, rows in seen:
+        assert people.query(PEOPLE, snapshot=commit).rows == rows
+
+
+def test_a_reader_of_another_process_s_commits_sees_only_whole_ones(tmp_path: Path) -> None:
+    graph = omnigraph.init(tmp_path / "g", SCHEMA)
+    graph.mutate('query q() { insert Person { name: "hub" } }')
+    reader = omnigraph.open(graph.uri, read_only=True)
+    names = "query names() { match { $p: Person } return { $p.name, $p.score } order { $p.name } }"
+    writer = Rival.process()
+    writer.start_many(graph.uri, 1, 30)
+    seen: set[str] = set()
+    while not writer._connection.poll(0.02):
+        for source, key in ((names, PERSON), (WALKS, KNOWS)):
+            found = reader.query(source)
+            seen.add(commit_of(found))
+            assert found.rows == _stored(graph, commit_of(found), key)
+    work = writer.outcome()
+    writer.close()
+
+    assert len(work.commits) == 30
+    assert len(seen) > 3, "the reader was too slow to see anything"
+    for commit in work.commits:
+        found = reader.query(names, snapshot=commit)
+        assert found.rows == _stored(graph, commit, PERSON)
+
+
+def _stored(graph: Graph, commit: str, key: str) -> list[dict[str, Any]]:
+    """What a table holds at a commit, read without the query engine."""
+    store = store_of(graph.uri)
+    entry = store.manifest.load(None, graph.commit(commit).manifest_version).snapshot.entries[key]
+    rows = store.tables.open(entry.table).to_table().to_pylist()
+    if key == KNOWS:
+        return [{"p.name": ends[0], "f.name": ends[1]} for ends in sorted((row["src"], row["dst"]) for row in rows)]
+    return [{"p.name": row["name"], "p.score": row["score"]} for row in sorted(rows, key=lambda row: str(row["name"]))]
+
+
+# Cost
+
+
+def test_a_warm_read_opens_no_table_and_makes_one_request_at_most(
+    people: Graph, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened: list[str] = []
+    start = lance.LanceDataset.__init__
+
+    def counting(self: lance.LanceDataset, uri: Any, *arguments: Any, **options: Any) -> None:
+        opened.append(str(uri))
+        start(self, uri, *arguments, **options)
+
+    monkeypatch.setattr(lance.LanceDataset, "__init__", counting)
+    fresh = omnigraph.open(people.uri)
+    cold = fresh.query(FRIENDS).rows
+    assert opened
+    opened.clear()
+
+    with counted() as requests:
+        warm = fresh.query(FRIENDS).rows
+
+    assert (warm, opened) == (cold, [])
+    assert requests.total <= 1, requests.requests
+
+
+def test_a_small_cache_changes_no_answer(people: Graph) -> None:
+    expected = look(people)
+    people._cache = Cache(600)
+
+    assert look(people) == expected
+    assert 0 <= people._cache.used <= 600
