@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, overload
 
 from omnigraph.commit import failpoints
 from omnigraph.commit.recovery import heal, sweep
@@ -31,6 +31,7 @@ from omnigraph.manifest import contract
 from omnigraph.manifest.rows import MAIN, MANIFEST_PATH, Commit, TableRow, VersionRow
 from omnigraph.manifest.state import Snapshot
 from omnigraph.pipeline.executor import Executor
+from omnigraph.pipeline.export import ExportRequest, ExportResult, export_files, export_lines
 from omnigraph.pipeline.inputs import as_files
 from omnigraph.pipeline.load import Engine, LoadRequest, LoadResult, load
 from omnigraph.pipeline.progress import SILENT, Progress
@@ -206,6 +207,57 @@ class Graph:
                 splits, LoadMode(mode), _branch(branch), actor, Engine(engine), dry_run, progress, spark
             )
             return load(self._store, request)
+
+    @overload
+    def export(
+        self,
+        path: None = None,
+        *,
+        branch: str = ...,
+        snapshot: str | None = ...,
+        types: Sequence[str] | None = ...,
+        format: str = ...,
+        engine: str = ...,
+    ) -> Iterator[str]: ...
+
+    @overload
+    def export(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        branch: str = ...,
+        snapshot: str | None = ...,
+        types: Sequence[str] | None = ...,
+        format: str = ...,
+        engine: str = ...,
+        master: str | None = ...,
+        conf: Mapping[str, str] | None = ...,
+        progress: Progress = ...,
+    ) -> ExportResult: ...
+
+    def export(
+        self,
+        path: str | os.PathLike[str] | None = None,
+        *,
+        branch: str = MAIN,
+        snapshot: str | None = None,
+        types: Sequence[str] | None = None,
+        format: str = "jsonl",  # noqa: A002 - the name the API fixes
+        engine: str = "auto",
+        master: str | None = None,
+        conf: Mapping[str, str] | None = None,
+        progress: Progress = SILENT,
+    ) -> Iterator[str] | ExportResult:
+        """Write the entities of the graph, or of some types, in a form that `load` takes.
+
+        Without a path they come as lines of JSON. A path that ends like its format is one file, any other a directory.
+        """
+        self._contract = self._read_contract()
+        state = state_of(self._store.manifest, _branch(branch), snapshot)
+        spark = partial(_spark_executor, master, conf)
+        target = None if path is None else os.fspath(path)
+        request = ExportRequest(target, types, format, Engine(engine), progress, spark)
+        return (export_lines if path is None else export_files)(self._store, state, request)
 
     def outcome(self, operation_id: str, branch: str = MAIN) -> Commit | None:
         """Tell what became of an operation whose outcome was unknown: its commit, or None if it changed nothing."""

@@ -11,8 +11,11 @@ import pyarrow as pa
 import pytest
 
 import omnigraph
+from omnigraph.commit.publish import begin, publish
 from omnigraph.errors import QueryError, QueryNotFoundError
 from omnigraph.graph import Graph
+from tests.support.graphs import append, plan
+from tests.support.mutations import store_of
 
 ALL = "query all() { match { $p: Person } return { $p.name, $p.age as years } order { $p.name } }"
 
@@ -83,14 +86,13 @@ def test_every_row_can_be_written_as_json(shared: Callable[[str], Graph]) -> Non
 
 @pytest.fixture(scope="module")
 def odd(tmp_path_factory: pytest.TempPathFactory) -> Graph:
-    """Numbers that JSON does not have."""
+    """Numbers that JSON does not have, and that another tool has written."""
     graph = omnigraph.init(tmp_path_factory.mktemp("odd") / "g", "node N { name: String @key  d: F64?  l: [F64]? }")
-    numbers = [math.nan, math.inf, -math.inf, 1.5, None]
-    names = ["nan", "inf", "minus", "one", "null"]
-    lists = [None if number is None else [number] for number in numbers]
-    graph.load(
-        {"N": pa.table({"name": names, "d": numbers, "l": pa.array(lists, pa.list_(pa.float64()))})}, mode="append"
-    )
+    numbers = {"nan": math.nan, "inf": math.inf, "minus": -math.inf, "one": 1.5, "null": None}
+    rows = [{"id": name, "name": name, "d": one, "l": None if one is None else [one]} for name, one in numbers.items()]
+    store = store_of(graph.uri)
+    txn = begin(store)
+    publish(store, plan(txn, append(store, txn, "node:N", rows)))
     return graph
 
 

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from omnigraph.cli import fmt, graph, lint, load, mutate, output, query, schema
+from omnigraph.cli import export, fmt, graph, lint, load, mutate, output, query, schema
 from omnigraph.errors import OmnigraphError
 from omnigraph.version import INTERNAL_SCHEMA_VERSION, __version__
 
@@ -24,6 +24,7 @@ app.command("init")(graph.init)
 app.command("snapshot")(graph.snapshot)
 app.add_typer(graph.commit, name="commit")
 app.command("load")(load.load)
+app.command("export")(export.export)
 app.command("mutate")(mutate.mutate)
 app.command("query")(query.query)
 app.command("lint")(lint.lint)

@@ -1,4 +1,4 @@
-"""Reading a table in the order of its ids, in bounded memory: sorted run by run, the runs merged from files.
+"""Reading a table in bounded memory, also in the order of its ids: sorted run by run, the runs merged from files.
 
 A Blob is fetched last, for as many rows at a time as fit the memory. Until then its column says where it is.
 """
@@ -10,6 +10,7 @@ import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import lance
 import numpy as np
@@ -18,6 +19,7 @@ import pyarrow.compute as pc
 from lance.blob import BlobType
 
 from omnigraph.storage.lance_errors import lance_call
+from omnigraph.storage.predicates import Predicate, lance_filter
 from omnigraph.storage.tables import ADDRESS, DST, ID, SRC, TableStorage, TableVersion
 
 Fragments = tuple[int, ...]
@@ -61,7 +63,7 @@ def in_order(
     """Read groups of fragments in the order of the ids of their rows, a Blob as its bytes, batch by batch."""
     dataset = tables.open(table)
     blobs = [name for name in columns if _is_blob(dataset.schema.field(name))]
-    runs = (_reader(dataset, columns, group) for group in chosen)
+    runs = (_reader(dataset, columns, group, order_by=[ID]) for group in chosen)
     batches = (
         _merged(dataset, runs, len(chosen))
         if len(chosen) > 1
@@ -72,20 +74,32 @@ def in_order(
             yield _with_blobs(dataset, part, blobs).select(columns)
 
 
+def in_any_order(
+    tables: TableStorage, table: TableVersion, columns: Sequence[str], group: Fragments, predicate: Predicate | None
+) -> Iterator[pa.Table]:
+    """Read those rows of a group of fragments that satisfy a predicate, a Blob as its bytes, batch by batch."""
+    dataset = tables.open(table)
+    blobs = [name for name in columns if _is_blob(dataset.schema.field(name))]
+    found = _reader(dataset, columns, group, filter=lance_filter(predicate) if predicate else None)
+    for batch in _batches(dataset, found):
+        for part in _parts(batch, blobs):
+            yield _with_blobs(dataset, part, blobs).select(columns)
+
+
 def _is_blob(field: pa.Field) -> bool:
     return isinstance(field.type, BlobType)
 
 
-def _reader(dataset: lance.LanceDataset, columns: Sequence[str], group: Fragments) -> pa.RecordBatchReader:
-    """Read some fragments in the order of ids. Lance sorts them in memory."""
+def _reader(dataset: lance.LanceDataset, columns: Sequence[str], group: Fragments, **how: Any) -> pa.RecordBatchReader:
+    """Read some fragments; lance sorts them in memory if it is told to."""
     with lance_call(dataset.uri, "read"):
         return dataset.scanner(
             columns=list(columns),
             fragments=[fragment for fragment in dataset.get_fragments() if fragment.fragment_id in group],
             with_row_address=True,
             blob_handling="blobs_descriptions",
-            order_by=[ID],
             batch_size=_ROWS,
+            **how,
         ).to_reader()
 
 

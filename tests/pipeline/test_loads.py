@@ -1,0 +1,512 @@
+"""`Graph.load`: what it takes, what it tells, what it refuses; and many defects among many records."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import shutil
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from pyspark import SparkContext
+
+import omnigraph
+from omnigraph.errors import (
+    BranchNotFoundError,
+    InputColumnsError,
+    InputError,
+    InputFormatError,
+    InputNotFoundError,
+    InputTypeError,
+    InputUnreadableError,
+    LoadRejectedError,
+    OmnigraphError,
+    ReadOnlyError,
+)
+from omnigraph.graph import Graph
+from tests.support.loads import (
+    PIPELINE,
+    SMALL,
+    difference,
+    edge,
+    lines,
+    load_by,
+    look,
+    make_graph,
+    node,
+    nothing_changes,
+)
+from tests.support.mutations import at_write
+
+BOTH = pytest.mark.parametrize("way", [SMALL, PIPELINE])
+EVE = lines(node("Person", name="Eve", age=22), edge("Knows", "Eve", "Alice"))
+NEW = ["+ Knows Eve -> Alice", "+ Person#Eve age=22 name=Eve"]
+
+
+@pytest.fixture(scope="module")
+def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    uri = tmp_path_factory.mktemp("graphs") / "people"
+    make_graph("people", uri)
+    return uri
+
+
+@pytest.fixture
+def people(template: Path, tmp_path: Path) -> Graph:
+    return omnigraph.open(shutil.copytree(template, tmp_path / "people"))
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "data").mkdir()
+    return tmp_path / "data"
+
+
+# What it tells
+
+
+@BOTH
+def test_a_load_tells_what_it_brought_and_its_commit(people: Graph, way: str) -> None:
+    head = people.commits()[0]
+    done = load_by(way, people, [node("Person", name="Eve"), edge("knows", "Eve", "Bob")], "append", actor="ann")
+
+    assert (done.branch, done.base_branch, done.branch_created, done.mode) == ("main", None, False, "append")
+    assert (done.nodes, done.edges, done.total) == ({"Person": 1}, {"Knows": 1}, 2)
+    assert done.commit == people.commits()[0]
+    assert (done.commit.parent_id, done.commit.actor_id, done.actor_id) == (head.commit_id, "ann", "ann")
+
+
+@BOTH
+def test_records_that_replace_each_other_are_counted_one_by_one(people: Graph, way: str) -> None:
+    done = load_by(way, people, [edge("Knows", "Bob", name, id="k9") for name in ("Alice", "Diana")], "merge")
+
+    assert done.edges == {"Knows": 2}
+    assert people.snapshot().entries["edge:Knows"].row_count == 4
+
+
+@BOTH
+@pytest.mark.parametrize("mode", ["append", "merge", "overwrite"])
+def test_a_load_of_nothing_is_no_commit(people: Graph, folder: Path, way: str, mode: str) -> None:
+    (folder / "empty.jsonl").write_text("\n\r\n")
+    before = look(people)
+
+    done = load_by(way, people, folder, mode)
+
+    assert (done.nodes, done.edges, done.commit) == ({}, {}, None)
+    assert look(people) == before
+
+
+@BOTH
+def test_a_dry_run_checks_and_changes_nothing(people: Graph, way: str) -> None:
+    before = look(people)
+
+    done = load_by(way, people, [node("Person", name="Eve")], "merge", dry_run=True)
+    with pytest.raises(LoadRejectedError) as caught:
+        load_by(way, people, [edge("Knows", "Eve", "Alice")], "merge", dry_run=True)
+
+    assert (done.nodes, done.commit) == ({"Person": 1}, None)
+    assert [problem.rule for problem in caught.value.violations] == ["endpoint"]
+    assert look(people) == before
+
+
+@BOTH
+def test_a_refused_load_leaves_no_rows_behind(people: Graph, way: str) -> None:
+    before = _files(people)
+    with pytest.raises(LoadRejectedError):
+        load_by(way, people, [node("Person", name="Eve"), edge("Knows", "Eve", "Nobody")], "merge")
+    assert _files(people) - before == set()
+
+
+def _files(graph: Graph) -> set[Path]:
+    """The files of rows: those of the tables, and those that only the load needed."""
+    return {*Path(graph.uri).rglob("*.lance"), *Path(graph.uri, "__tmp").rglob("*.*")}
+
+
+# What it takes
+
+
+@BOTH
+@pytest.mark.parametrize(
+    "name, data",
+    [
+        ("windows.jsonl", EVE.replace("\n", "\r\n").encode()),
+        ("blank lines.jsonl", EVE.replace("\n", "\n\n \t\r\n").encode()),
+        ("no last end.jsonl", EVE.strip().encode()),
+        ("mark.jsonl", b"\xef\xbb\xbf" + EVE.encode()),
+        ("packed.jsonl.gz", gzip.compress(EVE.encode())),
+        ("packed.ndjson.zst", pa.Codec("zstd").compress(EVE.encode()).to_pybytes()),
+    ],
+)
+def test_lines_come_in_many_ways(people: Graph, folder: Path, way: str, name: str, data: bytes) -> None:
+    (folder / name).write_bytes(data)
+    before = look(people)
+
+    load_by(way, people, folder / name, "append")
+
+    assert difference(before, look(people)) == NEW
+
+
+@BOTH
+@pytest.mark.parametrize("end", ["", "\n", "\r\n"])
+def test_an_empty_value_at_the_end_of_a_csv_file_is_null(people: Graph, folder: Path, way: str, end: str) -> None:
+    (folder / "Person.csv").write_text(f'name,age\n"Eve",{end}', newline="")
+    before = look(people)
+
+    load_by(way, people, folder, "append")
+
+    assert difference(before, look(people)) == ["+ Person#Eve name=Eve"]
+
+
+PEOPLE = pa.table({"name": ["Eve"], "age": pa.array([22], pa.int64())})
+KNOWS = pa.table({"src": ["Eve"], "dst": ["Alice"], "since": pa.array([None], pa.date32())})
+
+
+@BOTH
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: [json.loads(line) for line in EVE.splitlines()],
+        lambda: map(json.loads, EVE.splitlines()),
+        lambda: {"Person": [{"name": "Eve", "age": 22}], "Knows": [{"from": "Eve", "to": "Alice"}]},
+        lambda: {"Person": PEOPLE, "knows": KNOWS},
+        lambda: {"Person": PEOPLE.to_batches()[0], "Knows": KNOWS.to_reader()},
+        lambda: {"Person": PEOPLE, "Knows": [{"src": "Eve", "dst": "Alice"}]},
+    ],
+    ids=["records", "iterator", "records by type", "tables", "batches", "mixture"],
+)
+def test_a_program_brings_records_and_tables(people: Graph, way: str, make: Callable[[], Any]) -> None:
+    before = look(people)
+
+    load_by(way, people, make(), "append")
+
+    assert difference(before, look(people)) == NEW
+
+
+@BOTH
+def test_problems_of_what_a_program_brings_are_named_after_it(people: Graph, way: str) -> None:
+    with nothing_changes(people, way), pytest.raises(LoadRejectedError) as caught:
+        load_by(way, people, {"Person": PEOPLE, "Knows": [{"from": "Eve", "to": "Zoe"}]}, "append")
+    assert [(one.file, one.line) for one in caught.value.violations] == [("<Knows>", 1)]
+
+    with pytest.raises(LoadRejectedError) as caught:
+        load_by(way, people, [node("Company", name="New"), edge("Knows", "Eve", "Zoe")], "append")
+    assert {(one.file, one.line) for one in caught.value.violations} == {("<records>", 2)}
+
+
+def test_spark_dataframes_are_loaded(people: Graph, spark: SparkContext) -> None:
+    from pyspark.sql import SparkSession  # noqa: PLC0415
+
+    session = SparkSession(spark)
+    before = look(people)
+
+    done = people.load(
+        {
+            "Person": session.createDataFrame([("Eve", 22)], "name string, age int"),
+            "Knows": session.createDataFrame([("Eve", "Alice")], "src string, dst string"),
+        },
+        mode="merge",
+    )
+
+    assert (done.nodes, done.edges) == ({"Person": 1}, {"Knows": 1})
+    assert difference(before, look(people)) == NEW
+
+
+@BOTH
+def test_files_of_every_kind_are_one_commit(people: Graph, folder: Path, way: str) -> None:
+    (folder / "Person").mkdir()
+    (folder / "Person" / "1.csv").write_text("name,age\nEve,22\n")
+    pq.write_table(pa.table({"name": ["Frank"]}), folder / "Person" / "2.parquet")
+    (folder / "more.jsonl").write_text(lines(edge("Knows", "Eve", "Frank"), node("Person", name="Greta")))
+    (folder / "works.csv").write_text("who,where,remark\nGreta,Acme,x\n")
+    mapping = {"files": {"works.csv": {"type": "WorksAt", "columns": {"who": "from", "where": "to", "remark": None}}}}
+    before = look(people)
+
+    done = load_by(way, people, folder, "append", mapping=mapping)
+
+    after = look(people)
+    assert (done.nodes, done.edges) == ({"Person": 3}, {"Knows": 1, "WorksAt": 1})
+    assert len(after.commits) == len(before.commits) + 1
+    assert [line.split(" ", 1)[1] for line in difference(before, after)] == [
+        "Knows Eve -> Frank",
+        "Person#Eve age=22 name=Eve",
+        "Person#Frank name=Frank",
+        "Person#Greta name=Greta",
+        "WorksAt Greta -> Acme",
+    ]
+
+
+# What it refuses
+
+
+def _put(name: str, data: bytes) -> Callable[[Path], Path]:
+    def put(folder: Path) -> Path:
+        (folder / name).write_bytes(data)
+        return folder / name
+
+    return put
+
+
+def _parquet(**columns: list[Any]) -> bytes:
+    sink = pa.BufferOutputStream()
+    pq.write_table(pa.table(columns), sink)
+    return bytes(sink.getvalue())
+
+
+BAD_INPUT: dict[str, tuple[Callable[[Path], Any], type[OmnigraphError], str, str]] = {
+    "no file": (lambda folder: folder / "none.jsonl", InputNotFoundError, "input_not_found", "none.jsonl"),
+    "empty directory": (lambda folder: folder, InputNotFoundError, "input_not_found", "data"),
+    "unknown format": (_put("a.xml", b"<a/>"), InputFormatError, "input_format", "a.xml"),
+    "unknown type": (_put("a.csv", b"x\n1\n"), InputTypeError, "input_type", "a.csv"),
+    "missing column": (_put("Person.parquet", _parquet(age=[1])), InputColumnsError, "input_columns", "Person.parquet"),
+    "unknown column": (_put("Person.csv", b"name,agee\nEve,1\n"), InputColumnsError, "input_columns", "Person.csv"),
+    "no parquet": (_put("Person.parquet", b"PAR1"), InputUnreadableError, "input_unreadable", "Person.parquet"),
+    "no gzip": (_put("a.jsonl.gz", EVE.encode()), InputUnreadableError, "input_unreadable", "a.jsonl.gz"),
+    "half a gzip": (
+        _put("a.jsonl.gz", gzip.compress(EVE.encode() * 9)[:-20]),
+        InputUnreadableError,
+        "input_unreadable",
+        "a.jsonl.gz",
+    ),
+    "another address": (lambda _: "gs://bucket/a.jsonl", InputFormatError, "input_format", "gs://bucket/a.jsonl"),
+    "unknown name": (lambda _: {"Persn": PEOPLE}, InputTypeError, "input_type", "Persn"),
+}
+
+
+@BOTH
+@pytest.mark.parametrize("case", BAD_INPUT)
+def test_input_that_cannot_be_read_is_named_and_changes_nothing(
+    people: Graph, folder: Path, way: str, case: str
+) -> None:
+    make, kind, code, name = BAD_INPUT[case]
+    data = make(folder)
+
+    with nothing_changes(people, way), pytest.raises(kind) as caught:
+        load_by(way, people, data, "append")
+
+    assert isinstance(caught.value, InputError)
+    assert caught.value.code == code
+    assert str(caught.value.path).endswith(name)
+    assert name in caught.value.message
+
+
+@BOTH
+@pytest.mark.parametrize(
+    "line, rule, fragment",
+    [
+        (b'{"type": "Person", "data": {"name": "Fr', "json", "the line ends too early"),
+        ('{"type": "Person", "data": {"name": "Käse"}}'.encode("latin-1"), "json", "not UTF-8"),
+        ('{"type": "Person", "data": {"name": "Eva"}}'.encode("utf-16"), "json", "not UTF-8"),
+        (b"\xef\xbb\xbf" + b'{"type": "Person", "data": {"name": "Eva"}}', "json", "not JSON"),
+        (b"\x00", "json", "not JSON"),
+        (b"[" * 100_000, "json", "nested too deeply"),
+    ],
+    ids=["truncated", "latin", "utf-16", "mark", "nul", "nested"],
+)
+def test_bytes_that_are_no_record_are_named_with_their_line(  # noqa: PLR0917
+    people: Graph, folder: Path, way: str, line: bytes, rule: str, fragment: str
+) -> None:
+    (folder / "input.jsonl").write_bytes(EVE.encode() + line)
+
+    with nothing_changes(people, way), pytest.raises(LoadRejectedError) as caught:
+        load_by(way, people, folder / "input.jsonl", "append")
+
+    problem, *_ = caught.value.violations
+    assert (problem.rule, problem.line) == (rule, 3)
+    assert str(problem.file).endswith("/input.jsonl")
+    assert fragment in problem.message
+
+
+@BOTH
+def test_a_branch_that_is_not_there_is_not_loaded_into(people: Graph, way: str) -> None:
+    with nothing_changes(people, way), pytest.raises(BranchNotFoundError):
+        load_by(way, people, [node("Person", name="Eve")], "append", branch="nowhere")
+    assert people.branches() == ["main"]
+
+
+def test_a_graph_that_is_open_for_reading_is_not_loaded_into(people: Graph) -> None:
+    with nothing_changes(people), pytest.raises(ReadOnlyError):
+        omnigraph.open(people.uri, read_only=True).load([node("Person", name="Eve")], mode="append")
+
+
+@pytest.mark.parametrize("option", [{"mode": "upsert"}, {"mode": "merge", "engine": "flink"}])
+def test_words_that_are_none_of_its_own_are_refused(people: Graph, option: dict[str, Any]) -> None:
+    with nothing_changes(people), pytest.raises((OmnigraphError, ValueError)):
+        people.load([node("Person", name="Eve")], **option)
+
+
+def test_of_many_problems_the_first_twenty_are_shown_and_all_are_there(people: Graph) -> None:
+    with pytest.raises(LoadRejectedError) as caught:
+        people.load([edge("Knows", "Alice", f"x{at}") for at in range(30)], mode="append")
+
+    text, told = str(caught.value), caught.value.details()
+    assert "30 problems" in text
+    assert "<records>:20: dst 'x19' not found in Person" in text
+    assert "x20" not in text
+    assert "and 10 more" in text
+    assert [problem.line for problem in caught.value.violations] == list(range(1, 31))
+    assert (told["count"], len(told["violations"])) == (30, 20)
+
+
+# Sizes
+
+
+def test_a_load_of_8192_records_stays_in_memory_and_one_more_goes_through_the_pipeline(people: Graph) -> None:
+    seen = {}
+    for count in (8192, 8193):
+        with at_write(0, lambda: None) as writes:
+            people.load([node("Company", name=f"c{count}-{at}") for at in range(count)], mode="append", engine="local")
+        seen[count] = "write rows" in writes
+    assert seen == {8192: False, 8193: True}
+    assert people.snapshot().entries["node:Company"].row_count == 2 + 8192 + 8193
+
+
+# Many defects among many records
+
+SCHEMA = """
+node Person {
+    name: String @key
+    nick: String? @unique
+    age: I32?
+    mood: enum(calm, sad)?
+    mail: String?
+    first: String?
+    last: I64?
+    day: Date?
+    @unique(first, last)
+    @range(age, 0..150)
+    @check(mail, "@")
+}
+node Note { text: String }
+edge Knows: Person -> Person @card(0..4) { since: Date? }
+edge Likes: Person -> Note { @unique(src, dst) }
+"""
+NODES, EDGES, EACH = 20_000, 60_000, 100
+
+
+Record = dict[str, Any] | str
+Defect = tuple[Record, tuple[str, ...]]
+
+
+def clean_nodes() -> list[Record]:
+    return [
+        node("Person", name=f"p{at}", nick=f"n{at}", age=at % 150, first="f", last=at, day=at, mail="a@b")
+        for at in range(NODES)
+    ]
+
+
+def clean_edges() -> list[Record]:
+    """Three from everybody: to two people, and to a note."""
+    found: list[Record] = []
+    for at in range(EDGES // 3):
+        found.append(edge("Knows", f"p{at}", f"p{(at * 7 + 1) % NODES}", since="2024-01-01"))
+        found.append(edge("Knows", f"p{at}", f"p{(at * 11 + 2) % NODES}", id=f"k{at}"))
+        found.append(edge("Likes", f"p{at}", f"note{at % 50}"))
+    return found
+
+
+def node_defects(at: int) -> list[Defect]:
+    """One of each kind, with the rules that it breaks. Nothing else is wrong because of it."""
+    new = f"new{at}"
+    return [
+        ('{"type":"Person","data":{"name":"' + new, ("json",)),
+        ('{"type":"Person","data":{"name":"a","name":"b"}}', ("json",)),
+        (node("Persn", name=new), ("shape",)),
+        (node("Person", name=new, nope=1), ("shape",)),
+        ({**node("Person", name=new), "_rowid": at}, ("shape",)),
+        (node("Person", name=new, age="1"), ("type",)),
+        (node("Person", name=new, day="2024-02-30"), ("type",)),
+        (node("Person", age=1), ("required",)),
+        (node("Note"), ("required",)),
+        (node("Person", name=new, id="other"), ("key",)),
+        (node("Person", name=f"old{at}"), ("key",)),
+        (node("Person", name=f"range{at}", age=151), ("range",)),
+        (node("Person", name=f"enum{at}", mood="cross"), ("enum",)),
+        (node("Person", name=f"check{at}", mail="nothing"), ("check",)),
+        (node("Person", name=f"p{at * 3}", nick=f"twice{at}"), ("unique",)),
+        (node("Person", name=f"nick{at}", nick=f"n{at * 5 + 1}"), ("unique",)),
+        (node("Person", name=f"taken{at}", nick=f"oldnick{at}"), ("unique",)),
+        (node("Person", name=f"pair{at}", first="f", last=at * 7 + 2), ("unique",)),
+    ]
+
+
+def edge_defects(at: int) -> list[Defect]:
+    """As above. A source that has too many edges is told of at the last one of them."""
+    hundred = at * 100
+    return [
+        (edge("Knows", f"p{hundred + 7}", f"nobody{at}"), ("endpoint",)),
+        (edge("Likes", f"nobody{at}", "note1"), ("endpoint",)),
+        (edge("Likes", f"nobody{at}", f"nothing{at}"), ("endpoint", "endpoint")),
+        (edge("Knows", f"p{hundred + 20}", "p1", id=f"k{at}"), ("key",)),
+        (edge("Likes", f"p{hundred + 30}", f"note{(hundred + 30) % 50}"), ("unique",)),
+        (edge("Knows", f"p{hundred + 50}", "p1"), ()),
+        (edge("Knows", f"p{hundred + 50}", "p2"), ()),
+        (edge("Knows", f"p{hundred + 50}", "p3"), ("cardinality",)),
+        (edge("Knows", "p1", "p2", since=True), ("type",)),
+        ({"edge": "Knows", "from": "p1"}, ("shape",)),
+    ]
+
+
+def planted(records: list[Record], defects: Callable[[int], list[Defect]]) -> Iterator[Defect]:
+    """Put one of each kind behind every hundredth part of the records."""
+    part = len(records) // EACH
+    for at in range(EACH):
+        yield from ((record, ()) for record in records[at * part : (at + 1) * part])
+        yield from defects(at)
+
+
+def write(path: Path, records: Iterable[Record]) -> Path:
+    texts = (record if isinstance(record, str) else json.dumps(record) for record in records)
+    path.write_text("".join(f"{text}\n" for text in texts), encoding="utf-8")
+    return path
+
+
+@pytest.fixture(scope="module")
+def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A graph with some people of old, beside whom the many are loaded."""
+    uri = tmp_path_factory.mktemp("large") / "graph"
+    graph = omnigraph.init(uri, SCHEMA)
+    graph.load(
+        [
+            *(node("Person", name=f"old{at}", nick=f"oldnick{at}") for at in range(EACH)),
+            *(node("Note", id=f"note{at}", text="t") for at in range(50)),
+        ],
+        mode="append",
+    )
+    return uri
+
+
+def test_every_defect_among_many_records_is_found_at_its_line_and_the_clean_ones_are_one_commit(
+    large: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    graph = omnigraph.open(large)
+    before = look(graph)
+    clean = {"edges.jsonl": clean_edges(), "nodes.jsonl": clean_nodes()}
+    dirty = {
+        "edges.jsonl": list(planted(clean["edges.jsonl"], edge_defects)),
+        "nodes.jsonl": list(planted(clean["nodes.jsonl"], node_defects)),
+    }
+    expected = [
+        (name, at, rule) for name, found in dirty.items() for at, (_, rules) in enumerate(found, 1) for rule in rules
+    ]
+    monkeypatch.setattr("omnigraph.pipeline.sources.SPLIT", 2**19)
+
+    files = [write(tmp_path / name, (record for record, _ in found)) for name, found in dirty.items()]
+    with pytest.raises(LoadRejectedError) as caught:
+        graph.load(files, mode="append", engine="local")
+
+    found = [(Path(str(one.file)).name, one.line, one.rule) for one in caught.value.violations]
+    assert Counter(found) == Counter(expected)
+    assert found == expected
+    assert look(graph) == before
+
+    files = [write(tmp_path / name, records) for name, records in clean.items()]
+    done = graph.load(files, mode="append", engine="local")
+
+    after = look(graph)
+    assert (done.nodes, done.edges) == ({"Person": NODES}, {"Knows": EDGES * 2 // 3, "Likes": EDGES // 3})
+    assert len(after.commits) == len(before.commits) + 1
+    assert sum(after.rows.values()) - sum(before.rows.values()) == NODES + EDGES
