@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from pyspark import SparkContext
 
@@ -132,6 +132,7 @@ def test_bytes_are_base64_also_in_a_part_of_a_column(values: list[bytes | None],
     assert found == expected
 
 
+@example([-0.0, 1e22, 5e-324])
 @given(st.lists(st.floats(allow_nan=False, allow_infinity=False)))
 def test_numbers_are_read_as_what_they_were(numbers: list[float]) -> None:
     found = json_text(pa.array(numbers, pa.float64())).to_pylist()
@@ -210,7 +211,7 @@ def records(draw: st.DrawFn) -> list[dict[str, Any]]:
 def test_an_export_loads_as_the_same_graph(
     tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch, format_: str
 ) -> None:
-    monkeypatch.setattr("omnigraph.pipeline.reading._BYTES", 200)  # so that there is more than one batch
+    monkeypatch.setattr("omnigraph.pipeline.reading._BYTES", 3000)  # so that there is more than one batch
 
     root = tmp_path_factory.mktemp("round")
     graph, copy = (omnigraph.init(root / name, EVERYTHING) for name in ("graph", "copy"))

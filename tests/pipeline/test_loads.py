@@ -137,7 +137,7 @@ def _files(graph: Graph) -> set[Path]:
         ("blank lines.jsonl", EVE.replace("\n", "\n\n \t\r\n").encode()),
         ("no last end.jsonl", EVE.strip().encode()),
         ("mark.jsonl", b"\xef\xbb\xbf" + EVE.encode()),
-        ("packed.jsonl.gz", gzip.compress(EVE.encode())),
+        ("packed.jsonl.gz", gzip.compress(EVE.encode(), mtime=0)),
         ("packed.ndjson.zst", pa.Codec("zstd").compress(EVE.encode()).to_pybytes()),
     ],
 )

@@ -8,8 +8,8 @@
 
 `//?` gives parameters. `//+` is a record that is loaded first; `//* a>b b>c` are people and who knows whom. The `//!`
 lines end a case: the columns with their types, and then every row, in order if the query has an order, unless the
-columns end with `unordered`. A case that must fail has one line, with the class of the error and a fragment of its message.
-`R1`, `F1` and `S1` are the numbers of the behaviour that a case shows.
+columns end with `unordered`. A case that must fail has one line, with the class of the error and a fragment of its
+message. `R1`, `F1` and `S1` are the numbers of the behaviour that a case shows.
 """
 
 from __future__ import annotations

@@ -5,15 +5,20 @@ from __future__ import annotations
 import datetime as dt
 import json
 import math
-from collections.abc import Callable
+import resource
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
 
 import pyarrow as pa
 import pytest
 
 import omnigraph
 from omnigraph.commit.publish import begin, publish
-from omnigraph.errors import QueryError, QueryNotFoundError
+from omnigraph.errors import QueryError, QueryNotFoundError, ResourceLimitError
 from omnigraph.graph import Graph
+from tests.query.scene import node
 from tests.support.graphs import append, plan
 from tests.support.mutations import store_of
 
@@ -149,3 +154,25 @@ def test_one_of_several_queries_is_chosen_by_name(shared: Callable[[str], Graph]
         graph.query(source)
     with pytest.raises(QueryError):
         graph.query("query q() { match { $p: Nobody } return { $p } }")
+
+
+@contextmanager
+def little_memory(gibibytes: int) -> Iterator[None]:
+    """Let this process have only so much more memory for a while."""
+    pages = int(Path("/proc/self/statm").read_text().split()[0])
+    before = resource.getrlimit(resource.RLIMIT_AS)
+    used = pages * resource.getpagesize()
+    resource.setrlimit(resource.RLIMIT_AS, (used + gibibytes * 2**30, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, before)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux limits the memory of a process this way")
+def test_a_result_that_is_too_large_is_an_error_that_says_so(tmp_path: Path) -> None:
+    graph = omnigraph.init(tmp_path / "g", "node N { name: String @key }")
+    graph.load([node("N", name=str(at)) for at in range(3_000)], mode="append")
+
+    with little_memory(4), pytest.raises(ResourceLimitError):
+        graph.query("query q() { match { $a: N  $b: N  $c: N } return { $a } }")

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from omnigraph.cli import output
+from omnigraph.cli.graph import graph_address
 
 if TYPE_CHECKING:
     from omnigraph.pipeline.export import ExportResult
@@ -40,9 +41,7 @@ def export(
     import omnigraph  # noqa: PLC0415 - loads the engine
     from omnigraph.pipeline.progress import SILENT, progress_on  # noqa: PLC0415
 
-    address = uri or store
-    if address is None:
-        raise typer.BadParameter("name the graph", param_hint="URI")
+    address = graph_address(uri, store)
     if branch is not None and snapshot is not None:
         raise typer.BadParameter("give either --branch or --snapshot", param_hint="--snapshot")
     format_ = _one_of("--format", format_ or _format_of(path), _FORMATS)

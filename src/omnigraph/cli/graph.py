@@ -106,6 +106,13 @@ def show_commit(
             output.data(f"{name}: {value}")
 
 
+def graph_address(uri: str | None, store: str | None) -> str:
+    """The graph of a command, given as its argument or as an option."""
+    if (uri is None) == (store is None):
+        raise typer.BadParameter("name the graph, either as URI or with --store", param_hint="URI")
+    return str(uri or store)
+
+
 def _actor(text: str) -> str:
     key, _, value = text.partition("=")
     if key != "actor" or not value:

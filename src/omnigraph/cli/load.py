@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from omnigraph.cli import output
-from omnigraph.cli.graph import Json, commit_document
+from omnigraph.cli.graph import Json, commit_document, graph_address
 from omnigraph.errors import FileAccessError, LoadRejectedError
 
 if TYPE_CHECKING:
@@ -54,9 +54,7 @@ def load(
     import omnigraph  # noqa: PLC0415 - loads the engine
     from omnigraph.pipeline.progress import SILENT, progress_on  # noqa: PLC0415
 
-    address = uri or store
-    if address is None:
-        raise typer.BadParameter("name the graph", param_hint="URI")
+    address = graph_address(uri, store)
     try:
         done = omnigraph.open(address).load(
             data,

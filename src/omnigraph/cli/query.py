@@ -72,12 +72,12 @@ def _print_csv(found: Result) -> None:
     buffer = io.StringIO()
     writer = csv.writer(buffer, lineterminator="\n")
     writer.writerow(found.columns)
-    writer.writerows([["" if value is None else _text(value) for value in row.values()] for row in found.rows])
+    writer.writerows([["" if value is None else _text(value) for value in row] for row in found.cells()])
     output.raw(buffer.getvalue())
 
 
 def _print_table(found: Result) -> None:
-    output.table(found.columns, [[_text(value) for value in row.values()] for row in found.rows])
+    output.table(found.columns, [[_text(value) for value in row] for row in found.cells()])
 
 
 def _text(value: Any) -> str:

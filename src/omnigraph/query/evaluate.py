@@ -87,12 +87,19 @@ def _satisfies(column: pa.Array, name: str, predicate: Predicate) -> Mask:
 
 
 def _compared(left: pa.Array, right: pa.Array, sign: Operator, *, numeric: bool) -> Mask:
+    if pa.types.is_floating(left.type) or pa.types.is_floating(right.type):
+        left, right = (_without_nan(side) for side in (left, right))
     if not numeric or left.type == right.type:
         return _mask(_COMPARE[sign][0](left, right))
     known = _mask(pc.and_(left.is_valid(), right.is_valid()))
     # Numbers of two types are compared as numbers: the widest float holds every integer of 64 bits exactly.
     sides = (side.fill_null(0).to_numpy(zero_copy_only=False).astype(np.longdouble) for side in (left, right))
     return np.asarray(_COMPARE[sign][1](*sides)) & known
+
+
+def _without_nan(side: pa.Array) -> pa.Array:
+    """NaN is like null: no comparison with it holds."""
+    return pc.if_else(pc.is_nan(side), None, side) if pa.types.is_floating(side.type) else side
 
 
 def _contains(left: pa.Array, right: pa.Array) -> Mask:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from omnigraph.errors import CommitNotFoundError, QueryKindError
+from omnigraph.errors import CommitNotFoundError, QueryKindError, ResourceLimitError
 from omnigraph.lang import ir
 from omnigraph.lang.catalog import Catalog
 from omnigraph.lang.compiler import compile_query
@@ -79,4 +79,10 @@ def run(tables: TableStorage, state: State, catalog: Catalog, cache: Cache, quer
                 return now
 
     execution = Execution(GraphView(tables, state.snapshot, catalog, cache), values)
-    return Result(compiled.name, query.branch or MAIN, execution.table(compiled.plan), state.commit)
+    try:
+        table = execution.table(compiled.plan)
+    except MemoryError as error:
+        message = f"query '{compiled.name}' needs more memory than there is: {error}"
+        hint = "bind the variables more narrowly, or connect them"
+        raise ResourceLimitError(message, resource="memory", limit=0, actual=0, hint=hint) from error
+    return Result(compiled.name, query.branch or MAIN, table, state.commit)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import html
+import itertools
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -30,9 +31,12 @@ class Result:
     @property
     def rows(self) -> list[dict[str, Any]]:
         """The rows as plain values, dates and date-times as texts; of columns with one name the last counts."""
-        cells = [_plain(column) for column in self.table.columns]
         names = self.table.column_names
-        return [dict(zip(names, row, strict=True)) for row in zip(*cells, strict=True)]
+        return [dict(zip(names, row, strict=True)) for row in self.cells()]
+
+    def cells(self) -> Iterator[tuple[Any, ...]]:
+        """The values of each row in the order of the columns, also if two of these have one name."""
+        return zip(*(_plain(column) for column in self.table.columns), strict=True)
 
     def to_arrow(self) -> pa.Table:
         return self.table
@@ -56,7 +60,8 @@ class Result:
 
     def _repr_html_(self) -> str:
         head = "".join(f"<th>{html.escape(name)}</th>" for name in self.columns)
-        lines = ("".join(f"<td>{html.escape(str(value))}</td>" for value in row.values()) for row in self.rows[:_SHOWN])
+        shown = itertools.islice(self.cells(), _SHOWN)
+        lines = ("".join(f"<td>{html.escape(str(value))}</td>" for value in row) for row in shown)
         body = "".join(f"<tr>{line}</tr>" for line in lines)
         return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
 
