@@ -245,6 +245,20 @@ def test_a_type_without_entities_is_exported_too_and_empties_the_one_that_it_is_
     assert list(graph.export()) == []
 
 
+@pytest.mark.parametrize("most", [1, 2000, 2**22])
+def test_every_blob_stays_with_its_entity(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, most: int) -> None:
+    monkeypatch.setattr("omnigraph.pipeline.reading._BYTES", most)
+    graph = omnigraph.init(tmp_path / "graph", "node Photo { name: String @key  data: Blob? }")
+    blobs = {f"{number:02}": base64.b64encode(bytes([number]) * 100).decode() for number in range(40)}
+    for names in (sorted(blobs)[::-2], sorted(blobs)[::2]):
+        rows = [{"type": "Photo", "data": {"name": name, "data": f"base64:{blobs[name]}"}} for name in names]
+        graph.load(rows, mode="append")
+
+    found = [json.loads(line)["data"] for line in graph.export()]
+
+    assert [(one["id"], one["data"]) for one in found] == [(name, f"base64:{blobs[name]}") for name in sorted(blobs)]
+
+
 # What and when
 
 

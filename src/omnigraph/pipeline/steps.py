@@ -22,7 +22,7 @@ from omnigraph.storage.location import Location
 from omnigraph.storage.objects import ObjectStore
 from omnigraph.storage.tables import ADDRESS, DST, ID, SRC, TableStorage, TableVersion
 from omnigraph.write.pending import RECORD, to_store
-from omnigraph.write.validate import value_violations
+from omnigraph.write.validate import value_violations, with_required
 
 NEW, OLD, LOST = "new", "old", "lost"
 
@@ -126,7 +126,7 @@ def stage(task: StageTask) -> StageResult:
         for key, rows in sorted(part.tables.items()):
             table = tables.setdefault(key, _Table(task, declared_of(task.catalog, key)))
             problems += value_violations(table.declared, rows)
-            table.add(rows, file, fresh=key in part.fresh)
+            table.add(with_required(table.declared, rows), file, fresh=key in part.fresh)
     staged = {key: table.staged(file) for key, table in sorted(tables.items())}
     file.write(task.exchange.objects)
     return StageResult(staged, tuple(problems), lines, tuple(file.sections))

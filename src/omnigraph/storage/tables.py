@@ -164,7 +164,8 @@ class TableStorage(TableReader):
         ends = np.cumsum(sizes)
         ids = [fragment.fragment_id for fragment in dataset.get_fragments()][-len(written) :]
         durable_write("take rows out", dataset.uri)
-        left = list(written)
+        # The files of removed rows are named after fragments, so all fragments keep the numbers that they would get.
+        left = [json.dumps({**json.loads(text), "id": number}) for text, number in zip(written, ids, strict=True)]
         with lance_call(dataset.uri, "take rows out"):
             for at in np.unique(np.searchsorted(ends, rows, side="right")).tolist():
                 inside = rows[(rows >= ends[at] - sizes[at]) & (rows < ends[at])] - (ends[at] - sizes[at])

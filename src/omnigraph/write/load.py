@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 import numpy as np
@@ -16,7 +16,15 @@ from omnigraph.lang.catalog import EdgeType, NodeType
 from omnigraph.manifest.publisher import Lineage
 from omnigraph.storage.tables import ID, SRC, Staged, TableStorage
 from omnigraph.write.pending import RECORD, newest, to_store
-from omnigraph.write.validate import TWICE, Change, Committed, not_unique, violations
+from omnigraph.write.validate import (
+    TWICE,
+    Change,
+    Committed,
+    not_unique,
+    relation_violations,
+    value_violations,
+    with_required,
+)
 
 
 class LoadMode(StrEnum):
@@ -47,10 +55,13 @@ class SmallLoad:
 
     def problems(self, batches: Mapping[str, Batch]) -> Iterator[Violation]:
         """Yield everything that is wrong with the records, as they stand in the graph and beside each other."""
-        changes = {key: self._change(key, batch) for key, batch in batches.items()}
-        for key, batch in batches.items():
+        for batch in batches.values():
+            yield from value_violations(batch.declared, batch.rows)
+        whole = {key: replace(one, rows=with_required(one.declared, one.rows)) for key, one in batches.items()}
+        changes = {key: self._change(key, batch) for key, batch in whole.items()}
+        for key, batch in whole.items():
             yield from self._identity(key, batch)
-        yield from violations(self.txn.catalog, self.committed, changes)
+        yield from relation_violations(self.txn.catalog, self.committed, changes)
 
     def plan(self, batches: Mapping[str, Batch], lineage: Lineage) -> PublishPlan:
         """Stage the records, which have no problems."""

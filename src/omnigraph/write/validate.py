@@ -84,10 +84,15 @@ def _any_of(groups: pa.Table) -> AllOf:
 
 def violations(catalog: Catalog, committed: Committed, changes: Mapping[str, Change]) -> Iterator[Violation]:
     """Yield every rule that the change would break: values first, then uniqueness, endpoints and cardinality."""
+    for change in sorted(changes.values(), key=lambda change: isinstance(change.declared, EdgeType)):
+        yield from value_violations(change.declared, change.rows)
+    yield from relation_violations(catalog, committed, changes)
+
+
+def relation_violations(catalog: Catalog, committed: Committed, changes: Mapping[str, Change]) -> Iterator[Violation]:
+    """Yield the rules that entities break beside each other."""
     nodes = [change for change in changes.values() if isinstance(change.declared, NodeType)]
     edges = [change for change in changes.values() if isinstance(change.declared, EdgeType)]
-    for change in (*nodes, *edges):
-        yield from value_violations(change.declared, change.rows)
     for change in nodes:
         yield from _uniqueness(change, committed)
         yield from _orphans(change, catalog, committed, changes)
@@ -120,6 +125,14 @@ def value_violations(declared: NodeType | EdgeType, rows: pa.Table) -> Iterator[
             yield from _range(declared, rows, range_)
         for check in declared.checks:
             yield from _check(declared, rows, check)
+
+
+def with_required(declared: NodeType | EdgeType, rows: pa.Table) -> pa.Table:
+    """Leave out the rows that lack what is required: no table can hold them."""
+    for name, property_ in declared.properties.items():
+        if not property_.type.nullable and rows[name].null_count:
+            rows = rows.filter(pc.is_valid(rows[name]))
+    return rows
 
 
 def _range(declared: NodeType, rows: pa.Table, rule: Range) -> Iterator[Violation]:
