@@ -361,7 +361,7 @@ def test_a_place_that_does_not_do_is_refused(
     before = sorted(tmp_path.rglob("*"))
 
     with pytest.raises(ExportTargetError, match=reason):
-        graph.export(path and tmp_path / path, **options)  # type: ignore[call-overload]
+        graph.export(path and tmp_path / path, **options)  # type: ignore[arg-type]
 
     assert sorted(tmp_path.rglob("*")) == before
 

@@ -94,9 +94,16 @@ def _blocks(chunks: Iterator[bytes], most: int) -> Iterator[bytes]:
 
 
 def csv_blocks(split: Split) -> Iterator[bytes]:
-    """Read the records of a CSV split, in blocks of whole ones."""
+    """Read the records of a CSV split, in blocks of whole ones, each of which ends its line."""
+    for block in _csv_blocks(split):
+        yield block if block.endswith(b"\n") else block + b"\n"
+
+
+def _csv_blocks(split: Split) -> Iterator[bytes]:
     if not split.compression:
-        yield read_range(split.found, split.start, split.end)
+        data = read_range(split.found, split.start, split.end)
+        if data:
+            yield data
         return
     under_way, skip = b"", split.start
     for chunk in decompressed(split.found, split.compression, CHUNK):
