@@ -454,7 +454,7 @@ def test_of_four_who_swap_one_object_one_wins(store: Store, *, indexed: bool) ->
         _build_index(store.manifest.table.open())
     table = store.manifest.table
     for turn in range(turns(store)):
-        states = [store.manifest.load() for _ in range(4)]
+        states = [Manifest(store.location).load() for _ in range(4)]
 
         def swap(number: int, state: ManifestState, turn: int = turn) -> str:
             row = TableRow(f"node:{turn}", f"nodes/{number}").record()
@@ -472,7 +472,7 @@ def test_of_four_who_publish_one_version_one_wins(store: Store, *, indexed: bool
     if indexed:
         _build_index(store.manifest.table.open())
     for turn in range(turns(store)):
-        states = [store.manifest.load() for _ in range(4)]
+        states = [Manifest(store.location).load() for _ in range(4)]
 
         def attempt(number: int, state: ManifestState, turn: int = turn) -> int:
             changes = version(PERSON, turn + 2, None, number)
