@@ -71,7 +71,9 @@ class SmallLoad:
         return PublishPlan(self.txn, WriterKind.LOAD, actions, lineage=lineage, reads=reads, strict=strict)
 
     def _change(self, key: str, batch: Batch) -> Change:
-        rows = newest(batch.rows)
+        keyed = isinstance(batch.declared, NodeType) and bool(batch.declared.key)
+        # Elsewhere an id that comes twice is a problem of its own, and both records are judged.
+        rows = newest(batch.rows) if self.mode is LoadMode.MERGE and not keyed else batch.rows
         removed = rows.slice(0, 0)
         if self.mode is LoadMode.OVERWRITE:
             columns = [ID, SRC] if isinstance(batch.declared, EdgeType) else [ID]
