@@ -182,11 +182,10 @@ class Model:
         self.edges += key in ENDS
 
     def _update(self, statement: Update) -> None:
+        values = _fitting(statement)
         found = [row for row in self.image[KEYS[statement.type]].values() if statement.where.matches(row)]
-        if found:
-            values = _fitting(statement)
-            for row in found:
-                row.update(values)
+        for row in found:
+            row.update(values)
         self.nodes += len(found)
 
     def _delete(self, statement: Delete) -> Iterable[tuple[str, str]]:
