@@ -91,10 +91,10 @@ class ByHand:
                 "from raw where edge = 'Knows'"
             )
         twice = "select count(*) from (select id from people group by id having count(*) > 1)"
-        assert base.execute(twice).fetchone() == (0,)
+        assert base.execute(twice).fetchall() == [(0,)]
         for end in ('"from"', '"to"'):
             dangling = f"select count(*) from edges where {end} not in (select id from people)"
-            assert base.execute(dangling).fetchone() == (0,)
+            assert base.execute(dangling).fetchall() == [(0,)]
         for name in ("people", "edges"):
             reader = base.sql(f"select * from {name}").to_arrow_reader(100_000)
             lance.write_dataset(

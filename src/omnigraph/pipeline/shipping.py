@@ -10,7 +10,7 @@ import zipfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from omnigraph import errors
+from omnigraph import version
 from omnigraph.version import __version__
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ def _packed() -> Path:
     directory = Path(tempfile.mkdtemp(prefix="omnigraph-"))
     atexit.register(shutil.rmtree, directory, ignore_errors=True)
     archive = directory / f"omnigraph-{__version__}.zip"
-    root = Path(errors.__file__).parent
+    root = Path(version.__file__).parent
     with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED) as opened:
         for file in sorted(root.rglob("*")):
             if file.is_file() and file.suffix != ".pyc":

@@ -1,0 +1,194 @@
+"""Every error a user can meet: its code, what happened, what to do next, and its HTTP status.
+
+OmnigraphError                       the root; catch this to catch everything of ours
+├── CompileError                     text in one of the two languages that cannot be used; has diagnostics
+│   ├── SourceError                  not usable as text at all: encoding, NUL byte, size
+│   ├── SchemaError                  .pg: syntax (P1), static rules (P2-P36), catalog (C1-C5)
+│   └── QueryError                   .gq: syntax (Q000), typing (T0-T24), mixed mutation (D2)
+├── QueryNotFoundError               the file holds no query of that name, or no single one to default to
+├── ParameterError                   a query parameter is missing or does not fit its declared type
+├── LiteralError                     a text that is not a value of its type (dates, date-times)
+├── IdentityError                    a value that cannot identify an entity
+├── EmbedderMissingError             a text must become a vector, and nothing is there to do it
+├── PatternError                     the pattern of a @check cannot be used
+├── FileAccessError                  a file on the command line that cannot be read or written
+├── InputError                       data that cannot be loaded as a whole; names the file
+│   ├── InputNotFoundError           there is nothing to load
+│   ├── InputFormatError             a file of a format that is not known
+│   ├── InputTypeError               a file of rows of which the type is not known
+│   ├── InputColumnsError            a file whose columns are not those of its type
+│   ├── InputMappingError            a document that maps files to types, and cannot be used
+│   ├── InputUnreadableError         a file that cannot be read, or is damaged
+│   └── InputChangedError            a file that changed while it was read
+├── ExportError                      an export that cannot be made as it is asked for
+│   ├── ExportTypeError              there is no type of that name
+│   ├── ExportTargetError            where it should go, or in which format, does not do
+│   └── ExportValueError             a value that no format can hold; names the entity
+├── StorageError                     the place where the graph lives cannot do what was asked
+│   ├── StorageDeniedError           not permitted
+│   └── StorageFullError             no space left
+├── UnsupportedUriError              a graph address of an unknown kind
+├── GraphNotFoundError               no graph at the address
+├── NotAGraphError                   something else is at the address
+├── AlreadyInitializedError          a graph is there already
+├── ReadOnlyError                    a write through a handle opened read-only
+├── BranchNotFoundError              no such branch
+├── CommitNotFoundError              no such commit
+├── FormatError                      a graph written in a format this version does not work on
+│   ├── FormatTooNewError            by a later version: upgrade
+│   └── FormatTooOldError            by one too early to migrate from
+├── CorruptGraphError                stored state that contradicts itself; nothing was changed
+├── QueryKindError                   a read where a mutation is needed, or the other way round
+├── PlacedError                      a query that does not suit the graph as it is; names the place in it
+│   ├── ValueRejectedError           a value that does not fit the property it is for
+│   └── ConstraintError              a change that would break a rule of the schema; has violations
+├── LoadRejectedError                records that cannot be loaded; has violations
+│   └── KeyConflictError             all of them because their ids are there already
+├── ResourceLimitError               more in one change than is allowed
+├── PreconditionFailedError          the branch is not at the commit that the caller expects
+├── OutcomeUnknownError              a change that may become visible yet, or not
+├── ConflictError                    somebody else's change came first; nothing of ours is visible
+│   ├── ExpectedVersionMismatchError a table moved since it was read
+│   ├── ContentionError              too many writers at once, after all retries
+│   ├── DriftError                   a table was moved by something other than Omnigraph
+│   ├── SchemaDriftError             the schema files and the graph disagree
+│   └── GateTimeoutError             another writer held a lock for too long
+├── RecoveryRequiredError            a write stopped half-way; its operation will be finished or undone
+├── SidecarError                     a recovery record that cannot be read or acted on
+├── JavaMissingError                 no Java, or one that is too old for Spark
+└── SparkError                       Spark cannot start, or cannot finish its work
+"""
+
+from omnigraph.errors.base import (
+    Diagnostic,
+    OmnigraphError,
+    Place,
+)
+from omnigraph.errors.languages import (
+    CompileError,
+    EmbedderMissingError,
+    FileAccessError,
+    IdentityError,
+    LiteralError,
+    ParameterError,
+    PatternError,
+    QueryError,
+    QueryKindError,
+    QueryNotFoundError,
+    SchemaError,
+    SourceError,
+)
+from omnigraph.errors.pipeline import (
+    ExportError,
+    ExportTargetError,
+    ExportTypeError,
+    ExportValueError,
+    InputChangedError,
+    InputColumnsError,
+    InputError,
+    InputFormatError,
+    InputMappingError,
+    InputNotFoundError,
+    InputTypeError,
+    InputUnreadableError,
+    JavaMissingError,
+    SparkError,
+)
+from omnigraph.errors.storage import (
+    AlreadyInitializedError,
+    BranchNotFoundError,
+    CommitNotFoundError,
+    CorruptGraphError,
+    FormatError,
+    FormatTooNewError,
+    FormatTooOldError,
+    GraphNotFoundError,
+    NotAGraphError,
+    ReadOnlyError,
+    StorageDeniedError,
+    StorageError,
+    StorageFullError,
+    UnsupportedUriError,
+)
+from omnigraph.errors.writing import (
+    ConflictError,
+    ConstraintError,
+    ContentionError,
+    DriftError,
+    ExpectedVersionMismatchError,
+    GateTimeoutError,
+    KeyConflictError,
+    LoadRejectedError,
+    OutcomeUnknownError,
+    PlacedError,
+    PreconditionFailedError,
+    RecoveryRequiredError,
+    ResourceLimitError,
+    SchemaDriftError,
+    SidecarError,
+    ValueRejectedError,
+    Violation,
+)
+
+__all__ = [
+    "AlreadyInitializedError",
+    "BranchNotFoundError",
+    "CommitNotFoundError",
+    "CompileError",
+    "ConflictError",
+    "ConstraintError",
+    "ContentionError",
+    "CorruptGraphError",
+    "Diagnostic",
+    "DriftError",
+    "EmbedderMissingError",
+    "ExpectedVersionMismatchError",
+    "ExportError",
+    "ExportTargetError",
+    "ExportTypeError",
+    "ExportValueError",
+    "FileAccessError",
+    "FormatError",
+    "FormatTooNewError",
+    "FormatTooOldError",
+    "GateTimeoutError",
+    "GraphNotFoundError",
+    "IdentityError",
+    "InputChangedError",
+    "InputColumnsError",
+    "InputError",
+    "InputFormatError",
+    "InputMappingError",
+    "InputNotFoundError",
+    "InputTypeError",
+    "InputUnreadableError",
+    "JavaMissingError",
+    "KeyConflictError",
+    "LiteralError",
+    "LoadRejectedError",
+    "NotAGraphError",
+    "OmnigraphError",
+    "OutcomeUnknownError",
+    "ParameterError",
+    "PatternError",
+    "Place",
+    "PlacedError",
+    "PreconditionFailedError",
+    "QueryError",
+    "QueryKindError",
+    "QueryNotFoundError",
+    "ReadOnlyError",
+    "RecoveryRequiredError",
+    "ResourceLimitError",
+    "SchemaDriftError",
+    "SchemaError",
+    "SidecarError",
+    "SourceError",
+    "SparkError",
+    "StorageDeniedError",
+    "StorageError",
+    "StorageFullError",
+    "UnsupportedUriError",
+    "ValueRejectedError",
+    "Violation",
+]
