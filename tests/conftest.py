@@ -1,9 +1,10 @@
-"""How thoroughly hypothesis searches: a lean, repeatable run by default, a long random one on request."""
+"""How thoroughly hypothesis searches: lean by default, long on request. No test finds an embedder it did not set up."""
 
 from __future__ import annotations
 
 import os
 
+import pytest
 from hypothesis import HealthCheck, Phase, settings
 
 # The size of a generated text varies a lot, and so does the time it takes.
@@ -17,3 +18,12 @@ settings.register_profile(
 )
 settings.register_profile("soak", settings.get_profile("lean"), max_examples=5_000, derandomize=False)
 settings.load_profile(os.environ.get("OMNIGRAPH_HYPOTHESIS_PROFILE", "lean"))
+
+_KEYS = ("OPENROUTER_API_KEY", "OPENAI_API_KEY", "GEMINI_API_KEY")
+
+
+@pytest.fixture(autouse=True)
+def no_embedder_of_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever runs the tests may have a key, and must not pay for them."""
+    for name in [name for name in os.environ if name in _KEYS or name.startswith("OMNIGRAPH_EMBED")]:
+        monkeypatch.delenv(name)

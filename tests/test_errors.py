@@ -32,7 +32,7 @@ def _made(class_: type[OmnigraphError]) -> OmnigraphError:
     """Make an error of the class, with a sample of the declared type in each of its fields."""
     if issubclass(class_, CompileError):
         return class_([_DIAGNOSTIC, _DIAGNOSTIC])
-    types = get_type_hints(class_)
+    types = get_type_hints(class_, {**vars(errors.base), **vars(errors)})
     fields = {name: _SAMPLES[type_] for name, type_ in types.items() if name not in ("code", "http_status")}
     return class_("it broke", hint="try again", **fields)
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
 from types import TracebackType
 from typing import Any, Self, overload
@@ -12,9 +13,11 @@ from typing import Any, Self, overload
 from omnigraph.commit import failpoints
 from omnigraph.commit.recovery import heal, sweep
 from omnigraph.commit.store import Store
+from omnigraph.embed import Embedder
+from omnigraph.embed.embedding import Embedding
+from omnigraph.embed.modes import Mode as EmbedMode
 from omnigraph.errors import (
     AlreadyInitializedError,
-    CommitNotFoundError,
     CorruptGraphError,
     GraphNotFoundError,
     NotAGraphError,
@@ -23,31 +26,50 @@ from omnigraph.errors import (
     RecoveryRequiredError,
     StorageError,
 )
+from omnigraph.history.branches import (
+    Tag,
+    checked_name,
+    create_branch,
+    create_tag,
+    delete_branch,
+    delete_tag,
+    find_commit,
+    tags,
+)
+from omnigraph.history.diff import Diff, diff
+from omnigraph.history.merge import MergeRequest, MergeResult, merge, preview, revert
+from omnigraph.history.resolution import Resolution
 from omnigraph.lang.catalog import Catalog, EdgeType, NodeType
 from omnigraph.lang.identity import new_id
 from omnigraph.lang.schema_check import compile_schema
 from omnigraph.lang.source import Source
+from omnigraph.maintenance.optimize import optimize
+from omnigraph.maintenance.upkeep import ChooseRunner, UpkeepResult, ensure_indices
 from omnigraph.manifest import contract
 from omnigraph.manifest.rows import MAIN, MANIFEST_PATH, Commit, TableRow, VersionRow
-from omnigraph.manifest.state import Snapshot
-from omnigraph.pipeline.executor import Executor
+from omnigraph.manifest.state import ManifestState, Snapshot
+from omnigraph.on_branch import OnBranch
+from omnigraph.pipeline.executor import Executor, LocalExecutor
 from omnigraph.pipeline.export import ExportRequest, ExportResult, export_files, export_lines
 from omnigraph.pipeline.inputs import as_files
 from omnigraph.pipeline.load import Engine, LoadRequest, LoadResult, load
 from omnigraph.pipeline.progress import SILENT, Progress
 from omnigraph.pipeline.sources import discover
 from omnigraph.query.cache import Cache
-from omnigraph.query.query import Query, run, state_of
+from omnigraph.query.current import Current
+from omnigraph.query.query import Query, State, run, state_of
 from omnigraph.query.result import Result
 from omnigraph.storage.columns import table_key, table_path, table_schema
 from omnigraph.storage.lance_errors import Kind, classify
 from omnigraph.storage.location import Location
+from omnigraph.write.embed_graph import EmbedRequest, EmbedResult, embed_graph, embed_mode
 from omnigraph.write.load import LoadMode
 from omnigraph.write.mutation import Mutation, MutationResult, mutate
 from omnigraph.write.validate import check_patterns
 
 _CLAIM = "__init_claim.json"
 _CACHE_BYTES = 1024 * 1024 * 1024
+_MOST_ROWS_OF_UPKEEP = 5_000_000  # that this process looks after by itself, if nobody says who should
 _LOG = logging.getLogger(__name__)
 
 
@@ -86,19 +108,26 @@ def init(uri: str | os.PathLike[str], schema: str | os.PathLike[str], *, force: 
     return Graph(store, read_only=False)
 
 
-def open(uri: str | os.PathLike[str], *, read_only: bool = False) -> Graph:  # noqa: A001 - the name the API fixes
-    """Open a graph. Read-write finishes or undoes what a crash left behind; read-only never writes anything."""
-    return Graph(Store.at(Location.parse(uri)), read_only=read_only)
+def open(  # noqa: A001 - the name the API fixes
+    uri: str | os.PathLike[str], *, read_only: bool = False, embedder: Embedder | None = None
+) -> Graph:
+    """Open a graph. Read-write finishes or undoes what a crash left behind; read-only never writes anything.
+
+    `embedder` makes vectors of texts. If none is given, the one that the environment asks for does, when it is needed.
+    """
+    return Graph(Store.at(Location.parse(uri)), read_only=read_only, embedder=embedder)
 
 
 class Graph:
     """A graph. Safe to share between threads; a context manager."""
 
-    def __init__(self, store: Store, *, read_only: bool) -> None:
+    def __init__(self, store: Store, *, read_only: bool, embedder: Embedder | None = None) -> None:
         self._store = store
         self.read_only = read_only
         self._cache = Cache(_CACHE_BYTES)
+        self._embedding = Embedding(embedder)
         self._contract = self._read_contract()
+        self._current = Current(store, self._read_contract)
         if read_only:
             store.manifest.load()
         else:
@@ -136,11 +165,7 @@ class Graph:
     def commit(self, commit_id: str) -> Commit:
         """Find a commit on whichever branch has it."""
         self._contract = self._read_contract()
-        for branch in self._store.manifest.branches():
-            found = self._store.manifest.load(_branch(branch)).commit(commit_id)
-            if found:
-                return found
-        raise CommitNotFoundError(f"commit '{commit_id}' not found", commit_id=commit_id)
+        return find_commit(self._store.manifest, commit_id)
 
     def mutate(
         self,
@@ -160,7 +185,7 @@ class Graph:
         """
         self._refuse_read_only()
         text = _source(source, ".gq", "<query>")
-        return mutate(self._store, Mutation(text, name, params, _branch(branch), actor, if_commit))
+        return mutate(self._store, Mutation(text, name, params, _branch(branch), actor, if_commit), self._embedding)
 
     def query(
         self,
@@ -172,11 +197,29 @@ class Graph:
         snapshot: str | None = None,
     ) -> Result:
         """Run a query that reads. It sees one state of the graph: the branch as it is, or as it was at a commit."""
-        self._contract = self._read_contract()
         text = _source(source, ".gq", "<query>")
         query = Query(text, name, params, _branch(branch), snapshot)
-        state = state_of(self._store.manifest, query.branch, snapshot)
-        return run(self._store.tables, state, self.catalog, self._cache, query)
+        state, catalog = self._state(query.branch, snapshot)
+        return run(self._store.tables, state, catalog, self._cache, query, embedding=self._embedding)
+
+    def _state(self, branch: str | None, commit: str | None) -> tuple[State, Catalog]:
+        """Find the state to read; of main as it is now that takes one request, unless it has changed."""
+        if branch is None and commit is None:
+            current, known = self._load_current()
+            state = State(current.snapshot, current.head)
+        else:
+            known = self._read_contract()
+            state = state_of(self._store.manifest, branch, commit)
+        self._contract = known
+        return state, known.catalog
+
+    def _load_current(self) -> tuple[ManifestState, contract.Contract]:
+        try:
+            return self._current.load()
+        except StorageError as error:
+            if classify(error) is Kind.NOT_FOUND and not self._store.objects.exists(MANIFEST_PATH):
+                raise self._absent() from None
+            raise
 
     def load(
         self,
@@ -207,6 +250,27 @@ class Graph:
                 splits, LoadMode(mode), _branch(branch), actor, Engine(engine), dry_run, progress, spark
             )
             return load(self._store, request)
+
+    def embed(
+        self,
+        types: Sequence[str] | None = None,
+        *,
+        mode: str = EmbedMode.FILL_MISSING,
+        branch: str = MAIN,
+        actor: str | None = None,
+        progress: Progress = SILENT,
+    ) -> EmbedResult:
+        """Make the vectors that `@embed` properties lack, of their texts; with the mode `reembed_all` all of them.
+
+        Each batch is a commit. If one fails, those before it stay, and the next call does the rest.
+        """
+        self._refuse_read_only()
+        progress.phase("embed", 1)
+        try:
+            request = EmbedRequest(embed_mode(mode), types, _branch(branch), actor, partial(progress.advance, 0))
+            return embed_graph(self._store, request, self._embedding)
+        finally:
+            progress.finish()
 
     @overload
     def export(
@@ -252,12 +316,56 @@ class Graph:
 
         Without a path they come as lines of JSON. A path that ends like its format is one file, any other a directory.
         """
-        self._contract = self._read_contract()
-        state = state_of(self._store.manifest, _branch(branch), snapshot)
+        state, _ = self._state(_branch(branch), snapshot)
         spark = partial(_spark_executor, master, conf)
         target = None if path is None else os.fspath(path)
         request = ExportRequest(target, types, format, Engine(engine), progress, spark)
         return (export_lines if path is None else export_files)(self._store, state, request)
+
+    def ensure_indices(
+        self,
+        branch: str = MAIN,
+        *,
+        actor: str | None = None,
+        engine: str = "auto",
+        master: str | None = None,
+        conf: Mapping[str, str] | None = None,
+        progress: Progress = SILENT,
+    ) -> UpkeepResult:
+        """Build the indices that the schema asks for over all rows, in one commit. No answer depends on them."""
+        self._refuse_read_only()
+        return ensure_indices(self._store, _branch(branch), _runner(engine, master, conf, progress), actor)
+
+    def optimize(
+        self,
+        branch: str = MAIN,
+        *,
+        actor: str | None = None,
+        engine: str = "auto",
+        master: str | None = None,
+        conf: Mapping[str, str] | None = None,
+        progress: Progress = SILENT,
+    ) -> UpkeepResult:
+        """Make many small fragments few large ones and let indices cover them, in one commit; rows stay as they are."""
+        self._refuse_read_only()
+        return optimize(self._store, _branch(branch), _runner(engine, master, conf, progress), actor)
+
+    def diff(
+        self,
+        a: str,
+        b: str,
+        *,
+        kinds: Collection[str] | None = None,
+        types: Collection[str] | None = None,
+        operations: Collection[str] | None = None,
+    ) -> Diff:
+        """Tell what turns one state into another: entities inserted, updated and deleted.
+
+        A state is a branch, a commit, or a branch at a commit or version: `main`, an id, `main@12`. Changes are read
+        when the answer is iterated; `kinds` are node and edge, `operations` insert, update and delete.
+        """
+        self._contract = self._read_contract()
+        return diff(self._store, a, b, kinds=kinds, types=types, operations=operations)
 
     def outcome(self, operation_id: str, branch: str = MAIN) -> Commit | None:
         """Tell what became of an operation whose outcome was unknown: its commit, or None if it changed nothing."""
@@ -274,7 +382,80 @@ class Graph:
             raise ReadOnlyError(f"{self.uri} is open read-only", hint="open it without `read_only`")
 
     def branches(self) -> list[str]:
-        return self._store.manifest.branches()
+        """List the branches, main first."""
+        return [name for name in self._store.manifest.branches() if not name.startswith("__")]
+
+    def create_branch(self, name: str, base: str = MAIN) -> None:
+        """Make a branch that begins as its base is: another branch, a tag or a commit. No data is copied."""
+        self._refuse_read_only()
+        create_branch(self._store, name, base)
+
+    def delete_branch(self, name: str) -> None:
+        """Delete a branch and what only it has."""
+        self._refuse_read_only()
+        delete_branch(self._store, name)
+
+    def merge(
+        self,
+        source: str,
+        into: str = MAIN,
+        *,
+        actor: str | None = None,
+        dry_run: bool = False,
+        resolve: str | Mapping[str, str] | Sequence[Mapping[str, Any]] | None = None,
+    ) -> MergeResult:
+        """Bring onto a branch what another has: one commit with two parents, or MergeConflictError with all conflicts.
+
+        `resolve` says who wins where both changed the same: `ours` (the branch that is merged into), `theirs`, one of
+        them for each type, or a list of conflicts each with the side to `take`. `dry_run` only tells what would be.
+        """
+        request = MergeRequest(_branch(source), _branch(into), actor, Resolution.of(resolve))
+        if dry_run:
+            return preview(self._store, request)
+        self._refuse_read_only()
+        return merge(self._store, request)
+
+    def revert(
+        self,
+        commit_id: str,
+        branch: str = MAIN,
+        *,
+        actor: str | None = None,
+        resolve: str | Mapping[str, str] | Sequence[Mapping[str, Any]] | None = None,
+    ) -> MergeResult:
+        """Undo what one commit changed, by a new commit. What was changed again since then is a conflict."""
+        self._refuse_read_only()
+        request = MergeRequest(None, _branch(branch), actor, Resolution.of(resolve))
+        return revert(self._store, self.commit(commit_id), request)
+
+    def tags(self) -> list[Tag]:
+        """List the tags by name, each with its commit."""
+        return tags(self._store.manifest)
+
+    def create_tag(self, name: str, ref: str = MAIN) -> Tag:
+        """Give the commit that a branch is at, or a commit by its id, a name that stays."""
+        self._refuse_read_only()
+        return create_tag(self._store, name, ref)
+
+    def delete_tag(self, name: str) -> None:
+        """Take a name away; the commit stays."""
+        self._refuse_read_only()
+        delete_tag(self._store, name)
+
+    @contextmanager
+    def branch(
+        self, name: str, *, base: str = MAIN, merge_into: str | None = None, actor: str | None = None
+    ) -> Iterator[OnBranch]:
+        """Work on a branch, which is made if it is not there; on a clean exit it is merged and deleted.
+
+        If the body raises, the branch stays as it is, to be looked at; so it does without `merge_into`.
+        """
+        if name not in self.branches():
+            self.create_branch(name, base)
+        yield OnBranch(self, name, actor)
+        if merge_into is not None:
+            self.merge(name, merge_into, actor=actor)
+            self.delete_branch(name)
 
     def refresh(self) -> None:
         """Pick up schema changes, and recover what other writers left behind."""
@@ -326,7 +507,19 @@ def _spark_executor(master: str | None, conf: Mapping[str, str] | None, progress
     return SparkExecutor(spark_context(master, conf), progress)
 
 
+def _runner(engine: str, master: str | None, conf: Mapping[str, str] | None, progress: Progress) -> ChooseRunner:
+    """Say who does the upkeep of so many rows."""
+    chosen = Engine(engine)
+
+    def choose(rows: int) -> Executor:
+        large = chosen is Engine.AUTO and rows > _MOST_ROWS_OF_UPKEEP
+        return _spark_executor(master, conf, progress) if large or chosen is Engine.SPARK else LocalExecutor(progress)
+
+    return choose
+
+
 def _branch(name: str) -> str | None:
+    name = checked_name(name)
     return None if name == MAIN else name
 
 

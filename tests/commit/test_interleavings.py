@@ -246,7 +246,7 @@ def test_an_old_record_does_not_come_back_after_another_was_there(remote: Store,
 
 
 def test_a_branch_that_is_being_made_anew_is_not_taken_for_one_that_is_gone(local: Store) -> None:
-    fork(local, "feature", PERSON, COMPANY)
+    fork(local, "feature")
     interrupt(local, on_branch(local, "feature"), failpoints.PUBLISH_BEFORE_MANIFEST)
     unfork(local, "feature")
     with store_at(local.location.uri).gates.hold(gates_for("feature", [])):
@@ -519,7 +519,7 @@ def test_a_write_waits_for_one_who_is_recovering_what_is_in_its_way(local: Store
 
 def test_one_operation_is_recovered_without_waiting_for_others(local: Store) -> None:
     operation_id = half(local).operation_id
-    fork(local, "feature", PERSON, COMPANY)
+    fork(local, "feature")
     write_record(local, "Mutation", [], branch="feature")
     with store_at(local.location.uri).gates.hold(gates_for("feature", [])):
         assert recover_operation(local, operation_id)

@@ -551,7 +551,7 @@ def test_what_the_first_record_undid_is_not_undone_again_by_the_second(store: St
 def test_a_write_on_a_branch_is_recovered_on_that_branch(
     store: Store, at: str, kind: RecoveryKind, again: Again
 ) -> None:
-    fork(store, "feature", PERSON, COMPANY)
+    fork(store, "feature")
     main, history, before = seen(store), store.manifest.load().commits(), contents(store, "feature")
     interrupt(store, on_branch(store, "feature"), at)
     again(store)
@@ -560,7 +560,7 @@ def test_a_write_on_a_branch_is_recovered_on_that_branch(
     assert (after == before) is (kind is BACK)
     assert [row.kind for row in store.audit.rows()] == [kind]
     entry = store.manifest.load("feature").snapshot.entries[PERSON].table
-    assert (entry.branch, entry.version) == ("feature", 3 if kind is FORWARD else 4)
+    assert (entry.owner, entry.version) == ("feature", 3 if kind is FORWARD else 4)
     head = store.manifest.load("feature").head
     assert head is not None
     assert (head.branch, head.actor_id) == ("feature", RECOVERY_ACTOR)
@@ -573,9 +573,11 @@ def test_a_write_on_a_branch_is_recovered_on_that_branch(
 
 
 def test_an_old_record_of_a_branch_is_undone_on_that_branch(store: Store) -> None:
-    fork(store, "feature", COMPANY)
+    fork(store, "feature")
     before = contents(store, "feature"), contents(store)
-    path = store.manifest.load().snapshot.entries[COMPANY].table.path
+    table = store.manifest.load().snapshot.entries[COMPANY].table
+    path = table.path
+    dataset(store, path).create_branch("feature", table.version, storage_options=store.location.storage_options)
     tree = dataset(store, f"{path}/tree/feature")
     tree.insert(tree.to_table())
     tree.insert(tree.to_table())
@@ -594,7 +596,7 @@ def test_an_old_record_of_a_branch_is_undone_on_that_branch(store: Store) -> Non
     [(ONE_MOVED, again_by_opening)],
 )
 def test_a_write_on_a_branch_that_is_gone_is_discarded(store: Store, at: str, again: Again) -> None:
-    fork(store, "feature", PERSON, COMPANY)
+    fork(store, "feature")
     operation_id = interrupt(store, on_branch(store, "feature"), at)
     unfork(store, "feature")
     before, was = seen(store), pins(store)
@@ -617,7 +619,7 @@ def test_a_write_on_a_branch_that_is_gone_is_discarded(store: Store, at: str, ag
     [("create", audit.PATH, 3)],
 )
 def test_an_orphan_is_recorded_once_across_faults(store: Store, operation: str, part: str, version: int) -> None:
-    fork(store, "feature", PERSON, COMPANY)
+    fork(store, "feature")
     if version == 3:
         interrupt(store, on_branch(store, "feature"), ALL_MOVED)
     else:
@@ -642,7 +644,7 @@ def test_an_orphan_has_no_outcomes_not_even_for_tables_it_would_have_added(store
 
 
 def test_a_branch_that_cannot_be_opened_is_not_taken_for_one_that_is_gone(store: Store) -> None:
-    fork(store, "feature", PERSON, COMPANY)
+    fork(store, "feature")
     operation_id = interrupt(store, on_branch(store, "feature"), ALL_MOVED)
     versions = "__manifest/tree/feature/_versions"
     hidden = {name: store.objects.read(f"{versions}/{name}") for name in store.objects.list(versions)}

@@ -12,15 +12,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from omnigraph.pipeline.hashing import hash_columns
-from omnigraph.pipeline.keys import CollisionError, KeyFile, Keys, places, read_share, row_of, task_of
+from omnigraph.pipeline.keys import CollisionError, KeyFile, Keys, Numbered, places, read_shares, row_of, task_of
 from omnigraph.storage.location import Location
 from omnigraph.storage.objects import ObjectStore
 
 TEXTS = st.lists(st.text(max_size=20) | st.sampled_from(["", "a", "aa", "a\0", "\0", "ü", "abcdefgh", "abcdefghi"]))
 
 
-def keys(values: list[str], task: int = 0, seed: int = 7) -> Keys:
-    return Keys.of([pa.chunked_array([pa.array(values, pa.string())])], places(task, len(values)), seed)
+def numbered(values: list[str], task: int = 0, seed: int = 7) -> Numbered:
+    return Numbered.of([pa.chunked_array([pa.array(values, pa.string())])], places(task, len(values)), seed)
 
 
 @given(TEXTS)
@@ -73,16 +73,16 @@ def test_values_of_every_type_are_told_apart(values: list[Any], kind: pa.DataTyp
 
 @given(TEXTS, TEXTS)
 def test_keys_know_which_of_them_are_among_others(mine: list[str], others: list[str]) -> None:
-    ours = keys(mine)
+    ours = numbered(mine)
 
-    found = ours.at[ours.within(keys(others))]
+    found = ours.at[ours.within(numbered(others).in_order())]
 
     assert sorted(row_of(found).tolist()) == [at for at, value in enumerate(mine) if value in set(others)]
 
 
 @given(TEXTS)
 def test_later_and_earlier_are_all_but_the_first_and_all_but_the_last(values: list[str]) -> None:
-    found = keys(values)
+    found = numbered(values).in_order()
     first = {value: at for at, value in reversed(list(enumerate(values)))}
     last = {value: at for at, value in enumerate(values)}
 
@@ -100,17 +100,19 @@ def test_the_shares_of_an_exchange_hold_every_key_once(
     for task, values in enumerate(parts):
         file = KeyFile(f"keys/{task}", shares)
         file.add_plain(np.arange(3))
-        file.add("space", "new", keys(values, task))
+        file.add("space", "new", numbered(values, task))
         file.write(objects)
         sections += file.sections
 
-    found = [read_share(objects, sections, share) for share in range(shares)]
+    found = [read_shares(objects, sections, [share]).in_order() for share in range(shares)]
 
     everywhere = [(int(task_of(np.array([at]))[0]), int(row_of(np.array([at]))[0])) for s in found for at in s.at]
     assert sorted(everywhere) == [(task, row) for task, values in enumerate(parts) for row in range(len(values))]
-    whole = Keys.merged([keys(values, task) for task, values in enumerate(parts)])
+    whole = Numbered.joined([numbered(values, task) for task, values in enumerate(parts)]).in_order()
     assert np.concatenate([share.high for share in found]).tolist() == whole.high.tolist()
+    assert np.concatenate([share.at for share in found]).tolist() == whole.at.tolist()
     assert sum(len(share.starts) for share in found) == len(whole.starts)
+    assert sorted(read_shares(objects, sections, range(shares)).at.tolist()) == sorted(whole.at.tolist())
 
 
 def test_numbers_that_collide_are_noticed() -> None:

@@ -6,10 +6,11 @@
     //! p.name:string p.age:int32
     //! ["Alice", 30]
 
-`//?` gives parameters. `//+` is a record that is loaded first; `//* a>b b>c` are people and who knows whom. The `//!`
-lines end a case: the columns with their types, and then every row, in order if the query has an order, unless the
-columns end with `unordered`. A case that must fail has one line, with the class of the error and a fragment of its
-message. `R1`, `F1` and `S1` are the numbers of the behaviour that a case shows.
+`//?` gives parameters, `//@ NAME=value` a variable of the environment. `//+` is a record that is loaded first;
+`//* a>b b>c` are people and who knows whom. The `//!` lines end a case: the columns with their types, and then every
+row, in order if the query has an order, unless the columns end with `unordered`. A case that must fail has one line,
+with the class of the error and a fragment of its message. `R1`, `F1` and `S1` are the numbers of the behaviour that a
+case shows.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ class QueryCase:
     name: str
     source: str
     parameters: dict[str, Any]
+    environment: dict[str, str]
     records: list[dict[str, Any]]
     expected: tuple[str, ...]
     file: str
@@ -69,13 +71,15 @@ def load_query_cases(path: Path) -> Iterator[QueryCase]:
     for line, block in zip(starts, re.split(r"^=== ", text, flags=re.MULTILINE)[1:], strict=True):
         name, *lines = block.strip().split("\n")
         marks = {
-            mark: [text[4:] for text in lines if text.startswith(mark)] for mark in ("//? ", "//+ ", "//* ", "//! ")
+            mark: [text[4:] for text in lines if text.startswith(mark)]
+            for mark in ("//? ", "//@ ", "//+ ", "//* ", "//! ")
         }
         assert marks["//! "], f"{path.name}:{line}: the case does not say what it expects"
         parameters = json.loads("".join(marks["//? "]) or "{}")
+        environment = dict(setting.split("=", 1) for setting in marks["//@ "])
         records = [*map(json.loads, marks["//+ "]), *_acquaintances(" ".join(marks["//* "]))]
         source = "\n".join(text for text in lines if text[:4] not in marks)
-        yield QueryCase(name, source, parameters, records, tuple(marks["//! "]), path.name, line)
+        yield QueryCase(name, source, parameters, environment, records, tuple(marks["//! "]), path.name, line)
 
 
 def _acquaintances(text: str) -> Iterator[dict[str, Any]]:

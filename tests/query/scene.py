@@ -27,6 +27,7 @@ node Doc {
     title: String @index
     body: String @index
     embedding: Vector(4)
+    meaning: Vector(4)? @embed(title, model="m-1")
     status: String
     rank: I32
 }

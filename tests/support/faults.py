@@ -7,7 +7,6 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -67,12 +66,9 @@ def add_company(store: Store, name: str, branch: str | None = None) -> Commit:
     return publish(store, plan(txn, append(store, txn, COMPANY, [company(name)]))).commit
 
 
-def fork(store: Store, branch: str, *keys: str) -> None:
-    """Make a branch of the graph by hand, and of some of its tables."""
-    state = store.manifest.load()
-    versions = {state.snapshot.entries[key].table.path: state.actual_version(key) for key in keys}
-    for path, version in {MANIFEST_PATH: state.version, **versions}.items():
-        dataset(store, path).create_branch(branch, version, storage_options=store.location.storage_options)
+def fork(store: Store, branch: str) -> None:
+    """Make a branch of the graph."""
+    store.manifest.create_branch(branch, store.manifest.load())
 
 
 def on_branch(store: Store, branch: str) -> PublishPlan:
@@ -80,7 +76,7 @@ def on_branch(store: Store, branch: str) -> PublishPlan:
     txn = begin(store, branch)
     actions = []
     for key, rows in ((PERSON, [person("dan")]), (COMPANY, [company("new")])):
-        forked = replace(txn.entries[key].table, branch=branch)
+        forked = txn.owned(store.tables, key)
         actions.append(TableAction(store.tables.stage_append(forked, table(store, txn, key, rows))))
     return plan(txn, *actions, actor="ada")
 

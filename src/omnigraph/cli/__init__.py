@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from omnigraph.cli import export, fmt, graph, lint, load, mutate, output, query, schema
+from omnigraph.cli import embed, export, fmt, graph, lint, load, mutate, output, query, schema
 from omnigraph.errors import OmnigraphError
 from omnigraph.version import INTERNAL_SCHEMA_VERSION, __version__
 
@@ -27,6 +27,7 @@ app.command("load")(load.load)
 app.command("export")(export.export)
 app.command("mutate")(mutate.mutate)
 app.command("query")(query.query)
+app.command("embed")(embed.embed)
 app.command("lint")(lint.lint)
 app.command("fmt")(fmt.fmt)
 app.add_typer(schema.app, name="schema")

@@ -9,9 +9,9 @@ from enum import Enum, StrEnum
 from omnigraph.commit.gates import Gate
 from omnigraph.lang.catalog import Catalog
 from omnigraph.manifest.publisher import Lineage
-from omnigraph.manifest.rows import MAIN, TableRow, TombstoneRow
+from omnigraph.manifest.rows import MAIN, TableRow, TombstoneRow, VersionRow
 from omnigraph.manifest.state import Entry, ManifestState
-from omnigraph.storage.tables import Staged
+from omnigraph.storage.tables import Staged, TableStorage, TableVersion
 
 
 class WriterKind(StrEnum):
@@ -39,10 +39,23 @@ class WriteTxn:
     branch: str | None
     base: ManifestState
     catalog: Catalog
+    forks: dict[str, TableVersion] = field(default_factory=dict, compare=False)
 
     @property
     def entries(self) -> Mapping[str, Entry]:
         return self.base.snapshot.entries
+
+    def owned(self, tables: TableStorage, table_key: str) -> TableVersion:
+        """The table to stage a change on: a branch that has only inherited it gets a fork of its own.
+
+        A fork is like a staged file: it counts only once a commit names it, and if none ever does, cleanup removes it.
+        """
+        table = self.entries[table_key].table
+        if self.branch is None or table.owner == self.branch:
+            return table
+        if table_key not in self.forks:
+            self.forks[table_key] = tables.fork(table, self.branch)
+        return self.forks[table_key]
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +76,8 @@ class PublishPlan:
 
     `reads` names the tables that it was validated against; none of them may have moved when it is published. `strict`
     names those in which it looked for what to change: if one has other content by then, the change is lost and must
-    not be prepared again behind the caller's back. `if_head` is the commit that the branch must be at.
+    not be prepared again behind the caller's back. `adoptions` are versions of main that a branch takes over as they
+    are. `if_head` is the commit that the branch must be at.
     """
 
     txn: WriteTxn
@@ -71,6 +85,7 @@ class PublishPlan:
     actions: tuple[TableAction, ...]
     registrations: tuple[TableRow, ...] = ()
     tombstones: tuple[TombstoneRow, ...] = ()
+    adoptions: tuple[VersionRow, ...] = ()
     lineage: Lineage = field(default_factory=Lineage.new)
     reads: frozenset[str] = frozenset()
     strict: frozenset[str] = frozenset()
@@ -88,7 +103,13 @@ class PublishPlan:
     @property
     def table_keys(self) -> list[str]:
         """The tables that change or go."""
-        return [*(action.table_key for action in self.actions), *(row.table_key for row in self.tombstones)]
+        rows: tuple[TombstoneRow | VersionRow, ...] = (*self.tombstones, *self.adoptions)
+        return [*(action.table_key for action in self.actions), *(row.table_key for row in rows)]
+
+    @property
+    def moves_tables(self) -> bool:
+        """Whether it consists of more than one step, and so can be interrupted."""
+        return bool(self.actions or self.registrations or self.tombstones)
 
 
 def gates_for(branch: str | None, table_keys: Iterable[str]) -> list[Gate]:
@@ -98,6 +119,11 @@ def gates_for(branch: str | None, table_keys: Iterable[str]) -> list[Gate]:
     is no object, and those who hold it are waited for at the gates of their branches.
     """
     return [Gate("schema", shared=True), Gate(f"branch:{branch or MAIN}"), *table_gates(branch, table_keys)]
+
+
+def ref_gates(*branches: str) -> list[Gate]:
+    """Name the gates of whoever makes or removes branches or tags: lance has no way to do either at once."""
+    return [Gate("schema", shared=True), Gate("refs"), *(Gate(f"branch:{name}") for name in branches)]
 
 
 def table_gates(branch: str | None, table_keys: Iterable[str]) -> list[Gate]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from dataclasses import replace
+from typing import NoReturn
 
 from omnigraph.commit import failpoints
 from omnigraph.commit.gates import Held
@@ -26,8 +27,9 @@ from omnigraph.errors import (
 )
 from omnigraph.manifest.publisher import Changes, Published
 from omnigraph.manifest.rows import MAIN, TombstoneRow, VersionRow
-from omnigraph.manifest.state import ManifestState
+from omnigraph.manifest.state import HEAD, ManifestState
 from omnigraph.storage.tables import TableVersion
+from omnigraph.storage.upkeep import fits, following
 
 _LOG = logging.getLogger(__name__)
 _GATED_ATTEMPTS = 3
@@ -104,15 +106,21 @@ def _carry_out(store: Store, plan: PublishPlan, held: Held) -> Published:
     failpoints.reach(failpoints.PUBLISH_AFTER_GATES)
     state = store.manifest.refreshed(plan.txn.base)
     _check_head_commit(plan, state)
-    for key in sorted(plan.reads | plan.strict):
-        _check_pin(key, plan.txn.base.actual_version(key), state)
+    for key in sorted({*plan.reads, *plan.strict, *plan.txn.forks, *(row.table_key for row in plan.adoptions)}):
+        _check_place(key, plan.txn.base, state)
     for action in plan.actions:
-        _check_base(action, plan.branch, state)
+        _check_base(action, plan, state)
         base = action.staged.base
-        _check_head(store, held, replace(base, version=state.actual_version(base.key)), state)
+        pinned = replace(base, version=state.actual_version(base.key))
+        _check_head(store, held, pinned, state)
+        if pinned != base and not fits(store.tables, action.staged, pinned):
+            _mismatch(base.key, base.version, state)
     for tombstone in plan.tombstones:
         _check_tombstone(store, held, tombstone, state)
     _refuse_pending(store, plan)
+    if not plan.moves_tables:
+        held.check()
+        return store.manifest.publish(plan.branch, _changes(store, plan, ()), _pins(plan, state), plan.lineage, state)
     sidecar = arm(plan, state)
     held.check()
     store.sidecars.write(sidecar)  # phase A: from here on, whatever happens can be finished or undone
@@ -144,7 +152,7 @@ def _refuse_pending(store: Store, plan: PublishPlan) -> None:
         sidecar = store.sidecars.read(operation_id)
         if sidecar is None or sidecar.branch != plan.branch:
             continue
-        if plan.if_head or sidecar.if_head or concerned & {*sidecar.table_keys}:
+        if plan.if_head or HEAD in plan.reads or sidecar.if_head or concerned & {*sidecar.table_keys}:
             message = f"operation {operation_id} stopped half-way; it must be finished or undone first"
             raise RecoveryRequiredError(message, operation_id=operation_id, hint=_REOPEN)
 
@@ -176,23 +184,36 @@ def check_head_commit(expected: str, state: ManifestState) -> None:
 
 
 def _check_pin(table_key: str, prepared_on: int, state: ManifestState) -> None:
+    if state.actual_version(table_key) != prepared_on:
+        _mismatch(table_key, prepared_on, state)
+
+
+def _mismatch(table_key: str, prepared_on: int, state: ManifestState) -> NoReturn:
     pin = state.actual_version(table_key)
-    if pin != prepared_on:
-        message = f"table '{table_key}' is at version {pin}; the write was prepared on {prepared_on}"
-        raise ExpectedVersionMismatchError(
-            message, table_key=table_key, expected=prepared_on, actual=pin, hint="read again and retry"
-        )
+    message = f"table '{table_key}' is at version {pin}; the write was prepared on {prepared_on}"
+    raise ExpectedVersionMismatchError(
+        message, table_key=table_key, expected=prepared_on, actual=pin, hint="read again and retry"
+    )
 
 
-def _check_base(action: TableAction, branch: str | None, state: ManifestState) -> None:
+def _check_place(table_key: str, before: ManifestState, state: ManifestState) -> None:
+    """See that a table that the plan relies on is the same version of the same fork as when it was prepared."""
+    if not state.is_placed_alike(table_key, before):
+        _mismatch(table_key, before.actual_version(table_key), state)
+
+
+def _check_base(action: TableAction, plan: PublishPlan, state: ManifestState) -> None:
     """A logical action needs exactly the version it was prepared on; maintenance may be rebased by lance."""
-    base = action.staged.base
-    if base.branch != branch:
+    base, branch = action.staged.base, plan.branch
+    if base.owner != branch:
         message = (
-            f"table '{base.key}' belongs to branch '{base.branch or MAIN}'; a write to '{branch or MAIN}' must fork it"
+            f"table '{base.key}' belongs to branch '{base.owner or MAIN}'; a write to '{branch or MAIN}' must fork it"
         )
         raise ConflictError(message, hint="fork the table first")
-    if action.op_class is OpClass.LOGICAL or base.key not in state.snapshot.entries:
+    entry = state.snapshot.entries.get(base.key)
+    if entry and base.key not in plan.txn.forks and entry.table.branch != base.branch:
+        _mismatch(base.key, base.version, state)
+    if action.op_class is OpClass.LOGICAL or entry is None:
         _check_pin(base.key, base.version, state)
 
 
@@ -246,17 +267,21 @@ def _is_ours(store: Store, table: TableVersion) -> bool:
 
 
 def _move_head(store: Store, held: Held, action: TableAction, state: ManifestState) -> VersionRow:
-    """Commit one staged transaction; it must land right behind the pin, or the plan stops."""
+    """Commit what is staged on one table; it must land right behind the pin, or the plan stops."""
+    base, pin = action.staged.base, state.actual_version(action.table_key)
     held.check()
-    base = action.staged.base
-    done = store.tables.commit_staged(action.staged, state.actual_version(base.key) + 1)
+    done = store.tables.commit_staged(action.staged, pin + 1)
     failpoints.reach(failpoints.PUBLISH_AFTER_TABLE_COMMIT)
+    if action.staged.then is not None:
+        held.check()
+        done = store.tables.commit_staged(following(action.staged, done.version), pin + 2)
+        failpoints.reach(failpoints.PUBLISH_AFTER_TABLE_COMMIT)
     return VersionRow(base.key, done.version, base.branch, done.row_count)
 
 
 def _changes(store: Store, plan: PublishPlan, versions: tuple[VersionRow, ...]) -> Changes:
     added = tuple(head_row(store, row.table_key, row.path, None) for row in plan.registrations)
-    return Changes((*versions, *added), plan.registrations, plan.tombstones)
+    return Changes((*versions, *added, *plan.adoptions), plan.registrations, plan.tombstones)
 
 
 def _pins(plan: PublishPlan, state: ManifestState) -> dict[str, int]:

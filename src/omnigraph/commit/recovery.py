@@ -113,9 +113,22 @@ def recover(store: Store, sidecar: Sidecar, held: Held) -> bool:
 
 
 def _observe(store: Store, sidecar: Sidecar, state: ManifestState) -> list[Observed]:
-    """Look at every table of a record, except for those dropped since, which have nothing left to undo."""
+    """Look at every table of a record, except for those dropped since, which have nothing left to undo.
+
+    Neither has a fork that was to be, when the branch has meanwhile got another one.
+    """
     dropped = state.tombstones.keys() - state.snapshot.entries.keys()
-    return [_seen(store, sidecar, pin, state) for pin in sidecar.tables if pin.table_key not in dropped]
+    return [
+        _seen(store, sidecar, pin, state)
+        for pin in sidecar.tables
+        if pin.table_key not in dropped and not _is_abandoned(pin, state)
+    ]
+
+
+def _is_abandoned(pin: Pin, state: ManifestState) -> bool:
+    entry = state.snapshot.entries.get(pin.table_key)
+    elsewhere = entry is not None and entry.table.branch != pin.table_branch
+    return elsewhere and state.actual_version(pin.table_key) != pin.expected_version
 
 
 def _seen(store: Store, sidecar: Sidecar, pin: Pin, state: ManifestState) -> Observed:
@@ -212,7 +225,10 @@ class _Recovery:
         """Publish what the heads already are."""
         failpoints.reach(failpoints.RECOVERY_BEFORE_ROLL_FORWARD)
         rows = tuple(_version_row(self.store, seen.table) for seen in self.observed)
-        self._publish(Changes(rows), self._expected(self.observed), RecoveryKind.ROLLED_FORWARD)
+        adopted = self.sidecar.adoptions
+        taken = tuple(VersionRow(one.table_key, one.version, None, one.row_count) for one in adopted)
+        expected = self._expected(self.observed) | {one.table_key: one.expected_version for one in adopted}
+        self._publish(Changes((*rows, *taken)), expected, RecoveryKind.ROLLED_FORWARD)
 
     def _roll_back(self) -> None:
         """Restore every table that moved to its pin, and publish the restored heads, so that heads are pins again.
@@ -257,7 +273,8 @@ class _Recovery:
         commit_id = self.sidecar.commit_id if forward else self.sidecar.rollback_commit_id
         assert commit_id
         merged = self.sidecar.merge_source_commit_id if forward else None
-        lineage = Lineage(commit_id, RECOVERY_ACTOR, merged, time.time_ns() // 1000)
+        details = self.sidecar.details if forward else None
+        lineage = Lineage(commit_id, RECOVERY_ACTOR, merged, time.time_ns() // 1000, details)
         self.held.check()
         published = self.store.manifest.publish(self.state.branch, changes, expected, lineage)
         self.state = published.state

@@ -47,6 +47,16 @@ class Tombstone:
 
 
 @dataclass(frozen=True, slots=True)
+class Adoption:
+    """A version of main that a branch takes over together with the change."""
+
+    table_key: str
+    expected_version: int
+    version: int
+    row_count: int
+
+
+@dataclass(frozen=True, slots=True)
 class Sidecar:
     schema_version: int
     operation_id: str
@@ -61,6 +71,8 @@ class Sidecar:
     additional_registrations: tuple[Registration, ...] = ()
     tombstones: tuple[Tombstone, ...] = ()
     if_head: str | None = None
+    adoptions: tuple[Adoption, ...] = ()
+    details: dict[str, Any] | None = None
 
     @property
     def names_transactions(self) -> bool:
@@ -69,7 +81,7 @@ class Sidecar:
 
     @property
     def table_keys(self) -> list[str]:
-        return [pin.table_key for pin in self.tables]
+        return [*(pin.table_key for pin in self.tables), *(adoption.table_key for adoption in self.adoptions)]
 
     def to_json(self) -> bytes:
         return json.dumps(_plain(self), indent=2).encode()
@@ -81,7 +93,11 @@ def arm(plan: PublishPlan, state: ManifestState) -> Sidecar:
     Tables move from where they are pinned now: maintenance may have been prepared on an earlier version.
     """
     pins = tuple(
-        _pin(action.staged.base, state.actual_version(action.table_key), action.staged.uuid) for action in plan.actions
+        replace(
+            _pin(action.staged.base, state.actual_version(action.table_key), action.staged.uuid),
+            post_commit_pin=state.actual_version(action.table_key) + len(action.staged.steps),
+        )
+        for action in plan.actions
     )
     return Sidecar(
         SCHEMA_VERSION,
@@ -97,6 +113,11 @@ def arm(plan: PublishPlan, state: ManifestState) -> Sidecar:
         tuple(Registration(row.table_key, row.path) for row in plan.registrations),
         tuple(Tombstone(row.table_key, row.version) for row in plan.tombstones),
         plan.if_head,
+        tuple(
+            Adoption(row.table_key, state.actual_version(row.table_key), row.version, row.row_count)
+            for row in plan.adoptions
+        ),
+        dict(plan.lineage.details) if plan.lineage.details else None,
     )
 
 
@@ -216,13 +237,14 @@ def _check(sidecar: Sidecar, operation_id: str) -> None:
 
 
 def _sidecar(document: dict[str, Any]) -> Sidecar:
-    lists: dict[str, Any] = {"additional_registrations": (), "tombstones": (), **document}
+    lists: dict[str, Any] = {"additional_registrations": (), "tombstones": (), "adoptions": (), **document}
     tables = {
         "tables": tuple(_typed(Pin, item) for item in _list(lists["tables"])),
         "additional_registrations": tuple(
             _typed(Registration, item) for item in _list(lists["additional_registrations"])
         ),
         "tombstones": tuple(_typed(Tombstone, item) for item in _list(lists["tombstones"])),
+        "adoptions": tuple(_typed(Adoption, item) for item in _list(lists["adoptions"])),
     }
     return _typed(Sidecar, {**document, **tables})
 

@@ -9,7 +9,15 @@ OmnigraphError                       the root; catch this to catch everything of
 ├── ParameterError                   a query parameter is missing or does not fit its declared type
 ├── LiteralError                     a text that is not a value of its type (dates, date-times)
 ├── IdentityError                    a value that cannot identify an entity
-├── EmbedderMissingError             a text must become a vector, and nothing is there to do it
+├── EmbedderError                    a text that should become a vector does not
+│   ├── EmbedderMissingError         nothing is configured that makes vectors
+│   ├── EmbedderSettingError         what is configured cannot be used
+│   ├── EmbedderUnavailableError     the service does not answer, or not now
+│   ├── EmbedderRefusedError         the service does not accept the request
+│   ├── EmbedderAnswerError          what came back is no vector that can be used
+│   ├── EmbeddingModelError          the vectors of the property are of another model
+│   ├── EmbeddingTypeError           there is no such type, or none with such vectors
+│   └── EmbeddingTextError           there is nothing in the text
 ├── PatternError                     the pattern of a @check cannot be used
 ├── FileAccessError                  a file on the command line that cannot be read or written
 ├── InputError                       data that cannot be loaded as a whole; names the file
@@ -34,6 +42,15 @@ OmnigraphError                       the root; catch this to catch everything of
 ├── ReadOnlyError                    a write through a handle opened read-only
 ├── BranchNotFoundError              no such branch
 ├── CommitNotFoundError              no such commit
+├── TagNotFoundError                 no such tag
+├── RefNameError                     a name that no branch or tag can have
+├── MergeError                       two branches that cannot be merged at all
+├── ResolutionError                  a resolution of conflicts that cannot be used
+├── MergeConflictError               a merge whose sides contradict each other; has conflicts
+├── HistoryReclaimedError            a state of the past that a cleanup removed
+├── ChangeRequestError               a request for changes that names something unknown
+├── ChangeCursorError                a cursor that is not one of this graph, branch and filter
+├── ChangeRefusedError               a commit of which nobody can say what it changed
 ├── FormatError                      a graph written in a format this version does not work on
 │   ├── FormatTooNewError            by a later version: upgrade
 │   └── FormatTooOldError            by one too early to migrate from
@@ -52,7 +69,9 @@ OmnigraphError                       the root; catch this to catch everything of
 │   ├── ContentionError              too many writers at once, after all retries
 │   ├── DriftError                   a table was moved by something other than Omnigraph
 │   ├── SchemaDriftError             the schema files and the graph disagree
-│   └── GateTimeoutError             another writer held a lock for too long
+│   ├── GateTimeoutError             another writer held a lock for too long
+│   ├── RefExistsError               there is a branch or tag of that name
+│   └── BranchInUseError             a branch from which others were made
 ├── RecoveryRequiredError            a write stopped half-way; its operation will be finished or undone
 ├── SidecarError                     a recovery record that cannot be read or acted on
 ├── JavaMissingError                 no Java, or one that is too old for Spark
@@ -64,9 +83,33 @@ from omnigraph.errors.base import (
     OmnigraphError,
     Place,
 )
+from omnigraph.errors.embedding import (
+    EmbedderAnswerError,
+    EmbedderError,
+    EmbedderMissingError,
+    EmbedderRefusedError,
+    EmbedderSettingError,
+    EmbedderUnavailableError,
+    EmbeddingModelError,
+    EmbeddingTextError,
+    EmbeddingTypeError,
+)
+from omnigraph.errors.history import (
+    BranchInUseError,
+    ChangeCursorError,
+    ChangeRefusedError,
+    ChangeRequestError,
+    HistoryReclaimedError,
+    MergeConflict,
+    MergeConflictError,
+    MergeError,
+    RefExistsError,
+    RefNameError,
+    ResolutionError,
+    TagNotFoundError,
+)
 from omnigraph.errors.languages import (
     CompileError,
-    EmbedderMissingError,
     FileAccessError,
     IdentityError,
     LiteralError,
@@ -132,7 +175,11 @@ from omnigraph.errors.writing import (
 
 __all__ = [
     "AlreadyInitializedError",
+    "BranchInUseError",
     "BranchNotFoundError",
+    "ChangeCursorError",
+    "ChangeRefusedError",
+    "ChangeRequestError",
     "CommitNotFoundError",
     "CompileError",
     "ConflictError",
@@ -141,7 +188,15 @@ __all__ = [
     "CorruptGraphError",
     "Diagnostic",
     "DriftError",
+    "EmbedderAnswerError",
+    "EmbedderError",
     "EmbedderMissingError",
+    "EmbedderRefusedError",
+    "EmbedderSettingError",
+    "EmbedderUnavailableError",
+    "EmbeddingModelError",
+    "EmbeddingTextError",
+    "EmbeddingTypeError",
     "ExpectedVersionMismatchError",
     "ExportError",
     "ExportTargetError",
@@ -153,6 +208,7 @@ __all__ = [
     "FormatTooOldError",
     "GateTimeoutError",
     "GraphNotFoundError",
+    "HistoryReclaimedError",
     "IdentityError",
     "InputChangedError",
     "InputColumnsError",
@@ -166,6 +222,9 @@ __all__ = [
     "KeyConflictError",
     "LiteralError",
     "LoadRejectedError",
+    "MergeConflict",
+    "MergeConflictError",
+    "MergeError",
     "NotAGraphError",
     "OmnigraphError",
     "OutcomeUnknownError",
@@ -179,6 +238,9 @@ __all__ = [
     "QueryNotFoundError",
     "ReadOnlyError",
     "RecoveryRequiredError",
+    "RefExistsError",
+    "RefNameError",
+    "ResolutionError",
     "ResourceLimitError",
     "SchemaDriftError",
     "SchemaError",
@@ -188,6 +250,7 @@ __all__ = [
     "StorageDeniedError",
     "StorageError",
     "StorageFullError",
+    "TagNotFoundError",
     "UnsupportedUriError",
     "ValueRejectedError",
     "Violation",

@@ -86,14 +86,6 @@ class QueryKindError(OmnigraphError):
     query: str
 
 
-class EmbedderMissingError(OmnigraphError):
-    """A text must become a vector, and nothing is configured that makes one of it."""
-
-    code = "embedder_missing"
-    http_status = 400
-    property: str
-
-
 class PatternError(OmnigraphError):
     """The pattern of a `@check` cannot be used."""
 

@@ -14,6 +14,7 @@ from omnigraph.lang.types import FLOATS, INTEGER_BOUNDS, Scalar
 _EPOCH = dt.date(1970, 1, 1)
 _EPOCH_TIME = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 _MILLISECOND = dt.timedelta(milliseconds=1)
+_FNV_OFFSET, _FNV_PRIME = 0xCBF29CE484222325, 0x100000001B3
 
 
 def new_id() -> str:
@@ -21,6 +22,14 @@ def new_id() -> str:
     from ulid import ULID  # noqa: PLC0415 - loads slowly, and parsing needs none of it
 
     return str(ULID())
+
+
+def fnv1a(data: bytes) -> int:
+    """Hash bytes to a number of 64 bits that is the same everywhere and always."""
+    digest = _FNV_OFFSET
+    for byte in data:
+        digest = ((digest ^ byte) * _FNV_PRIME) % 2**64
+    return digest
 
 
 def node_id(node: NodeType, values: Mapping[str, PlainValue]) -> str:

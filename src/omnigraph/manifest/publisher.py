@@ -11,10 +11,12 @@ import lance
 import pyarrow as pa
 
 from omnigraph.errors import (
+    BranchInUseError,
     BranchNotFoundError,
     ConflictError,
     ContentionError,
     ExpectedVersionMismatchError,
+    StorageError,
 )
 from omnigraph.lang.identity import new_id
 from omnigraph.manifest.migrations import migrate, with_old_lineage
@@ -51,10 +53,16 @@ class Lineage:
     actor_id: str | None = None
     merged_parent_id: str | None = None
     created_at: int = 0
+    details: Mapping[str, Any] | None = None
 
     @classmethod
-    def new(cls, actor_id: str | None = None, merged_parent_id: str | None = None) -> Lineage:
-        return cls(new_id(), actor_id, merged_parent_id, time.time_ns() // 1000)
+    def new(
+        cls,
+        actor_id: str | None = None,
+        merged_parent_id: str | None = None,
+        details: Mapping[str, Any] | None = None,
+    ) -> Lineage:
+        return cls(new_id(), actor_id, merged_parent_id, time.time_ns() // 1000, details)
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,12 +115,43 @@ class Manifest:
         return self.load(state.branch)
 
     def refreshed(self, state: ManifestState) -> ManifestState:
-        """Return the state as it is now: the same one, after one probe, if nothing was published since."""
-        return state if self.table.is_latest(state.dataset, state.version) else self.load(state.branch)
+        """Return the state as it is now: the same one, after one probe, if nothing was published since.
+
+        Any branch but main may be another one of its name by now, so it is read again.
+        """
+        same = state.branch is None and self.table.is_latest(state.dataset, state.version)
+        return state if same else self.load(state.branch)
 
     def branches(self) -> list[str]:
         """All branches, main first. An entry of a live listing is what makes a branch exist."""
         return [MAIN, *sorted(self.table.branches())]
+
+    def incarnation(self, branch: str | None) -> str:
+        """Identify a branch as it was made: another one of its name, made later, has another. That of main is empty."""
+        if branch is None:
+            return ""
+        found = self.table.branches().get(branch)
+        if found is None:
+            raise BranchNotFoundError(f"branch '{branch}' not found", branch=branch)
+        return str(found["branch_identifier"][-1][1])
+
+    def create_branch(self, name: str, source: ManifestState) -> None:
+        """Make a branch that begins as another state is. Call it under the gate of the branches.
+
+        Lance makes it visible with its last write, so when that seems to fail only its being there tells.
+        """
+        try:
+            self.table.create_branch(self._open(source.branch, source.version), name)
+        except StorageError:
+            if not self.table.has_branch(name):
+                raise
+
+    def delete_branch(self, name: str) -> None:
+        """Delete a branch. Call it under the gate of the branches."""
+        self.table.delete_branch(self.table.open(), name)
+        if self.table.has_branch(name):
+            message = f"branch '{name}' could not be deleted: something refers to it"
+            raise BranchInUseError(message, branch=name, hint="delete the branches and tags that were made from it")
 
     def publish(
         self,
@@ -202,7 +241,7 @@ class Manifest:
         return True
 
     def _open(self, branch: str | None, version: int | None) -> lance.LanceDataset:
-        if branch is not None and branch not in self.branches():
+        if branch is not None and not self.table.has_branch(branch):
             raise BranchNotFoundError(f"branch '{branch}' not found", branch=branch)
         return self.table.open(branch, version)
 
@@ -239,6 +278,7 @@ def _commit(state: ManifestState, lineage: Lineage) -> Commit:
         lineage.merged_parent_id,
         lineage.actor_id,
         lineage.created_at,
+        lineage.details,
     )
 
 

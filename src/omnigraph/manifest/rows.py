@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import pyarrow as pa
@@ -93,7 +93,10 @@ class TombstoneRow:
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """One commit of the graph. `branch` is None on main; `created_at` is in microseconds since 1970."""
+    """One commit of the graph. `branch` is None on main; `created_at` is in microseconds since 1970.
+
+    `details` tells more about some commits: how conflicts of a merge were resolved, which commit was reverted.
+    """
 
     commit_id: str
     branch: str | None
@@ -102,6 +105,7 @@ class Commit:
     merged_parent_id: str | None
     actor_id: str | None
     created_at: int
+    details: Mapping[str, Any] | None = field(default=None, hash=False)
 
     @property
     def order(self) -> tuple[int, int, str]:
@@ -114,6 +118,7 @@ class Commit:
             "merged_parent_commit_id": self.merged_parent_id,
             "actor_id": self.actor_id,
             "created_at": self.created_at,
+            "details": self.details,
         }
         return {
             OBJECT_ID: self.commit_id,
@@ -157,6 +162,7 @@ def decode_commit(record: dict[str, Any]) -> Commit:
             metadata.get("merged_parent_commit_id"),
             metadata.get("actor_id"),
             int(metadata["created_at"]),
+            metadata.get("details"),
         )
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         message = f"the row of commit '{record[OBJECT_ID]}' in `{MANIFEST_PATH}` cannot be read"

@@ -15,6 +15,8 @@ from omnigraph.errors import CorruptGraphError
 from omnigraph.manifest.rows import MANIFEST_PATH, OBJECT_ID, Commit, decode_commit, version_id
 from omnigraph.storage.tables import TableVersion
 
+HEAD = "graph_head"  # stands among tables for the head of the branch, whose version is that of its latest commit
+
 
 @dataclass(frozen=True, slots=True)
 class Entry:
@@ -92,8 +94,16 @@ class ManifestState:
 
     def actual_version(self, table_key: str) -> int:
         """The version a writer must expect: the visible one, a tombstone's if only that remains, else 0."""
+        if table_key == HEAD:
+            return self.head.manifest_version if self.head else 0
         entry = self.snapshot.entries.get(table_key)
         return entry.table.version if entry else self.tombstones.get(table_key, 0)
+
+    def is_placed_alike(self, table_key: str, other: ManifestState) -> bool:
+        """Tell whether a table is the same version of the same fork in two states."""
+        one, two = (state.snapshot.entries.get(table_key) for state in (self, other))
+        same_fork = one is None or two is None or one.table.branch == two.table.branch
+        return same_fork and self.actual_version(table_key) == other.actual_version(table_key)
 
     def has(self, object_id: str) -> bool:
         return bool(self._by_id([object_id]).num_rows)

@@ -5,9 +5,10 @@ from __future__ import annotations
 import secrets
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
-from functools import cached_property
-from typing import Any, TypeVar
+from dataclasses import dataclass, field, replace
+from functools import cached_property, partial
+from itertools import islice
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -32,9 +33,8 @@ from omnigraph.write.validate import TAKEN, TWICE, dangling, miscounted, not_uni
 
 _ROWS_PER_TASK = 1_000_000
 _RECORD_BYTES = 8
+_KEYS_PER_TASK = 100_000  # as many are compared about as quickly as a task is scheduled
 _NONE: U64 = np.empty(0, np.uint64)
-
-_R = TypeVar("_R")
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,15 +58,37 @@ class BigLoad:
         directory = f"__tmp/load-{secrets.token_hex(8)}"
         self.exchange = Exchange(store.location, directory, secrets.randbits(64), shares)
         self.results: list[StageResult] = []
+        self.bases: dict[str, TableVersion] = {}
+        self.inherited: dict[str, TableVersion] = {}
 
     def stage(self, txn: WriteTxn) -> None:
         """Write the input to files of the tables. No head moves, and nothing refers to the files yet."""
-        paths = {key: (entry.table.path, entry.table.branch) for key, entry in txn.entries.items()}
+        self.bases = {key: txn.owned(self.store.tables, key) for key in txn.entries}
+        self.inherited = {key: txn.entries[key].table for key in txn.forks}
+        paths = {key: (table.path, table.branch) for key, table in self.bases.items()}
         tasks = [
             steps.StageTask(number, split, txn.catalog, paths, self.exchange)
             for number, split in enumerate(self.splits)
         ]
         self.results = self.executor.run("read", steps.stage, tasks)
+        for key in txn.forks.keys() - {key for result in self.results for key in result.tables}:
+            self._delete_fork(txn.forks.pop(key))
+
+    def suits(self, txn: WriteTxn) -> bool:
+        """Tell whether what is staged can be committed on a later state; a fork serves only what it was forked from."""
+        if not self.results:
+            return False
+        for key in {key for result in self.results for key in result.tables}:
+            table, base = txn.entries[key].table, self.bases[key]
+            if table.branch != base.branch:
+                if table != self.inherited[key]:
+                    return False
+                txn.forks[key] = base
+        return True
+
+    def _delete_fork(self, fork: TableVersion) -> None:
+        assert fork.branch
+        self.store.tables.delete_fork(fork.path, fork.branch)
 
     def discard(self) -> None:
         """Remove what only the tasks needed."""
@@ -74,9 +96,12 @@ class BigLoad:
 
     def take_back(self) -> None:
         """Remove the files of a load that will not be published; what failed tasks left is for `cleanup`."""
+        written = {key for result in self.results for key in result.tables}
+        for key in written & self.inherited.keys():
+            self._delete_fork(self.bases[key])
         for result in self.results:
-            for table in result.tables.values():
-                for name in self.store.tables.files_of(table.path, table.written):
+            for key in result.tables.keys() - self.inherited.keys():
+                for name in self.store.tables.files_of(self.bases[key], result.tables[key].written):
                     self.store.objects.delete(name)
 
     def loaded(self, txn: WriteTxn) -> dict[str, Loaded]:
@@ -99,6 +124,17 @@ def _placed(problem: Violation, task: int) -> Violation:
     return problem if problem.record is None else replace(problem, record=(task << 32) | problem.record)
 
 
+@dataclass(frozen=True, slots=True)
+class _Question:
+    """A step, the space that it is about, and what makes violations of its answers."""
+
+    step: Callable[[CompareTask], Any]
+    space: str
+    answer: Callable[[list[Any]], Iterator[Violation]]
+    excluded: Excluded = field(default_factory=Excluded)
+    bounds: Cardinality = field(default_factory=Cardinality)
+
+
 class Comparison:
     """A staged load against one state of the graph."""
 
@@ -114,15 +150,12 @@ class Comparison:
         self.replaced: dict[str, U64] = defaultdict(lambda: _NONE)
 
     def problems(self) -> Iterator[Violation]:
-        """Yield what is wrong with the input as it stands beside the graph; find what it replaces."""
-        yield from self._identities()
-        for loaded in self.loaded.values():
-            for columns in loaded.declared.unique:
-                yield from self._unique(loaded, columns)
-        yield from self._endpoints()
-        for loaded in self.loaded.values():
-            if isinstance(loaded.declared, EdgeType) and steps.is_bounded(loaded.declared.cardinality):
-                yield from self._cardinality(loaded.declared)
+        """Yield what is wrong with the input as it stands beside the graph; find what it replaces.
+
+        Which rows count is known only when the ids are compared, so there are two rounds of questions.
+        """
+        yield from self._answered([*self._id_questions(), *self._end_questions()])
+        yield from self._answered([*self._unique_questions(), *self._cardinality_questions()])
 
     def plan(self, lineage: Lineage) -> PublishPlan:
         actions = tuple(TableAction(self._staged(key)) for key in self.loaded)
@@ -133,53 +166,70 @@ class Comparison:
 
     # What the keys say
 
-    def _identities(self) -> Iterator[Violation]:
+    def _id_questions(self) -> Iterator[_Question]:
         for key, loaded in self.loaded.items():
-            if loaded.fresh:
-                continue
-            declared = loaded.declared
-            parts = self._compare("check", steps.compare_ids, steps.id_space(declared))
-            again, superseded, there, replaced = (
-                _joined(getattr(part, name) for part in parts)
-                for name in ("again", "superseded", "existing", "replaced")
-            )
-            if isinstance(declared, NodeType) and declared.key:
-                yield from not_unique(declared, self._rows(key, again, declared.key), declared.key, TWICE)
-            elif self.load.mode is not LoadMode.MERGE:
-                yield from existing(declared, self._rows(key, again, ()))
-            else:
-                self.superseded[key] = superseded
-            if self.load.mode is LoadMode.APPEND:
-                yield from existing(declared, self._rows(key, there, ()))
-            elif not self.overwrites:
-                self.replaced[key] = replaced
+            if not loaded.fresh:
+                space = steps.id_space(loaded.declared)
+                yield _Question(steps.compare_ids, space, partial(self._identities, key, loaded.declared))
 
-    def _unique(self, loaded: Loaded, columns: Sequence[str]) -> Iterator[Violation]:
-        key = table_key(loaded.declared)
-        space = steps.unique_space(loaded.declared, columns)
-        parts = self._compare("check", steps.compare_unique, space, self._excluded(key))
-        again, taken = (_joined(part[at] for part in parts) for at in range(2))
-        yield from not_unique(loaded.declared, self._rows(key, again, columns), columns, TWICE)
-        yield from not_unique(loaded.declared, self._rows(key, taken, columns), columns, TAKEN)
+    def _identities(
+        self, key: str, declared: NodeType | EdgeType, parts: Sequence[steps.Identities]
+    ) -> Iterator[Violation]:
+        again, superseded, there, replaced = (
+            _joined(getattr(part, name) for part in parts) for name in ("again", "superseded", "existing", "replaced")
+        )
+        if isinstance(declared, NodeType) and declared.key:
+            yield from not_unique(declared, self._rows(key, again, declared.key), declared.key, TWICE)
+        elif self.load.mode is not LoadMode.MERGE:
+            yield from existing(declared, self._rows(key, again, ()))
+        else:
+            self.superseded[key] = superseded
+        if self.load.mode is LoadMode.APPEND:
+            yield from existing(declared, self._rows(key, there, ()))
+        elif not self.overwrites:
+            self.replaced[key] = replaced
 
-    def _endpoints(self) -> Iterator[Violation]:
+    def _end_questions(self) -> Iterator[_Question]:
         for node in self.txn.catalog.nodes.values():
-            parts = self._compare("check", steps.find_dangling, steps.id_space(node))
-            for role in sorted({role for part in parts for role in part}):
-                kind, key, column = role.split(" ")
-                at = _joined(part[role] for part in parts if role in part)
-                edge = steps.declared_of(self.txn.catalog, key)
-                assert isinstance(edge, EdgeType)
-                if kind == "ref":
-                    at = at[~np.isin(at, self.superseded[key])]
-                    yield from dangling(edge, column, node.name, self._rows(key, at, (column,)))
-                else:
-                    yield from dangling(edge, column, node.name, self._committed_rows(key, at, (column,)))
+            yield _Question(steps.find_dangling, steps.id_space(node), partial(self._endpoints, node))
 
-    def _cardinality(self, edge: EdgeType) -> Iterator[Violation]:
+    def _endpoints(self, node: NodeType, parts: Sequence[dict[str, U64]]) -> Iterator[Violation]:
+        for role in sorted({role for part in parts for role in part}):
+            kind, key, column = role.split(" ")
+            at = _joined(part[role] for part in parts if role in part)
+            edge = steps.declared_of(self.txn.catalog, key)
+            assert isinstance(edge, EdgeType)
+            if kind == "ref":
+                at = at[~np.isin(at, self.superseded[key])]
+                yield from dangling(edge, column, node.name, self._rows(key, at, (column,)))
+            else:
+                yield from dangling(edge, column, node.name, self._committed_rows(key, at, (column,)))
+
+    def _unique_questions(self) -> Iterator[_Question]:
+        for key, loaded in self.loaded.items():
+            for columns in loaded.declared.unique:
+                space = steps.unique_space(loaded.declared, columns)
+                answer = partial(self._unique, loaded.declared, columns)
+                yield _Question(steps.compare_unique, space, answer, self._excluded(key))
+
+    def _unique(
+        self, declared: NodeType | EdgeType, columns: Sequence[str], parts: Sequence[tuple[U64, U64]]
+    ) -> Iterator[Violation]:
+        key = table_key(declared)
+        again, taken = (_joined(part[at] for part in parts) for at in range(2))
+        yield from not_unique(declared, self._rows(key, again, columns), columns, TWICE)
+        yield from not_unique(declared, self._rows(key, taken, columns), columns, TAKEN)
+
+    def _cardinality_questions(self) -> Iterator[_Question]:
+        for key, loaded in self.loaded.items():
+            edge = loaded.declared
+            if isinstance(edge, EdgeType) and steps.is_bounded(edge.cardinality):
+                answer = partial(self._cardinality, edge)
+                space = steps.source_space(edge)
+                yield _Question(steps.count_sources, space, answer, self._excluded(key), edge.cardinality)
+
+    def _cardinality(self, edge: EdgeType, parts: Sequence[steps.Miscounted]) -> Iterator[Violation]:
         key = table_key(edge)
-        excluded = self._excluded(key)
-        parts = self._compare("check", steps.count_sources, steps.source_space(edge), excluded, edge)
         at, is_new, counts = (
             np.concatenate([getattr(part, name) for part in parts]) if parts else _NONE
             for name in ("at", "is_new", "counts")
@@ -195,7 +245,7 @@ class Comparison:
                 yield miscounted(edge, row[SRC], count, None)
 
     def _excluded(self, key: str) -> Excluded:
-        return Excluded(np.sort(self.superseded[key]), np.sort(self.replaced[key]))
+        return Excluded.of(self.superseded[key], self.replaced[key], self.exchange)
 
     def _is_node(self, type_name: str, node_id: str) -> bool:
         """Tell whether a node is there after the load; one that goes may have too few edges."""
@@ -208,23 +258,21 @@ class Comparison:
 
     # Keys
 
-    def _compare(
-        self,
-        phase: str,
-        step: Callable[[CompareTask], _R],
-        space: str,
-        excluded: Excluded | None = None,
-        edge: EdgeType | None = None,
-    ) -> list[_R]:
-        sections = tuple(self._by_space.get(space, ()))
-        if not any(section.role != OLD for section in sections):
-            return []
-        bounds = edge.cardinality if edge else Cardinality()
-        tasks = [
-            CompareTask(share, sections, self.exchange, excluded or Excluded(), bounds)
-            for share in range(self.exchange.shares)
-        ]
-        return self.load.executor.run(phase, step, tasks)
+    def _answered(self, questions: Sequence[_Question]) -> Iterator[Violation]:
+        """Put questions, all of them at once, and yield what the answers show."""
+        tasks = [list(self._tasks(question)) for question in questions]
+        answers = iter(self.load.executor.run("check", steps.compare, [one for some in tasks for one in some]))
+        for question, some in zip(questions, tasks, strict=True):
+            yield from question.answer(list(islice(answers, len(some))))
+
+    def _tasks(self, question: _Question) -> Iterator[CompareTask]:
+        sections = tuple(self._by_space.get(question.space, ()))
+        if all(section.role == OLD for section in sections):
+            return
+        shares = tuple(range(self.exchange.shares))
+        few = sum(section.count for section in sections) < _KEYS_PER_TASK
+        for some in [shares] if few else [(share,) for share in shares]:
+            yield CompareTask(question.step, some, sections, self.exchange, question.excluded, question.bounds)
 
     @cached_property
     def _by_space(self) -> dict[str, list[Section]]:
@@ -315,10 +363,10 @@ class Comparison:
     # Staging
 
     def _appended(self, key: str) -> Staged:
-        return self.tables.stage_written(self.txn.entries[key].table, self.loaded[key].written, _NONE)
+        return self.tables.stage_written(self.txn.owned(self.tables, key), self.loaded[key].written, _NONE)
 
     def _staged(self, key: str) -> Staged:
-        base: TableVersion = self.txn.entries[key].table
+        base = self.txn.owned(self.tables, key)
         written = self.loaded[key].written
         if len(self.superseded[key]):
             positions = self._positions(key, np.sort(self.superseded[key]))

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -23,6 +23,7 @@ from omnigraph.lang.types import Scalar
 from omnigraph.pipeline.converted import Converted, in_order, joined, sorted_problems
 from omnigraph.pipeline.identities import are_fresh, with_ids
 from omnigraph.pipeline.json_columns import Lines, UncleanError, clean, parse_type, parsed
+from omnigraph.pipeline.json_layout import DATA, cut_out
 from omnigraph.pipeline.records import MAX_LINE, Entity, read_line, to_rows
 from omnigraph.pipeline.splits import Split, line_blocks
 from omnigraph.storage.columns import table_key
@@ -33,6 +34,7 @@ _BOM = b"\xef\xbb\xbf"
 _NEWLINE, _RETURN, _OPEN, _CLOSE = b"\n\r{}"
 _FEW = 64  # so many lines are read one by one about as quickly as they are divided further
 _PARTS = 4
+_LAYOUTS = 4
 _MOST_PREFIXES = 64
 _PREFIX = re.compile(rb'\{\s*"(type|edge)"\s*:\s*"([^"\\]*)"')
 _TEMPORAL = (Scalar.DATE, Scalar.DATETIME)
@@ -93,6 +95,7 @@ class _Block:
 
     def __init__(self, data: bytes, first: int, catalog: Catalog) -> None:
         self.lines, self._bytes, self._ends = _lines(data)
+        self._is_ascii = data.isascii()
         self._first = first
         self._catalog = catalog
         self._tables: dict[str, list[pa.Table]] = {}
@@ -184,7 +187,9 @@ class _Block:
             self.read_one_by_one(numbers)
             return
         self._types[table_key(declared)] = declared
-        self._dividing(numbers, lambda some: self._convert_type(declared, some))
+        left = self._convert_alike(declared, numbers)
+        if len(left):
+            self._dividing(left, lambda some: self._convert_type(declared, some))
 
     def _dividing(self, numbers: Numbers, attempt: Callable[[Numbers], None]) -> None:
         """Do it for all lines at once, or else for a part of them at a time."""
@@ -199,12 +204,37 @@ class _Block:
 
     # What they say
 
+    def _convert_alike(self, declared: Declared, numbers: Numbers) -> Numbers:
+        """Convert the lines that are written as the first is, then as the first of the others is; return the rest."""
+        for _ in range(_LAYOUTS):
+            if not len(numbers):
+                break
+            try:
+                found = cut_out(declared, self._text(numbers))
+                if found is None:
+                    break
+                alike, values = found
+                rows = _image(declared, values, numbers[alike] + self._first)
+            except (pa.ArrowException, ValueError):
+                break
+            self._tables.setdefault(table_key(declared), []).append(rows)
+            numbers = numbers[~alike]
+            if len(numbers) > len(alike) // 2:  # they are written in many ways
+                break
+        return numbers
+
     def _convert_type(self, declared: Declared, numbers: Numbers) -> None:
-        lines = self._select(numbers)
-        lines.cast(pa.string())  # it must be UTF-8, of which the parser makes sure only here and there
+        lines = self._text(numbers)
         table = parsed(lines, _schema(declared, _temporal_kinds(declared, lines)), "error")
         rows = _rows(declared, table, lines, numbers + self._first)
         self._tables.setdefault(table_key(declared), []).append(rows)
+
+    def _text(self, numbers: Numbers) -> Lines:
+        """Select lines, which must be UTF-8: of that the parser makes sure only here and there."""
+        lines = self._select(numbers)
+        if not self._is_ascii:
+            lines.cast(pa.string())
+        return lines
 
     def _select(self, numbers: Numbers) -> Lines:
         if len(numbers) == len(self.lines):
@@ -258,9 +288,28 @@ def _rows(declared: Declared, table: pa.Table, lines: Lines, records: Numbers) -
     if data.null_count and pc.any(pc.match_substring(lines.filter(data.is_null()), "null")).as_py():
         raise UncleanError  # data that is missing is empty, but data that is null is wrong
     id_, *columns = data.flatten()
-    ends = [table[end].combine_chunks() for end in ("from", "to") if isinstance(declared, EdgeType)]
-    if any(end.null_count for end in ends):
+    found = {"id": id_, **dict(zip(declared.properties, columns, strict=True))}
+    return _image(
+        declared, {**{DATA + name: column for name, column in found.items()}, **_ends(declared, table)}, records
+    )
+
+
+def _ends(declared: Declared, table: pa.Table) -> dict[str, pa.Array]:
+    ends = {name: table[name].combine_chunks() for name in ("from", "to") if isinstance(declared, EdgeType)}
+    if any(end.null_count for end in ends.values()):
         raise UncleanError
-    properties = (property_.type for property_ in declared.properties.values())
-    values = [clean(column, type_) for column, type_ in zip(columns, properties, strict=True)]
-    return pa.table([id_, *ends, *values, pa.array(records, pa.int64())], schema=image_schema(declared))
+    return ends
+
+
+def _image(declared: Declared, values: Mapping[str, pa.Array], records: Numbers) -> pa.Table:
+    """Make rows of parsed values, by name; those that are missing are null."""
+    schema = image_schema(declared)
+    none = pa.nulls(len(records), pa.string())
+    ends = [values[name] for name in ("from", "to") if isinstance(declared, EdgeType)]
+    columns = [
+        clean(values[DATA + name], property_.type)
+        if DATA + name in values
+        else pa.nulls(len(records), schema.field(name).type)
+        for name, property_ in declared.properties.items()
+    ]
+    return pa.table([values.get(f"{DATA}id", none), *ends, *columns, pa.array(records, pa.int64())], schema=schema)

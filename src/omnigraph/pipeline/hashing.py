@@ -13,13 +13,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 U64 = np.ndarray[Any, np.dtype[np.uint64]]
+Places = np.ndarray[Any, Any]
 _WORD = 8
+_TEXTS = 2**14
 # Odd multipliers with well spread bits, one for each half.
 _FACTORS = (np.uint64(0x9E3779B97F4A7C15), np.uint64(0xC2B2AE3D27D4EB4F))
 _FINISH = (np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB))
 _SHIFT, _HALF = np.uint64(29), np.uint64(32)
 # What is left of the last word of a text, by how many of its bytes belong to the text.
-_MASKS = np.array([(1 << (8 * count)) - 1 for count in range(_WORD)] + [2**64 - 1], np.uint64)
+MASKS = np.array([(1 << (8 * count)) - 1 for count in range(_WORD)] + [2**64 - 1], np.uint64)
 
 
 def hash_columns(columns: Sequence[pa.ChunkedArray | pa.Array], seed: int) -> tuple[U64, U64]:
@@ -32,23 +34,45 @@ def hash_columns(columns: Sequence[pa.ChunkedArray | pa.Array], seed: int) -> tu
 
 
 def _mix_text(states: tuple[U64, ...], text: pa.LargeStringArray) -> None:
-    """Mix texts into the states, eight bytes of all of them at a time. Their lengths tell where one ends."""
+    """Mix texts into the states, as many of them at a time as fit the caches of a processor."""
     offsets = np.frombuffer(text.buffers()[1], np.int64)[text.offset : text.offset + len(text) + 1]
+    words = overlapping_words(text.buffers()[2])
+    for begin in range(0, len(text), _TEXTS):
+        chosen = slice(begin, begin + _TEXTS)
+        _mix_some(tuple(state[chosen] for state in states), words, offsets[begin : begin + _TEXTS + 1])
+
+
+def _mix_some(states: tuple[U64, ...], words: U64, offsets: Places) -> None:
+    """Mix eight bytes of all texts at a time. Their lengths tell where one ends."""
     starts, lengths = offsets[:-1], np.diff(offsets)
-    words = _words(text.buffers()[2])
     for half, state in enumerate(states):
         _mix(state, lengths.astype(np.uint64), half)
     for begin in range(0, int(lengths.max(initial=0)), _WORD):
-        rows = np.flatnonzero(lengths > begin)
-        left = np.minimum(lengths[rows] - begin, _WORD)
-        word = words[starts[rows] + begin] & _MASKS[left]
-        for half, state in enumerate(states):
-            part = state[rows]
-            _mix(part, word, half)
-            state[rows] = part
+        has_more = lengths > begin
+        if np.count_nonzero(has_more) > len(lengths) // 2:
+            _mix_most(states, words, starts + begin, lengths - begin, has_more)
+        else:
+            _mix_few(states, words, starts + begin, lengths - begin, np.flatnonzero(has_more))
 
 
-def _words(data: pa.Buffer | None) -> U64:
+def _mix_most(states: tuple[U64, ...], words: U64, starts: Places, left: Places, chosen: Places) -> None:
+    """Mix a word into all states, and keep what comes of it where there is one."""
+    word = words[np.minimum(starts, len(words) - 1)] & MASKS[np.clip(left, 0, _WORD)]
+    for half, state in enumerate(states):
+        mixed = state.copy()
+        _mix(mixed, word, half)
+        np.copyto(state, mixed, where=chosen)
+
+
+def _mix_few(states: tuple[U64, ...], words: U64, starts: Places, left: Places, rows: Places) -> None:
+    word = words[starts[rows]] & MASKS[np.minimum(left[rows], _WORD)]
+    for half, state in enumerate(states):
+        part = state[rows]
+        _mix(part, word, half)
+        state[rows] = part
+
+
+def overlapping_words(data: pa.Buffer | None) -> U64:
     """A view of the bytes as overlapping words: the one at i is made of the bytes i to i + 7."""
     raw = b"" if data is None else memoryview(data)
     padded = np.empty(len(raw) + _WORD, np.uint8)

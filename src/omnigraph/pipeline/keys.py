@@ -1,4 +1,4 @@
-"""Exchanging keys between tasks: sorted files of 128-bit key numbers, cut by number, so that each task gets its share.
+"""Exchanging keys between tasks: files of 128-bit key numbers, cut by number, so that each task gets its share.
 
 Payload stays where it is; only keys travel. A key is met with where it comes from: `at` is the place of an input row,
 `task << 32 | row`, or the address of a committed row.
@@ -9,16 +9,20 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 from typing import Any, Self
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from omnigraph.pipeline.hashing import U64, hash_columns
 from omnigraph.storage.objects import ObjectStore
 
 _ITEM = 24  # bytes of a key in a file: two halves of its number, and where it comes from
 _ROW_BITS = 32
+_HALF = np.uint64(32)
+_NONE: U64 = np.empty(0, np.uint64)
 
 
 class CollisionError(Exception):
@@ -26,36 +30,53 @@ class CollisionError(Exception):
 
 
 @dataclass(frozen=True)
-class Keys:
-    """Keys in the order of their numbers."""
+class Numbered:
+    """Keys in the order of their places."""
 
     high: U64
     low: U64
     at: U64
 
     @classmethod
-    def of(cls, columns: Sequence[pa.ChunkedArray], at: U64, seed: int) -> Self:
+    def of(cls, columns: Sequence[pa.ChunkedArray], at: U64, seed: int) -> Numbered:
         """Number rows, whose places ascend."""
-        high, low = hash_columns(columns, seed)
-        order = np.argsort(high)
-        ordered = high[order]
-        if np.any(ordered[1:] == ordered[:-1]):  # then their places must ascend as well, which takes longer
-            order = np.argsort(high, kind="stable")
-        return cls(high[order], low[order], at[order])
+        return Numbered(*hash_columns(columns, seed), at)
 
     @classmethod
-    def merged(cls, parts: Iterable[Keys]) -> Self:
+    def joined(cls, parts: Iterable[Numbered]) -> Numbered:
         """Put parts together whose places ascend from one to the next."""
         found = list(parts)
         if not found:
-            none = np.empty(0, np.uint64)
-            return cls(none, none, none)
-        high, low, at = (np.concatenate([getattr(part, name) for part in found]) for name in ("high", "low", "at"))
-        order = np.argsort(high, kind="stable")
-        return cls(high[order], low[order], at[order])
+            return Numbered(_NONE, _NONE, _NONE)
+        return Numbered(*(np.concatenate([getattr(part, name) for part in found]) for name in ("high", "low", "at")))
 
     def __len__(self) -> int:
         return len(self.high)
+
+    def where(self, chosen: np.ndarray[Any, Any]) -> Self:
+        return type(self)(self.high[chosen], self.low[chosen], self.at[chosen])
+
+    def without(self, at: U64) -> Self:
+        """Leave out the keys that come from these places."""
+        return self.where(~np.isin(self.at, at)) if len(at) else self
+
+    def within(self, others: Keys) -> np.ndarray[Any, Any]:
+        """Tell of each key whether it is among the others."""
+        _ = others.starts  # sees that their numbers are good
+        found = pc.index_in(pa.array(self.high), pa.array(others.high))
+        same: np.ndarray[Any, Any] = found.is_valid().to_numpy(zero_copy_only=False)
+        places = found.drop_null().to_numpy()
+        if np.any(others.low[places] != (self.low if same.all() else self.low[same])):
+            raise CollisionError
+        return same
+
+    def in_order(self) -> Keys:
+        order = _order(self.high)
+        return Keys(self.high[order], self.low[order], self.at[order])
+
+
+class Keys(Numbered):
+    """Keys in the order of their numbers, and those of one number in that of their places."""
 
     @cached_property
     def starts(self) -> np.ndarray[Any, Any]:
@@ -70,24 +91,6 @@ class Keys:
         """How often each distinct key occurs."""
         return np.diff(np.append(self.starts, len(self)))
 
-    def within(self, others: Keys) -> np.ndarray[Any, Any]:
-        """Tell of each key whether it is among the others."""
-        if not len(others):
-            return np.zeros(len(self), bool)
-        _ = others.starts  # sees that their numbers are good
-        found = np.minimum(np.searchsorted(others.high, self.high), len(others) - 1)
-        same: np.ndarray[Any, Any] = others.high[found] == self.high
-        if np.any(same & (others.low[found] != self.low)):
-            raise CollisionError
-        return same
-
-    def where(self, chosen: np.ndarray[Any, Any]) -> Self:
-        return type(self)(self.high[chosen], self.low[chosen], self.at[chosen])
-
-    def without(self, at: U64) -> Self:
-        """Leave out the keys that come from these places."""
-        return self.where(~np.isin(self.at, at)) if len(at) else self
-
     @property
     def later(self) -> U64:
         """Where each key comes from after the first time."""
@@ -101,6 +104,18 @@ class Keys:
         last = np.zeros(len(self), bool)
         last[self.starts + self.counts - 1] = True
         return self.at[~last]
+
+
+def _order(numbers: U64) -> np.ndarray[Any, Any]:
+    """Sort so that equal numbers stay as they are; only for those, since it takes twice as long."""
+    order: np.ndarray[Any, Any] = np.argsort(numbers)
+    ordered = numbers[order]
+    same = ordered[1:] == ordered[:-1]
+    if same.any():
+        repeated = np.concatenate([same, [False]]) | np.concatenate([[False], same])
+        again = order[repeated]
+        order[repeated] = again[np.lexsort((again, numbers[again]))]
+    return order
 
 
 def places(task: int, rows: int) -> U64:
@@ -141,14 +156,17 @@ class KeyFile:
         self._size = 0
         self.sections: list[Section] = []
 
-    def add(self, space: str, role: str, keys: Keys) -> None:
+    def add(self, space: str, role: str, keys: Numbered) -> None:
         if not len(keys):
             return
-        cuts = np.searchsorted(keys.high, _cuts(self._shares)).tolist()
-        self.sections.append(Section(space, role, self.name, self._size, (0, *cuts, len(keys))))
-        packed = np.stack([keys.high, keys.low, keys.at], axis=1).tobytes()
-        self._parts.append(packed)
-        self._size += len(packed)
+        share = _share_of(keys.high, self._shares)
+        order = np.argsort(share, kind="stable")
+        bounds = (0, *np.cumsum(np.bincount(share, minlength=self._shares)).tolist())
+        self.sections.append(Section(space, role, self.name, self._size, bounds))
+        columns = [values[order] for values in (keys.high, keys.low, keys.at)]
+        for begin, end in pairwise(bounds):
+            self._parts += [values[begin:end].tobytes() for values in columns]
+        self._size += len(keys) * _ITEM
 
     def add_plain(self, numbers: np.ndarray[Any, Any]) -> int:
         """Keep some numbers beside the keys; return where they begin."""
@@ -162,17 +180,19 @@ class KeyFile:
             objects.write(self.name, b"".join(self._parts))
 
 
-def _cuts(shares: int) -> U64:
-    return np.array([(at << 64) // shares for at in range(1, shares)], np.uint64)
+def _share_of(numbers: U64, shares: int) -> np.ndarray[Any, Any]:
+    """Tell which share each number belongs to: the first ones have the smallest."""
+    share: np.ndarray[Any, Any] = (((numbers >> _HALF) * np.uint64(shares)) >> _HALF).astype(np.uint8)
+    return share
 
 
-def read_share(objects: ObjectStore, sections: Iterable[Section], share: int) -> Keys:
-    """Read one share of the keys of some sections."""
+def read_shares(objects: ObjectStore, sections: Iterable[Section], shares: Sequence[int]) -> Numbered:
+    """Read some shares of the keys of some sections, in the order of the sections."""
     parts = []
     for section in sections:
-        begin, end = section.bounds[share], section.bounds[share + 1]
-        if begin < end:
-            data = objects.read_range(section.file, section.start + begin * _ITEM, (end - begin) * _ITEM)
-            items = np.frombuffer(data, np.uint64).reshape(-1, 3)
-            parts.append(Keys(items[:, 0].copy(), items[:, 1].copy(), items[:, 2].copy()))
-    return Keys.merged(parts)
+        for share in shares:
+            begin, end = section.bounds[share], section.bounds[share + 1]
+            if begin < end:
+                data = objects.read_range(section.file, section.start + begin * _ITEM, (end - begin) * _ITEM)
+                parts.append(Numbered(*np.frombuffer(data, np.uint64).reshape(3, -1)))
+    return Numbered.joined(parts)

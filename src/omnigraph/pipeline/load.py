@@ -161,7 +161,8 @@ def _run_big(store: Store, request: LoadRequest, lineage: Lineage, big: BigLoad)
     counts: dict[str, int] = {}
 
     def prepare(txn: WriteTxn) -> PublishPlan | None:
-        if not big.results:
+        if not big.suits(txn):
+            big.take_back()
             big.stage(txn)
         comparison = Comparison(big, txn)
         counts.update({key: loaded.rows for key, loaded in comparison.loaded.items()})

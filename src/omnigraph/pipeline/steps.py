@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import pyarrow as pa
@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 from omnigraph.errors import Violation
 from omnigraph.lang.catalog import Cardinality, Catalog, EdgeType, NodeType
 from omnigraph.pipeline.hashing import U64
-from omnigraph.pipeline.keys import KeyFile, Keys, Section, places, read_share
+from omnigraph.pipeline.keys import KeyFile, Keys, Numbered, Section, places, read_shares
 from omnigraph.pipeline.sources import Split, pieces
 from omnigraph.storage.columns import table_key
 from omnigraph.storage.location import Location
@@ -25,6 +25,8 @@ from omnigraph.write.pending import RECORD, to_store
 from omnigraph.write.validate import value_violations, with_required
 
 NEW, OLD, LOST = "new", "old", "lost"
+_PLACE = 8  # bytes
+_ROWS, _BYTES = 2**18, 2**26  # of a table at most, before they are written
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,53 +135,72 @@ def stage(task: StageTask) -> StageResult:
 
 
 class _Table:
-    """What one task stages for one table."""
+    """What one task stages for one table. Rows are gathered first: a few large files take half as long as many."""
 
     def __init__(self, task: StageTask, declared: NodeType | EdgeType) -> None:
         self.task = task
         self.declared = declared
+        self.path, self.branch = task.paths[table_key(declared)]
         self.rows = 0
         self.written: list[str] = []
         self.records: list[Any] = []
         self.fresh = True
+        self._gathered: list[pa.Table] = []
 
     def add(self, rows: pa.Table, file: KeyFile, *, fresh: bool) -> None:
-        at = places(self.task.number, rows.num_rows) + np.uint64(self.rows)
-        for space, role, keys in _new_keys(self.declared, rows, at, self.task.exchange.seed):
-            if not (fresh and space == id_space(self.declared)):
-                file.add(space, role, keys)
-        self.rows += rows.num_rows
+        self._gathered.append(rows)
         self.fresh &= fresh
+        if sum(len(part) for part in self._gathered) >= _ROWS or sum(part.nbytes for part in self._gathered) >= _BYTES:
+            self._write(file)
+
+    def _write(self, file: KeyFile) -> None:
+        """Hand on the keys of what was gathered, and write it."""
+        rows, self._gathered = pa.concat_tables(self._gathered), []
+        at = places(self.task.number, rows.num_rows) + np.uint64(self.rows)
+        for key in _new_keys(self.declared, fresh=self.fresh):
+            file.add(key.space, key.role, _complete_keys(rows, key.columns, at, self.task.exchange.seed))
+        self.rows += rows.num_rows
         self.records.append(rows[RECORD].to_numpy())
-        path, branch = self.task.paths[table_key(self.declared)]
         if rows.num_rows:
             store = _tables(self.task.exchange.location)
-            self.written += store.write_rows(path, branch, to_store(self.declared, rows))
+            self.written += store.write_rows(self.path, self.branch, to_store(self.declared, rows))
 
     def staged(self, file: KeyFile) -> StagedTable:
+        if self._gathered:
+            self._write(file)
         records = file.add_plain(np.concatenate(self.records))
-        path, _ = self.task.paths[table_key(self.declared)]
-        return StagedTable(path, tuple(self.written), self.rows, self.fresh, (file.name, records))
+        return StagedTable(self.path, tuple(self.written), self.rows, self.fresh, (file.name, records))
 
 
-def _new_keys(declared: NodeType | EdgeType, rows: pa.Table, at: U64, seed: int) -> Iterator[tuple[str, str, Keys]]:
-    yield id_space(declared), NEW, Keys.of([rows[ID]], at, seed)
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """Keys to be handed on: for which space, in which role, from which columns."""
+
+    space: str
+    role: str
+    columns: tuple[str, ...]
+
+
+def _new_keys(declared: NodeType | EdgeType, *, fresh: bool) -> Iterator[Wanted]:
+    """What new rows are compared by. Fresh ids are not: none of them can be there already."""
+    if not fresh:
+        yield Wanted(id_space(declared), NEW, (ID,))
     for columns in declared.unique:
-        yield unique_space(declared, columns), NEW, _complete_keys(rows, columns, at, seed)
+        yield Wanted(unique_space(declared, columns), NEW, tuple(columns))
     if isinstance(declared, EdgeType):
         for column, end in ((SRC, declared.source), (DST, declared.target)):
-            yield f"id node:{end}", reference(declared, column, "ref"), Keys.of([rows[column]], at, seed)
+            yield Wanted(f"id node:{end}", reference(declared, column, "ref"), (column,))
         if is_bounded(declared.cardinality):
-            yield source_space(declared), NEW, Keys.of([rows[SRC]], at, seed)
+            yield Wanted(source_space(declared), NEW, (SRC,))
 
 
-def _complete_keys(rows: pa.Table, columns: Sequence[str], at: U64, seed: int) -> Keys:
+def _complete_keys(rows: pa.Table, columns: Sequence[str], at: U64, seed: int) -> Numbered:
     """Number the rows that have a value in every column; a null exempts from uniqueness."""
     complete = np.ones(rows.num_rows, bool)
     for name in columns:
         complete &= pc.is_valid(rows[name]).to_numpy()
     kept = rows if complete.all() else rows.filter(pa.array(complete))
-    return Keys.of([kept[name] for name in columns], at[complete], seed)
+    return Numbered.of([kept[name] for name in columns], at[complete], seed)
 
 
 def declared_of(catalog: Catalog, key: str) -> NodeType | EdgeType:
@@ -188,15 +209,6 @@ def declared_of(catalog: Catalog, key: str) -> NodeType | EdgeType:
 
 
 # Committed keys ------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class Wanted:
-    """Keys of committed rows: for which space, in which role, from which columns."""
-
-    space: str
-    role: str
-    columns: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,8 +225,8 @@ def committed_keys(task: CommittedTask) -> tuple[Section, ...]:
     rows = _tables(task.exchange.location).scan_fragments(task.table, task.fragments, columns)
     at = rows[ADDRESS].to_numpy()
     file = task.exchange.file()
-    for one in task.wanted:
-        file.add(one.space, one.role, _complete_keys(rows, one.columns, at, task.exchange.seed))
+    for key in task.wanted:
+        file.add(key.space, key.role, _complete_keys(rows, key.columns, at, task.exchange.seed))
     file.write(task.exchange.objects)
     return tuple(file.sections)
 
@@ -224,36 +236,71 @@ def committed_keys(task: CommittedTask) -> tuple[Section, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Excluded:
-    """Rows that do not count: those of the input that later ones replace, and committed ones that it replaces."""
+    """Rows that do not count: those of the input that later ones replace, and committed ones that it replaces.
 
-    new: U64 = field(default_factory=lambda: np.empty(0, np.uint64))
-    old: U64 = field(default_factory=lambda: np.empty(0, np.uint64))
+    They may be many, so a file has them: where it begins with the first, the others follow.
+    """
+
+    file: str = ""
+    new: int = 0
+    old: int = 0
+
+    @classmethod
+    def of(cls, new: U64, old: U64, exchange: Exchange) -> Self:
+        if not len(new) and not len(old):
+            return cls()
+        name = f"{exchange.directory}/{uuid.uuid4().hex}"
+        exchange.objects.write(name, new.tobytes() + old.tobytes())
+        return cls(name, len(new), len(old))
+
+    def new_rows(self, objects: ObjectStore) -> U64:
+        return self._read(objects, 0, self.new)
+
+    def old_rows(self, objects: ObjectStore) -> U64:
+        return self._read(objects, self.new, self.old)
+
+    def _read(self, objects: ObjectStore, start: int, count: int) -> U64:
+        if not count:
+            return np.empty(0, np.uint64)
+        return np.frombuffer(objects.read_range(self.file, start * _PLACE, count * _PLACE), np.uint64)
 
 
 @dataclass(frozen=True, slots=True)
 class CompareTask:
-    """One share of one space."""
+    """A question about some shares of one space."""
 
-    share: int
+    question: Callable[[CompareTask], Any]
+    shares: tuple[int, ...]
     sections: tuple[Section, ...]
     exchange: Exchange
     excluded: Excluded = field(default_factory=Excluded)
     bounds: Cardinality = field(default_factory=Cardinality)
 
+    def numbered(self, role: str) -> Numbered:
+        rows = self.excluded.new_rows if role == NEW else self.excluded.old_rows
+        return self._read(role).without(rows(self.exchange.objects))
+
     def keys(self, role: str) -> Keys:
-        chosen = [section for section in self.sections if section.role == role]
-        excluded = self.excluded.new if role == NEW else self.excluded.old
-        return read_share(self.exchange.objects, chosen, self.share).without(excluded)
+        return self.numbered(role).in_order()
 
     def lost(self) -> Keys:
         """The keys of committed rows that the load takes away."""
-        chosen = [section for section in self.sections if section.role == OLD]
-        old = read_share(self.exchange.objects, chosen, self.share)
-        return Keys.merged([self.keys(LOST), old.where(np.isin(old.at, self.excluded.old))])
+        old = self._read(OLD)
+        taken = old.where(np.isin(old.at, self.excluded.old_rows(self.exchange.objects)))
+        return Numbered.joined([self.numbered(LOST), taken]).in_order()
+
+    def _read(self, role: str) -> Numbered:
+        chosen = [section for section in self.sections if section.role == role]
+        return read_shares(self.exchange.objects, chosen, self.shares)
 
     @property
     def roles(self) -> list[str]:
         return sorted({section.role for section in self.sections})
+
+
+def compare(task: CompareTask) -> Any:
+    """Answer the question of a task: one of those below."""
+    return task.question(task)
 
 
 @dataclass(frozen=True, slots=True)
@@ -279,11 +326,11 @@ def compare_unique(task: CompareTask) -> tuple[U64, U64]:
 
 def find_dangling(task: CompareTask) -> dict[str, U64]:
     """Find ends of edges, by their role, that are no node."""
-    nodes = Keys.merged([task.keys(OLD), task.keys(NEW)])
+    nodes = Numbered.joined([task.numbered(OLD), task.numbered(NEW)]).in_order()
     found: dict[str, U64] = {}
     for role in task.roles:
         if role not in (NEW, OLD):
-            ends = task.keys(role)
+            ends = task.numbered(role)
             found[role] = ends.at[~ends.within(nodes)]
     return found
 
@@ -301,7 +348,7 @@ def count_sources(task: CompareTask) -> Miscounted:
     """Count the edges of every source that the load touches: those of its rows, and of those that it takes away."""
     new, old = task.keys(NEW), task.keys(OLD)
     gone = task.lost()
-    touched = Keys.merged([gone, old, new])
+    touched = Numbered.joined([gone, old, new]).in_order()
     keys = touched.where(touched.starts)
     of_new, of_old, lost = (_occurrences(keys, part) for part in (new, old, gone))
     counts = of_new + of_old

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from omnigraph.embed.embedding import Embedding
 from omnigraph.errors import CommitNotFoundError, QueryKindError, ResourceLimitError
 from omnigraph.lang import ir
 from omnigraph.lang.catalog import Catalog
@@ -19,6 +20,7 @@ from omnigraph.manifest.state import ManifestState, Snapshot
 from omnigraph.query.cache import Cache
 from omnigraph.query.read import Execution
 from omnigraph.query.result import Result
+from omnigraph.query.vectors import with_vectors
 from omnigraph.query.view import GraphView
 from omnigraph.storage.tables import TableStorage
 
@@ -60,7 +62,9 @@ def _elsewhere(manifest: Manifest, state: ManifestState, commit: str) -> Commit:
     raise CommitNotFoundError(f"commit '{commit}' not found", commit_id=commit)
 
 
-def run(tables: TableStorage, state: State, catalog: Catalog, cache: Cache, query: Query) -> Result:
+def run(
+    tables: TableStorage, state: State, catalog: Catalog, cache: Cache, query: Query, *, embedding: Embedding
+) -> Result:
     compiled = compile_query(query.source, catalog, query.name)
     if compiled.is_mutation:
         message = f"query '{compiled.name}' changes the graph; a read matches and returns"
@@ -78,9 +82,10 @@ def run(tables: TableStorage, state: State, catalog: Catalog, cache: Cache, quer
             case ir.RequestTime():
                 return now
 
+    plan = with_vectors(compiled.plan, catalog, values, embedding)
     execution = Execution(GraphView(tables, state.snapshot, catalog, cache), values)
     try:
-        table = execution.table(compiled.plan)
+        table = execution.table(plan)
     except MemoryError as error:
         message = f"query '{compiled.name}' needs more memory than there is: {error}"
         hint = "bind the variables more narrowly, or connect them"

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from omnigraph.errors import EmbedderMissingError, ParameterError
+from omnigraph.errors import ParameterError
 from omnigraph.lang import ir
 from omnigraph.lang.types import Type
 from omnigraph.query.analysis import terms
@@ -66,10 +66,7 @@ def _matrix(vectors: pa.FixedSizeListArray, dimension: int) -> np.ndarray[Any, A
 def _vector(ranking: ir.NearestRank, values: Values) -> np.ndarray[Any, Any]:
     query = values(ranking.query)
     expected = ranking.vector.type.dimension
-    if isinstance(query, str):
-        message = f"`nearest` with a text needs an embedder for {ranking.vector.property}, and there is none"
-        hint = "set OPENAI_API_KEY or OPENROUTER_API_KEY, or pass the vector itself"
-        raise EmbedderMissingError(message, property=ranking.vector.property, hint=hint)
+    assert not isinstance(query, str), "texts have become vectors before the plan runs"
     numbers = np.asarray(query if isinstance(query, tuple) else (), np.float32)
     if len(numbers) != expected:
         message = f"the vector has {len(numbers)} numbers; {ranking.vector.property} has {expected}"

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import datetime as dt
 import html
 import itertools
-import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -13,6 +11,7 @@ from typing import Any
 import pyarrow as pa
 
 from omnigraph.manifest.rows import Commit
+from omnigraph.storage.columns import plain_values
 
 
 @dataclass(frozen=True)
@@ -36,7 +35,7 @@ class Result:
 
     def cells(self) -> Iterator[tuple[Any, ...]]:
         """The values of each row in the order of the columns, also if two of these have one name."""
-        return zip(*(_plain(column) for column in self.table.columns), strict=True)
+        return zip(*(plain_values(column) for column in self.table.columns), strict=True)
 
     def to_arrow(self) -> pa.Table:
         return self.table
@@ -67,33 +66,3 @@ class Result:
 
 
 _SHOWN = 100
-
-
-def _plain(column: pa.ChunkedArray | pa.Array) -> list[Any]:
-    """The cells of a column as JSON has them."""
-    array = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
-    kind = array.type
-    if pa.types.is_list(kind):
-        items = _plain(array.values)
-        ends = array.offsets.to_pylist()
-        filled = array.is_valid().to_pylist()
-        return [items[ends[at] : ends[at + 1]] if filled[at] else None for at in range(len(array))]
-    if pa.types.is_date64(kind):
-        return [None if number is None else _moment(number) for number in array.view(pa.int64()).to_pylist()]
-    values: list[Any] = array.to_pylist()
-    if pa.types.is_date32(kind):
-        return [None if value is None else value.isoformat() for value in values]
-    if pa.types.is_floating(kind):
-        return [_number(value) for value in values]
-    return values
-
-
-def _moment(milliseconds: int) -> str:
-    moment = dt.datetime(1970, 1, 1, tzinfo=dt.UTC) + dt.timedelta(milliseconds=milliseconds)
-    return f"{moment.replace(tzinfo=None).isoformat(timespec='milliseconds')}Z"
-
-
-def _number(value: float | None) -> float | str | None:
-    if value is None or math.isfinite(value):
-        return value
-    return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"

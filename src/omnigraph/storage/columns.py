@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -10,6 +11,7 @@ import lance
 import pyarrow as pa
 
 from omnigraph.lang.catalog import EdgeType, NodeType, Property
+from omnigraph.lang.identity import fnv1a
 from omnigraph.lang.types import Scalar, Type
 
 _SCALARS = {
@@ -24,7 +26,6 @@ _SCALARS = {
     Scalar.DATE: pa.date32(),
     Scalar.DATETIME: pa.date64(),
 }
-_FNV_OFFSET, _FNV_PRIME = 0xCBF29CE484222325, 0x100000001B3
 _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 _MILLISECOND = dt.timedelta(milliseconds=1)
 _PRIMARY_KEY = {"lance-schema:unenforced-primary-key": "true"}
@@ -36,10 +37,8 @@ def table_key(declared: NodeType | EdgeType) -> str:
 
 def table_path(declared: NodeType | EdgeType) -> str:
     """The directory of a table: the FNV-1a hash of its type's name, so that no name is too odd for a file system."""
-    digest = _FNV_OFFSET
-    for byte in declared.name.encode():
-        digest = ((digest ^ byte) * _FNV_PRIME) % 2**64
-    return f"{'nodes' if isinstance(declared, NodeType) else 'edges'}/{digest:016x}"
+    kind = "nodes" if isinstance(declared, NodeType) else "edges"
+    return f"{kind}/{fnv1a(declared.name.encode()):016x}"
 
 
 def table_schema(declared: NodeType | EdgeType) -> pa.Schema:
@@ -85,3 +84,33 @@ def _reinterpreted(lists: pa.ListArray) -> pa.ListArray:
 
 def _milliseconds(value: Any) -> int | None:
     return None if value is None else (value - _EPOCH) // _MILLISECOND
+
+
+def plain_values(column: pa.ChunkedArray | pa.Array) -> list[Any]:
+    """The cells of a column as JSON has them."""
+    array = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
+    kind = array.type
+    if pa.types.is_list(kind):
+        items = plain_values(array.values)
+        ends = array.offsets.to_pylist()
+        filled = array.is_valid().to_pylist()
+        return [items[ends[at] : ends[at + 1]] if filled[at] else None for at in range(len(array))]
+    if pa.types.is_date64(kind):
+        return [None if number is None else _moment(number) for number in array.view(pa.int64()).to_pylist()]
+    values: list[Any] = array.to_pylist()
+    if pa.types.is_date32(kind):
+        return [None if value is None else value.isoformat() for value in values]
+    if pa.types.is_floating(kind):
+        return [_number(value) for value in values]
+    return values
+
+
+def _moment(milliseconds: int) -> str:
+    moment = _EPOCH + milliseconds * _MILLISECOND
+    return f"{moment.replace(tzinfo=None).isoformat(timespec='milliseconds')}Z"
+
+
+def _number(value: float | None) -> float | str | None:
+    if value is None or math.isfinite(value):
+        return value
+    return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"

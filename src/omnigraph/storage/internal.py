@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import Any
+from urllib.parse import quote
 
 import lance
 import pyarrow as pa
@@ -125,6 +126,33 @@ class InternalTable:
                     raise
         message = f"the branches of {self.uri()} changed while they were listed, {_LIST_ATTEMPTS} times"
         raise ContentionError(message, attempts=_LIST_ATTEMPTS, hint="try again")
+
+    def has_branch(self, name: str) -> bool:
+        """Tell whether a native branch is there, by the file that makes it be; it costs the same among many."""
+        return ObjectStore(self.location).exists(f"{self.path}/_refs/branches/{quote(name, safe='')}.json")
+
+    def create_branch(self, dataset: lance.LanceDataset, name: str) -> None:
+        """Make a native branch at the version, and on the branch, that a handle is at."""
+        durable_write("create branch", f"{self.uri()}@{name}")
+        with lance_call(dataset.uri, "create a branch of"):
+            dataset.create_branch(name, dataset.version, storage_options=self.location.storage_options)
+
+    def tags(self) -> dict[str, Any]:
+        dataset = self.open()
+        with lance_call(dataset.uri, "list the tags of"):
+            return dict(dataset.tags.list())
+
+    def create_tag(self, name: str, branch: str | None, version: int) -> None:
+        dataset = self.open()
+        durable_write("create tag", f"{self.uri()}@{name}")
+        with lance_call(dataset.uri, "tag"):
+            dataset.tags.create(name, (branch, version) if branch else version)
+
+    def delete_tag(self, name: str) -> None:
+        dataset = self.open()
+        durable_write("delete tag", f"{self.uri()}@{name}")
+        with lance_call(dataset.uri, "delete a tag of"):
+            dataset.tags.delete(name)
 
     def delete_branch(self, dataset: lance.LanceDataset, name: str) -> None:
         """Try to delete a native branch; only the list tells whether it is gone.

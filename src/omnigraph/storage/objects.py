@@ -5,7 +5,8 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import timedelta
+from dataclasses import dataclass
+from datetime import datetime, timedelta
 from functools import lru_cache
 from typing import TYPE_CHECKING, NewType, cast
 
@@ -28,6 +29,15 @@ Version = NewType("Version", str)
 _RETRIES: RetryConfig = {"max_retries": 3, "retry_timeout": timedelta(seconds=20)}
 _ONCE: RetryConfig = {"max_retries": 0}
 ONCE_SECONDS = 5.0  # how long a conditional put may take: whoever renews a lease must know early that he has to again
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """An object by its name below the root, its size, and when it was last written."""
+
+    name: str
+    size: int
+    modified: datetime
 
 
 class ObjectStore:
@@ -128,12 +138,20 @@ class ObjectStore:
 
     def delete_below(self, prefix: str) -> None:
         """Delete every object below a prefix."""
+        for found in self.list_below(prefix):
+            self.delete(found.name)
+
+    def list_below(self, prefix: str) -> list[Listed]:
+        """List every object below a prefix, however deep."""
         count("list")
         with self._failures("list", prefix):
             chunks = list(obstore.list(self._store, self._key(prefix)))
         root = self._key("")
-        for meta in itertools.chain.from_iterable(chunks):
-            self.delete(str(meta["path"]).removeprefix(root).lstrip("/"))
+        return [
+            Listed(str(meta["path"]).removeprefix(root).lstrip("/"), meta["size"], meta["last_modified"])
+            for meta in itertools.chain.from_iterable(chunks)
+            if not is_temporary(str(meta["path"]))
+        ]
 
     def list(self, prefix: str) -> list[str]:
         """List the objects directly below a prefix, by the last part of their names, sorted."""

@@ -10,6 +10,7 @@ from typing import Any
 import lance
 import numpy as np
 import pyarrow as pa
+from lance.blob import BlobType
 from lance.lance import _Session as Session
 
 from omnigraph.lang.identity import new_id
@@ -19,10 +20,13 @@ from omnigraph.storage.predicates import OneOf, Predicate, lance_filter
 
 ID, SRC, DST = "id", "src", "dst"
 ADDRESS = "_rowaddr"
+OFFSET_BITS = 32  # of an address: the place of a row in its fragment; above them is the fragment
 MOST_VALUES = 8192  # in one filter
 _KEPT_HANDLES = 256
+_MOST_RUNS = 16
 _OURS = "omnigraph-"
-_UPKEEP = (lance.LanceOperation.Rewrite, lance.LanceOperation.CreateIndex)
+_ULID_LENGTH = 26
+_UPKEEP = (lance.LanceOperation.Rewrite, lance.LanceOperation.CreateIndex, lance.LanceOperation.UpdateConfig)
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +37,14 @@ class TableVersion:
     path: str
     version: int
     branch: str | None = None
+
+    @property
+    def owner(self) -> str | None:
+        """The branch of the graph that may change it; None is main."""
+        if self.branch is None:
+            return None
+        name, _, suffix = self.branch.rpartition(".")
+        return name if name and len(suffix) == _ULID_LENGTH else self.branch
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +59,11 @@ class MadeBy:
         return self.uuid.startswith(_OURS)
 
 
+def fork_name(branch: str) -> str:
+    """Name a fork of a table for a branch of the graph. Nothing else ever has the name, so it means one thing."""
+    return f"{branch}.{new_id()}"
+
+
 def transaction_id() -> str:
     """Make the uuid of a transaction. It shows for good that the transaction is one of ours."""
     return f"{_OURS}{new_id()}"
@@ -58,20 +75,21 @@ class TableReader:
     def __init__(self, location: Location) -> None:
         self.location = location
         self._session = Session()
-        self._kept = lru_cache(maxsize=_KEPT_HANDLES)(self._open)
+        self._kept = lru_cache(maxsize=_KEPT_HANDLES)(self.own_handle)
 
     # Reading
 
     def open(self, table: TableVersion) -> lance.LanceDataset:
         """Open a table at exactly one version. The handle is shared: it must not be moved to another version.
 
-        Some calls of pylance lock a handle against all others; those need one of their own, from `_open`.
+        Some calls of pylance lock a handle against all others; those need one of their own, from `own_handle`.
 
         Only handles on main are kept: another branch may be deleted and made anew, and then be something else.
         """
-        return self._open(table) if table.branch else self._kept(table)
+        return self.own_handle(table) if table.branch else self._kept(table)
 
-    def _open(self, table: TableVersion) -> lance.LanceDataset:
+    def own_handle(self, table: TableVersion) -> lance.LanceDataset:
+        """Open a table at exactly one version, for oneself."""
         uri = self._uri(table.path, table.branch)
         with lance_call(uri, "open"):
             return self._dataset(uri, table.version)
@@ -93,6 +111,15 @@ class TableReader:
                 with_row_address=addresses,
                 blob_handling="all_binary",
             ).to_table()
+
+    def columns(self, table: TableVersion) -> pa.Schema:
+        """The columns of a version as they are read: a Blob is its bytes."""
+        dataset = self.open(table)
+        with lance_call(dataset.uri, "read"):
+            stored = dataset.schema
+        return pa.schema(
+            [pa.field(one.name, pa.large_binary()) if isinstance(one.type, BlobType) else one for one in stored]
+        )
 
     def fragment_rows(self, table: TableVersion) -> dict[int, int]:
         """How many rows each fragment holds."""
@@ -129,7 +156,7 @@ class TableReader:
 
     def made_by(self, table: TableVersion) -> MadeBy | None:
         """Read which transaction made a version; None if that cannot be told, and so was not one of ours."""
-        dataset = self._open(table)
+        dataset = self.own_handle(table)
         try:
             with lance_call(dataset.uri, "read transaction"):
                 found = dataset.read_transaction(table.version)
@@ -150,7 +177,7 @@ class TableReader:
         return all(self._is_upkeep(replace(table, version=version)) for version in range(table.version + 1, later + 1))
 
     def _is_upkeep(self, table: TableVersion) -> bool:
-        dataset = self._open(table)
+        dataset = self.own_handle(table)
         try:
             with lance_call(dataset.uri, "read transaction"):
                 made_by = dataset.read_transaction(table.version)
@@ -176,6 +203,33 @@ class TableReader:
             ).to_table()
         return rows.drop_columns(ADDRESS)
 
+    def rows_at(self, table: TableVersion, addresses: np.ndarray[Any, Any], columns: Sequence[str]) -> pa.Table:
+        """Read whole rows by their addresses, in the order of these, a Blob as its bytes."""
+        order = np.argsort(addresses)
+        sorted_ = addresses[order]
+        dataset = self.open(table)
+        with lance_call(dataset.uri, "read"):
+            parts = [
+                dataset.scanner(
+                    columns=list(columns),
+                    filter=_address_filter(sorted_[at : at + MOST_VALUES]),
+                    with_row_address=True,
+                    blob_handling="all_binary",
+                ).to_table()
+                for at in range(0, max(len(sorted_), 1), MOST_VALUES)
+            ]
+        found = pa.concat_tables(parts)
+        # Fragments need not come in the order of their numbers.
+        places = np.argsort(found[ADDRESS].to_numpy())
+        return found.take(places[np.argsort(order)]).drop_columns(ADDRESS)
+
+    def branch_points(self, table: TableVersion) -> dict[str, list[tuple[int, str]]]:
+        """Tell where each native branch of a table left the one before it, from main on, by version and identity."""
+        dataset = self.own_handle(table)
+        with lance_call(dataset.uri, "list the branches of"):
+            found = dataset.branches.list()
+        return {name: [(int(at), str(uuid)) for at, uuid in one["branch_identifier"]] for name, one in found.items()}
+
     # Opening
 
     def _dataset(self, uri: str, version: int | None) -> lance.LanceDataset:
@@ -183,3 +237,15 @@ class TableReader:
 
     def _uri(self, path: str, branch: str | None) -> str:
         return self.location.child(path, "tree", branch) if branch else self.location.child(path)
+
+
+def _address_filter(addresses: np.ndarray[Any, Any]) -> str:
+    """Choose rows by their sorted addresses. Lance reads a range much faster than each of its rows by name."""
+    if not len(addresses):
+        return "false"
+    starts = np.flatnonzero(np.diff(addresses, prepend=-2) != 1)
+    if len(starts) > _MOST_RUNS:
+        return f"{ADDRESS} IN ({', '.join(map(str, addresses.tolist()))})"
+    ends = np.append(starts[1:], len(addresses)) - 1
+    runs = zip(addresses[starts].tolist(), addresses[ends].tolist(), strict=True)
+    return " OR ".join(f"({ADDRESS} >= {first} AND {ADDRESS} <= {last})" for first, last in runs)

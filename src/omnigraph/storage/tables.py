@@ -18,6 +18,7 @@ from lance.fragment import write_fragments
 
 from omnigraph.errors import ConflictError, CorruptGraphError, StorageError, StorageFullError
 from omnigraph.storage.durable import durable_write
+from omnigraph.storage.indices import IndexSpec, build_index, segments
 from omnigraph.storage.lance_errors import Kind, classify, lance_call
 from omnigraph.storage.objects import ObjectStore
 from omnigraph.storage.predicates import Predicate, lance_filter
@@ -26,44 +27,41 @@ from omnigraph.storage.reading import (
     DST,
     ID,
     MOST_VALUES,
+    OFFSET_BITS,
     SRC,
     MadeBy,
     TableReader,
     TableVersion,
+    fork_name,
     transaction_id,
 )
 
-__all__ = ["ADDRESS", "DST", "ID", "MOST_VALUES", "SRC", "MadeBy", "TableVersion"]
+__all__ = ["ADDRESS", "DST", "ID", "MOST_VALUES", "SRC", "IndexSpec", "MadeBy", "TableVersion"]
 
 # A one-row update rewrites the row-id sequence of its fragment, so fragments stay small (3 ms at 100,000 rows, 33 ms
 # at a million).
 MAX_ROWS_PER_FILE = 65_536
 STORAGE_VERSION: Literal["2.2"] = "2.2"
-_OFFSET_BITS = 32
 
 
 @dataclass(frozen=True, slots=True)
 class Staged:
-    """An uncommitted transaction on a table: its files are written, its head has not moved."""
+    """An uncommitted transaction on a table: its files are written, its head has not moved.
+
+    `then` follows at once, on the state that the first makes. The uuid is that of the last: it shows that all is done.
+    """
 
     base: TableVersion
     transaction: lance.Transaction
+    then: lance.Transaction | None = None
 
     @property
     def uuid(self) -> str:
-        return str(self.transaction.uuid)
-
-
-@dataclass(frozen=True, slots=True)
-class IndexSpec:
-    """An index to build: BTREE, INVERTED or IVF_FLAT on one column."""
-
-    column: str
-    kind: str
+        return str(self.steps[-1].uuid)
 
     @property
-    def name(self) -> str:
-        return f"{self.column}_{self.kind.lower()}"
+    def steps(self) -> list[lance.Transaction]:
+        return [step for step in (self.transaction, self.then) if step is not None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,9 +133,10 @@ class TableStorage(TableReader):
             )
         return [json.dumps(fragment.to_json()) for fragment in written]
 
-    def files_of(self, path: str, written: Sequence[str]) -> list[str]:
+    def files_of(self, table: TableVersion, written: Sequence[str]) -> list[str]:
         """Name the files of rows that were written to a table, below the root."""
-        return [f"{path}/data/{file['path']}" for text in written for file in json.loads(text)["files"]]
+        place = f"{table.path}/tree/{table.branch}" if table.branch else table.path
+        return [f"{place}/data/{file['path']}" for text in written for file in json.loads(text)["files"]]
 
     def stage_written(self, base: TableVersion, written: Sequence[str], replaced: np.ndarray[Any, Any]) -> Staged:
         """Add rows whose files are written already, in the place of those at some addresses."""
@@ -205,17 +204,18 @@ class TableStorage(TableReader):
 
     def stage_create_indices(self, base: TableVersion, indices: Sequence[IndexSpec]) -> Staged:
         """Build several indices over the whole table in one transaction."""
-        dataset = self._open(base)
+        dataset = self.own_handle(base)
         durable_write("stage index", dataset.uri)
         with lance_call(dataset.uri, "stage index"):
             fragments = [fragment.fragment_id for fragment in dataset.get_fragments()]
-            built = [_build_index(dataset, index, fragments) for index in indices]
-            replaced = _segments(dataset, {index.name for index in indices})
+            built = [build_index(dataset, index, fragments) for index in indices]
+            names = {index.name for index in indices}
+            replaced = segments(dataset, lambda name, _: name in names)
         return _staged(base, lance.Transaction(base.version, lance.LanceOperation.CreateIndex(built, replaced)))
 
     def stage_schema_change(self, base: TableVersion, change: SchemaChange) -> Staged:
         """Add nullable columns, drop and rename columns; no data is rewritten."""
-        dataset = self._open(base)
+        dataset = self.own_handle(base)
         durable_write("stage schema change", dataset.uri)
         with lance_call(dataset.uri, "stage schema change"):
             fragments = [fragment.metadata for fragment in dataset.get_fragments()]
@@ -247,6 +247,28 @@ class TableStorage(TableReader):
             yield self.location.child(scratch)
         finally:
             ObjectStore(self.location).delete_below(scratch)
+
+    def fork(self, table: TableVersion, branch: str) -> TableVersion:
+        """Make a native branch of a table for a branch of the graph that will change it; the data is shared."""
+        name = fork_name(branch)
+        dataset = self.own_handle(table)
+        durable_write("fork table", f"{dataset.uri}@{name}")
+        with lance_call(dataset.uri, "fork"):
+            dataset.create_branch(name, table.version, storage_options=self.location.storage_options)
+        return replace(table, branch=name)
+
+    def forks(self, path: str) -> list[str]:
+        """Name the native branches of a table."""
+        dataset = self.head(path, None)
+        with lance_call(dataset.uri, "list the forks of"):
+            return sorted(dataset.branches.list())
+
+    def delete_fork(self, path: str, name: str) -> None:
+        """Remove a native branch of a table and what was written to it."""
+        dataset = self.head(path, None)
+        durable_write("delete fork", f"{dataset.uri}@{name}")
+        with lance_call(dataset.uri, "delete a fork of"):
+            dataset.branches.delete(name)
 
     def stage_restore(self, head: TableVersion, version: int, transaction_uuid: str) -> Staged:
         """Return the table to the content of an earlier version, under a uuid that recovery can recognise."""
@@ -298,7 +320,8 @@ class TableStorage(TableReader):
     def commit_staged(self, staged: Staged, expected: int) -> Committed:
         """Move the head to the staged state. It must land on the expected version, right behind what is published."""
         dataset = self.open(staged.base)
-        refuse_auto_cleanup(dataset)
+        if not isinstance(staged.transaction.operation, lance.LanceOperation.UpdateConfig):
+            refuse_auto_cleanup(dataset)  # to turn it off is the one thing that may be committed
         self._check_files(dataset, staged)
         durable_write("commit table", dataset.uri)
         with lance_call(dataset.uri, "commit table"):
@@ -341,21 +364,26 @@ def _check_length(path: Path, written: int | None) -> None:
 
 def refuse_auto_cleanup(dataset: lance.LanceDataset) -> None:
     """Lance would remove old versions with a commit, published ones among them, if the dataset asks for it."""
-    if any(key.startswith("lance.auto_cleanup.") for key in dataset.config()):
-        hint = "remove the lance.auto_cleanup settings of the dataset"
+    if auto_cleanup_settings(dataset):
+        hint = "run `omnigraph optimize`, which turns that off"
         raise CorruptGraphError(f"{dataset.uri} is set to clean itself up", path=dataset.uri, hint=hint)
+
+
+def auto_cleanup_settings(dataset: lance.LanceDataset) -> list[str]:
+    return [key for key in dataset.config() if key.startswith("lance.auto_cleanup.")]
 
 
 def _written_fragments(operation: Any) -> list[Any]:
     """The fragments that an operation adds or changes."""
     names = ("fragments", "new_fragments", "updated_fragments")
-    return [fragment for name in names for fragment in getattr(operation, name, None) or ()]
+    parts = [operation, *(getattr(operation, "groups", None) or ())]
+    return [fragment for part in parts for name in names for fragment in getattr(part, name, None) or ()]
 
 
 def _delete_addresses(dataset: lance.LanceDataset, addresses: np.ndarray[Any, Any]) -> tuple[list[Any], list[int]]:
     updated, emptied = [], []
-    fragments = addresses >> _OFFSET_BITS
-    offsets = addresses & ((1 << _OFFSET_BITS) - 1)
+    fragments = addresses >> OFFSET_BITS
+    offsets = addresses & ((1 << OFFSET_BITS) - 1)
     for fragment_id in np.unique(fragments).tolist():
         fragment = dataset.get_fragment(fragment_id)
         assert fragment is not None
@@ -365,22 +393,3 @@ def _delete_addresses(dataset: lance.LanceDataset, addresses: np.ndarray[Any, An
         else:
             updated.append(left)
     return updated, emptied
-
-
-def _segments(dataset: lance.LanceDataset, names: set[str]) -> list[lance.Index]:
-    """The present segments of some indices. A rebuild names them as removed: lance dies on a fragment covered twice."""
-    return [
-        lance.Index(part.uuid, index.name, index.fields, part.dataset_version_at_last_update, part.fragment_ids, 0)
-        for index in dataset.describe_indices()
-        if index.name in names
-        for part in index.segments
-    ]
-
-
-def _build_index(dataset: lance.LanceDataset, index: IndexSpec, fragments: list[int]) -> Any:
-    options: dict[str, Any] = {"num_partitions": 1, "metric": "L2"} if index.kind == "IVF_FLAT" else {}
-    built = dataset.create_index_uncommitted(
-        index.column, index.kind, name=index.name, fragment_ids=fragments, replace=True, **options
-    )
-    # A text index is only readable once its parts are merged, and lance does not say so at commit.
-    return dataset.merge_existing_index_segments([built]) if index.kind == "INVERTED" else built

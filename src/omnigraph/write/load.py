@@ -97,7 +97,7 @@ class SmallLoad:
             yield from existing(declared, rows.filter(pc.is_in(rows[ID], found.combine_chunks())))
 
     def _stage(self, key: str, batch: Batch) -> Staged:
-        table = self.txn.entries[key].table
+        table = self.txn.owned(self.tables, key)
         rows = to_store(batch.declared, newest(batch.rows))
         if self.mode is LoadMode.OVERWRITE:
             return self.tables.stage_overwrite(table, rows)

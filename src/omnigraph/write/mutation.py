@@ -14,9 +14,10 @@ import pyarrow as pa
 from omnigraph.commit.plan import PublishPlan, TableAction, WriterKind, WriteTxn
 from omnigraph.commit.publish import check_head_commit, write
 from omnigraph.commit.store import Store
+from omnigraph.embed.embedding import Embedding
 from omnigraph.errors import ConstraintError, QueryKindError, ResourceLimitError, ValueRejectedError
 from omnigraph.lang import ir
-from omnigraph.lang.catalog import EdgeType, NodeType
+from omnigraph.lang.catalog import EdgeType, NodeType, Property
 from omnigraph.lang.compiler import CompiledQuery, compile_query
 from omnigraph.lang.identity import new_id, node_id
 from omnigraph.lang.params import decode_parameters
@@ -26,6 +27,7 @@ from omnigraph.manifest.rows import MAIN, Commit
 from omnigraph.storage.columns import table_key
 from omnigraph.storage.predicates import Predicate, comparison
 from omnigraph.storage.tables import ADDRESS, DST, ID, SRC, Staged, TableVersion
+from omnigraph.write.embed import OmittedVectors
 from omnigraph.write.pending import RECORD, Mode, Pending, column_types, scan_with_pending, to_store
 from omnigraph.write.validate import Change, Committed, violations
 from omnigraph.write.values import MisfitError, Request
@@ -58,16 +60,17 @@ class Mutation:
     if_commit: str | None
 
 
-def mutate(store: Store, mutation: Mutation) -> MutationResult:
+def mutate(store: Store, mutation: Mutation, embedding: Embedding) -> MutationResult:
     """Run a mutation: all of it happens, in one commit, or none of it does."""
     lineage = Lineage.new(mutation.actor)
     time = dt.datetime.fromtimestamp(lineage.created_at // 1000 / 1000, dt.UTC)
     latest: list[_Execution] = []
+    vectors = OmittedVectors(embedding)
 
     def prepare(txn: WriteTxn) -> PublishPlan | None:
         if mutation.if_commit is not None:
             check_head_commit(mutation.if_commit, txn.base)
-        execution = _Execution(store, txn, mutation, time)
+        execution = _Execution(store, txn, mutation, time, vectors)
         latest[:] = [execution]
         return execution.plan(lineage)
 
@@ -86,13 +89,16 @@ def mutate(store: Store, mutation: Mutation) -> MutationResult:
 class _Execution:
     """One attempt at a mutation, on one state of the graph."""
 
-    def __init__(self, store: Store, txn: WriteTxn, mutation: Mutation, time: dt.datetime) -> None:
+    def __init__(
+        self, store: Store, txn: WriteTxn, mutation: Mutation, time: dt.datetime, vectors: OmittedVectors
+    ) -> None:
         self.tables = store.tables
         self.txn = txn
         self.catalog = txn.catalog
         self.mutation = mutation
         self.query = _compiled(mutation, txn)
         self.request = Request(decode_parameters(self.query.parameters, mutation.parameters), time)
+        self.vectors = vectors
         self.nodes = self.edges = 0
         self.pending: dict[str, Pending] = {}
         self.removals: dict[str, _Removal] = {}
@@ -104,6 +110,7 @@ class _Execution:
         assert isinstance(self.query.plan, ir.MutationPlan)
         statements = self.query.plan.statements
         _check_count(statements)
+        self.vectors.prepare(self.catalog, statements, self.request)
         for number, statement in enumerate(statements):
             try:
                 self._run(number, statement)
@@ -142,6 +149,10 @@ class _Execution:
     def _insert_node(self, number: int, statement: ir.InsertNode) -> None:
         node = self.catalog.nodes[statement.type_name]
         row = self._row(node, statement.values)
+        for property_, vector in self.vectors.of(node, row):
+            if not vector:
+                raise _Rejected(property_.name, _without_text(property_))
+            row[property_.name] = vector
         if node.key:
             self._pending(node).insert({ID: node_id(node, row), **row}, number, Mode.MERGE)
         else:
@@ -253,7 +264,7 @@ class _Execution:
         raise ConstraintError(first.message, violations=(first,), place=place, hint=first.hint)
 
     def _stage(self, key: str, change: Change) -> Staged:
-        table = self.txn.entries[key].table
+        table = self.txn.owned(self.tables, key)
         if change.removed.num_rows:
             reason = f"omnigraph: {change.removed.num_rows} rows"
             return self.tables.stage_delete_rows(table, self.removals[key].addresses, reason)
@@ -295,6 +306,12 @@ class _Rejected(Exception):  # noqa: N818 - becomes a ValueRejectedError where t
     def at(self, type_name: str, place: Any) -> ValueRejectedError:
         message = f"value of {type_name}.{self.name}: {self.problem}"
         return ValueRejectedError(message, type_name=type_name, property=self.name, place=place, hint=self.problem.hint)
+
+
+def _without_text(property_: Property) -> MisfitError:
+    assert property_.embed
+    why = f"it is left out, and `{property_.embed.source}`, which it is made of, is empty"
+    return MisfitError(why, "give the text, or the vector itself")
 
 
 def _compiled(mutation: Mutation, txn: WriteTxn) -> CompiledQuery:

@@ -21,6 +21,7 @@ from omnigraph.write.pending import RECORD
 
 TWICE, TAKEN = "is there twice in one change", "is taken already"
 _SHOWN = 80
+_EMBED = "give the vector; `omnigraph embed` adds it to a file of records"
 _WORDINGS = {
     "enum": "invalid enum value {value} for {label} {why}",
     "required": "{label} {why}",
@@ -172,9 +173,10 @@ def _matches(declared: NodeType, column: pa.Array | pa.ChunkedArray, rule: Check
 def _broken(declared: NodeType | EdgeType, rows: pa.Table, rule: str, name: str, why: str) -> Iterator[Violation]:
     label = f"{declared.name}.{name}"
     wording = _WORDINGS.get(rule, f"@{rule} violation on {{label}}: {{value}} {{why}}")
+    hint = _EMBED if rule == "required" and declared.properties[name].embed else None
     for row in _plain(rows.select([ID, name, RECORD])):
         message = wording.format(value=_shown(row[name]), label=label, why=why)
-        yield Violation(rule, declared.name, row[ID], (name,), message, row[RECORD])
+        yield Violation(rule, declared.name, row[ID], (name,), message, row[RECORD], hint)
 
 
 # Uniqueness ----------------------------------------------------------------------------------------

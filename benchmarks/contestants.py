@@ -1,0 +1,289 @@
+"""One contestant answers the questions of the query benchmark, in a process of its own, and writes answers and times.
+
+Run as `python contestants.py NAME FOLDER KIND QUESTIONS ANSWERS`, with the interpreter that has the library in question.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Protocol
+
+WARM_UPS, LEAST_SECONDS, MOST_TURNS = 3, 1.5, 200
+BEST = 10  # how many documents a hybrid question keeps
+Question = dict[str, Any]
+Answerer = Callable[[Question], Any]
+
+
+class Contestant(Protocol):
+    """Loads a folder when it is made, then answers questions: on a plain graph, or on documents."""
+
+    def graph_questions(self) -> dict[str, Answerer]: ...
+
+    def document_questions(self) -> dict[str, Answerer]: ...
+
+
+class Omnigraph:
+    _GRAPH = "node Node { name: String @key  number: I64 }\nedge Link: Node -> Node"
+    _DOCUMENTS = """
+    node Node { name: String @key  number: I64  text: String @index  place: Vector(64) @index }
+    edge Link: Node -> Node
+    """
+    _QUESTIONS = {
+        "lookup": "match { $a: Node { name: $name } } return { $a.number as answer }",
+        "one hop": "match { $a: Node { name: $name }  $a link $b } return { $b.name as answer }",
+        "two hops": "match { $a: Node { name: $name }  $a $e:link $m  $m $f:link $b } return { count($b) as answer }",
+        "ends": "match { $a: Node { name: $name }  $a link{1,2} $b  $b.name != $name } return { count($b) as answer }",
+    }
+    _WALKS = "query q() { match { $a: Node  $a $e:link $m  $m $f:link $b } return { count($b) as answer } }"
+    _HYBRID = """
+    query q($text: String, $place: Vector(64)) {
+        match { $a: Node }
+        return { $a.name as answer }
+        order { rrf(nearest($a.place, $place), bm25($a.text, $text)) } limit 10
+    }
+    query hop($text: String, $place: Vector(64)) {
+        match { $a: Node  $a link $b }
+        return { $a.name as a, $b.name as b }
+        order { rrf(nearest($a.place, $place), bm25($a.text, $text)) } limit 10
+    }
+    """
+
+    def __init__(self, folder: Path, home: Path, kind: str) -> None:
+        import omnigraph
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        self.graph = omnigraph.init(home / "graph", self._GRAPH if kind == "graph" else self._DOCUMENTS)
+        links = pq.read_table(folder / "links.parquet", columns=["from", "to"])
+        nodes: pa.Table = pq.read_table(folder / "nodes.parquet")
+        self.graph.load({"Node": nodes, "Link": links}, mode="append", engine="local")
+
+    def _asking(self, text: str) -> Answerer:
+        def ask(question: Question) -> Any:
+            answers = self.graph.query(text, question).to_arrow()["answer"].to_pylist()
+            return answers if len(answers) != 1 else answers[0]
+
+        return ask
+
+    def graph_questions(self) -> dict[str, Answerer]:
+        named = {
+            name: self._asking(f"query q($name: String) {{ {text} }}") for name, text in self._QUESTIONS.items()
+        }
+        return {**named, "all walks": self._asking(self._WALKS)}
+
+    def document_questions(self) -> dict[str, Answerer]:
+        def hop(question: Question) -> Any:
+            found = self.graph.query(self._HYBRID, question, name="hop").to_arrow()
+            return [list(pair) for pair in zip(found["a"].to_pylist(), found["b"].to_pylist(), strict=True)]
+
+        def best(question: Question) -> Any:
+            return self.graph.query(self._HYBRID, question, name="q").to_arrow()["answer"].to_pylist()
+
+        return {"hybrid": best, "hybrid and hop": hop}
+
+
+class Cypher:
+    """Kuzu and what descends from it."""
+
+    _QUESTIONS = {
+        "lookup": "MATCH (a:Node {name: $name}) RETURN a.number",
+        "one hop": "MATCH (a:Node {name: $name})-[:Link]->(b) RETURN DISTINCT b.name",
+        "two hops": "MATCH (a:Node {name: $name})-[:Link]->(m)-[:Link]->(b) RETURN count(*)",
+        "ends": "MATCH (a:Node {name: $name})-[:Link*1..2]->(b) WHERE b.name <> $name RETURN count(DISTINCT b.number)",
+        "all walks": "MATCH (a:Node)-[:Link]->(m)-[:Link]->(b) RETURN count(*)",
+    }
+
+    def __init__(self, folder: Path, home: Path, kind: str, *, library: str) -> None:
+        import importlib
+
+        module = importlib.import_module(library)
+        self.connection = module.Connection(module.Database(str(home / "base")))
+        self.connection.execute("CREATE NODE TABLE Node(name STRING, number INT64, PRIMARY KEY(name))")
+        self.connection.execute("CREATE REL TABLE Link(FROM Node TO Node)")
+        self.connection.execute(f"COPY Node FROM '{folder}/nodes.parquet'")
+        links = f"LOAD FROM '{folder}/links.parquet' RETURN `from`, `to`"
+        self.connection.execute(f"COPY Link FROM ({links})")
+
+    def graph_questions(self) -> dict[str, Answerer]:
+        return {name: self._asking(text) for name, text in self._QUESTIONS.items()}
+
+    def document_questions(self) -> dict[str, Answerer]:
+        return {}
+
+    def _asking(self, text: str) -> Answerer:
+        prepared = self.connection.prepare(text)
+
+        def ask(question: Question) -> Any:
+            rows = self.connection.execute(prepared, question).get_all()
+            return [row[0] for row in rows] if len(rows) != 1 else rows[0][0]
+
+        return ask
+
+
+class Duckdb:
+    _QUESTIONS = {
+        "lookup": "select number from node where name = $name",
+        "one hop": "select distinct b.name from node a join link on source = a.number join node b on b.number = target "
+        "where a.name = $name",
+        "two hops": "select count(*) from node a join link l on l.source = a.number join link k on k.source = l.target "
+        "where a.name = $name",
+        "ends": "with one as (select distinct target as n from link join node on source = number where name = $name), "
+        "two as (select n from one union select target from link join one on source = n) "
+        "select count(*) from two where n <> (select number from node where name = $name)",
+        "all walks": "select count(*) from link l join link k on k.source = l.target",
+    }
+
+    def __init__(self, folder: Path, home: Path, kind: str) -> None:
+        import duckdb
+
+        self.base = duckdb.connect(home / "base.duckdb")
+        self.base.execute(f"create table node as from '{folder}/nodes.parquet'")
+        self.base.execute(f"create table link as select source, target from '{folder}/links.parquet' order by source")
+        self.base.execute("create index names on node(name)")
+
+    def graph_questions(self) -> dict[str, Answerer]:
+        return {name: self._asking(text) for name, text in self._QUESTIONS.items()}
+
+    def document_questions(self) -> dict[str, Answerer]:
+        return {}
+
+    def _asking(self, text: str) -> Answerer:
+        def ask(question: Question) -> Any:
+            rows = self.base.execute(text, question).fetchall()
+            return [row[0] for row in rows] if len(rows) != 1 else rows[0][0]
+
+        return ask
+
+
+class Lancedb:
+    def __init__(self, folder: Path, home: Path, kind: str) -> None:
+        import lancedb
+        import pyarrow.parquet as pq
+
+        base = lancedb.connect(str(home / "base"))
+        self.nodes = base.create_table("node", pq.read_table(folder / "nodes.parquet"))
+        self.links = base.create_table("link", pq.read_table(folder / "links.parquet"))
+        self.nodes.create_scalar_index("name")
+        self.links.create_scalar_index("from")
+        if kind == "documents":
+            self.nodes.create_fts_index("text", use_tantivy=False)
+
+    def graph_questions(self) -> dict[str, Answerer]:
+        return {"lookup": self._lookup, "one hop": self._one_hop, "two hops": self._two_hops}
+
+    def document_questions(self) -> dict[str, Answerer]:
+        return {"hybrid": self._hybrid}
+
+    def _lookup(self, question: Question) -> Any:
+        found = self.nodes.search().where(f"name = '{question['name']}'").select(["number"]).limit(1).to_arrow()
+        return found["number"][0].as_py()
+
+    def _ends(self, names: list[str]) -> list[str]:
+        chosen = ", ".join(f"'{name}'" for name in names)
+        rows = self.links.search().where(f"`from` IN ({chosen})").select(["to"]).limit(10_000_000).to_arrow()
+        ends: list[str] = rows["to"].to_pylist()
+        return ends
+
+    def _one_hop(self, question: Question) -> Any:
+        return sorted(set(self._ends([question["name"]])))
+
+    def _two_hops(self, question: Question) -> Any:
+        from collections import Counter
+
+        middle = Counter(self._ends([question["name"]]))
+        chosen = ", ".join(f"'{name}'" for name in middle)
+        rows = self.links.search().where(f"`from` IN ({chosen})").select(["from"]).limit(10_000_000).to_arrow()
+        return sum(middle[name] for name in rows["from"].to_pylist())
+
+    def _hybrid(self, question: Question) -> Any:
+        from lancedb.rerankers import RRFReranker
+
+        search = self.nodes.search(query_type="hybrid", vector_column_name="place", fts_columns="text")
+        found = search.vector(question["place"]).text(question["text"]).rerank(RRFReranker()).limit(BEST)
+        return found.select(["name"]).to_arrow()["name"].to_pylist()
+
+
+class Pylance:
+    """The parts of a hybrid question by hand: two searches with their indices, the fusion, and one hop."""
+
+    def __init__(self, folder: Path, home: Path, kind: str) -> None:
+        import lance
+        import pyarrow.parquet as pq
+
+        self.nodes = lance.write_dataset(pq.read_table(folder / "nodes.parquet"), home / "node")
+        self.links = lance.write_dataset(pq.read_table(folder / "links.parquet"), home / "link")
+        self.links.create_scalar_index("from", "BTREE")
+        self.nodes.create_scalar_index("text", "INVERTED")
+
+    def graph_questions(self) -> dict[str, Answerer]:
+        return {}
+
+    def document_questions(self) -> dict[str, Answerer]:
+        return {"near": self._near, "matching": self._matching, "hop": self._hop, "hybrid and hop": self._all}
+
+    def _near(self, question: Question) -> list[str]:
+        nearest = {"column": "place", "q": question["place"], "k": BEST}
+        names: list[str] = self.nodes.to_table(columns=["name"], nearest=nearest)["name"].to_pylist()
+        return names
+
+    def _matching(self, question: Question) -> list[str]:
+        query = {"query": question["text"], "columns": ["text"]}
+        found = self.nodes.to_table(columns=["name"], full_text_query=query).sort_by([("_score", "descending")])
+        names: list[str] = found["name"].to_pylist()
+        return names
+
+    def _hop(self, question: Question) -> list[list[str]]:
+        chosen = ", ".join(f"'{name}'" for name in question["names"])
+        found = self.links.to_table(columns=["from", "to"], filter=f"`from` IN ({chosen})")
+        return [list(pair) for pair in zip(found["from"].to_pylist(), found["to"].to_pylist(), strict=True)]
+
+    def _all(self, question: Question) -> list[list[str]]:
+        scores: dict[str, float] = {}
+        for arm in (self._near(question), self._matching(question)):
+            for place, name in enumerate(arm):
+                scores[name] = scores.get(name, 0) + 1 / (61 + place)
+        best = sorted(scores, key=lambda name: -scores[name])[:BEST]
+        return self._hop({"names": best})
+
+
+def contestant(name: str, folder: Path, home: Path, kind: str) -> Contestant:
+    if name in ("kuzu", "ladybug"):
+        return Cypher(folder, home, kind, library=name)
+    kinds: dict[str, Any] = {"omnigraph": Omnigraph, "duckdb": Duckdb, "lancedb": Lancedb, "pylance": Pylance}
+    made: Contestant = kinds[name](folder, home, kind)
+    return made
+
+
+def timed(ask: Answerer, question: Question) -> dict[str, Any]:
+    """The answer, and the median time once it is warm."""
+    begun = time.perf_counter()
+    answer = ask(question)
+    first = time.perf_counter() - begun
+    for _ in range(WARM_UPS if first < 1 else 0):
+        ask(question)
+    times: list[float] = []
+    while not times or (sum(times) < LEAST_SECONDS and len(times) < MOST_TURNS):
+        begun = time.perf_counter()
+        ask(question)
+        times.append(time.perf_counter() - begun)
+    return {"answer": answer, "cold": first, "seconds": statistics.median(times)}
+
+
+def main() -> None:
+    name, folder, kind, questions, answers = sys.argv[1:]
+    with tempfile.TemporaryDirectory() as home:
+        made = contestant(name, Path(folder), Path(home), kind)
+        known = made.graph_questions() if kind == "graph" else made.document_questions()
+        asked = json.loads(Path(questions).read_text())
+        found = {one: timed(known[one], question) for one, question in asked.items() if one in known}
+    Path(answers).write_text(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""Makes the graphs that the benchmarks ask."""

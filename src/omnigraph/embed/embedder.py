@@ -1,0 +1,62 @@
+"""What an embedder is: something that makes vectors of texts, and what is expected of its vectors."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import StrEnum
+from typing import Any, Protocol
+
+import numpy as np
+
+from omnigraph.errors import EmbedderAnswerError, EmbeddingTextError
+
+Vectors = np.ndarray[Any, np.dtype[np.float32]]
+"""One row for each text."""
+
+
+class Purpose(StrEnum):
+    """What a vector is for; some models make different ones."""
+
+    DOCUMENT = "document"  # to be found
+    QUERY = "query"  # to find with
+
+
+class Embedder(Protocol):
+    """Makes vectors of texts. May be called by several threads at once."""
+
+    @property
+    def model(self) -> str:
+        """The name of the model. Vectors of different models cannot be compared."""
+
+    def embed(self, texts: Sequence[str], dimension: int, purpose: Purpose) -> Any:
+        """Make one vector of this many numbers for each text, in order; anything that numpy takes for a matrix."""
+
+
+def embed_texts(embedder: Embedder, texts: Sequence[str], dimension: int, purpose: Purpose) -> Vectors:
+    """Make vectors of length one, and see that they can be used as such."""
+    if any(not text.strip() for text in texts):
+        raise EmbeddingTextError("an empty text has no vector", hint="give some words, or the vector itself")
+    if not texts:
+        return np.empty((0, dimension), np.float32)
+    matrix = _matrix(embedder, embedder.embed(texts, dimension, purpose))
+    if matrix.shape != (len(texts), dimension):
+        found = " x ".join(map(str, matrix.shape))
+        message = f"{embedder.model} gave {found} numbers; {len(texts)} x {dimension} are expected"
+        hint = f"choose a model that makes vectors of {dimension} numbers, or declare the property as it makes them"
+        raise EmbedderAnswerError(message, model=embedder.model, hint=hint)
+    lengths = np.sqrt(np.square(matrix, dtype=np.float64).sum(axis=1))
+    usable = np.isfinite(lengths) & (lengths > 0)
+    if not usable.all():
+        bad = int(np.flatnonzero(~usable)[0])
+        message = f"{embedder.model} gave a vector that is zero or not finite, for text {bad + 1} of {len(texts)}"
+        raise EmbedderAnswerError(message, model=embedder.model, hint="choose another model, or change the text")
+    normalised: Vectors = (matrix / lengths[:, None]).astype(np.float32)
+    return normalised
+
+
+def _matrix(embedder: Embedder, found: Any) -> Vectors:
+    try:
+        return np.asarray(found, np.float32)
+    except (TypeError, ValueError, OverflowError):
+        message = f"{embedder.model} gave something that is no vector of numbers, or vectors of different lengths"
+        raise EmbedderAnswerError(message, model=embedder.model, hint="choose another model") from None

@@ -1,0 +1,200 @@
+"""Embedding a file of records into another one. No graph is touched."""
+
+from __future__ import annotations
+
+import json
+import secrets
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from itertools import islice
+from pathlib import Path
+from typing import Any, TextIO
+
+from omnigraph.embed.embedder import Embedder, Purpose, embed_texts
+from omnigraph.embed.modes import Mode
+from omnigraph.embed.plans import EmbedPlan, FilePlan
+from omnigraph.embed.settings import embedder_from_environment
+from omnigraph.errors import EmbeddingModelError, FileAccessError, InputUnreadableError
+
+_AT_ONCE = 256
+
+
+@dataclass(frozen=True, slots=True)
+class Selector:
+    """Records, of one type or of any, in which a property has a value."""
+
+    type_name: str | None
+    field: str
+    value: str
+
+    @classmethod
+    def parse(cls, text: str) -> Selector | None:
+        """Read `[Type:]field=value`."""
+        left, sign, value = text.partition("=")
+        type_name, colon, name = left.rpartition(":")
+        return cls(type_name or None, name, value) if sign and name and not (colon and not type_name) else None
+
+    def picks(self, type_name: str, data: dict[str, Any]) -> bool:
+        return self.type_name in (None, type_name) and self.field in data and _shown(data[self.field]) == self.value
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """What is done, and to which records: of some types, if any are named, and picked by one of the selectors."""
+
+    mode: Mode
+    types: Sequence[str] = ()
+    selectors: Sequence[Selector] = ()
+
+    def picks(self, type_name: str, data: dict[str, Any]) -> bool:
+        if self.types and type_name not in self.types:
+            return False
+        return not self.selectors or any(selector.picks(type_name, data) for selector in self.selectors)
+
+
+@dataclass(slots=True)
+class EmbedFileResult:
+    input: str
+    output: str
+    records: int = 0
+    selected_records: int = 0
+    embedded_records: int = 0
+    cleaned_records: int = 0
+    mode: Mode = Mode.FILL_MISSING
+    dimension: int = 0
+    model: str | None = None
+
+
+def embed_file(files: FilePlan, selection: Selection, embedder: Embedder | None = None) -> EmbedFileResult:
+    """Write the records with their vectors. The output appears whole, when all is done."""
+    work = _Work(files.plan, selection, embedder)
+    try:
+        with files.input.open(encoding="utf-8-sig") as source, _replacing(files.output) as target:
+            lines = enumerate(source, 1)
+            while chunk := list(islice(lines, _AT_ONCE)):
+                target.writelines(work.rewritten(chunk, str(files.input)))
+    except (OSError, UnicodeError) as error:
+        message = f"cannot embed {files.input} into {files.output}: {error}"
+        raise FileAccessError(message, path=str(files.input), hint="check both paths") from None
+    made = work.result
+    made.input, made.output = str(files.input), str(files.output)
+    return made
+
+
+@contextmanager
+def _replacing(path: Path) -> Iterator[TextIO]:
+    """Open a file that takes its place when it is complete, or never."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    draft = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+    try:
+        with draft.open("x", encoding="utf-8") as file:
+            yield file
+        draft.replace(path)
+    finally:
+        draft.unlink(missing_ok=True)
+
+
+@dataclass(slots=True)
+class _Record:
+    """A record that may get a vector: where it is among the lines, what it holds, and what it is embedded from."""
+
+    at: int
+    document: dict[str, Any]
+    target: str
+    text: str
+
+    @property
+    def data(self) -> dict[str, Any]:
+        found: dict[str, Any] = self.document["data"]
+        return found
+
+
+@dataclass(slots=True)
+class _Work:
+    plan: EmbedPlan
+    selection: Selection
+    given: Embedder | None
+    result: EmbedFileResult = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.result = EmbedFileResult("", "", mode=self.selection.mode, dimension=self.plan.dimension)
+
+    def rewritten(self, lines: Sequence[tuple[int, str]], file: str) -> Iterable[str]:
+        """The lines with their vectors; those that need none as they were."""
+        texts = [text if text.endswith("\n") else text + "\n" for _, text in lines]
+        chosen = [record for at, line in enumerate(lines) if (record := self._chosen(at, line, file))]
+        for record in self._clean(chosen) if self.selection.mode is Mode.CLEAN else self._embed(chosen):
+            texts[record.at] = json.dumps(record.document, ensure_ascii=False) + "\n"
+        return texts
+
+    def _chosen(self, at: int, line: tuple[int, str], file: str) -> _Record | None:
+        if not line[1].strip():
+            return None
+        document = _parsed(line, file)
+        self.result.records += 1
+        type_name, data = document.get("type"), document.get("data")
+        plan = self.plan.types.get(type_name) if isinstance(type_name, str) else None
+        if plan is None or not isinstance(data, dict) or not self.selection.picks(str(type_name), data):
+            return None
+        self.result.selected_records += 1
+        return _Record(at, document, plan.target, "\n".join(_lines(str(type_name), data, plan.fields)))
+
+    def _clean(self, chosen: Sequence[_Record]) -> list[_Record]:
+        """Take the vectors away; return the records that had one."""
+        changed = [record for record in chosen if record.target in record.data]
+        for record in changed:
+            del record.data[record.target]
+        self.result.cleaned_records += len(changed)
+        return changed
+
+    def _embed(self, chosen: Sequence[_Record]) -> list[_Record]:
+        """Add vectors; return the records that got one."""
+        only_missing = self.selection.mode is Mode.FILL_MISSING
+        changed = [one for one in chosen if not only_missing or one.data.get(one.target) in (None, [])]
+        if changed:
+            texts = [record.text for record in changed]
+            vectors = embed_texts(self._embedder(), texts, self.plan.dimension, Purpose.DOCUMENT)
+            for record, vector in zip(changed, vectors, strict=True):
+                record.data[record.target] = vector.tolist()
+        self.result.embedded_records += len(changed)
+        return changed
+
+    def _embedder(self) -> Embedder:
+        self.given = self.given or embedder_from_environment()
+        self.result.model = model = self.given.model
+        if self.plan.model not in (None, model):
+            message = f"the specification names the model '{self.plan.model}', and the configured one is '{model}'"
+            hint = "set OMNIGRAPH_EMBED_MODEL to the first, or take it out of the specification"
+            raise EmbeddingModelError(message, property="--spec", recorded=self.plan.model, configured=model, hint=hint)
+        return self.given
+
+
+def _parsed(line: tuple[int, str], file: str) -> dict[str, Any]:
+    number, text = line
+    try:
+        document = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        message = f"{file}:{number} is no JSON: {error}"
+        raise InputUnreadableError(message, path=file, hint="put one record on each line") from None
+    if not isinstance(document, dict):
+        message = f"{file}:{number} is no record"
+        raise InputUnreadableError(message, path=file, hint="put one JSON object on each line")
+    return document
+
+
+def _lines(type_name: str, data: dict[str, Any], fields: Iterable[str]) -> Iterator[str]:
+    """The text of a record: its type, then every field that holds something."""
+    yield f"type: {type_name}"
+    for name in fields:
+        shown = _shown(data.get(name))
+        if shown.strip():
+            yield f"{name}: {shown}"
+
+
+def _shown(value: Any) -> str:
+    if value is None:
+        return ""
+    if isinstance(value, list):
+        return ", ".join(map(_shown, value))
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)

@@ -1,0 +1,50 @@
+"""A small model that runs in this process. Its weights are in a package (`omnigraph[embed]`), never downloaded."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from omnigraph.embed.embedder import Purpose, Vectors
+from omnigraph.errors import EmbedderAnswerError, EmbedderMissingError
+
+MODEL = "wordllama/l2_supercat_256"
+LARGEST = 256
+_WEIGHTS = "weights/l2_supercat_256.safetensors"
+_TOKENS = "tokenizers/l2_supercat_tokenizer_config.json"
+
+
+class LocalEmbedder:
+    """The direction of the sum of a text's tokens. It is made for 64, 128 and 256 numbers; fewer are the first ones."""
+
+    model = MODEL
+
+    def embed(self, texts: Sequence[str], dimension: int, purpose: Purpose) -> Vectors:  # noqa: ARG002 - alike for both
+        if dimension > LARGEST:
+            message = f"{MODEL} makes vectors of at most {LARGEST} numbers, not of {dimension}"
+            raise EmbedderAnswerError(message, model=MODEL, hint=f"declare the property as Vector({LARGEST})")
+        tokens, weights = self._parts
+        found = tokens.encode_batch(list(texts), add_special_tokens=False)
+        return np.stack([weights[encoding.ids, :dimension].sum(axis=0) for encoding in found])
+
+    @cached_property
+    def _parts(self) -> tuple[Any, Vectors]:
+        """Read the files of the package. Its own code is not run: that sets up logging for the whole process."""
+        package = find_spec("wordllama")
+        if package is None or not package.submodule_search_locations:
+            message = "the local embedder needs the package `wordllama`, which is not installed"
+            hint = "install omnigraph[embed], or choose another provider with OMNIGRAPH_EMBED_PROVIDER"
+            raise EmbedderMissingError(message, variables=["OMNIGRAPH_EMBED_PROVIDER"], hint=hint)
+        from safetensors.numpy import load_file  # noqa: PLC0415 - there only with the extra
+        from tokenizers import Tokenizer  # noqa: PLC0415
+
+        folder = Path(package.submodule_search_locations[0])
+        tokens = Tokenizer.from_file(str(folder / _TOKENS))
+        tokens.no_padding()
+        tokens.no_truncation()
+        return tokens, load_file(folder / _WEIGHTS)["embedding.weight"].astype(np.float32)

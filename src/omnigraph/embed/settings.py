@@ -1,0 +1,153 @@
+"""Which embedder is configured, and how: from environment variables."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from urllib.parse import urlsplit
+
+from omnigraph.embed.embedder import Embedder
+from omnigraph.errors import EmbedderMissingError, EmbedderSettingError
+
+PROVIDER = "OMNIGRAPH_EMBED_PROVIDER"
+BASE_URL = "OMNIGRAPH_EMBED_BASE_URL"
+MODEL = "OMNIGRAPH_EMBED_MODEL"
+DEADLINE = "OMNIGRAPH_EMBED_DEADLINE_MS"
+TIMEOUT = "OMNIGRAPH_EMBED_TIMEOUT_MS"
+ATTEMPTS = "OMNIGRAPH_EMBED_RETRY_ATTEMPTS"
+BACKOFF = "OMNIGRAPH_EMBED_RETRY_BACKOFF_MS"
+BATCH_SIZE = "OMNIGRAPH_EMBED_BATCH_SIZE"
+MOCK = "OMNIGRAPH_EMBEDDINGS_MOCK"
+_OLD_GEMINI_URL = "OMNIGRAPH_GEMINI_BASE_URL"
+_TRUE = ("1", "true", "yes", "on")
+
+
+class Provider(StrEnum):
+    OPENAI_COMPATIBLE = "openai-compatible"
+    OPENAI = "openai"
+    GEMINI = "gemini"
+    LOCAL = "local"
+    MOCK = "mock"
+
+
+@dataclass(frozen=True, slots=True)
+class Service:
+    """A service on the network, as it is asked unless something else is configured."""
+
+    base_url: str
+    model: str
+    keys: tuple[str, ...]
+    older: str | None = None
+
+
+SERVICES = {
+    Provider.OPENAI_COMPATIBLE: Service(
+        "https://openrouter.ai/api/v1", "openai/text-embedding-3-large", ("OPENROUTER_API_KEY", "OPENAI_API_KEY")
+    ),
+    Provider.OPENAI: Service("https://api.openai.com/v1", "text-embedding-3-large", ("OPENAI_API_KEY",)),
+    Provider.GEMINI: Service(
+        "https://generativelanguage.googleapis.com/v1beta", "gemini-embedding-2", ("GEMINI_API_KEY",), _OLD_GEMINI_URL
+    ),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """How a service is asked. Times are in seconds; no deadline means as long as the attempts take."""
+
+    provider: Provider
+    base_url: str
+    model: str
+    key: str = field(repr=False)
+    deadline: float | None = 60.0
+    timeout: float = 30.0
+    attempts: int = 4
+    backoff: float = 0.2
+    batch_size: int = 64
+
+
+def embedder_from_environment(environment: Mapping[str, str] = os.environ) -> Embedder:
+    """Make the embedder that the environment asks for."""
+    provider = _provider(environment)
+    if provider is Provider.MOCK:
+        from omnigraph.embed.mock import MockEmbedder  # noqa: PLC0415 - only one of them is needed
+
+        return MockEmbedder(environment.get(MODEL) or "mock")
+    if provider is Provider.LOCAL:
+        from omnigraph.embed.local import LocalEmbedder  # noqa: PLC0415
+
+        return LocalEmbedder()
+    from omnigraph.embed.http import HttpEmbedder  # noqa: PLC0415
+
+    return HttpEmbedder(settings_from(environment, provider))
+
+
+def settings_from(environment: Mapping[str, str], provider: Provider) -> Settings:
+    service = SERVICES[provider]
+    deadline = _milliseconds(environment, DEADLINE, 60_000)
+    return Settings(
+        provider,
+        _base_url(environment, service),
+        environment.get(MODEL) or service.model,
+        _key(environment, provider, service),
+        deadline or None,
+        _milliseconds(environment, TIMEOUT, 30_000, least=1),
+        _number(environment, ATTEMPTS, 4, least=1),
+        _milliseconds(environment, BACKOFF, 200),
+        _number(environment, BATCH_SIZE, 64, least=1),
+    )
+
+
+def _provider(environment: Mapping[str, str]) -> Provider:
+    if environment.get(MOCK, "").strip().lower() in _TRUE:
+        return Provider.MOCK
+    name = environment.get(PROVIDER) or Provider.OPENAI_COMPATIBLE
+    if name not in {*Provider}:
+        message = f"{PROVIDER} is '{name}', and there is no such provider"
+        raise EmbedderSettingError(message, variable=PROVIDER, hint=f"use one of {', '.join(Provider)}")
+    return Provider(name)
+
+
+def _base_url(environment: Mapping[str, str], service: Service) -> str:
+    older = environment.get(service.older, "") if service.older else ""
+    url = environment.get(BASE_URL) or older or service.base_url
+    try:
+        parts = urlsplit(url)
+        usable = parts.scheme in ("http", "https") and bool(parts.hostname) and not parts.query and not parts.fragment
+        _ = parts.port  # raises if it is no number
+    except ValueError:
+        usable = False
+    if not usable or not url.isprintable() or " " in url:
+        message = f"{BASE_URL} is no address of a service"
+        raise EmbedderSettingError(message, variable=BASE_URL, hint=f"write it like {service.base_url}")
+    return url.rstrip("/")
+
+
+def _key(environment: Mapping[str, str], provider: Provider, service: Service) -> str:
+    for name in service.keys:
+        key = environment.get(name, "").strip()
+        if key and not (key.isascii() and key.isprintable()):
+            # Said without the key itself: messages end up in logs.
+            raise EmbedderSettingError(f"{name} holds characters that no key has", variable=name, hint="set it anew")
+        if key:
+            return key
+    names = " or ".join(service.keys)
+    message = f"no text can become a vector: the provider `{provider}` needs a key, and there is none in {names}"
+    hint = f"set {names}, choose another provider with {PROVIDER}, or give the vector itself"
+    raise EmbedderMissingError(message, variables=list(service.keys), hint=hint)
+
+
+def _milliseconds(environment: Mapping[str, str], variable: str, default: int, *, least: int = 0) -> float:
+    return _number(environment, variable, default, least=least) / 1000
+
+
+def _number(environment: Mapping[str, str], variable: str, default: int, *, least: int) -> int:
+    text = environment.get(variable, "").strip()
+    if not text:
+        return default
+    if not (text.isascii() and text.isdigit()) or int(text) < least:
+        message = f"{variable} is '{text}'"
+        raise EmbedderSettingError(message, variable=variable, hint=f"set it to a whole number, at least {least}")
+    return int(text)

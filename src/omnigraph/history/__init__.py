@@ -1,0 +1,1 @@
+"""History: branches, merge, diff, the change feed."""

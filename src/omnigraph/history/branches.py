@@ -1,0 +1,181 @@
+"""Branches and tags: names for states of the graph that move, and names for states that do not."""
+
+from __future__ import annotations
+
+import logging
+import re
+from dataclasses import dataclass
+
+from omnigraph.commit import failpoints
+from omnigraph.commit.plan import ref_gates
+from omnigraph.commit.recovery import heal
+from omnigraph.commit.store import Store
+from omnigraph.errors import (
+    BranchInUseError,
+    BranchNotFoundError,
+    CommitNotFoundError,
+    OmnigraphError,
+    RefExistsError,
+    RefNameError,
+    TagNotFoundError,
+)
+from omnigraph.manifest.publisher import Manifest
+from omnigraph.manifest.rows import MAIN, Commit
+from omnigraph.manifest.state import ManifestState
+from omnigraph.storage.tables import TableVersion
+
+_LOG = logging.getLogger(__name__)
+_SEGMENT = re.compile(r"[\w.-]+\Z")
+_LONGEST = 200
+
+
+@dataclass(frozen=True, slots=True)
+class Tag:
+    """A name for a commit."""
+
+    name: str
+    commit: Commit
+
+
+def checked_name(name: str) -> str:
+    """Trim the name of a branch or tag, and see that it can be one."""
+    trimmed = name.strip()
+    problem = _problem(trimmed)
+    if problem:
+        hint = "use letters, digits, `.`, `-` and `_`, and `/` between parts"
+        raise RefNameError(f"{name!r:.80} cannot name a branch: {problem}", name=name, hint=hint)
+    return trimmed
+
+
+def _problem(name: str) -> str | None:
+    if not name:
+        return "it is empty"
+    if len(name) > _LONGEST:
+        return f"it is longer than {_LONGEST} characters"
+    if name.startswith("__"):
+        return "names that begin with `__` are reserved"
+    if ".." in name or name.endswith(".lock"):
+        return "it must not contain `..` or end with `.lock`"
+    if not all(_SEGMENT.match(part) for part in name.split("/")):
+        return "it has a part that is empty, or has a character that is not allowed"
+    return None
+
+
+def create_branch(store: Store, name: str, base: str) -> ManifestState:
+    """Make a branch that begins as its base is: another branch, a tag or a commit. No data is copied."""
+    name = _new_name(name)
+    with store.gates.hold(ref_gates(name)) as held:
+        _refuse_taken(name, [one for one in store.manifest.branches() if one != MAIN])
+        source = resolve(store.manifest, base)
+        held.check()
+        store.manifest.create_branch(name, source)
+    failpoints.reach(failpoints.BRANCH_CREATED)
+    return source
+
+
+def _new_name(name: str) -> str:
+    name = checked_name(name)
+    if name == MAIN:
+        raise RefExistsError(f"'{MAIN}' is there in every graph", name=name, hint="choose another name")
+    return name
+
+
+def _refuse_taken(name: str, names: list[str]) -> None:
+    """No name may lie below another: a branch is a directory, and one inside of another would go with it."""
+    for other in names:
+        if other == name:
+            raise RefExistsError(
+                f"'{name}' is there already", name=name, hint="choose another name, or delete it first"
+            )
+        if other.startswith(f"{name}/") or name.startswith(f"{other}/"):
+            message = f"'{name}' cannot be beside '{other}': one name is a part of the other"
+            raise RefExistsError(message, name=name, hint="choose another name")
+
+
+def resolve(manifest: Manifest, ref: str) -> ManifestState:
+    """Find the state that a branch, a tag or a commit id names."""
+    if ref == MAIN or manifest.table.has_branch(ref):
+        return manifest.load(None if ref == MAIN else ref)
+    tag = manifest.table.tags().get(ref)
+    if tag:
+        return manifest.load(tag["branch"], tag["version"])
+    try:
+        commit = find_commit(manifest, ref)
+    except CommitNotFoundError as error:
+        message = f"there is no branch, tag or commit '{ref}'"
+        raise BranchNotFoundError(message, branch=ref, hint="see `omnigraph branch list`") from error
+    return manifest.load(commit.branch, commit.manifest_version)
+
+
+def find_commit(manifest: Manifest, commit_id: str) -> Commit:
+    """Find a commit on whichever branch has it."""
+    for name in manifest.branches():
+        found = manifest.load(None if name == MAIN else name).commit(commit_id)
+        if found:
+            return found
+    raise CommitNotFoundError(f"commit '{commit_id}' not found", commit_id=commit_id)
+
+
+def delete_branch(store: Store, name: str) -> None:
+    """Delete a branch and what only it had. It is gone with its name; what cannot be removed then is for cleanup."""
+    name = checked_name(name)
+    if name == MAIN:
+        raise RefNameError(f"'{MAIN}' cannot be deleted", name=name, hint="name another branch")
+    heal(store)
+    with store.gates.hold(ref_gates(name)) as held:
+        known = store.manifest.table.branches()
+        if name not in known:
+            raise BranchNotFoundError(f"branch '{name}' not found", branch=name)
+        users = [f"branch '{other}'" for other, one in known.items() if one["parent_branch"] == name]
+        users += [f"tag '{tag}'" for tag, one in store.manifest.table.tags().items() if one["branch"] == name]
+        if users:
+            message = f"branch '{name}' is needed by {', '.join(sorted(users))}"
+            raise BranchInUseError(message, branch=name, hint="delete what was made from it first")
+        forks = [entry.table for entry in store.manifest.load(name).snapshot.entries.values()]
+        held.check()
+        store.manifest.delete_branch(name)
+    failpoints.reach(failpoints.BRANCH_DELETED)
+    _reclaim(store, [table for table in forks if table.owner == name])
+
+
+def _reclaim(store: Store, forks: list[TableVersion]) -> None:
+    for table in forks:
+        assert table.branch
+        try:
+            store.tables.delete_fork(table.path, table.branch)
+        except OmnigraphError as error:
+            _LOG.warning("fork '%s' of table '%s' is left to cleanup: %s", table.branch, table.key, error.message)
+
+
+def create_tag(store: Store, name: str, ref: str) -> Tag:
+    """Give a commit a name. What a tag names is kept by cleanup."""
+    name = _new_name(name)
+    with store.gates.hold(ref_gates()) as held:
+        _refuse_taken(name, [*store.manifest.table.tags()])
+        head = resolve(store.manifest, ref).head
+        assert head, "a branch has commits"
+        held.check()
+        store.manifest.table.create_tag(name, head.branch, head.manifest_version)
+    return Tag(name, head)
+
+
+def tags(manifest: Manifest) -> list[Tag]:
+    """List the tags by name."""
+    return [_tag(manifest, name, found) for name, found in sorted(manifest.table.tags().items())]
+
+
+def _tag(manifest: Manifest, name: str, found: dict[str, object]) -> Tag:
+    branch, version = found["branch"], found["version"]
+    assert branch is None or isinstance(branch, str)
+    assert isinstance(version, int)
+    head = manifest.load(branch, version).head
+    assert head, "a tag names a commit"
+    return Tag(name, head)
+
+
+def delete_tag(store: Store, name: str) -> None:
+    with store.gates.hold(ref_gates()) as held:
+        if name not in store.manifest.table.tags():
+            raise TagNotFoundError(f"tag '{name}' not found", tag=name, hint="see `omnigraph tag list`")
+        held.check()
+        store.manifest.table.delete_tag(name)

@@ -1,0 +1,195 @@
+"""Bringing the change between two states onto a branch, in one commit, or refusing it with all conflicts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from omnigraph.commit.plan import PublishPlan, TableAction, WriterKind, WriteTxn
+from omnigraph.commit.publish import write
+from omnigraph.commit.store import Store
+from omnigraph.errors import MergeConflict, MergeConflictError, Violation
+from omnigraph.history.combine import Combination, Combined, Past
+from omnigraph.history.resolution import Resolution
+from omnigraph.lang.catalog import Catalog, EdgeType, NodeType
+from omnigraph.manifest.publisher import Lineage
+from omnigraph.manifest.rows import Commit, VersionRow
+from omnigraph.manifest.state import HEAD, Entry, Snapshot
+from omnigraph.storage.tables import ADDRESS, ID, SRC, Staged, TableVersion
+from omnigraph.write.pending import RECORD, to_store
+from omnigraph.write.validate import Change, Committed, violations
+
+_KINDS = {
+    "endpoint": "orphan_edge",
+    "unique": "unique_violation",
+    "key": "unique_violation",
+    "cardinality": "cardinality_violation",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """How many entities of one type change."""
+
+    inserted: int
+    updated: int
+    deleted: int
+
+
+@dataclass(frozen=True, slots=True)
+class Sides:
+    """What to bring onto a branch: the change from the past to the source, and what becomes of contradictions."""
+
+    past: Past
+    source: Snapshot
+    resolution: Resolution
+
+    @property
+    def table_keys(self) -> list[str]:
+        return sorted({*self.source.entries, *(key for base in self.past.bases for key in base)})
+
+
+class Bringing:
+    """One attempt at bringing a change onto one state of a branch."""
+
+    def __init__(self, store: Store, txn: WriteTxn, sides: Sides) -> None:
+        self.store = store
+        self.txn = txn
+        self.sides = sides
+        found = ((key, self._combine(key)) for key in sides.table_keys if key in txn.entries)
+        self.tables = {key: combined for key, combined in found if combined}
+        self.committed = Committed(store.tables, txn)
+        self.conflicts = self._conflicts()
+
+    def _combine(self, key: str) -> Combined | None:
+        source, target = self.sides.source.entries.get(key), self.txn.entries[key]
+        one = Combination(
+            self.store.tables,
+            _declared(self.txn.catalog, key),
+            self.sides.past,
+            source.table if source else None,
+            target.table,
+        )
+        return one.run(self.sides.resolution)
+
+    def _conflicts(self) -> tuple[MergeConflict, ...]:
+        """Rows that contradict each other; if there are none, the rules that the result would break."""
+        clashes = tuple(conflict for combined in self.tables.values() for conflict in combined.conflicts)
+        if clashes:
+            return clashes
+        changes = {key: _change(combined) for key, combined in self.tables.items() if not combined.is_empty}
+        found = violations(self.txn.catalog, self.committed, changes)
+        return tuple(_broken(violation, changes) for violation in found)
+
+    @property
+    def counts(self) -> dict[str, Counts]:
+        return {
+            key: Counts(one.inserted.num_rows, one.updated.num_rows, one.deleted.num_rows)
+            for key, one in self.tables.items()
+            if not one.is_empty
+        }
+
+    @property
+    def compared(self) -> tuple[str, ...]:
+        return tuple(key for key, combined in self.tables.items() if combined.compared)
+
+    def plan(self, lineage: Lineage) -> PublishPlan:
+        """Stage what the branch gets. The head counts among what was read: the common past depends on it."""
+        adoptions = {key: row for key in self.tables if (row := self._adoption(key))}
+        changing = [key for key, one in self.tables.items() if not one.is_empty and key not in adoptions]
+        return PublishPlan(
+            self.txn,
+            WriterKind.BRANCH_MERGE,
+            tuple(TableAction(self._stage(key)) for key in changing),
+            adoptions=tuple(adoptions.values()),
+            lineage=lineage,
+            reads=frozenset({HEAD, *self.tables, *self.committed.reads}),
+        )
+
+    def _adoption(self, key: str) -> VersionRow | None:
+        """A version of main that a branch can take over as it is: main stays, whatever becomes of other branches."""
+        entry, target = self.sides.source.entries.get(key), self.txn.entries[key].table
+        on_main = self.txn.branch is not None and entry is not None and entry.table.branch is None
+        if entry is None or not on_main or not self.tables[key].adopts or entry.table.version <= target.version:
+            return None
+        return VersionRow(key, entry.table.version, None, entry.row_count)
+
+    def _stage(self, key: str) -> Staged:
+        combined, tables = self.tables[key], self.store.tables
+        base = self.txn.owned(tables, key)
+        replaced = self._addresses(key, combined)
+        rows = pa.concat_tables([combined.inserted, combined.updated])
+        if not rows.num_rows:
+            return tables.stage_delete_rows(base, replaced, f"omnigraph: {len(replaced)} rows")
+        written = tables.write_rows(base.path, base.branch, to_store(combined.declared, rows))
+        return tables.stage_written(base, written, replaced)
+
+    def _addresses(self, key: str, combined: Combined) -> np.ndarray[Any, Any]:
+        """Where the rows are that change or go."""
+        ids = pa.concat_arrays([*combined.updated[ID].chunks, *combined.deleted[ID].chunks, pa.array([], pa.string())])
+        if not len(ids):
+            return np.empty(0, np.uint64)
+        found = self.store.tables.lookup(self.txn.entries[key].table, ID, ids, [ID], addresses=True)
+        return np.sort(found[ADDRESS].to_numpy())
+
+
+def bring(
+    store: Store,
+    branch: str | None,
+    sides_on: Callable[[WriteTxn], Sides | None],
+    lineage: Callable[[Sides], Lineage],
+) -> tuple[Bringing | None, Commit | None]:
+    """Bring a change onto a branch in one commit; raise if anything contradicts. No sides, no change."""
+    latest: list[Bringing] = []
+
+    def prepare(txn: WriteTxn) -> PublishPlan | None:
+        latest.clear()
+        sides = sides_on(txn)
+        if sides is None:
+            return None
+        bringing = Bringing(store, txn, sides)
+        latest.append(bringing)
+        refuse(bringing.conflicts)
+        return bringing.plan(lineage(sides))
+
+    published = write(store, branch, prepare)
+    return (latest[0] if latest else None), published.commit if published else None
+
+
+def refuse(conflicts: Sequence[MergeConflict]) -> None:
+    if conflicts:
+        count = f"{len(conflicts):,} conflicts" if len(conflicts) > 1 else "1 conflict"
+        hint = "look at both sides, then choose with `ours` or `theirs`, or change one of the branches"
+        message = f"the two sides contradict each other, nothing was changed: {count}"
+        raise MergeConflictError(message, conflicts=tuple(conflicts), hint=hint)
+
+
+def tables_of(entries: Mapping[str, Entry]) -> dict[str, TableVersion]:
+    return {key: entry.table for key, entry in entries.items()}
+
+
+def _declared(catalog: Catalog, key: str) -> NodeType | EdgeType:
+    kind, _, name = key.partition(":")
+    return catalog.nodes[name] if kind == "node" else catalog.edges[name]
+
+
+def _change(combined: Combined) -> Change:
+    rows = pa.concat_tables([combined.inserted, combined.updated])
+    keys = [ID, SRC] if isinstance(combined.declared, EdgeType) else [ID]
+    return Change(
+        combined.declared,
+        rows.append_column(RECORD, pa.nulls(rows.num_rows, pa.int64())),
+        combined.deleted.select(keys),
+        fresh=not combined.updated.num_rows,
+    )
+
+
+def _broken(violation: Violation, changes: Mapping[str, Change]) -> MergeConflict:
+    kind = _KINDS.get(violation.rule, "value_constraint_violation")
+    of_node = violation.rule not in ("endpoint", "cardinality") and f"node:{violation.type_name}" in changes
+    key = f"{'node' if of_node else 'edge'}:{violation.type_name}"
+    return MergeConflict(kind, key, violation.entity_id, violation.message)

@@ -1,0 +1,139 @@
+"""A change of one entity, and the choice of changes that somebody wants to see."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, TypeVar
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from omnigraph.errors import ChangeCursorError, ChangeRequestError
+from omnigraph.lang.source import did_you_mean
+
+
+class Kind(StrEnum):
+    """What an entity is; nodes come before edges."""
+
+    NODE = "node"
+    EDGE = "edge"
+
+
+class Operation(StrEnum):
+    """What happened to an entity, in the order in which changes of one id are told."""
+
+    INSERT = "insert"
+    UPDATE = "update"
+    DELETE = "delete"
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One entity that was inserted, updated or deleted, with its properties before and after.
+
+    `endpoints` are the two nodes of an edge, as they are, or were when it was deleted; `changed` names the properties
+    that an update changed, `src` and `dst` among them if the edge was moved.
+    """
+
+    operation: Operation
+    kind: Kind
+    type_name: str
+    id: str
+    endpoints: tuple[str, str] | None
+    before: Mapping[str, Any] | None
+    after: Mapping[str, Any] | None
+    changed: tuple[str, ...] = ()
+
+    def to_dict(self) -> dict[str, Any]:
+        """The change as JSON has it: a Blob is `base64:...`."""
+        document: dict[str, Any] = {"op": self.operation, "kind": self.kind, "type": self.type_name, "id": self.id}
+        if self.endpoints is not None:
+            document["endpoints"] = dict(zip(("src", "dst"), self.endpoints, strict=True))
+        if self.changed:
+            document["changed"] = list(self.changed)
+        for side, properties in (("before", self.before), ("after", self.after)):
+            if properties is not None:
+                document[side] = {name: _json(value) for name, value in properties.items()}
+        return document
+
+
+def _json(value: Any) -> Any:
+    return f"base64:{base64.b64encode(value).decode()}" if isinstance(value, bytes) else value
+
+
+@dataclass(frozen=True, slots=True)
+class ChangeFilter:
+    """Which changes are wanted: of some kinds, types and operations. Made by `chosen`."""
+
+    kinds: frozenset[Kind] = frozenset(Kind)
+    types: frozenset[str] | None = None
+    operations: frozenset[Operation] = frozenset(Operation)
+
+    def wants_table(self, key: str) -> bool:
+        kind, _, name = key.partition(":")
+        return kind in self.kinds and (self.types is None or name in self.types)
+
+    @property
+    def digest(self) -> str:
+        """Identify the filter in a cursor."""
+        parts = (sorted(self.kinds), "*" if self.types is None else sorted(self.types), sorted(self.operations))
+        return hashlib.sha256(repr(parts).encode()).hexdigest()[:16]
+
+
+def chosen(
+    kinds: Collection[str] | None,
+    types: Collection[str] | None,
+    operations: Collection[str] | None,
+    known: Collection[str],
+) -> ChangeFilter:
+    """Check what somebody asks for; None is everything. `known` are the names of all types."""
+    for name in types or ():
+        if name not in known:
+            message = f"there is no type '{name}' on either side"
+            raise ChangeRequestError(message, option="type", hint=did_you_mean(name, sorted(known)))
+    return ChangeFilter(
+        _members(Kind, kinds, "kind"),
+        None if types is None else frozenset(types),
+        _members(Operation, operations, "op"),
+    )
+
+
+_E = TypeVar("_E", bound=StrEnum)
+
+
+def _members(choices: type[_E], given: Collection[str] | None, option: str) -> frozenset[_E]:
+    if given is None:
+        return frozenset(choices)
+    for name in given:
+        if name not in list(choices):
+            hint = f"use {', '.join(choices)}"
+            raise ChangeRequestError(f"'{name}' is no {option} of change", option=option, hint=hint)
+    return frozenset(map(choices, given))
+
+
+_LONGEST_ID, _PREFIX = 256, 64  # bytes
+_HASHED = "\0"  # no id has it in it
+
+
+def short_id(text: str) -> str:
+    """An id as it stands in a token: a long one as its beginning and a hash."""
+    data = text.encode()
+    if len(data) <= _LONGEST_ID:
+        return text
+    return f"{data[:_PREFIX].decode(errors='ignore')}{_HASHED}{hashlib.sha256(data).hexdigest()}"
+
+
+def whole_id(short: str, ids: pa.ChunkedArray) -> str:
+    """Find the id that a token means among those that it can be."""
+    prefix, hashed, _ = short.partition(_HASHED)
+    if not hashed:
+        return short
+    alike = ids.filter(pc.starts_with(ids, prefix)).to_pylist()
+    found = next((one for one in alike if short_id(one) == short), None)
+    if found is None:
+        raise ChangeCursorError("change cursor rejected: the entity it stops at is not there", hint="start again")
+    return str(found)

@@ -1,0 +1,172 @@
+"""The three-way combination: what one side did to a table since the common past, on top of what the other did."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import pyarrow as pa
+
+from omnigraph.errors import MergeConflict
+from omnigraph.history.delta import EDGE_KEYS, NODE_KEYS, Touched, image_schema, table_delta, touched_rows
+from omnigraph.history.equality import Mask
+from omnigraph.history.image import Image, latest
+from omnigraph.history.resolution import Resolution
+from omnigraph.lang.catalog import EdgeType, NodeType
+from omnigraph.storage.columns import table_key
+from omnigraph.storage.tables import TableStorage, TableVersion
+
+
+@dataclass(frozen=True, slots=True)
+class Past:
+    """What both sides come from: one state, or several with the one that those come from."""
+
+    bases: Sequence[Mapping[str, TableVersion]]
+    before: Mapping[str, TableVersion] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Combined:
+    """What the target must get of one table: rows that are new or other, ids that go, and what contradicts.
+
+    `adopts` says that the target has not touched the table, so that it gets all that the source has.
+    """
+
+    declared: NodeType | EdgeType
+    inserted: pa.Table
+    updated: pa.Table
+    deleted: pa.Table
+    conflicts: tuple[MergeConflict, ...] = ()
+    adopts: bool = False
+    compared: bool = False
+
+    @property
+    def is_empty(self) -> bool:
+        return not (self.inserted.num_rows or self.updated.num_rows or self.deleted.num_rows)
+
+
+@dataclass(frozen=True, slots=True)
+class Combination:
+    """One table in the states that are combined."""
+
+    tables: TableStorage
+    declared: NodeType | EdgeType
+    past: Past
+    source: TableVersion | None
+    target: TableVersion | None
+
+    def run(self, resolution: Resolution) -> Combined | None:
+        """Combine the two sides; None if the source has nothing for the target."""
+        bases = [base.get(table_key(self.declared)) for base in self.past.bases]
+        if self.source == self.target or all(base == self.source for base in bases):
+            return None
+        if all(base == self.target for base in bases):
+            return self._adopted(bases[0])
+        return self._merged(bases, resolution)
+
+    def _adopted(self, base: TableVersion | None) -> Combined:
+        delta = table_delta(self.tables, base, self.source, self.declared)
+        return Combined(
+            self.declared, delta.inserted, delta.updated, delta.deleted, adopts=True, compared=delta.compared
+        )
+
+    def _merged(self, bases: Sequence[TableVersion | None], resolution: Resolution) -> Combined:
+        changes = [self._touched(base, self.source) for base in bases]
+        ids, source = latest(self.declared, changes)
+        pasts = [source.before(ids, change) for change in changes]
+        since = self._touched(bases[0], self.target)
+        target = pasts[0].after(ids, since)
+        past, unknown = self._common(ids, bases, pasts)
+        ours, theirs = target.differs(past) | unknown, source.differs(past) | unknown
+        clash = ours & theirs & source.differs(target)
+        conflicts = _Conflicts(self.declared, ids, past, source, target)
+        taken = conflicts.settle(clash, resolution)
+        take = (theirs & ~ours) | taken.theirs
+        compared = since.compared or any(change.compared for change in changes)
+        return self._chosen(take, source, target, conflicts.told(clash & ~taken.settled), compared=compared)
+
+    def _touched(self, before: TableVersion | None, after: TableVersion | None) -> Touched:
+        return touched_rows(self.tables, before, after, image_schema(self.declared), self._keys)
+
+    @property
+    def _keys(self) -> Sequence[str]:
+        return EDGE_KEYS if isinstance(self.declared, EdgeType) else NODE_KEYS
+
+    def _common(
+        self, ids: pa.Array, bases: Sequence[TableVersion | None], pasts: Sequence[Image]
+    ) -> tuple[Image, Mask]:
+        """The common past of the entities: of several, the three-way combination of them all.
+
+        Where they contradict each other, somebody has chosen since; what that was is not known any more.
+        """
+        before = self.past.before.get(table_key(self.declared))
+        first, unknown = pasts[0], np.zeros(len(ids), np.bool_)
+        if len(pasts) == 1:
+            return first, unknown
+        root = first.after(ids, self._touched(bases[0], before))
+        past = first
+        for other in pasts[1:]:
+            here, there = past.differs(root), other.differs(root)
+            unknown |= here & there & past.differs(other)
+            past = past.where(here, other)
+        return past, unknown
+
+    def _chosen(
+        self, take: Mask, source: Image, target: Image, conflicts: tuple[MergeConflict, ...], *, compared: bool
+    ) -> Combined:
+        changed = take & source.differs(target)
+        return Combined(
+            self.declared,
+            source.rows.take(np.flatnonzero(changed & source.there & ~target.there)),
+            source.rows.take(np.flatnonzero(changed & source.there & target.there)),
+            target.rows.take(np.flatnonzero(changed & ~source.there & target.there)).select(self._keys),
+            conflicts,
+            compared=compared,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Settled:
+    """Which conflicts a resolution settles, and which of those in favour of the source."""
+
+    settled: Mask
+    theirs: Mask
+
+
+@dataclass(frozen=True, slots=True)
+class _Conflicts:
+    """Entities that the two sides changed each in its own way."""
+
+    declared: NodeType | EdgeType
+    ids: pa.Array
+    past: Image
+    source: Image
+    target: Image
+
+    def settle(self, clash: Mask, resolution: Resolution) -> _Settled:
+        settled, theirs = np.zeros(len(clash), np.bool_), np.zeros(len(clash), np.bool_)
+        at = np.flatnonzero(clash)
+        sides = [resolution.side(table_key(self.declared), name) for name in self.ids.take(at).to_pylist()]
+        settled[at] = [side is not None for side in sides]
+        theirs[at] = [side == "theirs" for side in sides]
+        return _Settled(settled, theirs)
+
+    def told(self, clash: Mask) -> tuple[MergeConflict, ...]:
+        return tuple(self._conflicts(np.flatnonzero(clash)))
+
+    def _conflicts(self, at: np.ndarray[tuple[int], np.dtype[np.int64]]) -> Iterator[MergeConflict]:
+        names = self.ids.take(at).to_pylist()
+        there = (image.there[at].tolist() for image in (self.past, self.source, self.target))
+        for name, *present in zip(names, *there, strict=True):
+            kind, what = _kind(*present)
+            yield MergeConflict(kind, table_key(self.declared), name, f"{self.declared.name} '{name}' {what}")
+
+
+def _kind(was: bool, source: bool, target: bool) -> tuple[str, str]:  # noqa: FBT001 - three facts
+    if source and target:
+        if was:
+            return "divergent_update", "was changed differently on both sides"
+        return "divergent_insert", "was inserted differently on both sides"
+    by, other = ("source", "target") if target else ("target", "source")
+    return "delete_vs_update", f"was deleted on the {by} and changed on the {other}"

@@ -1,0 +1,296 @@
+"""The difference between two states of a graph: which entities were inserted, updated and deleted."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections import Counter
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from omnigraph.commit.store import Store
+from omnigraph.errors import StorageError
+from omnigraph.history.change import Change, ChangeFilter, Kind, Operation, chosen, whole_id
+from omnigraph.history.delta import EDGE_KEYS, NODE_KEYS, Touched, touched_rows
+from omnigraph.history.equality import differing, differing_rows
+from omnigraph.history.target import Target, reclaimed, resolve
+from omnigraph.storage.columns import plain_values
+from omnigraph.storage.lance_errors import Kind as Failure
+from omnigraph.storage.lance_errors import classify
+from omnigraph.storage.reading import DST, ID, SRC, TableReader, TableVersion
+
+_ROWS = 1024  # read at a time
+_ROWS_WITH_BLOBS = 64  # which can be large
+_Numbers = np.ndarray[Any, Any]
+
+CHANGE_SCHEMA = pa.schema(
+    [
+        *((name, pa.string()) for name in ("op", "kind", "type", "id", "src", "dst")),
+        ("changed", pa.list_(pa.string())),
+        ("before", pa.large_string()),
+        ("after", pa.large_string()),
+    ]
+)
+
+
+@dataclass(frozen=True, slots=True)
+class SchemaDifference:
+    """Types that one of two states has, and properties that a type has in one of them; by name, in order."""
+
+    types_added: tuple[str, ...] = ()
+    types_removed: tuple[str, ...] = ()
+    properties_added: tuple[str, ...] = ()
+    properties_removed: tuple[str, ...] = ()
+
+    def __bool__(self) -> bool:
+        return bool(self.types_added or self.types_removed or self.properties_added or self.properties_removed)
+
+
+@dataclass(frozen=True, slots=True)
+class DiffStats:
+    """How many entities of each type were inserted, updated and deleted; types without changes are not listed.
+
+    `compared` names the types whose two versions share nothing, so that all of their entities were read.
+    """
+
+    counts: dict[str, dict[Operation, int]]
+    compared: tuple[str, ...]
+
+    @property
+    def total(self) -> int:
+        return sum(sum(counts.values()) for counts in self.counts.values())
+
+
+@dataclass(frozen=True, slots=True)
+class TablePair:
+    """A table that differs between two states: its versions there, None where it is not."""
+
+    key: str
+    before: TableVersion | None
+    after: TableVersion | None
+
+    @property
+    def order(self) -> tuple[bool, str]:
+        """Nodes before edges, then by type."""
+        return self.is_edge, self.key
+
+    @property
+    def is_edge(self) -> bool:
+        return self.key.startswith(f"{Kind.EDGE}:")
+
+    @property
+    def keys(self) -> Sequence[str]:
+        return EDGE_KEYS if self.is_edge else NODE_KEYS
+
+    @property
+    def shown(self) -> TableVersion:
+        """The version whose columns are compared: those of the later state, if it has the table."""
+        version = self.after or self.before
+        assert version is not None
+        return version
+
+
+@dataclass(frozen=True, slots=True)
+class ChangedRows:
+    """Some changed rows of one type, in columns. `before` and `after` are the two images of updated rows."""
+
+    key: str
+    inserted: pa.Table
+    before: pa.Table
+    after: pa.Table
+    deleted: pa.Table
+    compared: bool
+
+    @property
+    def counts(self) -> dict[Operation, int]:
+        parts = (self.inserted, self.after, self.deleted)
+        return {name: part.num_rows for name, part in zip(Operation, parts, strict=True) if part.num_rows}
+
+    def changes(self) -> list[Change]:
+        """The rows as changes, in the order of their ids."""
+        found = [
+            *_changes(self.key, Operation.INSERT, None, self.inserted),
+            *_changes(self.key, Operation.UPDATE, self.before, self.after),
+            *_changes(self.key, Operation.DELETE, self.deleted, None),
+        ]
+        return sorted(found, key=lambda change: change.id)
+
+
+@dataclass(frozen=True, slots=True)
+class Diff:
+    """What turns one state of a graph into another. Nothing is read before it is asked for, and only in parts.
+
+    Changes come in order: nodes before edges, then by type and id.
+    """
+
+    tables: TableReader
+    before: Target
+    after: Target
+    filter: ChangeFilter
+
+    def __iter__(self) -> Iterator[Change]:
+        for rows in self.rows():
+            yield from rows.changes()
+
+    def rows(self) -> Iterator[ChangedRows]:
+        """The changed rows, some at a time and each time of one type."""
+        for pair in self.pairs():
+            yield from changed_rows(pair.key, touched(self.tables, pair), self.filter)
+
+    def stats(self) -> DiffStats:
+        """Count the changes."""
+        counts: dict[str, Counter[Operation]] = {}
+        compared = set()
+        for rows in self.rows():
+            counts.setdefault(rows.key, Counter()).update(rows.counts)
+            compared |= {rows.key} if rows.compared else set()
+        return DiffStats({key: dict(found) for key, found in counts.items()}, tuple(sorted(compared)))
+
+    @property
+    def schema(self) -> SchemaDifference:
+        """How the types differ, of all tables that the two states do not share."""
+        types: tuple[list[str], list[str]] = ([], [])
+        properties: tuple[list[str], list[str]] = ([], [])
+        for pair in self.pairs():
+            if pair.before is None or pair.after is None:
+                types[pair.after is None].append(pair.key)
+                continue
+            old, new = (self.tables.columns(table).names for table in (pair.before, pair.after))
+            properties[0].extend(f"{pair.key}.{name}" for name in new if name not in old)
+            properties[1].extend(f"{pair.key}.{name}" for name in old if name not in new)
+        return SchemaDifference(*map(tuple, (*types, *properties)))
+
+    def to_arrow(self) -> pa.Table:
+        """All changes as one table; the properties before and after are JSON texts."""
+        return pa.Table.from_batches((_batch(rows) for rows in self.rows()), schema=CHANGE_SCHEMA)
+
+    def pairs(self) -> list[TablePair]:
+        """The tables that the two states do not share, in order."""
+        old, new = self.before.snapshot.entries, self.after.snapshot.entries
+        found = [
+            TablePair(key, old[key].table if key in old else None, new[key].table if key in new else None)
+            for key in old.keys() | new.keys()
+            if self.filter.wants_table(key)
+        ]
+        return sorted((pair for pair in found if pair.before != pair.after), key=lambda pair: pair.order)
+
+    def check_readable(self) -> None:
+        """See that the tables of both states are still there; raises what names the commit of which one is not."""
+        pairs = self.pairs()
+        for target, tables in (
+            (self.before, [pair.before for pair in pairs]),
+            (self.after, [pair.after for pair in pairs]),
+        ):
+            try:
+                for table in filter(None, tables):
+                    self.tables.open(table)
+            except StorageError as error:
+                if classify(error) is not Failure.NOT_FOUND:
+                    raise
+                raise reclaimed(target.commit) from error
+
+
+def diff(
+    store: Store,
+    before: str,
+    after: str,
+    *,
+    kinds: Collection[str] | None = None,
+    types: Collection[str] | None = None,
+    operations: Collection[str] | None = None,
+) -> Diff:
+    """Find two states, each named as `resolve` takes it, and what differs between them."""
+    one, other = resolve(store.manifest, before), resolve(store.manifest, after)
+    found = Diff(store.tables, one, other, chosen(kinds, types, operations, type_names(one, other)))
+    found.check_readable()
+    return found
+
+
+def type_names(*targets: Target) -> set[str]:
+    return {key.partition(":")[2] for target in targets for key in target.snapshot.entries}
+
+
+def touched(tables: TableReader, pair: TablePair) -> Touched:
+    """Find the rows of a table that its two versions do not share."""
+    return touched_rows(tables, pair.before, pair.after, tables.columns(pair.shown), pair.keys)
+
+
+def changed_rows(key: str, touched: Touched, wanted: ChangeFilter, beyond: str | None = None) -> Iterator[ChangedRows]:
+    """Read the changed rows of one table in the order of their ids, from behind one of them if it is given."""
+    size = _ROWS_WITH_BLOBS if pa.large_binary() in touched.schema.types else _ROWS
+    which, places = _in_order(touched, wanted, beyond)
+    for at in range(0, len(which), size):
+        found = _read(key, touched, which[at : at + size], places[at : at + size])
+        if found.counts:
+            yield found
+
+
+def _in_order(touched: Touched, wanted: ChangeFilter, beyond: str | None) -> tuple[_Numbers, _Numbers]:
+    """Put the touched rows in the order of their ids: of each, which operation it is of, and its place among those."""
+    parts = [touched.inserted, touched.new, touched.deleted]
+    kept = [
+        part.num_rows if operation in wanted.operations else 0 for operation, part in zip(Operation, parts, strict=True)
+    ]
+    ids = pa.chunked_array(
+        [chunk for part, count in zip(parts, kept, strict=True) for chunk in part[ID].slice(0, count).chunks],
+        pa.string(),
+    )
+    which = np.repeat(np.arange(len(parts)), kept)
+    places = np.concatenate([np.arange(count) for count in kept])
+    order = pc.sort_indices(ids).to_numpy()
+    if beyond is not None:
+        order = order[pc.greater(ids, whole_id(beyond, ids)).to_numpy()[order]]
+    return which[order], places[order]
+
+
+def _read(key: str, touched: Touched, which: _Numbers, places: _Numbers) -> ChangedRows:
+    inserts, updates, deletes = (pa.array(places[which == number]) for number in range(len(Operation)))
+    before = touched.rows_before(touched.old.take(updates))
+    after = touched.rows_after(touched.new.take(updates))
+    differs = pa.array(differing_rows(before, after))
+    return ChangedRows(
+        key,
+        touched.rows_after(touched.inserted.take(inserts)),
+        before.filter(differs),
+        after.filter(differs),
+        touched.rows_before(touched.deleted.take(deletes)),
+        touched.compared,
+    )
+
+
+def _changes(key: str, operation: Operation, before: pa.Table | None, after: pa.Table | None) -> Iterator[Change]:
+    present = before if after is None else after
+    assert present is not None
+    kind, _, name = key.partition(":")
+    is_edge = kind == Kind.EDGE
+    hidden = EDGE_KEYS if is_edge else NODE_KEYS
+    ends = zip(*(present[end].to_pylist() for end in (SRC, DST)), strict=True) if is_edge else itertools.repeat(None)
+    both = before is not None and after is not None
+    changed = _changed_names(before, after) if both else itertools.repeat(())
+    sides = (itertools.repeat(None) if side is None else _properties(side, hidden) for side in (before, after))
+    for id_, endpoints, old, new, names in zip(present[ID].to_pylist(), ends, *sides, changed, strict=False):
+        yield Change(operation, Kind(kind), name, id_, endpoints, old, new, names)
+
+
+def _properties(rows: pa.Table, hidden: Sequence[str]) -> Iterator[dict[str, Any]]:
+    names = [name for name in rows.column_names if name not in hidden]
+    columns = [plain_values(rows[name]) for name in names]
+    return (dict(zip(names, [column[at] for column in columns], strict=True)) for at in range(rows.num_rows))
+
+
+def _changed_names(before: pa.Table, after: pa.Table) -> list[tuple[str, ...]]:
+    masks = [(name, differing(before[name], after[name])) for name in after.column_names]
+    return [tuple(name for name, mask in masks if mask[at]) for at in range(after.num_rows)]
+
+
+def _batch(rows: ChangedRows) -> pa.RecordBatch:
+    found = [change.to_dict() for change in rows.changes()]
+    sides = [{side: json.dumps(one[side]) if side in one else None for side in ("before", "after")} for one in found]
+    ends = [one.get("endpoints", {"src": None, "dst": None}) for one in found]
+    records = [{**one, **end, **side} for one, end, side in zip(found, ends, sides, strict=True)]
+    return pa.RecordBatch.from_pylist(records, schema=CHANGE_SCHEMA)

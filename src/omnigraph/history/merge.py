@@ -1,0 +1,191 @@
+"""Merge a branch into another, or revert a commit."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from omnigraph.commit.plan import WriteTxn
+from omnigraph.commit.publish import begin
+from omnigraph.commit.store import Store
+from omnigraph.errors import BranchNotFoundError, MergeConflict, MergeError, StorageError
+from omnigraph.history.ancestry import Ancestry
+from omnigraph.history.bring import Bringing, Counts, Sides, bring, tables_of
+from omnigraph.history.combine import Past
+from omnigraph.history.resolution import Resolution
+from omnigraph.manifest.publisher import Lineage, Manifest
+from omnigraph.manifest.rows import MAIN, Commit
+from omnigraph.manifest.state import ManifestState
+from omnigraph.storage.lance_errors import Kind, classify
+
+
+class Outcome(StrEnum):
+    """What a merge came to."""
+
+    ALREADY_UP_TO_DATE = "already_up_to_date"
+    FAST_FORWARD = "fast_forward"
+    MERGED = "merged"
+
+
+@dataclass(frozen=True, slots=True)
+class MergeRequest:
+    source: str | None
+    target: str | None
+    actor: str | None = None
+    resolution: Resolution = field(default_factory=Resolution)
+
+
+@dataclass(frozen=True, slots=True)
+class MergeResult:
+    """What a merge or revert did, or would do. `compared` names the tables that had to be compared in full."""
+
+    source: str
+    target: str
+    outcome: Outcome
+    changes: Mapping[str, Counts] = field(default_factory=dict)
+    conflicts: tuple[MergeConflict, ...] = ()
+    commit: Commit | None = None
+    compared: tuple[str, ...] = ()
+
+
+def merge(store: Store, request: MergeRequest) -> MergeResult:
+    """Bring onto the target what the source has and it has not: one commit with two parents, or a refusal."""
+    merging = _Merging(store, request)
+    bringing, commit = bring(store, request.target, merging.sides, merging.lineage)
+    return merging.result(bringing, commit)
+
+
+def preview(store: Store, request: MergeRequest) -> MergeResult:
+    """Tell what a merge would do, conflicts included, and touch nothing."""
+    merging = _Merging(store, request)
+    txn = begin(store, request.target)
+    sides = merging.sides(txn)
+    return merging.result(Bringing(store, txn, sides) if sides else None, None)
+
+
+def revert(store: Store, commit: Commit, request: MergeRequest) -> MergeResult:
+    """Undo one commit of a branch by a new one: what has changed since stays, or contradicts."""
+    if commit.parent_id is None:
+        message = f"commit '{commit.commit_id}' made the graph; there is nothing to go back to"
+        raise _impossible(message, request, "revert a later commit")
+    reverting = _Reverting(store, commit, request)
+    bringing, done = bring(store, request.target, reverting.sides, reverting.lineage)
+    assert bringing
+    return MergeResult(
+        commit.commit_id, request.target or MAIN, Outcome.MERGED, bringing.counts, (), done, bringing.compared
+    )
+
+
+class _Merging:
+    """A merge of the source as it is when the merge begins."""
+
+    def __init__(self, store: Store, request: MergeRequest) -> None:
+        if request.source == request.target:
+            message = f"branch '{request.source or MAIN}' cannot be merged into itself"
+            raise _impossible(message, request, "name two branches")
+        self.store = store
+        self.request = request
+        self.source = store.manifest.load(request.source)
+        self.outcome = Outcome.ALREADY_UP_TO_DATE
+
+    def sides(self, txn: WriteTxn) -> Sides | None:
+        """What to bring onto one state of the target; None if it has everything."""
+        source, target = self.source.head, txn.base.head
+        assert source, "a branch has commits"
+        assert target, "a branch has commits"
+        ancestry = Ancestry(self.store.manifest, (self.source, txn.base))
+        past = _Past(self.store.manifest, ancestry).of(source, target)
+        if not past:
+            message = f"'{self.request.source or MAIN}' and '{self.request.target or MAIN}' have no common past"
+            raise _impossible(message, self.request, "export the entities and load them instead")
+        bases = [commit.commit_id for commit, _ in past]
+        if source.commit_id in bases:
+            self.outcome = Outcome.ALREADY_UP_TO_DATE
+            return None
+        self.outcome = Outcome.FAST_FORWARD if bases == [target.commit_id] else Outcome.MERGED
+        return Sides(_common(past, self.store.manifest, ancestry), self.source.snapshot, self.request.resolution)
+
+    def lineage(self, sides: Sides) -> Lineage:
+        assert self.source.head
+        resolved = sides.resolution.to_dict()
+        details = {"resolution": resolved} if resolved else None
+        return Lineage.new(self.request.actor, self.source.head.commit_id, details)
+
+    def result(self, bringing: Bringing | None, commit: Commit | None) -> MergeResult:
+        source, target = self.request.source or MAIN, self.request.target or MAIN
+        if bringing is None:
+            return MergeResult(source, target, Outcome.ALREADY_UP_TO_DATE)
+        return MergeResult(source, target, self.outcome, bringing.counts, bringing.conflicts, commit, bringing.compared)
+
+
+class _Reverting:
+    """A revert: from the commit to the state before it."""
+
+    def __init__(self, store: Store, commit: Commit, request: MergeRequest) -> None:
+        self.store = store
+        self.commit = commit
+        self.request = request
+
+    def sides(self, txn: WriteTxn) -> Sides:
+        ancestry = Ancestry(self.store.manifest, [txn.base])
+        assert txn.base.head
+        if self.commit.commit_id not in ancestry.distances(txn.base.head):
+            message = f"branch '{self.request.target or MAIN}' does not contain commit '{self.commit.commit_id}'"
+            raise _impossible(message, self.request, "revert it on a branch that does")
+        assert self.commit.parent_id
+        parent = ancestry.find(self.commit.parent_id)
+        assert parent, "the parent of a commit is on its branch"
+        before = _state(self.store.manifest, parent)
+        after = _state(self.store.manifest, self.commit)
+        return Sides(Past([tables_of(after.snapshot.entries)]), before.snapshot, self.request.resolution)
+
+    def lineage(self, sides: Sides) -> Lineage:
+        resolved = {"resolution": found} if (found := sides.resolution.to_dict()) else {}
+        return Lineage.new(self.request.actor, details={"reverts": self.commit.commit_id, **resolved})
+
+
+class _Past:
+    """The common past of two commits, as far as it can still be read."""
+
+    def __init__(self, manifest: Manifest, ancestry: Ancestry) -> None:
+        self.manifest = manifest
+        self.ancestry = ancestry
+
+    def of(self, one: Commit, other: Commit) -> list[tuple[Commit, ManifestState]]:
+        """The latest common commits and their states. One that was deleted with its branch is passed over."""
+        gone: set[str] = set()
+        while True:
+            commits = self.ancestry.bases(one, other, gone)
+            states = [(commit, self._read(commit)) for commit in commits]
+            missing = {commit.commit_id for commit, state in states if state is None}
+            if not missing:
+                return [(commit, state) for commit, state in states if state]
+            gone |= missing
+
+    def _read(self, commit: Commit) -> ManifestState | None:
+        try:
+            state = _state(self.manifest, commit)
+        except BranchNotFoundError:
+            return None
+        except StorageError as error:
+            if classify(error) is not Kind.NOT_FOUND:
+                raise
+            return None
+        return state if state.head == commit else None
+
+
+def _state(manifest: Manifest, commit: Commit) -> ManifestState:
+    return manifest.load(commit.branch, commit.manifest_version)
+
+
+def _common(past: Sequence[tuple[Commit, ManifestState]], manifest: Manifest, ancestry: Ancestry) -> Past:
+    bases = [tables_of(state.snapshot.entries) for _, state in past]
+    if len(past) == 1:
+        return Past(bases)
+    before = _Past(manifest, ancestry).of(past[0][0], past[1][0])
+    return Past(bases, tables_of(before[0][1].snapshot.entries) if before else {})
+
+
+def _impossible(message: str, request: MergeRequest, hint: str) -> MergeError:
+    return MergeError(message, source=request.source or MAIN, target=request.target or MAIN, hint=hint)

@@ -1,0 +1,58 @@
+"""Which side wins where the two sides of a merge contradict each other, as the caller decided."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from omnigraph.errors import ResolutionError
+
+OURS, THEIRS = "ours", "theirs"  # the target's, the source's
+
+
+@dataclass(frozen=True, slots=True)
+class Resolution:
+    """A side for everything, for some types, for some entities; the more precise one counts."""
+
+    default: str | None = None
+    types: Mapping[str, str] = field(default_factory=dict)
+    entities: Mapping[tuple[str, str], str] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, given: Resolution | str | Mapping[str, str] | Iterable[Mapping[str, Any]] | None) -> Resolution:
+        """Understand a side, a side for each type, or a list of conflicts that say which side to `take`."""
+        if given is None or isinstance(given, Resolution):
+            return given or cls()
+        if isinstance(given, str):
+            return cls(default=_side(given))
+        if isinstance(given, Mapping):
+            sides = {name: _side(side) for name, side in given.items()}
+            return cls(default=sides.pop("*", None), types=sides)
+        return cls(entities=dict(map(_entity, given)))
+
+    def side(self, table_key: str, entity: str) -> str | None:
+        """The side that wins; None leaves the conflict."""
+        by_type = self.types.get(table_key) or self.types.get(table_key.partition(":")[2])
+        return self.entities.get((table_key, entity)) or by_type or self.default
+
+    def to_dict(self) -> dict[str, Any]:
+        """What a merge commit keeps of it."""
+        entities = [{"table_key": key, "row_id": name, "take": side} for (key, name), side in self.entities.items()]
+        found = {"default": self.default, "types": dict(self.types), "entities": entities}
+        return {name: value for name, value in found.items() if value}
+
+
+def _entity(conflict: Mapping[str, Any]) -> tuple[tuple[str, str], str]:
+    try:
+        return (conflict["table_key"], conflict["row_id"]), _side(conflict["take"])
+    except (KeyError, TypeError) as error:
+        hint = "give each its `table_key`, its `row_id` and which side to `take`, ours or theirs"
+        raise ResolutionError(f"a conflict of the list cannot be used: {conflict!r:.200}", hint=hint) from error
+
+
+def _side(name: object) -> str:
+    if name not in (OURS, THEIRS):
+        hint = "ours is what the target has, theirs what the source has"
+        raise ResolutionError(f"{name!r:.80} is not a side: it is `ours` or `theirs`", hint=hint)
+    return str(name)

@@ -1,0 +1,80 @@
+"""What a person names to look at: a branch as it is, a commit, or a branch at one of its states."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from omnigraph.errors import BranchNotFoundError, CommitNotFoundError, HistoryReclaimedError, StorageError
+from omnigraph.manifest.publisher import Manifest
+from omnigraph.manifest.rows import MAIN, Commit
+from omnigraph.manifest.state import ManifestState, Snapshot
+from omnigraph.storage.lance_errors import Kind, classify
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A state of the graph, and the commit that made it."""
+
+    commit: Commit
+    snapshot: Snapshot
+
+
+def resolve(manifest: Manifest, text: str) -> Target:
+    """Find the state that a text names: `branch`, `commit`, `branch@commit` or `branch@version`."""
+    name, at, which = text.strip().rpartition("@")
+    if at:
+        return _state_on(manifest, name, which)
+    if which == MAIN or which in manifest.branches():
+        return _head(manifest.load(branch_of(which)))
+    return at_commit(manifest, find_commit(manifest, which))
+
+
+def branch_of(name: str) -> str | None:
+    return None if name == MAIN else name
+
+
+def find_commit(manifest: Manifest, commit_id: str) -> Commit:
+    """Find a commit on whichever branch has it."""
+    for name in manifest.branches():
+        try:
+            found = manifest.load(branch_of(name)).commit(commit_id)
+        except BranchNotFoundError:  # deleted since it was listed
+            continue
+        if found:
+            return found
+    message = f"'{commit_id}' is neither a branch nor a commit"
+    raise CommitNotFoundError(message, commit_id=commit_id, hint="see `omnigraph branch list` and `commit list`")
+
+
+def at_commit(manifest: Manifest, commit: Commit) -> Target:
+    """Read the state that a commit made."""
+    try:
+        state = manifest.load(commit.branch, commit.manifest_version)
+    except StorageError as error:
+        if classify(error) is not Kind.NOT_FOUND:
+            raise
+        raise reclaimed(commit) from error
+    return Target(commit, state.snapshot)
+
+
+def reclaimed(commit: Commit) -> HistoryReclaimedError:
+    message = f"the state of commit {commit.commit_id} was cleaned up"
+    hint = "read a later commit; a change feed starts again from a baseline"
+    return HistoryReclaimedError(message, commit_id=commit.commit_id, hint=hint)
+
+
+def _state_on(manifest: Manifest, name: str, which: str) -> Target:
+    state = manifest.load(branch_of(name))
+    found = state.commit(which)
+    if found is None and which.isdecimal():
+        made = [commit for commit in state.commits() if commit.manifest_version <= int(which)]
+        found = made[-1] if made and int(which) <= state.version else None
+    if found is None:
+        message = f"branch '{name}' has no commit '{which}'"
+        raise CommitNotFoundError(message, commit_id=which, hint=f"see `omnigraph commit list --branch {name}`")
+    return at_commit(manifest, found)
+
+
+def _head(state: ManifestState) -> Target:
+    assert state.head is not None, "a graph begins with a commit"
+    return Target(state.head, state.snapshot)

@@ -1,0 +1,186 @@
+"""`cleanup`: remove what no kept commit, no branch and no write under way needs; nothing is removed unless confirmed."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from omnigraph.commit import failpoints
+from omnigraph.commit.plan import gates_for
+from omnigraph.commit.store import Store
+from omnigraph.errors import DriftError, OmnigraphError, RetentionError
+from omnigraph.maintenance.retention import Needed, Place, Policy, needed
+from omnigraph.maintenance.upkeep import settle
+from omnigraph.manifest.rows import MAIN
+from omnigraph.storage import reclaim
+from omnigraph.storage.reading import TableVersion
+from omnigraph.storage.reclaim import ORPHAN_AGE, Orphan, Removal
+
+TEMPORARY = "__tmp"
+
+Tell = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class CleanupRequest:
+    """What to keep, and whether to remove the rest or only to tell what would be removed."""
+
+    keep: int | None = None
+    older_than: dt.timedelta | None = None
+    confirm: bool = False
+    orphan_age: dt.timedelta = ORPHAN_AGE
+
+
+@dataclass(frozen=True, slots=True)
+class TableCleanup:
+    """What was removed of one table and its forks, or would be; `error` if that failed half-way."""
+
+    table_key: str
+    bytes_removed: int = 0
+    old_versions_removed: int = 0
+    files_removed: int = 0
+    forks_removed: tuple[str, ...] = ()
+    error: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class CleanupResult:
+    """What was removed, table by table; `temporary` counts the files of loads that never ended."""
+
+    confirmed: bool
+    tables: tuple[TableCleanup, ...]
+    temporary: Removal
+
+
+def cleanup(store: Store, request: CleanupRequest, advance: Callable[[], None] = lambda: None) -> CleanupResult:
+    """Remove old versions by count and age, forks that no branch knows, and files that nothing refers to."""
+    policy = _policy(request)
+    settle(store)
+    _refuse_drift(store)
+    run = _Cleanup(store, policy, request, dt.datetime.now(dt.UTC))
+    paths = sorted(run.needed.paths.items())
+    tables = []
+    for key, path in paths:
+        tables.append(run.table(key, path))
+        advance()
+    return CleanupResult(request.confirm, tuple(tables), run.remove(run.abandoned()))
+
+
+def _policy(request: CleanupRequest) -> Policy:
+    if request.keep is None and request.older_than is None:
+        message = "cleanup must be told what to keep"
+        raise RetentionError(message, hint="give a number of commits, an age, or both")
+    if (request.keep or 0) < 0 or (request.older_than or dt.timedelta()) < dt.timedelta():
+        raise RetentionError("what to keep cannot be negative", hint="give a number of commits, an age, or both")
+    return Policy(request.keep, request.older_than)
+
+
+def _refuse_drift(store: Store) -> None:
+    """A table that others have moved may have to be given back what cleanup would remove."""
+    for name in store.manifest.branches():
+        branch = None if name == MAIN else name
+        for entry in store.manifest.load(branch).snapshot.entries.values():
+            if entry.table.owner == branch:
+                _refuse_drifted(store, branch, entry.table)
+
+
+def _refuse_drifted(store: Store, branch: str | None, table: TableVersion) -> None:
+    if store.tables.head_version(table) == table.version:
+        return
+    with store.gates.hold(gates_for(branch, [table.key])):  # nobody of ours is moving it now
+        pin = store.manifest.load(branch).actual_version(table.key)
+        head = store.tables.head_version(table)
+    if head != pin:
+        message = f"table '{table.key}' is at version {head}, and its pin is {pin}"
+        raise DriftError(message, table_key=table.key, pin=pin, head=head, hint="run `omnigraph repair` first")
+
+
+class _Cleanup:
+    """One call. Each table is cleaned alone: what fails on one does not stop the others, and may be run again."""
+
+    def __init__(self, store: Store, policy: Policy, request: CleanupRequest, now: dt.datetime) -> None:
+        self.store = store
+        self.policy = policy
+        self.request = request
+        self.now = now
+        self.needed: Needed = needed(store, policy, now)
+
+    def table(self, key: str, path: str) -> TableCleanup:
+        removed, forks = Removal(), []
+        try:
+            found = reclaim.forks(self.store.tables, path)
+            for fork in found:
+                if self._is_orphan(path, fork) and self._drop_fork(key, path, fork):
+                    forks.append(fork.name)
+            for name in (None, *(fork.name for fork in found if fork.name not in forks)):
+                removed += self._versions(key, (path, name))
+        except OmnigraphError as error:
+            return _told(key, removed, forks, error.message)
+        return _told(key, removed, forks, None)
+
+    # Versions
+
+    def _versions(self, key: str, place: Place) -> Removal:
+        """Remove the versions of a table, or of a fork, that are not needed, behind the gate of who writes there."""
+        path, fork = place
+        owner = TableVersion(key, path, 0, fork).owner
+        with self.store.gates.hold(gates_for(owner, [key])) as held:
+            self._look_again()
+            chosen = self._not_needed(place)
+            old = reclaim.stale_previews(self.store.objects, path, fork, self._orphaned_before)
+            if not self.request.confirm:
+                found = reclaim.preview_versions(self.store.tables, path, fork, chosen)
+                return found + Removal(files=len(old), size=sum(one.size for one in old))
+            held.check()
+            failpoints.reach(failpoints.CLEANUP_BEFORE_REMOVAL)
+            done = reclaim.remove_versions(self.store.tables, path, fork, chosen)
+            return done + self.remove(old)
+
+    def _look_again(self) -> None:
+        """A branch that was made meanwhile may need what none needed before."""
+        if tuple(self.store.manifest.branches()) != self.needed.branches:
+            self.needed = needed(self.store, self.policy, self.now)
+
+    def _not_needed(self, place: Place) -> list[int]:
+        kept = self.needed.versions.get(place, frozenset())
+        return [version for version in reclaim.versions(self.store.tables, *place)[:-1] if version not in kept]
+
+    # Forks
+
+    def _is_orphan(self, path: str, fork: reclaim.Fork) -> bool:
+        """No branch knows it; and if its branch is there, no write that is under way can be about to publish it."""
+        if (path, fork.name) in self.needed.forks:
+            return False
+        owner = TableVersion("", path, 0, fork.name).owner
+        return owner not in self.needed.branches or fork.made_at < self._orphaned_before
+
+    def _drop_fork(self, key: str, path: str, fork: reclaim.Fork) -> bool:
+        owner = TableVersion(key, path, 0, fork.name).owner
+        with self.store.gates.hold(gates_for(owner, [key])) as held:
+            self.needed = needed(self.store, self.policy, self.now)
+            if not self._is_orphan(path, fork):
+                return False
+            if self.request.confirm:
+                held.check()
+                self.store.tables.delete_fork(path, fork.name)
+            return True
+
+    # Files
+
+    @property
+    def _orphaned_before(self) -> dt.datetime:
+        return self.now - self.request.orphan_age
+
+    def abandoned(self) -> list[Orphan]:
+        """What loads have left behind that died."""
+        return reclaim.orphans(self.store.objects, TEMPORARY, self._orphaned_before)
+
+    def remove(self, found: Sequence[Orphan]) -> Removal:
+        if self.request.confirm:
+            return reclaim.remove(self.store.objects, found)
+        return Removal(files=len(found), size=sum(one.size for one in found))
+
+
+def _told(key: str, removed: Removal, forks: Sequence[str], error: str | None) -> TableCleanup:
+    return TableCleanup(key, removed.size, removed.versions, removed.files, tuple(forks), error)

@@ -1,0 +1,69 @@
+"""The steps of upkeep that may run on any machine: rewriting fragments and building indices."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Protocol, TypeVar
+
+import lance
+
+from omnigraph.storage import upkeep
+from omnigraph.storage.indices import IndexSpec
+from omnigraph.storage.location import Location
+from omnigraph.storage.tables import TableStorage, TableVersion
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+
+class Runner(Protocol):
+    """Who runs a step over many tasks: this process, or Spark."""
+
+    def run(self, phase: str, step: Callable[[T], R], tasks: Sequence[T]) -> list[R]:
+        """Return one result for each task, in their order. `phase` is what a person is told."""
+
+
+@dataclass(frozen=True, slots=True)
+class RewriteTask:
+    location: Location
+    table: TableVersion
+    fragments: tuple[int, ...]
+    rows: int
+
+
+@dataclass(frozen=True, slots=True)
+class Rewritten:
+    """What describes the new fragments, and how many rows they hold."""
+
+    text: str
+    rows: int
+
+
+@dataclass(frozen=True, slots=True)
+class BuildTask:
+    location: Location
+    table: TableVersion
+    index: IndexSpec
+    fragments: tuple[int, ...]
+    rows: int
+
+
+@dataclass(frozen=True, slots=True)
+class Built:
+    segment: lance.Index
+    rows: int
+
+
+def rewrite(task: RewriteTask) -> Rewritten:
+    return Rewritten(upkeep.rewrite(_tables(task.location), task.table, task.fragments), task.rows)
+
+
+def build(task: BuildTask) -> Built:
+    return Built(upkeep.build_index(_tables(task.location), task.table, task.index, task.fragments), task.rows)
+
+
+@lru_cache(maxsize=4)
+def _tables(location: Location) -> TableStorage:
+    return TableStorage(location)

@@ -1,0 +1,260 @@
+"""Upkeep of all tables of a branch in one commit: fragments are rewritten, indices built and extended."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from omnigraph.commit.plan import OpClass, PublishPlan, TableAction, WriterKind, WriteTxn, gates_for
+from omnigraph.commit.publish import begin, publish
+from omnigraph.commit.recovery import recover_operation
+from omnigraph.commit.store import Store
+from omnigraph.errors import CorruptGraphError, DriftError, ExpectedVersionMismatchError, RecoveryRequiredError
+from omnigraph.lang.catalog import Catalog, EdgeType, NodeType
+from omnigraph.maintenance import indices, steps
+from omnigraph.maintenance.compaction import Bin, bins, nothing
+from omnigraph.maintenance.indices import PendingIndex
+from omnigraph.maintenance.steps import BuildTask, RewriteTask, Runner
+from omnigraph.manifest.publisher import Lineage, Published
+from omnigraph.manifest.rows import Commit
+from omnigraph.storage import upkeep
+from omnigraph.storage.columns import table_key
+from omnigraph.storage.tables import Staged, TableVersion
+from omnigraph.storage.upkeep import IndexBuild, MakeUp
+
+DRIFT = "drift_needs_repair"
+CONTENDED = "written_too_often"
+_ATTEMPTS = 5
+
+ChooseRunner = Callable[[int], Runner]
+"""Who does the work, by how many rows it is about."""
+
+
+@dataclass(frozen=True, slots=True)
+class TableUpkeep:
+    """What was done to one table. `skipped` says why nothing was, if something stood in the way."""
+
+    table_key: str
+    fragments_removed: int = 0
+    fragments_added: int = 0
+    committed: bool = False
+    skipped: str | None = None
+    manifest_version: int | None = None
+    lance_head_version: int | None = None
+    indexes: tuple[str, ...] = ()
+    pending_indexes: tuple[PendingIndex, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class UpkeepResult:
+    """What was done to each table, and the commit that made it visible, if there was anything to do."""
+
+    tables: tuple[TableUpkeep, ...]
+    commit: Commit | None
+
+
+def ensure_indices(store: Store, branch: str | None, runner: ChooseRunner, actor: str | None = None) -> UpkeepResult:
+    """Build the indices that the schema asks for, and let those that are there cover all rows."""
+    return _Upkeep(store, branch, runner, WriterKind.ENSURE_INDICES, nothing, actor).run()
+
+
+def optimize_tables(store: Store, branch: str | None, runner: ChooseRunner, actor: str | None = None) -> UpkeepResult:
+    """Rewrite small fragments into large ones, and let every index cover all rows."""
+    return _Upkeep(store, branch, runner, WriterKind.OPTIMIZE, bins, actor).run()
+
+
+def settle(store: Store) -> None:
+    """Wait for the writes under way; refuse if one stopped half-way and cannot be finished or undone."""
+    for operation in store.sidecars.pending():
+        recover_operation(store, operation)
+        if store.sidecars.exists(operation):
+            message = f"operation {operation} stopped half-way; it must be finished or undone first"
+            raise RecoveryRequiredError(message, operation_id=operation, hint="open the graph read-write; see `doctor`")
+
+
+@dataclass
+class _Work:
+    """What is being done to one table."""
+
+    base: TableVersion
+    made_of: MakeUp
+    groups: Sequence[Bin] = ()
+    staged: Staged | None = None
+    builds: Sequence[IndexBuild] = ()
+    pending: Sequence[PendingIndex] = ()
+    added: int = 0
+
+    @property
+    def removed(self) -> int:
+        return sum(map(len, self.groups))
+
+
+@dataclass
+class _Upkeep:
+    """One call: its work on each table is kept while it is tried to publish all of it at once."""
+
+    store: Store
+    branch: str | None
+    runner: ChooseRunner
+    kind: WriterKind
+    plan: Callable[[MakeUp], list[Bin]]
+    actor: str | None
+    work: dict[str, _Work] = field(default_factory=dict)
+    skipped: dict[str, TableUpkeep] = field(default_factory=dict)
+    losses: dict[str, int] = field(default_factory=dict)
+
+    def run(self) -> UpkeepResult:
+        settle(self.store)
+        self._turn_auto_cleanup_off()
+        while True:
+            txn = begin(self.store, self.branch)
+            self._prepare(txn)
+            try:
+                return self._result(txn, self._publish(txn))
+            except ExpectedVersionMismatchError as error:
+                self._lost(error)
+            except DriftError as error:
+                self._drifted(error.table_key, error.pin, error.head)
+
+    def _publish(self, txn: WriteTxn) -> Published | None:
+        staged = [(key, work.staged) for key, work in sorted(self.work.items()) if work.staged]
+        if not staged:
+            return None
+        actions = tuple(TableAction(one, OpClass.MAINTENANCE) for _, one in staged)
+        return publish(self.store, PublishPlan(txn, self.kind, actions, lineage=Lineage.new(self.actor)))
+
+    def _turn_auto_cleanup_off(self) -> None:
+        """Tables of other origin may be set to remove their versions with every commit: no other may come first."""
+        txn = begin(self.store, self.branch)
+        tables = [table for table in _owned(txn) if self.store.tables.head_version(table) == table.version]
+        staged = [one for table in tables if (one := upkeep.stage_auto_cleanup_off(self.store.tables, table))]
+        if staged:
+            actions = tuple(TableAction(one, OpClass.MAINTENANCE) for one in staged)
+            publish(self.store, PublishPlan(txn, self.kind, actions, lineage=Lineage.new(self.actor)))
+
+    def _lost(self, error: ExpectedVersionMismatchError) -> None:
+        """Another write changed what was rewritten: prepare this table anew, or leave it if that happens every time."""
+        key = error.table_key
+        lost = self.work.pop(key)
+        self.losses[key] = self.losses.get(key, 0) + 1
+        if self.losses[key] >= _ATTEMPTS:
+            self.skipped[key] = TableUpkeep(key, skipped=CONTENDED, manifest_version=lost.base.version)
+
+    def _drifted(self, key: str, pin: int, head: int) -> None:
+        self.work.pop(key, None)
+        self.skipped[key] = TableUpkeep(key, skipped=DRIFT, manifest_version=pin, lance_head_version=head)
+
+    # Preparing
+
+    def _prepare(self, txn: WriteTxn) -> None:
+        """Do what is left to do, outside of every gate: others go on writing meanwhile."""
+        fresh = {key: self._look(table) for key, table in self._open_tables(txn).items()}
+        self._rewrite(fresh)
+        self._build(fresh, declared_types(txn.catalog))
+        self.work |= fresh
+
+    def _open_tables(self, txn: WriteTxn) -> dict[str, TableVersion]:
+        for key in set(self.work) - set(txn.entries):
+            del self.work[key]
+        tables = [table for table in _owned(txn) if table.key not in self.work and table.key not in self.skipped]
+        return {table.key: table for table in tables if not self._has_drifted(table)}
+
+    def _has_drifted(self, table: TableVersion) -> bool:
+        if self.store.tables.head_version(table) == table.version:
+            return False
+        with self.store.gates.hold(gates_for(self.branch, [table.key])):  # nobody of ours is moving it now
+            pin = self.store.manifest.load(self.branch).actual_version(table.key)
+            head = self.store.tables.head_version(table)
+        if head < pin:
+            message = f"the head of table '{table.key}' is version {head}, before its pin {pin}"
+            raise CorruptGraphError(message, path=table.path, hint="run `omnigraph doctor`")
+        if head > pin:
+            self._drifted(table.key, pin, head)
+        return head > pin
+
+    def _look(self, table: TableVersion) -> _Work:
+        made_of = upkeep.make_up(self.store.tables, table)
+        return _Work(table, made_of, self.plan(made_of))
+
+    def _rewrite(self, fresh: Mapping[str, _Work]) -> None:
+        tasks = [(work, group) for work in fresh.values() for group in work.groups]
+        if not tasks:
+            return
+        orders = [self._rewrite_task(work, group) for work, group in tasks]
+        done = self.runner(sum(order.rows for order in orders)).run("compact", steps.rewrite, orders)
+        for work in fresh.values():
+            texts = [one.text for one, (owner, _) in zip(done, tasks, strict=True) if owner is work]
+            if texts:
+                work.staged = upkeep.stage_rewrite(self.store.tables, work.base, texts)
+
+    def _rewrite_task(self, work: _Work, group: Bin) -> RewriteTask:
+        rows = _rows(work.made_of, group)
+        return RewriteTask(self.store.location, work.base, group, rows)
+
+    def _build(self, fresh: Mapping[str, _Work], types: Mapping[str, NodeType | EdgeType]) -> None:
+        """Build the indices on the tables as they will be."""
+        seen = {key: self._preview(work) for key, work in fresh.items()}
+        try:
+            self._build_on(fresh, types, seen)
+        finally:
+            for key, work in fresh.items():
+                if work.staged and seen[key] != work.base:
+                    upkeep.forget(self.store.tables, seen[key])
+
+    def _preview(self, work: _Work) -> TableVersion:
+        return upkeep.preview(self.store.tables, work.staged) if work.staged else work.base
+
+    def _build_on(
+        self, fresh: Mapping[str, _Work], types: Mapping[str, NodeType | EdgeType], seen: Mapping[str, TableVersion]
+    ) -> None:
+        tables = self.store.tables
+        orders: list[tuple[_Work, BuildTask]] = []
+        for key, work in fresh.items():
+            made_of = upkeep.make_up(tables, seen[key])
+            work.added = len(made_of.parts) - len(work.made_of.parts) + work.removed
+            specs = indices.wanted(types[key]) if key in types else []
+            work.builds, work.pending = indices.work(tables, seen[key], made_of, specs)
+            orders += [(work, task) for build in work.builds for task in self._build_tasks(seen[key], made_of, build)]
+        if not orders:
+            return
+        tasks = [task for _, task in orders]
+        done = self.runner(sum(task.rows for task in tasks)).run("index", steps.build, tasks)
+        for work in fresh.values():
+            built = [one.segment for one, (owner, _) in zip(done, orders, strict=True) if owner is work]
+            if built:
+                replaced = [uuid for build in work.builds for uuid in build.replaces]
+                then = upkeep.stage_indices(tables, work.base, built, replaced)
+                work.staged = upkeep.chained(work.staged, then) if work.staged else then
+
+    def _build_tasks(self, table: TableVersion, made_of: MakeUp, build: IndexBuild) -> list[BuildTask]:
+        shares = indices.shares(made_of, build)
+        return [BuildTask(self.store.location, table, build.spec, one, _rows(made_of, one)) for one in shares]
+
+    # Telling
+
+    def _result(self, txn: WriteTxn, published: Published | None) -> UpkeepResult:
+        entries = published.state.snapshot.entries if published else txn.entries
+        done = [self._told(key, work, entries[key].table.version) for key, work in self.work.items()]
+        rows = sorted([*done, *self.skipped.values()], key=lambda row: row.table_key)
+        return UpkeepResult(tuple(rows), published.commit if published else None)
+
+    def _told(self, key: str, work: _Work, version: int) -> TableUpkeep:
+        names = tuple(build.spec.name for build in work.builds)
+        row = TableUpkeep(key, work.removed, work.added, manifest_version=version, indexes=names)
+        return replace(row, committed=work.staged is not None, pending_indexes=tuple(work.pending))
+
+
+def _owned(txn: WriteTxn) -> list[TableVersion]:
+    """The tables that the branch owns; the others are looked after where they belong."""
+    return [entry.table for entry in txn.entries.values() if entry.table.owner == txn.branch]
+
+
+def declared_types(catalog: Catalog) -> dict[str, NodeType | EdgeType]:
+    """The types of a schema by the keys of their tables."""
+    types: list[NodeType | EdgeType] = [*catalog.nodes.values(), *catalog.edges.values()]
+    return {table_key(declared): declared for declared in types}
+
+
+def _rows(made_of: MakeUp, numbers: Sequence[int]) -> int:
+    chosen = set(numbers)
+    return sum(part.rows for part in made_of.parts if part.number in chosen)

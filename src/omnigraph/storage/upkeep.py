@@ -1,0 +1,291 @@
+"""Upkeep of a table, staged: its fragments are rewritten into fewer, its indices are built and extended.
+
+Rows keep their numbers and their content. Lance would do this in several commits of its own; here it is one staged
+change of at most two steps, the rewrite and then the indices, and what is not moved by `commit_staged` is only files.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import lance
+from lance.optimize import CompactionTask, RewriteResult
+
+from omnigraph.storage import indices
+from omnigraph.storage.durable import durable_write
+from omnigraph.storage.indices import IndexSpec
+from omnigraph.storage.lance_errors import lance_call
+from omnigraph.storage.objects import ObjectStore
+from omnigraph.storage.reading import TableReader, TableVersion, transaction_id
+from omnigraph.storage.tables import MAX_ROWS_PER_FILE, STORAGE_VERSION, Staged, TableStorage, auto_cleanup_settings
+
+# The fragments that a rewrite makes are numbered past those that others may append before it is committed, for the
+# indices that are built on them name them by number.
+_NUMBERS_LEFT = 1000
+_OPTIONS: dict[str, Any] = {
+    "target_rows_per_fragment": MAX_ROWS_PER_FILE,
+    "max_rows_per_group": 1024,
+    "max_bytes_per_file": None,
+    "materialize_deletions": True,
+    "materialize_deletions_threshold": 0.0,
+    "num_threads": None,
+    "batch_size": None,
+    "io_buffer_size": None,
+    "defer_index_remap": False,
+    "index_remap_mode": "Direct",
+    "compaction_mode": None,
+    "enable_binary_copy": False,
+    "enable_binary_copy_force": False,
+    "binary_copy_read_batch_bytes": 16 * 1024 * 1024,
+    "max_source_fragments": None,
+    "max_source_rows": None,
+    "max_source_bytes": None,
+    "excluded_fragment_ids": [],
+    "max_overlays_per_fragment": 10,
+    "data_storage_version": STORAGE_VERSION,
+    "has_eager_remappable_index": False,  # indices on the places of rows are built anew by us
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A fragment: its number, its rows, and how many more of them are deleted."""
+
+    number: int
+    rows: int
+    deleted: int
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """A part of an index, and the fragments it covers."""
+
+    uuid: str
+    covers: frozenset[int]
+
+
+@dataclass(frozen=True, slots=True)
+class MakeUp:
+    """What a version of a table physically consists of: its fragments in order, its indices by name."""
+
+    parts: tuple[Part, ...]
+    indices: Mapping[str, tuple[Segment, ...]]
+
+    @property
+    def rows(self) -> int:
+        return sum(part.rows for part in self.parts)
+
+    @property
+    def numbers(self) -> frozenset[int]:
+        return frozenset(part.number for part in self.parts)
+
+    def covered(self, index: str) -> frozenset[int]:
+        """The fragments of this version that an index covers."""
+        segments = self.indices.get(index, ())
+        return self.numbers & frozenset(number for one in segments for number in one.covers)
+
+    def covering(self, number: int) -> frozenset[str]:
+        """The segments of indices that cover a fragment."""
+        segments = (one for index in self.indices.values() for one in index)
+        return frozenset(one.uuid for one in segments if number in one.covers)
+
+
+@dataclass(frozen=True, slots=True)
+class IndexBuild:
+    """An index to build over some fragments, in the place of some of its segments."""
+
+    spec: IndexSpec
+    fragments: tuple[int, ...]
+    replaces: tuple[str, ...] = ()
+
+
+def make_up(tables: TableReader, table: TableVersion) -> MakeUp:
+    """Look at a version. This reads its manifest and no more."""
+    dataset = tables.own_handle(table)
+    with lance_call(dataset.uri, "read"):
+        found = [fragment.metadata for fragment in dataset.get_fragments()]
+        described = dataset.describe_indices()
+    parts = tuple(Part(one.id, one.num_rows, one.num_deletions) for one in found)
+    segments = {
+        one.name: tuple(Segment(str(part.uuid), frozenset(part.fragment_ids)) for part in one.segments)
+        for one in described
+    }
+    return MakeUp(parts, segments)
+
+
+def has_value(tables: TableReader, table: TableVersion, column: str, fragments: Sequence[int]) -> bool:
+    """Tell whether a column holds anything at all in some fragments."""
+    dataset = tables.open(table)
+    with lance_call(dataset.uri, "scan"):
+        chosen = [fragment for fragment in dataset.get_fragments() if fragment.fragment_id in fragments]
+        condition = f"`{column}` IS NOT NULL"
+        scanner = dataset.scanner(columns=[], filter=condition, fragments=chosen, limit=1, with_row_id=True)
+        return bool(chosen) and bool(scanner.to_table().num_rows)
+
+
+# Rewriting -----------------------------------------------------------------------------------------
+
+
+def rewrite(tables: TableStorage, table: TableVersion, numbers: Sequence[int]) -> str:
+    """Write the rows of some fragments into new ones; what describes that can be sent to whoever stages it."""
+    dataset = tables.own_handle(table)
+    durable_write("rewrite fragments", dataset.uri)
+    with lance_call(dataset.uri, "rewrite fragments of"):
+        old = [fragment.metadata.to_json() for fragment in dataset.get_fragments() if fragment.fragment_id in numbers]
+        document = {"task": {"fragments": old}, "read_version": table.version, "options": _OPTIONS}
+        task = CompactionTask.from_json(json.dumps(document))  # type: ignore[attr-defined]  # the stub lacks it
+        return str(task.execute(dataset).json())
+
+
+def stage_rewrite(tables: TableStorage, base: TableVersion, rewrites: Sequence[str]) -> Staged:
+    """Put rewritten fragments in the place of the old ones. Indices keep what they cover only where all of it moved."""
+    results = [RewriteResult.from_json(text) for text in rewrites]  # type: ignore[attr-defined]  # the stub lacks it
+    covering = make_up(tables, base).covering
+    sizes = [len(result.new_fragments) for result in results]
+    first = _next_number(tables, base, _groups(results, covering, [0] * len(results))) + _NUMBERS_LEFT
+    starts = [first + sum(sizes[:at]) for at in range(len(sizes))]
+    return _staged_rewrite(base, _groups(results, covering, starts))
+
+
+def _staged_rewrite(base: TableVersion, groups: list[Any]) -> Staged:
+    operation = lance.LanceOperation.Rewrite(groups, [])
+    return Staged(base, lance.Transaction(base.version, operation, uuid=transaction_id()))
+
+
+def _next_number(tables: TableStorage, base: TableVersion, groups: list[Any]) -> int:
+    """Ask lance which number it would give to the next fragment: it keeps those of fragments that are gone."""
+    before = make_up(tables, base).numbers
+    seen = preview(tables, _staged_rewrite(base, groups))
+    try:
+        return min(make_up(tables, seen).numbers - before)
+    finally:
+        forget(tables, seen)
+
+
+def _groups(results: Sequence[Any], covering: Any, starts: Sequence[int]) -> list[Any]:
+    return [group for result, start in zip(results, starts, strict=True) for group in _grouped(result, covering, start)]
+
+
+def _grouped(result: Any, covering: Any, start: int) -> list[Any]:
+    """Group what was rewritten by the index segments that cover it, for lance wants each group covered whole or not.
+
+    The new fragments belong to the group that the fewest segments cover, and all of those cover the others too.
+    """
+    by_cover: dict[frozenset[str], list[Any]] = {}
+    for fragment in result.original_fragments:
+        by_cover.setdefault(covering(fragment.id), []).append(fragment)
+    least = min(by_cover, key=len)
+    assert all(least <= cover for cover in by_cover), "these fragments cannot be merged"
+    new = [replace(one, id=start + at if start else 0) for at, one in enumerate(result.new_fragments)]
+    group = lance.LanceOperation.RewriteGroup
+    return [group(old, new if cover == least else []) for cover, old in by_cover.items()]
+
+
+def preview(tables: TableStorage, staged: Staged) -> TableVersion:
+    """Make the state that a staged change would make readable, under a number that is no version of the table."""
+    return replace(staged.base, version=int(tables.read_staged(staged).version))
+
+
+def forget(tables: TableStorage, seen: TableVersion) -> None:
+    """Remove a preview; what it refers to stays."""
+    branch = ("tree", seen.branch) if seen.branch else ()
+    ObjectStore(tables.location).delete("/".join((seen.path, *branch, "_versions", f"d{seen.version}.manifest")))
+
+
+# Indices -------------------------------------------------------------------------------------------
+
+
+def build_index(tables: TableStorage, table: TableVersion, spec: IndexSpec, fragments: Sequence[int]) -> lance.Index:
+    """Build an index over some fragments; the result can be sent to whoever stages it."""
+    dataset = tables.own_handle(table)
+    durable_write("build index", dataset.uri)
+    with lance_call(dataset.uri, "build index on"):
+        return indices.build_index(dataset, spec, fragments)
+
+
+def stage_indices(
+    tables: TableStorage, base: TableVersion, built: Sequence[lance.Index], replaced: Sequence[str]
+) -> Staged:
+    """Add segments of indices to a table in the place of others."""
+    dataset = tables.own_handle(base)
+    with lance_call(dataset.uri, "read"):
+        removed = indices.segments(dataset, lambda _, uuid: uuid in replaced)
+    new = [replace(one, dataset_version=base.version) for one in built]
+    operation = lance.LanceOperation.CreateIndex(new, removed)
+    return Staged(base, lance.Transaction(base.version, operation, uuid=transaction_id()))
+
+
+def chained(first: Staged, then: Staged) -> Staged:
+    """Let a change follow another, on the state that it makes."""
+    return replace(first, then=then.transaction)
+
+
+def following(staged: Staged, version: int) -> Staged:
+    """What is left of a change whose first step has made a version."""
+    assert staged.then is not None
+    operation = staged.then.operation
+    assert isinstance(operation, lance.LanceOperation.CreateIndex)
+    new = [replace(one, dataset_version=version) for one in operation.new_indices]
+    then = replace(staged.then, read_version=version, operation=replace(operation, new_indices=new))
+    return Staged(replace(staged.base, version=version), then)
+
+
+# Settings ------------------------------------------------------------------------------------------
+
+
+def stage_auto_cleanup_off(tables: TableStorage, base: TableVersion) -> Staged | None:
+    """Have lance remove no versions by itself; None if the table never asked for that."""
+    dataset = tables.open(base)
+    with lance_call(dataset.uri, "read"):
+        settings = auto_cleanup_settings(dataset)
+    if not settings:
+        return None
+    gone = lance.LanceOperation.UpdateMap(dict.fromkeys(settings))
+    operation = lance.LanceOperation.UpdateConfig(config_updates=gone)
+    return Staged(base, lance.Transaction(base.version, operation, uuid=transaction_id()))
+
+
+# Committing ----------------------------------------------------------------------------------------
+
+
+def fits(tables: TableReader, staged: Staged, pin: TableVersion) -> bool:
+    """Tell whether upkeep that was staged on an earlier version still means the same on a later one.
+
+    What it replaces must be there unchanged, and the numbers it gives must be free.
+    """
+    before, now = _facts(tables, staged.base), _facts(tables, pin)
+    return all(_step_fits(step.operation, before, now) for step in staged.steps)
+
+
+@dataclass(frozen=True, slots=True)
+class _Facts:
+    """The fragments of a version by number, each with its files and its deletions; and the segments of its indices."""
+
+    fragments: Mapping[int, tuple[object, object]]
+    segments: frozenset[str]
+
+
+def _facts(tables: TableReader, table: TableVersion) -> _Facts:
+    dataset = tables.own_handle(table)
+    with lance_call(dataset.uri, "read"):
+        found = [fragment.metadata.to_json() for fragment in dataset.get_fragments()]
+        segments = frozenset(str(part.uuid) for index in dataset.describe_indices() for part in index.segments)
+    return _Facts({one["id"]: (one["files"], one["deletion_file"]) for one in found}, segments)
+
+
+def _step_fits(operation: Any, before: _Facts, now: _Facts) -> bool:
+    if isinstance(operation, lance.LanceOperation.UpdateConfig):
+        return True
+    if isinstance(operation, lance.LanceOperation.Rewrite):
+        old = [one.id for group in operation.groups for one in group.old_fragments]
+        new = [one.id for group in operation.groups for one in group.new_fragments]
+        free = not new or min(new) > max(now.fragments, default=-1)
+        return free and all(before.fragments[number] == now.fragments.get(number) for number in old)
+    covered = {number for index in operation.new_indices for number in index.fragment_ids} & before.fragments.keys()
+    same = all(
+        number in now.fragments and before.fragments[number][0] == now.fragments[number][0] for number in covered
+    )
+    return same and before.segments == now.segments

@@ -1,0 +1,59 @@
+"""Vectors that inserts leave out: each is made of the text that its `@embed` names."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from omnigraph.embed.embedding import Embedding
+from omnigraph.lang import ir
+from omnigraph.lang.catalog import Catalog, NodeType, Property
+from omnigraph.write.values import Request
+
+_Owner = tuple[str, str]
+
+
+class OmittedVectors:
+    """The vectors of one mutation. A text is embedded once, however often the mutation is prepared.
+
+    The first time that happens before any gate is taken; when it is prepared again inside the gates, all is known.
+    """
+
+    def __init__(self, embedding: Embedding) -> None:
+        self._embedding = embedding
+        self._known: dict[tuple[_Owner, str], list[float]] = {}
+
+    def prepare(self, catalog: Catalog, statements: Iterable[ir.Statement], request: Request) -> None:
+        """Make all vectors that the statements leave out, those of one property together."""
+        wanted: dict[_Owner, dict[str, None]] = defaultdict(dict)
+        for statement in statements:
+            if not isinstance(statement, ir.InsertNode):
+                continue
+            given = dict(statement.values)
+            for property_, source in _omitted(catalog.nodes[statement.type_name], given):
+                text = request.value(given[source])
+                if isinstance(text, str) and text.strip():
+                    wanted[statement.type_name, property_.name][text] = None
+        for (type_name, name), texts in wanted.items():
+            node = catalog.nodes[type_name]
+            self._make(node, node.properties[name], texts)
+
+    def _make(self, node: NodeType, property_: Property, texts: Iterable[str]) -> None:
+        owner = (node.name, property_.name)
+        new = [text for text in texts if (owner, text) not in self._known]
+        if new:
+            vectors = self._embedding.documents(new, node, property_).tolist()
+            self._known |= {(owner, text): vector for text, vector in zip(new, vectors, strict=True)}
+
+    def of(self, node: NodeType, row: Mapping[str, Any]) -> Iterator[tuple[Property, list[float]]]:
+        """The vectors that a row of a prepared statement leaves out; an empty one where there was no text."""
+        for property_, source in _omitted(node, row):
+            yield property_, self._known.get(((node.name, property_.name), row[source]), [])
+
+
+def _omitted(node: NodeType, given: Mapping[str, Any]) -> Iterator[tuple[Property, str]]:
+    """The required vectors that an insert does not give, and the sources of their texts, which it does give."""
+    for property_ in node.properties.values():
+        if property_.embed and not property_.type.nullable and property_.name not in given:
+            yield property_, property_.embed.source
