@@ -6,9 +6,10 @@ import logging
 import os
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from datetime import timedelta
 from functools import partial
 from types import TracebackType
-from typing import Any, Self, overload
+from typing import Any, Self, Unpack, overload
 
 from omnigraph.commit import failpoints
 from omnigraph.commit.recovery import heal, sweep
@@ -18,6 +19,7 @@ from omnigraph.embed.embedding import Embedding
 from omnigraph.embed.modes import Mode as EmbedMode
 from omnigraph.errors import (
     AlreadyInitializedError,
+    BranchInUseError,
     CorruptGraphError,
     GraphNotFoundError,
     NotAGraphError,
@@ -37,13 +39,21 @@ from omnigraph.history.branches import (
     tags,
 )
 from omnigraph.history.diff import Diff, diff
+from omnigraph.history.feed import ChangeOptions, ChangePage, ChangeRequest, Feed
+from omnigraph.history.log import LogEntry, log
 from omnigraph.history.merge import MergeRequest, MergeResult, merge, preview, revert
-from omnigraph.history.resolution import Resolution
+from omnigraph.history.resolution import Resolution, Resolve
+from omnigraph.history.target import reclaimed
 from omnigraph.lang.catalog import Catalog, EdgeType, NodeType
+from omnigraph.lang.evolution import DropMode
 from omnigraph.lang.identity import new_id
 from omnigraph.lang.schema_check import compile_schema
 from omnigraph.lang.source import Source
+from omnigraph.maintenance.cleanup import CleanupRequest, CleanupResult, cleanup
+from omnigraph.maintenance.doctor import Report, examine
 from omnigraph.maintenance.optimize import optimize
+from omnigraph.maintenance.repair import RepairResult, mode_of, repair
+from omnigraph.maintenance.retention import is_reclaimed
 from omnigraph.maintenance.upkeep import ChooseRunner, UpkeepResult, ensure_indices
 from omnigraph.manifest import contract
 from omnigraph.manifest.rows import MAIN, MANIFEST_PATH, Commit, TableRow, VersionRow
@@ -59,9 +69,11 @@ from omnigraph.query.cache import Cache
 from omnigraph.query.current import Current
 from omnigraph.query.query import Query, State, run, state_of
 from omnigraph.query.result import Result
+from omnigraph.schema_apply.apply import SchemaResult, apply_schema, preview_schema
 from omnigraph.storage.columns import table_key, table_path, table_schema
 from omnigraph.storage.lance_errors import Kind, classify
 from omnigraph.storage.location import Location
+from omnigraph.storage.reclaim import ORPHAN_AGE
 from omnigraph.write.embed_graph import EmbedRequest, EmbedResult, embed_graph, embed_mode
 from omnigraph.write.load import LoadMode
 from omnigraph.write.mutation import Mutation, MutationResult, mutate
@@ -125,6 +137,7 @@ class Graph:
         self._store = store
         self.read_only = read_only
         self._cache = Cache(_CACHE_BYTES)
+        self._feed = Feed(store)
         self._embedding = Embedding(embedder)
         self._contract = self._read_contract()
         self._current = Current(store, self._read_contract)
@@ -200,17 +213,27 @@ class Graph:
         text = _source(source, ".gq", "<query>")
         query = Query(text, name, params, _branch(branch), snapshot)
         state, catalog = self._state(query.branch, snapshot)
-        return run(self._store.tables, state, catalog, self._cache, query, embedding=self._embedding)
+        with self._telling_reclaimed(state):
+            return run(self._store.tables, state, catalog, self._cache, query, embedding=self._embedding)
+
+    @contextmanager
+    def _telling_reclaimed(self, state: State) -> Iterator[None]:
+        """Tell of files that are missing whether a cleanup has removed them."""
+        try:
+            yield
+        except StorageError as error:
+            missing = classify(error) is Kind.NOT_FOUND and is_reclaimed(self._store.tables, state.snapshot)
+            if not missing or state.commit is None:
+                raise
+            raise reclaimed(state.commit) from error
 
     def _state(self, branch: str | None, commit: str | None) -> tuple[State, Catalog]:
         """Find the state to read; of main as it is now that takes one request, unless it has changed."""
         if branch is None and commit is None:
-            current, known = self._load_current()
-            state = State(current.snapshot, current.head)
-        else:
-            known = self._read_contract()
-            state = state_of(self._store.manifest, branch, commit)
-        self._contract = known
+            current, self._contract = self._load_current()
+            return State(current.snapshot, current.head), self.catalog
+        state = state_of(self._store.manifest, branch, commit)
+        known = self._store.schema_at(state.snapshot) or self._read_contract()
         return state, known.catalog
 
     def _load_current(self) -> tuple[ManifestState, contract.Contract]:
@@ -227,6 +250,7 @@ class Graph:
         *,
         mode: str,
         branch: str = MAIN,
+        base: str | None = None,
         actor: str | None = None,
         engine: str = "auto",
         format: str | None = None,  # noqa: A002 - the name the API fixes
@@ -238,16 +262,18 @@ class Graph:
     ) -> LoadResult:
         """Load data in one commit, or nothing: files, records, Arrow tables or Spark DataFrames by type.
 
-        `mode` is append, merge or overwrite. `engine` is local, spark, or auto: then small data is loaded in this
-        process and large data on Spark, which `master` and `conf` are for. `dry_run` only checks.
+        `mode` is append, merge or overwrite. If the branch is not there, it is made of `base`, another branch. `engine`
+        is local, spark, or auto: then small data is loaded in this process and large data on Spark, which `master` and
+        `conf` are for. `dry_run` only checks.
         """
         self._refuse_read_only()
         self._contract = self._read_contract()
         with as_files(data, self._store.location, self.catalog) as (addresses, own):
             splits = discover(addresses, self.catalog, format=format, mapping=mapping if own is None else own)
             spark = partial(_spark_executor, master, conf)
+            begins = None if base is None else checked_name(base)
             request = LoadRequest(
-                splits, LoadMode(mode), _branch(branch), actor, Engine(engine), dry_run, progress, spark
+                splits, LoadMode(mode), _branch(branch), actor, Engine(engine), dry_run, progress, spark, begins
             )
             return load(self._store, request)
 
@@ -320,7 +346,14 @@ class Graph:
         spark = partial(_spark_executor, master, conf)
         target = None if path is None else os.fspath(path)
         request = ExportRequest(target, types, format, Engine(engine), progress, spark)
-        return (export_lines if path is None else export_files)(self._store, state, request)
+        if path is None:
+            return self._lines(state, export_lines(self._store, state, request))
+        with self._telling_reclaimed(state):
+            return export_files(self._store, state, request)
+
+    def _lines(self, state: State, lines: Iterator[str]) -> Iterator[str]:
+        with self._telling_reclaimed(state):
+            yield from lines
 
     def ensure_indices(
         self,
@@ -334,7 +367,8 @@ class Graph:
     ) -> UpkeepResult:
         """Build the indices that the schema asks for over all rows, in one commit. No answer depends on them."""
         self._refuse_read_only()
-        return ensure_indices(self._store, _branch(branch), _runner(engine, master, conf, progress), actor)
+        with _finishing(progress):
+            return ensure_indices(self._store, _branch(branch), _runner(engine, master, conf, progress), actor)
 
     def optimize(
         self,
@@ -348,7 +382,8 @@ class Graph:
     ) -> UpkeepResult:
         """Make many small fragments few large ones and let indices cover them, in one commit; rows stay as they are."""
         self._refuse_read_only()
-        return optimize(self._store, _branch(branch), _runner(engine, master, conf, progress), actor)
+        with _finishing(progress):
+            return optimize(self._store, _branch(branch), _runner(engine, master, conf, progress), actor)
 
     def diff(
         self,
@@ -366,6 +401,80 @@ class Graph:
         """
         self._contract = self._read_contract()
         return diff(self._store, a, b, kinds=kinds, types=types, operations=operations)
+
+    def changes(self, branch: str = MAIN, *, after: str | None = None, **request: Unpack[ChangeOptions]) -> ChangePage:
+        """Tell what the commits of a branch changed, each with respect to its first parent, page by page.
+
+        `start` is now, beginning or after:<commit>, which `after` is short for; `cursor` and `page_token` go on where
+        an earlier page ended. What was told once may be told again, never left out.
+        """
+        self._contract = self._read_contract()
+        if after is not None:
+            request["start"] = f"after:{after}"
+        return self._feed.poll(ChangeRequest(branch, **request))
+
+    def change_cursor(self, after: str, branch: str = MAIN) -> str:
+        """The cursor of all changes behind a commit: with it `changes` goes on from an export at that commit."""
+        self._contract = self._read_contract()
+        return self._feed.cursor(ChangeRequest(branch, f"after:{after}"))
+
+    def log(self, branches: Sequence[str] | None = None) -> list[LogEntry]:
+        """List the commits of some branches, or of all, newest first, with the branches and tags that are at them."""
+        self._contract = self._read_contract()
+        return log(self._store.manifest, self.branches() if branches is None else branches)
+
+    def commit_changes(self, commit_id: str, **request: Unpack[ChangeOptions]) -> ChangePage:
+        """Tell what one commit changed with respect to its first parent."""
+        self._contract = self._read_contract()
+        return self._feed.commit(commit_id, ChangeRequest(**request))
+
+    def cleanup(
+        self,
+        keep: int | None = None,
+        older_than: timedelta | None = None,
+        *,
+        confirm: bool = False,
+        orphan_age: timedelta = ORPHAN_AGE,
+        progress: Progress = SILENT,
+    ) -> CleanupResult:
+        """Remove what only old commits need: those that are neither among the last `keep` nor younger than that.
+
+        Without `confirm` nothing is removed, and the result tells what would be. Branches and tags are kept as they
+        are. Files that nothing refers to go when they are older than `orphan_age`.
+        """
+        self._refuse_read_only()
+        request = CleanupRequest(keep, older_than, confirm, orphan_age)
+        with _finishing(progress):
+            progress.phase("clean up", len(self._store.manifest.load().paths))
+            return cleanup(self._store, request, lambda: progress.advance(1, 0))
+
+    def repair(self, *, confirm: bool = False, force: bool = False) -> RepairResult:
+        """Look at tables that something else has moved; confirmed, keep what is proven to have changed no rows.
+
+        With `force` as well, whatever is there is kept.
+        """
+        self._refuse_read_only()
+        return repair(self._store, mode_of(confirm=confirm, force=force))
+
+    def doctor(self) -> Report:
+        """Report the health of the graph: what stands in the way, what could be better, and what to run."""
+        return examine(self._store, self._read_contract().catalog)
+
+    def plan_schema(self, schema: str | os.PathLike[str], *, allow_data_loss: bool = False) -> SchemaResult:
+        """Tell which steps lead to a schema, whether each is supported, and how many entities they touch."""
+        return preview_schema(self._store, _source(schema, ".pg", "<schema>"), _drops(allow_data_loss))
+
+    def apply_schema(
+        self, schema: str | os.PathLike[str], *, allow_data_loss: bool = False, actor: str | None = None
+    ) -> SchemaResult:
+        """Change the schema in one commit; no data is rewritten. Reads at earlier commits go by the schema of then.
+
+        What is dropped stays readable at earlier commits until a cleanup, unless `allow_data_loss` gives it up at once.
+        """
+        self._refuse_read_only()
+        done = apply_schema(self._store, _source(schema, ".pg", "<schema>"), _drops(allow_data_loss), actor)
+        self._contract = self._read_contract()
+        return done
 
     def outcome(self, operation_id: str, branch: str = MAIN) -> Commit | None:
         """Tell what became of an operation whose outcome was unknown: its commit, or None if it changed nothing."""
@@ -402,7 +511,7 @@ class Graph:
         *,
         actor: str | None = None,
         dry_run: bool = False,
-        resolve: str | Mapping[str, str] | Sequence[Mapping[str, Any]] | None = None,
+        resolve: Resolve | None = None,
     ) -> MergeResult:
         """Bring onto a branch what another has: one commit with two parents, or MergeConflictError with all conflicts.
 
@@ -421,7 +530,7 @@ class Graph:
         branch: str = MAIN,
         *,
         actor: str | None = None,
-        resolve: str | Mapping[str, str] | Sequence[Mapping[str, Any]] | None = None,
+        resolve: Resolve | None = None,
     ) -> MergeResult:
         """Undo what one commit changed, by a new commit. What was changed again since then is a conflict."""
         self._refuse_read_only()
@@ -450,12 +559,20 @@ class Graph:
 
         If the body raises, the branch stays as it is, to be looked at; so it does without `merge_into`.
         """
+        name = checked_name(name)
         if name not in self.branches():
             self.create_branch(name, base)
         yield OnBranch(self, name, actor)
         if merge_into is not None:
             self.merge(name, merge_into, actor=actor)
+            self._delete_merged(name)
+
+    def _delete_merged(self, name: str) -> None:
+        """Delete a branch whose work is done. That others were made from it must not look as if it was not."""
+        try:
             self.delete_branch(name)
+        except BranchInUseError as error:
+            _LOG.warning("the branch was merged, but not deleted: %s", error.message)
 
     def refresh(self) -> None:
         """Pick up schema changes, and recover what other writers left behind."""
@@ -477,14 +594,17 @@ class Graph:
     def __repr__(self) -> str:
         return f"<Graph {self.uri}{' read-only' if self.read_only else ''}>"
 
-    def _read_contract(self) -> contract.Contract:
+    def _read_contract(self, state: ManifestState | None = None) -> contract.Contract:
         objects = self._store.objects
         if not objects.exists(MANIFEST_PATH):
             raise self._absent()
-        found = self._store.contract.read()
+        try:
+            found = self._store.schema_of(state or self._store.manifest.load())
+        except StorageError:
+            if _is_made(self._store):
+                raise
+            raise self._absent() from None
         if found is None:
-            if not _is_made(self._store):
-                raise self._absent()
             message = f"{self.uri} has lost its {contract.SOURCE}"
             raise CorruptGraphError(message, path=contract.SOURCE, hint="restore it from a backup")
         return found
@@ -507,6 +627,14 @@ def _spark_executor(master: str | None, conf: Mapping[str, str] | None, progress
     return SparkExecutor(spark_context(master, conf), progress)
 
 
+@contextmanager
+def _finishing(progress: Progress) -> Iterator[None]:
+    try:
+        yield
+    finally:
+        progress.finish()
+
+
 def _runner(engine: str, master: str | None, conf: Mapping[str, str] | None, progress: Progress) -> ChooseRunner:
     """Say who does the upkeep of so many rows."""
     chosen = Engine(engine)
@@ -521,6 +649,10 @@ def _runner(engine: str, master: str | None, conf: Mapping[str, str] | None, pro
 def _branch(name: str) -> str | None:
     name = checked_name(name)
     return None if name == MAIN else name
+
+
+def _drops(allow_data_loss: bool) -> DropMode:  # noqa: FBT001 - the two modes, as the API names them
+    return DropMode.HARD if allow_data_loss else DropMode.SOFT
 
 
 def _source(source: str | os.PathLike[str], suffix: str, name: str) -> Source:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -78,7 +79,7 @@ def test_it_is_there_before_the_first_head_moves_and_names_all_that_recovery_nee
 
 @pytest.mark.parametrize("kind", list(WriterKind))
 def test_it_names_who_writes(store: Store, kind: WriterKind) -> None:
-    interrupt(store, PublishPlan(begin(store), kind, ()), failpoints.PUBLISH_AFTER_SIDECAR)
+    interrupt(store, replace(two_tables(store), kind=kind), failpoints.PUBLISH_AFTER_SIDECAR)
     (written,) = records(store).values()
     assert json.loads(written)["writer_kind"] == kind.value
 
@@ -93,7 +94,7 @@ def test_it_names_which_tables_come_and_go(store: Store) -> None:
     txn = begin(store)
     tombstones = (TombstoneRow(COMPANY, txn.entries[COMPANY].table.version + 1),)
     lineage = Lineage.new("ada", merged_parent_id="01ARZ3NDEKTSV4RRFFQ69G5FAV")
-    work = PublishPlan(txn, kind, (), (TableRow("node:City", "nodes/city"),), tombstones, lineage)
+    work = PublishPlan(txn, kind, (), (TableRow("node:City", "nodes/city"),), tombstones, lineage=lineage)
     interrupt(store, work, failpoints.PUBLISH_AFTER_SIDECAR)
     (written,) = records(store).values()
     document = json.loads(written)

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import itertools
 import random
+from dataclasses import replace
 from pathlib import Path
+from secrets import token_hex
 
 import pytest
 
 from omnigraph.history.delta import table_delta
+from omnigraph.storage.reading import TableReader
 from omnigraph.storage.tables import TableVersion
-from tests.history.tables import THING, State, Versions, any_row, exact, plain
+from tests.history.tables import LINK, THING, State, Versions, any_row, exact, plain
 
 
 def _delta(
@@ -80,3 +83,52 @@ def test_the_delta_of_any_two_versions_is_what_comparing_them_says(seed: int, tm
     pairs = list(itertools.permutations(versions.states, 2))
     for before, after in one.sample(pairs, k=min(len(pairs), 60)):
         _check(versions, before, after)
+
+
+def test_versions_without_a_common_past_are_compared_in_full(tmp_path: Path) -> None:
+    one, other = Versions.create(tmp_path, THING), Versions.create(tmp_path / "other", THING)
+    rows = [any_row(random.Random(3), f"t{number}") for number in range(5)]  # noqa: S311 - repeatable
+    before, after = one.append(one.first, rows), other.append(other.first, [{**rows[0], "count": 7}, *rows[1:4]])
+    moved = replace(after, path=f"other/{after.path}")
+
+    found = table_delta(one.storage, before, moved, THING)
+
+    assert found.compared
+    assert found.inserted.num_rows == 0
+    assert found.updated["id"].to_pylist() == ["t0"]
+    assert found.deleted["id"].to_pylist() == ["t4"]
+
+
+def test_the_delta_of_one_version_is_empty_and_that_of_none_is_everything(tmp_path: Path) -> None:
+    versions = Versions.create(tmp_path, LINK)
+    table = versions.append(versions.first, [{"id": "l1", "src": "a", "dst": "b", "weight": 0.5}])
+
+    same = table_delta(versions.storage, table, table, LINK)
+    assert (same.inserted.num_rows, same.updated.num_rows, same.deleted.num_rows) == (0, 0, 0)
+    made = table_delta(versions.storage, None, table, LINK)
+    assert made.inserted.to_pylist() == [{"id": "l1", "src": "a", "dst": "b", "weight": 0.5}]
+    gone = table_delta(versions.storage, table, None, LINK)
+    assert gone.deleted.to_pylist() == [{"id": "l1", "src": "a", "dst": "b"}]
+    assert not made.compared
+    assert not gone.compared
+
+
+def _bytes_read() -> int:
+    """How much this process has read from files so far."""
+    return int(Path("/proc/self/io").read_text().split()[1])
+
+
+def test_what_is_read_for_a_delta_follows_the_change_and_not_the_table(tmp_path: Path) -> None:
+    versions = Versions.create(tmp_path, LINK)
+    many = [{"id": f"l{number:05d}", "src": token_hex(50), "dst": token_hex(50)} for number in range(20_000)]
+    before = versions.append(versions.first, many)
+    written = versions.upsert(before, [{**many[7], "weight": 1.5}])
+    table_delta(versions.storage, versions.first, written, LINK)  # so that whatever is loaded once is there
+
+    for after in (written, versions.compact(written)):
+        start = _bytes_read()
+        found = table_delta(TableReader(versions.storage.location), before, after, LINK)
+        read = _bytes_read() - start
+
+        assert found.updated["id"].to_pylist() == ["l00007"]
+        assert read < 400_000, "the table has 4 MB"

@@ -9,7 +9,25 @@ from typing import Annotated
 
 import typer
 
-from omnigraph.cli import embed, export, fmt, graph, lint, load, mutate, output, query, schema
+from omnigraph.cli import (
+    branch,
+    changes,
+    diff,
+    embed,
+    export,
+    fmt,
+    graph,
+    lint,
+    load,
+    log,
+    maintenance,
+    mutate,
+    output,
+    query,
+    revert,
+    schema,
+    tag,
+)
 from omnigraph.errors import OmnigraphError
 from omnigraph.version import INTERNAL_SCHEMA_VERSION, __version__
 
@@ -23,11 +41,22 @@ app = typer.Typer(
 app.command("init")(graph.init)
 app.command("snapshot")(graph.snapshot)
 app.add_typer(graph.commit, name="commit")
+graph.commit.command("changes")(changes.commit_changes)
+app.command("diff")(diff.diff)
+app.add_typer(changes.app, name="changes")
+app.command("log")(log.log)
 app.command("load")(load.load)
 app.command("export")(export.export)
 app.command("mutate")(mutate.mutate)
 app.command("query")(query.query)
 app.command("embed")(embed.embed)
+app.command("optimize")(maintenance.optimize)
+app.command("cleanup")(maintenance.cleanup)
+app.command("repair")(maintenance.repair)
+app.command("doctor")(maintenance.doctor)
+app.add_typer(branch.app, name="branch")
+app.command("revert")(revert.revert)
+app.add_typer(tag.app, name="tag")
 app.command("lint")(lint.lint)
 app.command("fmt")(fmt.fmt)
 app.add_typer(schema.app, name="schema")

@@ -38,7 +38,8 @@ def embed(
     if store is None:
         _only_for_graphs(branch, actor)
         mode = "clean" if clean else "reembed_all" if again else "reembed_selected" if select else "fill_missing"
-        _embed_file(_files(seed, input_, output_, spec), _selection(mode, types, select), as_json=as_json)
+        selection = _selection(mode, types, select)
+        _embed_file(_files(seed, input_, output_, spec), selection, as_json=as_json)
         return
     if any((seed, input_, output_, spec, clean, select)):
         message = "it goes with --branch, --as, --type and --reembed-all; the other options are for files"

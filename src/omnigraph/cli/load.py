@@ -34,6 +34,7 @@ def load(
     mode: Annotated[str, typer.Option(help="append, merge or overwrite.", callback=_choice("--mode", _MODES))],
     store: Annotated[str | None, typer.Option("--store", "--uri", help="The graph.", metavar="URI")] = None,
     branch: Annotated[str, typer.Option(help="The branch to load into.", metavar="NAME")] = "main",
+    base: Annotated[str | None, typer.Option("--from", help="Make the branch of this one.", metavar="NAME")] = None,
     actor: Annotated[str | None, typer.Option("--as", help="Who loads.", metavar="ACTOR")] = None,
     engine: Annotated[
         str,
@@ -60,6 +61,7 @@ def load(
             data,
             mode=mode,
             branch=branch,
+            base=base,
             actor=actor,
             engine=engine,
             format=format_,
@@ -79,6 +81,8 @@ def load(
     checked = "checked" if dry_run else "loaded"
     counts = f"{done.total} entities across {len(done.nodes)} node types and {len(done.edges)} edge types"
     output.data(f"{checked} {address} on branch {branch} with {mode}: {counts}")
+    if done.branch_created:
+        output.data(f"branch {done.branch} created from {done.base_branch}")
 
 
 def _setting(text: str) -> tuple[str, str]:

@@ -24,6 +24,7 @@ RECOVERY_AFTER_LIST = "recovery.after_list"
 RECOVERY_BEFORE_ROLL_FORWARD = "recovery.before_roll_forward_publish"
 RECOVERY_AFTER_TABLE_RESTORE = "recovery.after_table_restore"
 RECOVERY_RECORD_AUDIT = "recovery.record_audit"
+CLEANUP_BEFORE_REMOVAL = "cleanup.before_removal"
 
 _armed: dict[str, Callable[[], None]] = {}
 

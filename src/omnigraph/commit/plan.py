@@ -9,7 +9,7 @@ from enum import Enum, StrEnum
 from omnigraph.commit.gates import Gate
 from omnigraph.lang.catalog import Catalog
 from omnigraph.manifest.publisher import Lineage
-from omnigraph.manifest.rows import MAIN, TableRow, TombstoneRow, VersionRow
+from omnigraph.manifest.rows import MAIN, SchemaRow, TableRow, TombstoneRow, VersionRow
 from omnigraph.manifest.state import Entry, ManifestState
 from omnigraph.storage.tables import Staged, TableStorage, TableVersion
 
@@ -86,15 +86,17 @@ class PublishPlan:
     registrations: tuple[TableRow, ...] = ()
     tombstones: tuple[TombstoneRow, ...] = ()
     adoptions: tuple[VersionRow, ...] = ()
+    schema: SchemaRow | None = None
     lineage: Lineage = field(default_factory=Lineage.new)
     reads: frozenset[str] = frozenset()
     strict: frozenset[str] = frozenset()
     if_head: str | None = None
 
     def __post_init__(self) -> None:
-        assert len(self.table_keys) == len(set(self.table_keys)), "a table has one action, or goes"
-        changes_types = bool(self.registrations or self.tombstones)
+        changes_types = bool(self.registrations or self.tombstones or self.schema)
         assert not changes_types or self.kind is WriterKind.SCHEMA_APPLY, "only a schema apply adds or drops tables"
+        named = [action.table_key for action in self.actions]
+        assert len(named) == len(set(named)), "a table has one action"
 
     @property
     def branch(self) -> str | None:
@@ -102,14 +104,14 @@ class PublishPlan:
 
     @property
     def table_keys(self) -> list[str]:
-        """The tables that change or go."""
+        """The tables that change or go, or both: one that gets another name goes under its old one."""
         rows: tuple[TombstoneRow | VersionRow, ...] = (*self.tombstones, *self.adoptions)
-        return [*(action.table_key for action in self.actions), *(row.table_key for row in rows)]
+        return sorted({*(action.table_key for action in self.actions), *(row.table_key for row in rows)})
 
     @property
     def moves_tables(self) -> bool:
         """Whether it consists of more than one step, and so can be interrupted."""
-        return bool(self.actions or self.registrations or self.tombstones)
+        return bool(self.actions or self.registrations or self.tombstones or self.schema)
 
 
 def gates_for(branch: str | None, table_keys: Iterable[str]) -> list[Gate]:
@@ -119,6 +121,11 @@ def gates_for(branch: str | None, table_keys: Iterable[str]) -> list[Gate]:
     is no object, and those who hold it are waited for at the gates of their branches.
     """
     return [Gate("schema", shared=True), Gate(f"branch:{branch or MAIN}"), *table_gates(branch, table_keys)]
+
+
+def schema_gates(table_keys: Iterable[str]) -> list[Gate]:
+    """Name the gates of whoever changes the schema: nobody else writes, and no branch comes or goes."""
+    return [Gate("schema"), Gate("refs"), Gate(f"branch:{MAIN}"), *table_gates(None, table_keys)]
 
 
 def ref_gates(*branches: str) -> list[Gate]:

@@ -25,6 +25,7 @@ from omnigraph.errors import (
     RecoveryRequiredError,
     StorageError,
 )
+from omnigraph.manifest.contract import promote
 from omnigraph.manifest.publisher import Changes, Published
 from omnigraph.manifest.rows import MAIN, TombstoneRow, VersionRow
 from omnigraph.manifest.state import HEAD, ManifestState
@@ -41,15 +42,17 @@ Prepare = Callable[[WriteTxn], PublishPlan | None]
 def begin(store: Store, branch: str | None = None) -> WriteTxn:
     """Start a write: finish what others left behind, then capture what the write is prepared on, once."""
     heal(store)
-    return _capture(store, branch)
+    return capture(store, branch)
 
 
-def _capture(store: Store, branch: str | None) -> WriteTxn:
-    contract = store.contract.read()
+def capture(store: Store, branch: str | None) -> WriteTxn:
+    """Capture what a write is prepared on."""
+    state = store.manifest.load_to_write(branch)
+    contract = store.schema_of(state)
     if contract is None:
         uri = store.location.uri
         raise GraphNotFoundError(f"no graph at {uri}", uri=uri, hint="make one with `omnigraph init`")
-    return WriteTxn(branch, store.manifest.load_to_write(branch), contract.catalog)
+    return WriteTxn(branch, state, contract.catalog)
 
 
 def write(store: Store, branch: str | None, prepare: Prepare) -> Published | None:
@@ -78,7 +81,7 @@ def _write_gated(store: Store, first: PublishPlan, prepare: Prepare) -> Publishe
     with store.gates.hold(gates_for(first.branch, ())) as held:
         _refuse_pending(store, first)
         _refuse_if_lost(store, first)
-        plan = prepare(_capture(store, first.branch))
+        plan = prepare(capture(store, first.branch))
         if plan is None:
             return None
         with store.gates.hold(table_gates(plan.branch, plan.table_keys)):
@@ -95,6 +98,11 @@ def publish(store: Store, plan: PublishPlan) -> Published:
         if error.operation_id in store.sidecars.pending():
             raise
         return _publish(store, plan)
+
+
+def publish_held(store: Store, plan: PublishPlan, held: Held) -> Published:
+    """Carry out a plan whose gates the caller holds: all of them, or stronger ones."""
+    return _carry_out(store, plan, held)
 
 
 def _publish(store: Store, plan: PublishPlan) -> Published:
@@ -138,7 +146,7 @@ def _carry_out(store: Store, plan: PublishPlan, held: Held) -> Published:
         # The heads have moved and the record says so: the next write or open makes it visible, or undoes it.
         raise _unknown(sidecar, error) from error
     failpoints.reach(failpoints.PUBLISH_AFTER_MANIFEST)
-    _clean_up(store, published, sidecar)  # phase D
+    _clean_up(store, plan, published, sidecar)  # phase D
     return published
 
 
@@ -281,7 +289,7 @@ def _move_head(store: Store, held: Held, action: TableAction, state: ManifestSta
 
 def _changes(store: Store, plan: PublishPlan, versions: tuple[VersionRow, ...]) -> Changes:
     added = tuple(head_row(store, row.table_key, row.path, None) for row in plan.registrations)
-    return Changes((*versions, *added, *plan.adoptions), plan.registrations, plan.tombstones)
+    return Changes((*versions, *added, *plan.adoptions), plan.registrations, plan.tombstones, plan.schema)
 
 
 def _pins(plan: PublishPlan, state: ManifestState) -> dict[str, int]:
@@ -322,9 +330,11 @@ def _unknown(sidecar: Sidecar, why: OmnigraphError) -> OutcomeUnknownError:
     return OutcomeUnknownError(message, operation_id=sidecar.operation_id, hint=hint)
 
 
-def _clean_up(store: Store, published: Published, sidecar: Sidecar) -> None:
+def _clean_up(store: Store, plan: PublishPlan, published: Published, sidecar: Sidecar) -> None:
     """The change is visible and acknowledged: what fails here must not turn it into an error."""
     try:
+        if plan.schema:
+            promote(store.objects, plan.schema.source)
         store.sidecars.delete(sidecar.operation_id)
         store.manifest.compact_if_due(published.state)
     except OmnigraphError as error:

@@ -20,6 +20,7 @@ from omnigraph.commit.plan import WriterKind, gates_for
 from omnigraph.commit.sidecar import Pin, Sidecar
 from omnigraph.commit.store import Store
 from omnigraph.errors import CorruptGraphError, ExpectedVersionMismatchError, GateTimeoutError
+from omnigraph.manifest.contract import promote
 from omnigraph.manifest.publisher import Changes, Lineage
 from omnigraph.manifest.rows import MAIN, Commit, VersionRow
 from omnigraph.manifest.state import ManifestState
@@ -291,6 +292,8 @@ class _Recovery:
         outcomes = tuple(outcome for pin in sidecar.tables for outcome in _outcomes(self.store, kind, pin, then))
         row = AuditRow(commit.commit_id, kind, sidecar.actor_id, sidecar.operation_id, sidecar.writer_kind, outcomes)
         self.held.check()
+        if kind is RecoveryKind.ROLLED_FORWARD and sidecar.schema_source is not None:
+            promote(self.store.objects, sidecar.schema_source)
         self.store.audit.record(row)
         self.store.sidecars.delete(sidecar.operation_id)
 

@@ -73,6 +73,7 @@ class Sidecar:
     if_head: str | None = None
     adoptions: tuple[Adoption, ...] = ()
     details: dict[str, Any] | None = None
+    schema_source: str | None = None
 
     @property
     def names_transactions(self) -> bool:
@@ -118,6 +119,7 @@ def arm(plan: PublishPlan, state: ManifestState) -> Sidecar:
             for row in plan.adoptions
         ),
         dict(plan.lineage.details) if plan.lineage.details else None,
+        plan.schema.source if plan.schema else None,
     )
 
 

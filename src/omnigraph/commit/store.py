@@ -7,8 +7,11 @@ from dataclasses import dataclass
 from omnigraph.commit.audit import Audit
 from omnigraph.commit.gates import DEFAULT_TIMEOUT, LeaseGates, LocalGates, gates_of
 from omnigraph.commit.sidecar import Sidecars
-from omnigraph.manifest.contract import ContractReader
+from omnigraph.errors import SchemaDriftError
+from omnigraph.manifest.contract import SOURCE, Contract, ContractReader, compiled
 from omnigraph.manifest.publisher import Manifest
+from omnigraph.manifest.rows import SchemaRow
+from omnigraph.manifest.state import ManifestState, Snapshot
 from omnigraph.storage.location import Location
 from omnigraph.storage.objects import ObjectStore
 from omnigraph.storage.tables import TableStorage
@@ -24,6 +27,39 @@ class Store:
     sidecars: Sidecars
     audit: Audit
     gates: LocalGates | LeaseGates
+
+    def schema_of(self, state: ManifestState) -> Contract | None:
+        """The schema that belongs to the latest state of a branch; None if there is none at all.
+
+        Once the schema has been changed, the manifest has it, and the files are copies of it for people to read. They
+        are behind only while a change is being carried out, or when somebody has edited them.
+        """
+        if state.schema is None:
+            return self.contract.read()
+        try:
+            found = self.contract.read()
+        except SchemaDriftError:
+            found = None
+        if found and found.catalog.fingerprint == state.schema.fingerprint:
+            return found
+        if not self.sidecars.pending():
+            self._refuse_drift(state.schema)
+        return compiled(state.schema.source)
+
+    def schema_at(self, snapshot: Snapshot) -> Contract | None:
+        """The schema that a state of the past was written by."""
+        if snapshot.schema:
+            return compiled(snapshot.schema.source)
+        changed = self.manifest.load().schema
+        return compiled(changed.origin) if changed else self.contract.read()
+
+    def _refuse_drift(self, schema: SchemaRow) -> None:
+        """A change may have been finished since its files were read: then they agree now."""
+        found = self.contract.read()
+        if found is None or found.catalog.fingerprint != schema.fingerprint:
+            message = f"{SOURCE} does not mean what the graph was built with"
+            hint = "restore the file; change schemas with `omnigraph schema apply`"
+            raise SchemaDriftError(message, path=SOURCE, hint=hint)
 
     @classmethod
     def at(cls, location: Location, gate_timeout: float = DEFAULT_TIMEOUT) -> Store:

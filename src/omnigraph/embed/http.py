@@ -101,6 +101,8 @@ class HttpEmbedder:
                 body = _read(response, ends)
             finally:
                 response.release_conn() if response.closed else response.close()
+        except urllib3.exceptions.NewConnectionError as error:  # for urllib3 this is a timeout, too
+            return _Failure(f"no connection: {_cause(error)}")
         except (TimeoutError, urllib3.exceptions.TimeoutError):
             return _Failure(f"no answer within {timeout:.3g} s")
         except urllib3.exceptions.HTTPError as error:

@@ -51,6 +51,8 @@ OmnigraphError                       the root; catch this to catch everything of
 ├── ChangeRequestError               a request for changes that names something unknown
 ├── ChangeCursorError                a cursor that is not one of this graph, branch and filter
 ├── ChangeRefusedError               a commit of which nobody can say what it changed
+├── RetentionError                   a cleanup that is not told what to keep
+├── RepairError                      a repair that is forced, but not confirmed
 ├── FormatError                      a graph written in a format this version does not work on
 │   ├── FormatTooNewError            by a later version: upgrade
 │   └── FormatTooOldError            by one too early to migrate from
@@ -61,6 +63,7 @@ OmnigraphError                       the root; catch this to catch everything of
 │   └── ConstraintError              a change that would break a rule of the schema; has violations
 ├── LoadRejectedError                records that cannot be loaded; has violations
 │   └── KeyConflictError             all of them because their ids are there already
+├── SchemaUnsupportedError           a change of the schema that cannot be made
 ├── ResourceLimitError               more in one change than is allowed
 ├── PreconditionFailedError          the branch is not at the commit that the caller expects
 ├── OutcomeUnknownError              a change that may become visible yet, or not
@@ -70,6 +73,7 @@ OmnigraphError                       the root; catch this to catch everything of
 │   ├── DriftError                   a table was moved by something other than Omnigraph
 │   ├── SchemaDriftError             the schema files and the graph disagree
 │   ├── GateTimeoutError             another writer held a lock for too long
+│   ├── BranchesPresentError         something that needs a graph with main alone
 │   ├── RefExistsError               there is a branch or tag of that name
 │   └── BranchInUseError             a branch from which others were made
 ├── RecoveryRequiredError            a write stopped half-way; its operation will be finished or undone
@@ -121,6 +125,10 @@ from omnigraph.errors.languages import (
     SchemaError,
     SourceError,
 )
+from omnigraph.errors.maintenance import (
+    RepairError,
+    RetentionError,
+)
 from omnigraph.errors.pipeline import (
     ExportError,
     ExportTargetError,
@@ -154,6 +162,7 @@ from omnigraph.errors.storage import (
     UnsupportedUriError,
 )
 from omnigraph.errors.writing import (
+    BranchesPresentError,
     ConflictError,
     ConstraintError,
     ContentionError,
@@ -168,6 +177,7 @@ from omnigraph.errors.writing import (
     RecoveryRequiredError,
     ResourceLimitError,
     SchemaDriftError,
+    SchemaUnsupportedError,
     SidecarError,
     ValueRejectedError,
     Violation,
@@ -177,6 +187,7 @@ __all__ = [
     "AlreadyInitializedError",
     "BranchInUseError",
     "BranchNotFoundError",
+    "BranchesPresentError",
     "ChangeCursorError",
     "ChangeRefusedError",
     "ChangeRequestError",
@@ -240,10 +251,13 @@ __all__ = [
     "RecoveryRequiredError",
     "RefExistsError",
     "RefNameError",
+    "RepairError",
     "ResolutionError",
     "ResourceLimitError",
+    "RetentionError",
     "SchemaDriftError",
     "SchemaError",
+    "SchemaUnsupportedError",
     "SidecarError",
     "SourceError",
     "SparkError",

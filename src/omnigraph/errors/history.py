@@ -70,7 +70,16 @@ class MergeConflict:
         return f"{self.kind}: {self.message}"
 
     def to_dict(self) -> dict[str, Any]:
-        return {"kind": self.kind, "table_key": self.table_key, "row_id": self.id, "message": self.message}
+        entity_kind, _, type_name = self.table_key.partition(":")
+        return {
+            "kind": self.kind,
+            "table_key": self.table_key,
+            "row_id": self.id,
+            "entity_kind": entity_kind,
+            "type_name": type_name,
+            "entity_id": self.id,
+            "message": self.message,
+        }
 
 
 class MergeConflictError(OmnigraphError):

@@ -197,3 +197,18 @@ class SidecarError(OmnigraphError):
 
     code = "sidecar_unusable"
     path: str
+
+
+class SchemaUnsupportedError(OmnigraphError):
+    """A change of the schema that cannot be made; `steps` says which parts of it, each with its code if it has one."""
+
+    code = "schema_unsupported"
+    http_status = 400
+    steps: list[str]
+
+
+class BranchesPresentError(ConflictError):
+    """Something that can only be done when there is no branch but main."""
+
+    code = "branches_present"
+    branches: list[str]

@@ -5,9 +5,11 @@ from __future__ import annotations
 import logging
 import re
 from dataclasses import dataclass
+from urllib.parse import quote
 
 from omnigraph.commit import failpoints
 from omnigraph.commit.plan import ref_gates
+from omnigraph.commit.publish import check_head_commit
 from omnigraph.commit.recovery import heal
 from omnigraph.commit.store import Store
 from omnigraph.errors import (
@@ -25,8 +27,8 @@ from omnigraph.manifest.state import ManifestState
 from omnigraph.storage.tables import TableVersion
 
 _LOG = logging.getLogger(__name__)
-_SEGMENT = re.compile(r"[\w.-]+\Z")
-_LONGEST = 200
+_SEGMENT = re.compile(r"[\w.][\w.-]*\Z")
+_LONGEST = 150  # of a name as it stands in a file name, where all but plain letters take several
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,13 +52,15 @@ def checked_name(name: str) -> str:
 def _problem(name: str) -> str | None:
     if not name:
         return "it is empty"
-    if len(name) > _LONGEST:
-        return f"it is longer than {_LONGEST} characters"
+    if len(quote(name, safe="")) > _LONGEST:
+        return "it is too long"
     if name.startswith("__"):
         return "names that begin with `__` are reserved"
+    if name.startswith(f"{MAIN}/"):  # lance takes the directory above it for that of main, and removes it as well
+        return f"names below `{MAIN}` are reserved"
     if ".." in name or name.endswith(".lock"):
         return "it must not contain `..` or end with `.lock`"
-    if not all(_SEGMENT.match(part) for part in name.split("/")):
+    if not all(_SEGMENT.match(part) and part != "." for part in name.split("/")):
         return "it has a part that is empty, or has a character that is not allowed"
     return None
 
@@ -94,6 +98,7 @@ def _refuse_taken(name: str, names: list[str]) -> None:
 
 def resolve(manifest: Manifest, ref: str) -> ManifestState:
     """Find the state that a branch, a tag or a commit id names."""
+    ref = checked_name(ref)
     if ref == MAIN or manifest.table.has_branch(ref):
         return manifest.load(None if ref == MAIN else ref)
     tag = manifest.table.tags().get(ref)
@@ -116,8 +121,11 @@ def find_commit(manifest: Manifest, commit_id: str) -> Commit:
     raise CommitNotFoundError(f"commit '{commit_id}' not found", commit_id=commit_id)
 
 
-def delete_branch(store: Store, name: str) -> None:
-    """Delete a branch and what only it had. It is gone with its name; what cannot be removed then is for cleanup."""
+def delete_branch(store: Store, name: str, if_head: str | None = None) -> None:
+    """Delete a branch and what only it had. It is gone with its name; what cannot be removed then is for cleanup.
+
+    With `if_head` it is deleted only if it is at that commit.
+    """
     name = checked_name(name)
     if name == MAIN:
         raise RefNameError(f"'{MAIN}' cannot be deleted", name=name, hint="name another branch")
@@ -131,7 +139,10 @@ def delete_branch(store: Store, name: str) -> None:
         if users:
             message = f"branch '{name}' is needed by {', '.join(sorted(users))}"
             raise BranchInUseError(message, branch=name, hint="delete what was made from it first")
-        forks = [entry.table for entry in store.manifest.load(name).snapshot.entries.values()]
+        state = store.manifest.load(name)
+        if if_head is not None:
+            check_head_commit(if_head, state)
+        forks = [entry.table for entry in state.snapshot.entries.values()]
         held.check()
         store.manifest.delete_branch(name)
     failpoints.reach(failpoints.BRANCH_DELETED)
@@ -174,6 +185,7 @@ def _tag(manifest: Manifest, name: str, found: dict[str, object]) -> Tag:
 
 
 def delete_tag(store: Store, name: str) -> None:
+    name = checked_name(name)
     with store.gates.hold(ref_gates()) as held:
         if name not in store.manifest.table.tags():
             raise TagNotFoundError(f"tag '{name}' not found", tag=name, hint="see `omnigraph tag list`")

@@ -60,6 +60,7 @@ class Bringing:
         self.store = store
         self.txn = txn
         self.sides = sides
+        sides.resolution.check(txn.entries)
         found = ((key, self._combine(key)) for key in sides.table_keys if key in txn.entries)
         self.tables = {key: combined for key, combined in found if combined}
         self.committed = Committed(store.tables, txn)
@@ -154,7 +155,10 @@ def bring(
         bringing = Bringing(store, txn, sides)
         latest.append(bringing)
         refuse(bringing.conflicts)
-        return bringing.plan(lineage(sides))
+        one = lineage(sides)
+        if one.merged_parent_id is None and not bringing.counts:  # a commit that says nothing
+            return None
+        return bringing.plan(one)
 
     published = write(store, branch, prepare)
     return (latest[0] if latest else None), published.commit if published else None

@@ -93,8 +93,9 @@ def chosen(
     """Check what somebody asks for; None is everything. `known` are the names of all types."""
     for name in types or ():
         if name not in known:
-            message = f"there is no type '{name}' on either side"
-            raise ChangeRequestError(message, option="type", hint=did_you_mean(name, sorted(known)))
+            message = f"there is no type '{name}'"
+            hint = did_you_mean(name, sorted(known)) or f"use {', '.join(sorted(known))}"
+            raise ChangeRequestError(message, option="type", hint=hint)
     return ChangeFilter(
         _members(Kind, kinds, "kind"),
         None if types is None else frozenset(types),

@@ -33,7 +33,7 @@ class TableDelta:
     """The rows that one version inserts, updates and deletes with respect to another.
 
     `inserted` and `updated` hold whole rows as they are afterwards, a Blob as its bytes; `deleted` the ids, and the
-    endpoints of edges. `compared` says that the versions had nothing in common, so that all rows were compared.
+    endpoints of edges. `compared` says that nothing tells what the versions have in common, so all rows were compared.
     """
 
     inserted: pa.Table
@@ -177,8 +177,7 @@ def _unshared(tables: TableReader, before: TableVersion, after: TableVersion) ->
     if not one.whole or not other.whole:
         return one, other, False
     since = common_version(tables, before, after) if _are_traced(one, other) else 0
-    left = _without_moved(tables, one, other, since) if since else None
-    return (*left, False) if left else (one, other, not both)
+    return (*_without_moved(tables, one, other, since), False) if since else (one, other, not both)
 
 
 def _addresses(fragment: Fragment, offsets: Addresses) -> Addresses:
@@ -189,8 +188,8 @@ def _are_traced(*parts: _Part) -> bool:
     return all(fragment.is_traced for part in parts for fragment in part.whole)
 
 
-def _without_moved(tables: TableReader, one: _Part, other: _Part, since: int) -> tuple[_Part, _Part] | None:
-    """Leave out the rows of whole fragments that both versions have from their common past; None if there are none.
+def _without_moved(tables: TableReader, one: _Part, other: _Part, since: int) -> tuple[_Part, _Part]:
+    """Leave out the rows of whole fragments that both versions have from their common past.
 
     A compaction keeps the number of each row and the version that wrote it. One version of one branch writes a number
     at most once, so up to the version that both come from, equal pairs are one row.
@@ -202,7 +201,7 @@ def _without_moved(tables: TableReader, one: _Part, other: _Part, since: int) ->
     was, is_ = _column(old, WRITTEN)[here], _column(new, WRITTEN)[there]
     same = (was == is_) & (was <= since)
     if not same.any():
-        return None
+        return one, other
     return _rest(one, old, here[same]), _rest(other, new, there[same])
 
 

@@ -55,7 +55,7 @@ class SchemaDifference:
 class DiffStats:
     """How many entities of each type were inserted, updated and deleted; types without changes are not listed.
 
-    `compared` names the types whose two versions share nothing, so that all of their entities were read.
+    `compared` names the types of which nothing tells what their versions have in common: all of them was compared.
     """
 
     counts: dict[str, dict[Operation, int]]

@@ -6,6 +6,7 @@ import itertools
 import json
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from typing import TypedDict
 
 from omnigraph.commit.store import Store
 from omnigraph.errors import (
@@ -15,17 +16,32 @@ from omnigraph.errors import (
     HistoryReclaimedError,
     ResourceLimitError,
 )
+from omnigraph.history.branches import find_commit
 from omnigraph.history.change import Change, ChangeFilter, chosen, short_id
 from omnigraph.history.cursor import Position, Scope, decode
 from omnigraph.history.delta import Touched
 from omnigraph.history.diff import Diff, TablePair, changed_rows, touched, type_names
-from omnigraph.history.target import Target, at_commit, branch_of, find_commit
+from omnigraph.history.target import Target, at_commit, branch_of
 from omnigraph.manifest.rows import MAIN, Commit
 
 DEFAULT_LIMIT, MAX_LIMIT = 1000, 8192
 DEFAULT_BYTES, MAX_BYTES = 4 * 2**20, 32 * 2**20
 DEFAULT_COMMITS, MAX_COMMITS = 128, 512
 _NOW, _BEGINNING, _AFTER = "now", "beginning", "after:"
+
+
+class ChangeOptions(TypedDict, total=False):
+    """What a caller may say about the changes that are wanted."""
+
+    start: str | None
+    cursor: str | None
+    page_token: str | None
+    kinds: Collection[str] | None
+    types: Collection[str] | None
+    operations: Collection[str] | None
+    limit: int
+    max_bytes: int
+    max_commits: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,17 +115,32 @@ class Feed:
         """Tell the next changes of a branch."""
         request = request.checked()
         history = _History.of(self._store, request.branch)
-        wanted = self._filter(request, history.head)
-        scope = Scope.of(history.commits[0].commit_id, request.branch, history.incarnation, wanted.digest)
+        wanted, scope = self._scope(request, history)
         position = history.start(request, scope)
+        if request.start == _BEGINNING:
+            self._check_beginning(history.commits[0])
         at = history.place(position.after)
         last = history.place(position.until) if position.until else at + request.max_commits
         told = _Told(request, scope, wanted, reaches_head=last >= len(history.commits) - 1)
         return self._page(told, history.commits[at : last + 1], position)
 
+    def cursor(self, request: ChangeRequest) -> str:
+        """The cursor of a place to start, without reading what comes behind it."""
+        history = _History.of(self._store, request.branch)
+        _, scope = self._scope(request, history)
+        position = history.start(request, scope)
+        history.place(position.after)
+        return position.encode(scope)
+
+    def _scope(self, request: ChangeRequest, history: _History) -> tuple[ChangeFilter, Scope]:
+        wanted = self._filter(request, history.head)
+        return wanted, Scope.of(history.commits[0].commit_id, request.branch, history.incarnation, wanted.digest)
+
     def commit(self, commit_id: str, request: ChangeRequest) -> ChangePage:
         """Tell what one commit changed with respect to its first parent."""
         request = request.checked()
+        if request.start is not None or request.cursor is not None:
+            raise ChangeRequestError("one commit has no place to start", option="start", hint="use a page token")
         manifest = self._store.manifest
         commit = find_commit(manifest, commit_id)
         if commit.parent_id is None:
@@ -119,9 +150,18 @@ class Feed:
         parent = find_commit(manifest, commit.parent_id)
         wanted = self._filter(request, at_commit(manifest, commit))
         scope = Scope.of(commit.parent_id, "", "", wanted.digest)
-        position = decode(request.page_token, scope) if request.page_token else Position(parent.commit_id)
+        token = request.page_token
+        position = Position(parent.commit_id) if token is None else decode(token, scope)
         page = self._page(_Told(request, scope, wanted, reaches_head=True), [parent, commit], position)
         return replace(page, cursor=None)
+
+    def _check_beginning(self, first: Commit) -> None:
+        """See that nothing was there before the first change that can be told."""
+        entries = at_commit(self._store.manifest, first).snapshot.entries.values()
+        if any(entry.row_count for entry in entries):
+            message = f"commit {first.commit_id} has no parent, and entities: who began there would miss them"
+            hint = f"export the graph at it, and go on with after:{first.commit_id}"
+            raise ChangeRefusedError(message, commit_id=first.commit_id, reason="genesis", hint=hint)
 
     def _filter(self, request: ChangeRequest, target: Target) -> ChangeFilter:
         return chosen(request.kinds, request.types, request.operations, type_names(target))
@@ -136,9 +176,10 @@ class Feed:
                 after = at_commit(self._store.manifest, commit)
                 diff = _told_diff(Diff(self._store.tables, before, after, told.filter))
             except (HistoryReclaimedError, ChangeRefusedError):
-                if told.blocks:  # what comes before it can still be told; the next poll begins with it
-                    return told.page(Position(done.commit_id).encode(told.scope))
-                raise
+                if not told.blocks:
+                    raise
+                told.reaches_head = False  # what comes before it can still be told; the next poll begins with it
+                break
             stopped = told.add(commit, self._changes(diff, position))
             if stopped is not None:
                 token = replace(stopped, after=done.commit_id, until=until)
@@ -237,8 +278,10 @@ class _History:
 
     def start(self, request: ChangeRequest, scope: Scope) -> Position:
         """Find where to begin."""
-        if token := request.cursor or request.page_token:
-            return decode(token, scope)
+        if request.cursor is not None:
+            return decode(request.cursor, scope)
+        if request.page_token is not None:
+            return decode(request.page_token, scope)
         start = request.start or _NOW
         if start == _NOW:
             return Position(self.commits[-1].commit_id)

@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from omnigraph.commit.plan import WriteTxn
-from omnigraph.commit.publish import begin
 from omnigraph.commit.store import Store
 from omnigraph.errors import BranchNotFoundError, MergeConflict, MergeError, StorageError
 from omnigraph.history.ancestry import Ancestry
@@ -59,7 +58,10 @@ def merge(store: Store, request: MergeRequest) -> MergeResult:
 def preview(store: Store, request: MergeRequest) -> MergeResult:
     """Tell what a merge would do, conflicts included, and touch nothing."""
     merging = _Merging(store, request)
-    txn = begin(store, request.target)
+    target = store.manifest.load(request.target)
+    contract = store.schema_of(target)
+    assert contract, "the graph was opened"
+    txn = WriteTxn(request.target, target, contract.catalog)
     sides = merging.sides(txn)
     return merging.result(Bringing(store, txn, sides) if sides else None, None)
 
@@ -72,9 +74,9 @@ def revert(store: Store, commit: Commit, request: MergeRequest) -> MergeResult:
     reverting = _Reverting(store, commit, request)
     bringing, done = bring(store, request.target, reverting.sides, reverting.lineage)
     assert bringing
-    return MergeResult(
-        commit.commit_id, request.target or MAIN, Outcome.MERGED, bringing.counts, (), done, bringing.compared
-    )
+    outcome = Outcome.MERGED if done else Outcome.ALREADY_UP_TO_DATE
+    target = request.target or MAIN
+    return MergeResult(commit.commit_id, target, outcome, bringing.counts, (), done, bringing.compared)
 
 
 class _Merging:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from omnigraph.errors import ResolutionError
+from omnigraph.lang.source import did_you_mean
 
 OURS, THEIRS = "ours", "theirs"  # the target's, the source's
 
@@ -20,7 +21,7 @@ class Resolution:
     entities: Mapping[tuple[str, str], str] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, given: Resolution | str | Mapping[str, str] | Iterable[Mapping[str, Any]] | None) -> Resolution:
+    def of(cls, given: Resolve | None) -> Resolution:
         """Understand a side, a side for each type, or a list of conflicts that say which side to `take`."""
         if given is None or isinstance(given, Resolution):
             return given or cls()
@@ -30,6 +31,14 @@ class Resolution:
             sides = {name: _side(side) for name, side in given.items()}
             return cls(default=sides.pop("*", None), types=sides)
         return cls(entities=dict(map(_entity, given)))
+
+    def check(self, table_keys: Collection[str]) -> None:
+        """See that the types are there: a side for one that is not would say nothing."""
+        names = [*table_keys, *(key.partition(":")[2] for key in table_keys)]
+        for name in (*self.types, *(key for key, _ in self.entities)):
+            if name not in names:
+                hint = did_you_mean(name, names) or "name a type of the schema"
+                raise ResolutionError(f"conflicts of '{name}' cannot be resolved: there is no such type", hint=hint)
 
     def side(self, table_key: str, entity: str) -> str | None:
         """The side that wins; None leaves the conflict."""
@@ -41,6 +50,9 @@ class Resolution:
         entities = [{"table_key": key, "row_id": name, "take": side} for (key, name), side in self.entities.items()]
         found = {"default": self.default, "types": dict(self.types), "entities": entities}
         return {name: value for name, value in found.items() if value}
+
+
+Resolve = Resolution | str | Mapping[str, str] | Iterable[Mapping[str, Any]]
 
 
 def _entity(conflict: Mapping[str, Any]) -> tuple[tuple[str, str], str]:

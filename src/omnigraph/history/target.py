@@ -1,10 +1,12 @@
-"""What a person names to look at: a branch as it is, a commit, or a branch at one of its states."""
+"""What a person names to look at: a branch as it is, a tag, a commit, or a branch at one of its states."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from omnigraph.errors import BranchNotFoundError, CommitNotFoundError, HistoryReclaimedError, StorageError
+from omnigraph.errors import CommitNotFoundError, HistoryReclaimedError, StorageError
+from omnigraph.history.branches import find_commit
+from omnigraph.history.branches import resolve as named_state
 from omnigraph.manifest.publisher import Manifest
 from omnigraph.manifest.rows import MAIN, Commit
 from omnigraph.manifest.state import ManifestState, Snapshot
@@ -20,30 +22,19 @@ class Target:
 
 
 def resolve(manifest: Manifest, text: str) -> Target:
-    """Find the state that a text names: `branch`, `commit`, `branch@commit` or `branch@version`."""
+    """Find the state that a text names: `branch`, `tag`, `commit`, `branch@commit` or `branch@version`."""
     name, at, which = text.strip().rpartition("@")
     if at:
         return _state_on(manifest, name, which)
-    if which == MAIN or which in manifest.branches():
+    if which == MAIN or manifest.table.has_branch(which):
         return _head(manifest.load(branch_of(which)))
+    if which in manifest.table.tags():
+        return _head(named_state(manifest, which))
     return at_commit(manifest, find_commit(manifest, which))
 
 
 def branch_of(name: str) -> str | None:
     return None if name == MAIN else name
-
-
-def find_commit(manifest: Manifest, commit_id: str) -> Commit:
-    """Find a commit on whichever branch has it."""
-    for name in manifest.branches():
-        try:
-            found = manifest.load(branch_of(name)).commit(commit_id)
-        except BranchNotFoundError:  # deleted since it was listed
-            continue
-        if found:
-            return found
-    message = f"'{commit_id}' is neither a branch nor a commit"
-    raise CommitNotFoundError(message, commit_id=commit_id, hint="see `omnigraph branch list` and `commit list`")
 
 
 def at_commit(manifest: Manifest, commit: Commit) -> Target:

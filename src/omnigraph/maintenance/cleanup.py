@@ -1,4 +1,4 @@
-"""`cleanup`: remove what no kept commit, no branch and no write under way needs; nothing is removed unless confirmed."""
+"""`cleanup`: remove what no kept commit, no branch and no write under way needs, if it is confirmed."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from omnigraph.commit import failpoints
-from omnigraph.commit.plan import gates_for
+from omnigraph.commit.gates import Gate
+from omnigraph.commit.plan import gates_for, ref_gates, table_gates
 from omnigraph.commit.store import Store
 from omnigraph.errors import DriftError, OmnigraphError, RetentionError
-from omnigraph.maintenance.retention import Needed, Place, Policy, needed
+from omnigraph.maintenance.retention import Needed, Place, Policy, needed, refs_of
 from omnigraph.maintenance.upkeep import settle
 from omnigraph.manifest.rows import MAIN
 from omnigraph.storage import reclaim
@@ -18,8 +19,6 @@ from omnigraph.storage.reading import TableVersion
 from omnigraph.storage.reclaim import ORPHAN_AGE, Orphan, Removal
 
 TEMPORARY = "__tmp"
-
-Tell = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,12 +106,12 @@ class _Cleanup:
         self.needed: Needed = needed(store, policy, now)
 
     def table(self, key: str, path: str) -> TableCleanup:
-        removed, forks = Removal(), []
+        removed, forks = Removal(), list[str]()
+        if not self.store.objects.exists(path):  # it was dropped, and nothing is left of it
+            return TableCleanup(key)
         try:
             found = reclaim.forks(self.store.tables, path)
-            for fork in found:
-                if self._is_orphan(path, fork) and self._drop_fork(key, path, fork):
-                    forks.append(fork.name)
+            forks += [one.name for one in found if self._is_orphan(path, one) and self._drop_fork(key, path, one)]
             for name in (None, *(fork.name for fork in found if fork.name not in forks)):
                 removed += self._versions(key, (path, name))
         except OmnigraphError as error:
@@ -124,8 +123,7 @@ class _Cleanup:
     def _versions(self, key: str, place: Place) -> Removal:
         """Remove the versions of a table, or of a fork, that are not needed, behind the gate of who writes there."""
         path, fork = place
-        owner = TableVersion(key, path, 0, fork).owner
-        with self.store.gates.hold(gates_for(owner, [key])) as held:
+        with self.store.gates.hold(_gates(key, fork)) as held:
             self._look_again()
             chosen = self._not_needed(place)
             old = reclaim.stale_previews(self.store.objects, path, fork, self._orphaned_before)
@@ -138,8 +136,8 @@ class _Cleanup:
             return done + self.remove(old)
 
     def _look_again(self) -> None:
-        """A branch that was made meanwhile may need what none needed before."""
-        if tuple(self.store.manifest.branches()) != self.needed.branches:
+        """A branch or a tag that was made meanwhile may need what none needed before."""
+        if refs_of(self.store) != self.needed.refs:
             self.needed = needed(self.store, self.policy, self.now)
 
     def _not_needed(self, place: Place) -> list[int]:
@@ -152,12 +150,10 @@ class _Cleanup:
         """No branch knows it; and if its branch is there, no write that is under way can be about to publish it."""
         if (path, fork.name) in self.needed.forks:
             return False
-        owner = TableVersion("", path, 0, fork.name).owner
-        return owner not in self.needed.branches or fork.made_at < self._orphaned_before
+        return _owner(fork.name) not in self.needed.branches or fork.made_at < self._orphaned_before
 
     def _drop_fork(self, key: str, path: str, fork: reclaim.Fork) -> bool:
-        owner = TableVersion(key, path, 0, fork.name).owner
-        with self.store.gates.hold(gates_for(owner, [key])) as held:
+        with self.store.gates.hold(_gates(key, fork.name)) as held:
             self.needed = needed(self.store, self.policy, self.now)
             if not self._is_orphan(path, fork):
                 return False
@@ -180,6 +176,16 @@ class _Cleanup:
         if self.request.confirm:
             return reclaim.remove(self.store.objects, found)
         return Removal(files=len(found), size=sum(one.size for one in found))
+
+
+def _owner(fork: str | None) -> str | None:
+    return TableVersion("", "", 0, fork).owner
+
+
+def _gates(key: str, fork: str | None) -> list[Gate]:
+    """The gates of a table and of who writes to it; meanwhile nobody can make a branch or a tag."""
+    owner = _owner(fork)
+    return [*ref_gates(owner or MAIN), *table_gates(owner, [key])]
 
 
 def _told(key: str, removed: Removal, forks: Sequence[str], error: str | None) -> TableCleanup:

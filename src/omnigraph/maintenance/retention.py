@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import datetime as dt
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import pyarrow.compute as pc
 
 from omnigraph.commit.store import Store
 from omnigraph.manifest.rows import MAIN, Commit
-from omnigraph.manifest.state import ManifestState
+from omnigraph.manifest.state import ManifestState, Snapshot
+from omnigraph.storage import reclaim
+from omnigraph.storage.tables import TableStorage
 
 Place = tuple[str, str | None]
 """A table, or a fork of it: its path, and the name of the fork."""
@@ -43,6 +45,7 @@ class Policy:
 class Needed:
     """The versions that some kept commit consists of, by table and fork; and every fork that a branch knows."""
 
+    refs: tuple[str, ...]
     branches: tuple[str, ...]
     versions: Mapping[Place, frozenset[int]]
     forks: frozenset[Place]
@@ -51,7 +54,8 @@ class Needed:
 
 def needed(store: Store, policy: Policy, now: dt.datetime) -> Needed:
     """Collect what all branches need, and what is protected by name."""
-    branches = tuple(store.manifest.branches())
+    refs = refs_of(store)
+    branches = store.manifest.branches()
     versions: dict[Place, set[int]] = defaultdict(set)
     forks: set[Place] = set()
     paths: dict[str, str] = {}
@@ -60,15 +64,15 @@ def needed(store: Store, policy: Policy, now: dt.datetime) -> Needed:
         paths |= state.paths
         forks |= {(state.paths[key], fork) for key, _, fork in _rows(state)}
         _need_since(store, state, policy.oldest_kept(state.commits(), now), versions)
-    for commit in protected_commits(store):
-        _need(store.manifest.load(commit.branch, commit.manifest_version), versions)
+    for tag in store.manifest.table.tags().values():  # what has a name is kept whatever its age
+        _need(store.manifest.load(tag["branch"], tag["version"]), versions)
     kept = {place: frozenset(found) for place, found in versions.items()}
-    return Needed(branches, kept, frozenset(forks), paths)
+    return Needed(refs, tuple(branches), kept, frozenset(forks), paths)
 
 
-def protected_commits(_store: Store) -> Iterable[Commit]:
-    """The commits that are kept whatever their age, because they have a name."""
-    return ()
+def refs_of(store: Store) -> tuple[str, ...]:
+    """The names of all branches and tags: while they are the same, nobody has begun to need something older."""
+    return (*store.manifest.branches(), *(f"tag {name}" for name in sorted(store.manifest.table.tags())))
 
 
 def _need(state: ManifestState, versions: dict[Place, set[int]]) -> None:
@@ -101,3 +105,11 @@ def _rows(state: ManifestState) -> list[tuple[str, int, str | None]]:
     rows = state.rows.filter(pc.equal(state.rows["object_type"], "table_version"))
     columns = (rows[name].to_pylist() for name in ("table_key", "table_version", "table_branch"))
     return list(zip(*columns, strict=True))
+
+
+def is_reclaimed(tables: TableStorage, snapshot: Snapshot) -> bool:
+    """Tell whether a version that a state consists of is there no more."""
+    return any(
+        entry.table.version not in reclaim.versions(tables, entry.table.path, entry.table.branch)
+        for entry in snapshot.entries.values()
+    )

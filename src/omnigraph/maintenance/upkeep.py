@@ -141,6 +141,12 @@ class _Upkeep:
             self.skipped[key] = TableUpkeep(key, skipped=CONTENDED, manifest_version=lost.base.version)
 
     def _drifted(self, key: str, pin: int, head: int) -> None:
+        """Whoever asks for indices expects them; whoever tidies up wants the rest to be tidy."""
+        if self.kind is WriterKind.ENSURE_INDICES:
+            message = (
+                f"table '{key}' is at version {head}, past its pin {pin}, and no operation of omnigraph explains it"
+            )
+            raise DriftError(message, table_key=key, pin=pin, head=head, hint="run `omnigraph repair`")
         self.work.pop(key, None)
         self.skipped[key] = TableUpkeep(key, skipped=DRIFT, manifest_version=pin, lance_head_version=head)
 

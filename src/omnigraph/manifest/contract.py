@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict, dataclass
+from functools import lru_cache
 from typing import Any
 
 from omnigraph.errors import AlreadyInitializedError, SchemaDriftError
@@ -61,6 +62,18 @@ def write_compiled(objects: ObjectStore, catalog: Catalog) -> None:
     objects.write(STATE, json.dumps(state).encode())
     document = {"format": _FORMAT, "catalog": asdict(catalog)}
     objects.write(IR, json.dumps(document, separators=(",", ":")).encode())
+
+
+def promote(objects: ObjectStore, text: str) -> None:
+    """Put the files of a changed schema in place, once the manifest has it."""
+    objects.write(SOURCE, text.encode())
+    write_compiled(objects, compile_schema(Source(text, SOURCE)))
+
+
+@lru_cache(maxsize=16)
+def compiled(text: str) -> Contract:
+    """What a schema of the past, or one whose files are not in place yet, comes to."""
+    return Contract(text, compile_schema(Source(text, SOURCE)))
 
 
 def _contract(source_data: bytes, state_data: bytes | None, ir_data: bytes | None) -> Contract:

@@ -27,6 +27,7 @@ from omnigraph.manifest.rows import (
     SCHEMA,
     STAMP_KEY,
     Commit,
+    SchemaRow,
     TableRow,
     TombstoneRow,
     VersionRow,
@@ -72,6 +73,7 @@ class Changes:
     versions: tuple[VersionRow, ...] = ()
     registrations: tuple[TableRow, ...] = ()
     tombstones: tuple[TombstoneRow, ...] = ()
+    schema: SchemaRow | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -288,7 +290,8 @@ def _records(state: ManifestState, changes: Changes) -> list[dict[str, Any]]:
     for at, table in enumerate(changes.registrations):
         if any(other.table_key == table.table_key for other in changes.registrations[:at]):
             raise _conflict(f"table '{table.table_key}' is registered twice")
-        if known.setdefault(table.table_key, table.path) != table.path:
+        gone = table.table_key not in state.snapshot.entries  # a type that comes again may live elsewhere
+        if known.setdefault(table.table_key, table.path) != table.path and not gone:
             raise _conflict(f"table '{table.table_key}' is registered at another path")
     ids: set[str] = set()
     named: list[VersionRow | TombstoneRow] = [*changes.versions, *changes.tombstones]
@@ -303,7 +306,8 @@ def _records(state: ManifestState, changes: Changes) -> list[dict[str, Any]]:
     for tombstone in changes.tombstones:
         if state.has(tombstone.object_id):
             raise _conflict(f"table '{tombstone.table_key}' is gone already")
-    return [*(table.record() for table in changes.registrations), *(row.record() for row in named)]
+    schema = [changes.schema.record()] if changes.schema else []
+    return [*(table.record() for table in changes.registrations), *(row.record() for row in named), *schema]
 
 
 def _check_version(state: ManifestState, row: VersionRow) -> None:

@@ -1,4 +1,4 @@
-"""The rows of `__manifest`: five kinds in one table, told apart by `object_type`."""
+"""The rows of `__manifest`: six kinds in one table, told apart by `object_type`."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from omnigraph.errors import CorruptGraphError
 
 MAIN = "main"
 OBJECT_ID = "object_id"
+SCHEMA_ID = "graph_schema"
 STAMP_KEY = "omnigraph:internal_schema_version"
 MANIFEST_PATH = "__manifest"
 _MAX_U64 = 2**64 - 1
@@ -92,6 +93,23 @@ class TombstoneRow:
 
 
 @dataclass(frozen=True, slots=True)
+class SchemaRow:
+    """The schema of the graph from a version of the manifest on, so that no state is read by the schema of another.
+
+    A graph whose schema was never changed has no such row; its schema is in the files that it was made with. `origin`
+    is what was in them then.
+    """
+
+    source: str
+    fingerprint: str
+    origin: str
+
+    def record(self) -> dict[str, Any]:
+        metadata = _json({"source": self.source, "fingerprint": self.fingerprint, "origin": self.origin})
+        return {OBJECT_ID: SCHEMA_ID, "object_type": SCHEMA_ID, "table_key": "", "metadata": metadata}
+
+
+@dataclass(frozen=True, slots=True)
 class Commit:
     """One commit of the graph. `branch` is None on main; `created_at` is in microseconds since 1970.
 
@@ -166,6 +184,15 @@ def decode_commit(record: dict[str, Any]) -> Commit:
         )
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         message = f"the row of commit '{record[OBJECT_ID]}' in `{MANIFEST_PATH}` cannot be read"
+        raise CorruptGraphError(message, path=MANIFEST_PATH, hint="restore the graph from a backup") from error
+
+
+def decode_schema(record: dict[str, Any]) -> SchemaRow:
+    try:
+        metadata = json.loads(record["metadata"])
+        return SchemaRow(metadata["source"], metadata["fingerprint"], metadata["origin"])
+    except (ValueError, TypeError, KeyError) as error:
+        message = f"the row of the schema in `{MANIFEST_PATH}` cannot be read"
         raise CorruptGraphError(message, path=MANIFEST_PATH, hint="restore the graph from a backup") from error
 
 

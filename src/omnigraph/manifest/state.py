@@ -12,7 +12,16 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from omnigraph.errors import CorruptGraphError
-from omnigraph.manifest.rows import MANIFEST_PATH, OBJECT_ID, Commit, decode_commit, version_id
+from omnigraph.manifest.rows import (
+    MANIFEST_PATH,
+    OBJECT_ID,
+    SCHEMA_ID,
+    Commit,
+    SchemaRow,
+    decode_commit,
+    decode_schema,
+    version_id,
+)
 from omnigraph.storage.tables import TableVersion
 
 HEAD = "graph_head"  # stands among tables for the head of the branch, whose version is that of its latest commit
@@ -37,6 +46,7 @@ class Snapshot:
     branch: str | None
     manifest_version: int
     entries: Mapping[str, Entry]
+    schema: SchemaRow | None = None
 
 
 @dataclass(frozen=True)
@@ -63,7 +73,13 @@ class ManifestState:
         dead = self._newest("table_tombstone")
         visible = {key: version for key, version in newest.items() if version > dead.get(key, -1)}
         entries = {key: self._entry(row) for key, row in self._version_rows(visible).items()}
-        return Snapshot(self.branch, self.version, dict(sorted(entries.items())))
+        return Snapshot(self.branch, self.version, dict(sorted(entries.items())), self.schema)
+
+    @cached_property
+    def schema(self) -> SchemaRow | None:
+        """The schema, if it was ever changed."""
+        found = self._by_id([SCHEMA_ID]).to_pylist()
+        return decode_schema(found[0]) if found else None
 
     @cached_property
     def paths(self) -> Mapping[str, str]:

@@ -281,7 +281,7 @@ class Writer(DataSourceArrowWriter):
 
 def _load(goal: Goal, files: Sequence[str]) -> None:
     store = Store.at(goal.graph)
-    contract = store.contract.read()
+    contract = store.schema_of(store.manifest.load())
     if contract is None:
         uri = goal.graph.uri
         raise GraphNotFoundError(f"no graph at {uri}", uri=uri, hint="make one with `omnigraph init`")

@@ -150,7 +150,7 @@ def _texts(lines: Lines, between: Sequence[bytes]) -> tuple[Mask, list[pa.Array]
 def _spans(codes: Places, words: U64, offsets: Places, between: Sequence[bytes]) -> tuple[Mask, list[Places]]:
     """Go through all lines at once, from one value to the next. Where one ends, the next quote tells."""
     starts, ends = offsets[:-1], offsets[1:]
-    quotes = np.append(np.flatnonzero(codes == _QUOTE), len(codes))
+    quotes = np.flatnonzero(codes == _QUOTE)
     quote = np.searchsorted(quotes, starts)
     alike = np.ones(len(starts), bool)
     at, spans = starts, []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import cached_property
@@ -12,7 +13,17 @@ import pyarrow as pa
 from omnigraph.commit.plan import PublishPlan, WriteTxn
 from omnigraph.commit.publish import write
 from omnigraph.commit.store import Store
-from omnigraph.errors import KeyConflictError, LoadRejectedError, Violation
+from omnigraph.errors import (
+    BranchNotFoundError,
+    KeyConflictError,
+    LoadRejectedError,
+    OmnigraphError,
+    OutcomeUnknownError,
+    RefExistsError,
+    Violation,
+)
+from omnigraph.history.branches import create_branch, delete_branch
+from omnigraph.history.target import branch_of
 from omnigraph.manifest.publisher import Lineage, Published
 from omnigraph.manifest.rows import MAIN, Commit
 from omnigraph.pipeline import steps
@@ -51,6 +62,7 @@ class LoadRequest:
     dry_run: bool = False
     progress: Progress = SILENT
     spark: Callable[[Progress], Executor] | None = None
+    base: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +84,42 @@ class LoadResult:
 
 
 def load(store: Store, request: LoadRequest) -> LoadResult:
-    """Load data: all of it becomes visible in one commit, or, with every problem named, none of it does."""
+    """Load data: all of it becomes visible in one commit, or, with every problem named, none of it does.
+
+    If the branch is not there and a base is named, the branch is made of it first, and goes again if nothing is loaded.
+    """
+    base, branch, refs = request.base, request.branch, store.manifest.table
+    if base is None or branch is None or refs.has_branch(branch):
+        return replace(_load(store, request), base_branch=base)
+    if base != MAIN and not refs.has_branch(base):
+        raise BranchNotFoundError(f"branch '{base}' not found", branch=base, hint="name a branch to begin as")
+    if request.dry_run:
+        checked = _load(store, replace(request, branch=branch_of(base)))
+        return replace(checked, branch=branch, base_branch=base)
+    return _load_forked(store, request, branch, base)
+
+
+def _load_forked(store: Store, request: LoadRequest, branch: str, base: str) -> LoadResult:
+    try:
+        begins = create_branch(store, branch, base)
+    except RefExistsError:
+        if not store.manifest.table.has_branch(branch):
+            raise
+        # Somebody else has just made it.
+        return replace(_load(store, request), base_branch=base)
+    try:
+        done = _load(store, request)
+    except OutcomeUnknownError:
+        raise
+    except BaseException:
+        assert begins.head, "a branch has commits"
+        with suppress(OmnigraphError):  # why nothing was loaded is what to tell; somebody may be using the branch
+            delete_branch(store, branch, begins.head.commit_id)
+        raise
+    return replace(done, base_branch=base, branch_created=True)
+
+
+def _load(store: Store, request: LoadRequest) -> LoadResult:
     lineage = Lineage.new(request.actor)
     if request.engine is not Engine.SPARK and sum(split.size for split in request.splits) <= MOST_BYTES:
         small = _Small(store, request, lineage)
@@ -88,7 +135,7 @@ class _Small:
         self.store = store
         self.request = request
         self.lineage = lineage
-        contract = store.contract.read()
+        contract = store.schema_of(store.manifest.load())
         assert contract, "the graph was opened"
         request.progress.phase("read", len(request.splits))
         self.converted = [convert(split, contract.catalog) for split in request.splits]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import gc
 import itertools
 import os
 import pickle
@@ -15,7 +16,7 @@ import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from omnigraph.errors import OmnigraphError, SparkError
@@ -228,6 +229,7 @@ def _work(
     task: bytes,
 ) -> Any:
     """Run a step on one task."""
+    _settle()
     if variables is not None:
         _set_storage_variables(variables)
     try:
@@ -236,6 +238,12 @@ def _work(
         raise _TaskFailedError(_packed(error)) from None
     rows.add(rows_of(result))
     return result
+
+
+@cache
+def _settle() -> None:
+    """Take what a worker has imported out of its garbage collection: after every task it goes through all objects."""
+    gc.freeze()
 
 
 def _set_storage_variables(variables: dict[str, str]) -> None:

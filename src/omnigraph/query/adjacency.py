@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -18,48 +19,88 @@ Integers = np.ndarray[Any, np.dtype[np.int64]]
 
 @dataclass(frozen=True)
 class Adjacency:
-    """For each origin the targets of its edges, and which edges these are, ordered by target and edge id."""
+    """For each origin the targets of its edges, in order. Which edges these are is found out when somebody asks."""
 
     origins: int
     targets_count: int
     starts: Integers  # of origin i: from starts[i] to starts[i + 1]
     targets: Integers
-    edges: Integers
+    find_edges: Callable[[], Integers] = field(repr=False)
+
+    @classmethod
+    def of(cls, codes: Integers, origins: int, targets_count: int, find_edges: Callable[[], Integers]) -> Adjacency:
+        """Make it of pairs of origin and target, each written as one number, in order."""
+        starts = np.searchsorted(codes, np.arange(origins + 1) * targets_count)
+        return cls(origins, targets_count, starts, codes % max(targets_count, 1), find_edges)
 
     @property
     def nbytes(self) -> int:
-        return int(self.starts.nbytes + self.targets.nbytes + self.edges.nbytes)
+        """What it takes when everything that can be asked of it was asked."""
+        return int(2 * self.starts.nbytes + 4 * self.targets.nbytes)
+
+    @cached_property
+    def edges(self) -> Integers:
+        return self.find_edges()
 
     @cached_property
     def distinct(self) -> Adjacency:
         """The same without parallel edges: each target once per origin."""
-        origins = np.repeat(np.arange(self.origins), np.diff(self.starts))
-        new = np.ones(len(origins), bool)
-        new[1:] = (origins[1:] != origins[:-1]) | (self.targets[1:] != self.targets[:-1])
-        return _compressed(origins[new], self.targets[new], self.edges[new], self.origins, self.targets_count)
+        pairs = np.unique(self.codes)
+        if len(pairs) == len(self.targets):
+            return self
+        return Adjacency.of(pairs, self.origins, self.targets_count, _no_edges)
 
     @cached_property
     def codes(self) -> Integers:
         """Every pair of origin and target as one number, in order."""
-        pairs = self.distinct
-        origins = np.repeat(np.arange(self.origins), np.diff(pairs.starts))
-        codes: Integers = origins * self.targets_count + pairs.targets
+        codes = np.repeat(np.arange(self.origins) * self.targets_count, np.diff(self.starts))
+        codes += self.targets
         return codes
 
-    def expand(self, origins: Positions) -> tuple[Integers, Integers, Integers]:
-        """Follow the edges of some origins: for each edge, which of the origins, its target, and the edge."""
-        counts = self.starts[origins + 1] - self.starts[origins]
-        rows = np.repeat(np.arange(len(origins)), counts)
-        within = np.arange(len(rows)) - np.repeat(np.cumsum(counts) - counts, counts)
-        at = np.repeat(self.starts[origins], counts) + within
-        return rows, self.targets[at], self.edges[at]
+    def expand(self, origins: Positions) -> tuple[Integers, Integers]:
+        """Follow the edges of some origins: for each edge, which of the origins, and its target."""
+        counts = self.degrees(origins)
+        return np.repeat(np.arange(len(origins)), counts), self.targets[self._places(origins, counts)]
+
+    def expand_edges(self, origins: Positions) -> tuple[Integers, Integers, Integers]:
+        """The same with the edges themselves."""
+        counts = self.degrees(origins)
+        at = self._places(origins, counts)
+        return np.repeat(np.arange(len(origins)), counts), self.targets[at], self.edges[at]
+
+    def targets_of(self, origins: Positions) -> Integers:
+        """The targets of the edges of some origins, one origin after the other."""
+        if len(origins) == self.origins and np.array_equal(origins, np.arange(self.origins)):
+            return self.targets
+        targets: Integers = self.targets[self._places(origins, self.degrees(origins))]
+        return targets
+
+    def degrees(self, origins: Positions) -> Integers:
+        """How many edges each origin has."""
+        return self.starts[origins + 1] - self.starts[origins]
+
+    def _places(self, origins: Positions, counts: Integers) -> Integers:
+        """Where the edges of some origins are."""
+        ends = np.cumsum(counts)
+        places = np.repeat(self.starts[origins] - ends + counts, counts)
+        places += np.arange(len(places))
+        return places
 
     def connects(self, origins: Positions, targets: Positions) -> np.ndarray[Any, Any]:
         """Tell of each pair whether an edge connects it."""
         return _among(origins * self.targets_count + targets, self.codes)
 
-    def degrees(self) -> Integers:
-        return np.diff(self.starts)
+    @cached_property
+    def loops(self) -> np.ndarray[Any, Any]:
+        """Tell of each node whether an edge leads from it to itself."""
+        at = np.zeros(max(self.origins, self.targets_count, 1), bool)
+        origins = np.repeat(np.arange(self.origins), np.diff(self.starts))
+        at[origins[origins == self.targets]] = True
+        return at
+
+
+def _no_edges() -> Integers:
+    raise AssertionError("a pair may stand for several edges")
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,34 +117,39 @@ def adjacency(graph: GraphView, edge_type: str, direction: Direction) -> Adjacen
     edge = graph.catalog.edges[edge_type]
     view, source, target = graph.edge(edge_type), graph.node(edge.source), graph.node(edge.target)
     key = (view.table, source.table, target.table, direction)
-    return graph.cache.get(key, lambda: _build(view, source, target, direction), lambda made: made.nbytes * 3)
+    return graph.cache.get(key, lambda: _build(view, source, target, direction), lambda made: made.nbytes)
 
 
 def _build(view: TableView, source: TableView, target: TableView, direction: Direction) -> Adjacency:
+    counts = (target.count, source.count) if direction is Direction.IN else (source.count, target.count)
+
+    def find_edges() -> Integers:
+        codes, edges = _listed(view, source, target, direction)
+        # Those that share their ends are in any order; whoever shows edges puts them in order of their ids.
+        return edges[np.argsort(codes)]
+
+    codes, _ = _listed(view, source, target, direction)
+    return Adjacency.of(np.sort(codes), *counts, find_edges)
+
+
+def _listed(view: TableView, source: TableView, target: TableView, direction: Direction) -> tuple[Integers, Integers]:
+    """The ends of all edges, each pair as one number, and which edge it is; of both directions a loop is in once."""
     ends = (source.positions_of(view.column(SRC)), target.positions_of(view.column(DST)))
     whole = pa.compute.and_(ends[0].is_valid(), ends[1].is_valid()).to_numpy(zero_copy_only=False)
     src, dst = (_integers(end)[whole] for end in ends)
     edges = np.flatnonzero(whole)
-    rank = view.id_ranks[edges]
     if direction is Direction.IN:
-        src, dst = dst, src
-    elif direction is Direction.BOTH:
-        loops = src == dst
-        edges, rank = np.concatenate([edges, edges[~loops]]), np.concatenate([rank, rank[~loops]])
-        src, dst = np.concatenate([src, dst[~loops]]), np.concatenate([dst, src[~loops]])
-    order = np.lexsort((rank, dst, src))
-    counts = (target.count, source.count) if direction is Direction.IN else (source.count, target.count)
-    return _compressed(src[order], dst[order], edges[order], *counts)
+        return dst * source.count + src, edges
+    codes = src * target.count + dst
+    if direction is Direction.OUT:
+        return codes, edges
+    other = src != dst
+    return np.concatenate([codes, (dst * target.count + src)[other]]), np.concatenate([edges, edges[other]])
 
 
 def _integers(positions: pa.Array) -> Integers:
     numbers: Integers = positions.fill_null(0).to_numpy(zero_copy_only=False).astype(np.int64)
     return numbers
-
-
-def _compressed(src: Integers, dst: Integers, edges: Integers, origins: int, targets: int) -> Adjacency:
-    starts = np.concatenate([[0], np.cumsum(np.bincount(src, minlength=origins))]).astype(np.int64)
-    return Adjacency(origins, targets, starts, dst, edges)
 
 
 def _among(codes: Integers, sorted_codes: Integers) -> np.ndarray[Any, Any]:
@@ -121,23 +167,61 @@ def walk(adjacent: Adjacency, origins: Positions, steps: Steps) -> tuple[Integer
     """
     pairs = adjacent.distinct
     size = max(adjacent.targets_count, 1)
-    rows, nodes = np.arange(len(origins)), np.asarray(origins, np.int64)
-    start = rows * size + nodes
-    visited = np.sort(start)
-    loops = pairs.connects(np.arange(size), np.arange(size))
-    found = [start[loops[nodes]]] if steps.least == 1 else []
+    start = np.arange(len(origins)) * size + origins
+    visited = _Flags(len(origins) * size, start) if len(origins) * size <= _MOST_FLAGS else _Codes(start)
+    loops = pairs.loops
+    found = [start[loops[origins]]] if steps.least == 1 else []
+    fresh = start
     for depth in range(1, steps.most + 1):
-        if not len(rows):
+        if not len(fresh):
             break
-        which, targets, _ = pairs.expand(nodes)
-        codes = np.unique(rows[which] * size + targets)
-        fresh = codes[~_among(codes, visited)]
+        fresh = visited.add(_followed(pairs, fresh, size))
         if depth >= steps.least:
             found.append(fresh)
         elif depth == steps.least - 1:
             ends = origins[fresh // size] if steps.backwards else fresh % size
             found.append(fresh[loops[ends]])
-        visited = np.union1d(visited, fresh)
-        rows, nodes = fresh // size, fresh % size
     met = np.sort(np.concatenate(found)) if found else np.empty(0, np.int64)
     return met // size, met % size
+
+
+_MOST_FLAGS = 2**25
+
+
+def _followed(pairs: Adjacency, codes: Integers, size: int) -> Integers:
+    """One step on from pairs of origin and node, each written as one number."""
+    rows, nodes = np.divmod(codes, size)
+    targets = pairs.targets_of(nodes)
+    if len(rows) and rows[-1] == 0:  # there is one origin only
+        return targets
+    return np.repeat(rows * size, pairs.degrees(nodes)) + targets
+
+
+class _Flags:
+    """What was visited, one flag for each number there is."""
+
+    def __init__(self, size: int, start: Integers) -> None:
+        self.flags = np.zeros(size, bool)
+        self.flags[start] = True
+
+    def add(self, codes: Integers) -> Integers:
+        """Visit; return what is new, in order."""
+        new = np.zeros(len(self.flags), bool)
+        new[codes] = True
+        new &= ~self.flags
+        self.flags |= new
+        return np.flatnonzero(new)
+
+
+class _Codes:
+    """What was visited, as a sorted list: for when flags for everything would be too many."""
+
+    def __init__(self, start: Integers) -> None:
+        self.codes = np.sort(start)
+
+    def add(self, codes: Integers) -> Integers:
+        """Visit; return what is new, in order."""
+        codes = np.unique(codes)
+        fresh: Integers = codes[~_among(codes, self.codes)]
+        self.codes = np.union1d(self.codes, fresh)
+        return fresh

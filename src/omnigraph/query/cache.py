@@ -23,6 +23,10 @@ class Cache:
     def used(self) -> int:
         return self._used
 
+    def holds(self, key: Hashable) -> bool:
+        """Tell whether a value is there, so that asking for it costs nothing."""
+        return key in self._entries
+
     def get(self, key: Hashable, make: Callable[[], _V], size: Callable[[_V], int]) -> _V:
         with self._lock:
             if key in self._entries:

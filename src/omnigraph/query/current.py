@@ -17,7 +17,7 @@ class Current:
     and if the state is still the latest afterwards, they are not newer either. Such a pair stays true for good.
     """
 
-    def __init__(self, store: Store, read_contract: Callable[[], Contract]) -> None:
+    def __init__(self, store: Store, read_contract: Callable[[ManifestState], Contract]) -> None:
         self._store = store
         self._read_contract = read_contract
         self._known: tuple[ManifestState, Contract] | None = None
@@ -29,6 +29,6 @@ class Current:
         if known is not None and known[0] is state:
             return known
         settled = not self._store.sidecars.pending()
-        pair = state, self._read_contract()
+        pair = state, self._read_contract(state)
         self._known = pair if settled else None
         return pair

@@ -11,7 +11,7 @@ from omnigraph.query.adjacency import Steps, adjacency, walk
 from omnigraph.query.evaluate import Values, holds, pushed
 from omnigraph.query.frame import Frame
 from omnigraph.query.text import text_mask
-from omnigraph.query.view import GraphView
+from omnigraph.query.view import GraphView, Positions
 
 _ROW = "@row"
 
@@ -63,19 +63,18 @@ class Matcher:
     def _expand(self, step: ir.Expand, frame: Frame) -> Frame:
         if step.edge_variable is not None:
             return self._expand_edges(step, frame)
+        hops = self.hops(step)
+        if hops is None:
+            return self.bind_target(step, frame.take(np.arange(0)), np.empty(0, np.int64))
         adjacent = adjacency(self.graph, step.edge_type, step.direction)
-        most = step.most
-        if not self.graph.catalog.edges[step.edge_type].is_reflexive:  # between two types there is only one step
-            most = 1
-            frame = frame.take(np.arange(frame.count if step.least == 1 else 0))
         origins = frame.columns[step.origin]
-        if most == 1:
+        if hops.most == 1:
             if step.closes:
                 return frame.take(adjacent.connects(origins, frame.columns[step.target]))
-            rows, targets, _ = adjacent.distinct.expand(origins)
-            return frame.take(rows).bind(step.target, targets, self.graph.node(step.target_type))
+            rows, targets = adjacent.distinct.expand(origins)
+            return self.bind_target(step, frame.take(rows), targets)
         distinct, inverse = np.unique(origins, return_inverse=True)
-        which, targets = walk(adjacent, distinct, Steps(step.least, most, step.backwards))
+        which, targets = walk(adjacent, distinct, hops)
         if step.closes:
             size = max(adjacent.targets_count, 1)
             return frame.take(np.isin(inverse * size + frame.columns[step.target], which * size + targets))
@@ -84,15 +83,24 @@ class Matcher:
         rows = np.repeat(np.arange(frame.count), counts)
         within = np.arange(len(rows)) - np.repeat(np.cumsum(counts) - counts, counts)
         reached = targets[np.repeat(starts[inverse], counts) + within]
-        return frame.take(rows).bind(step.target, reached, self.graph.node(step.target_type))
+        return self.bind_target(step, frame.take(rows), reached)
+
+    def hops(self, step: ir.Expand) -> Steps | None:
+        """How far a step goes; None if nothing is that far: between two types there is only one hop."""
+        if self.graph.catalog.edges[step.edge_type].is_reflexive:
+            return Steps(step.least, step.most, step.backwards)
+        return Steps(1, 1) if step.least == 1 else None
+
+    def bind_target(self, step: ir.Expand, frame: Frame, targets: Positions) -> Frame:
+        return frame if step.closes else frame.bind(step.target, targets, self.graph.node(step.target_type))
 
     def _expand_edges(self, step: ir.Expand, frame: Frame) -> Frame:
         """One row for each edge; those of one row in order of their ids."""
         assert step.edge_variable is not None
         view = self.graph.edge(step.edge_type)
         adjacent = adjacency(self.graph, step.edge_type, step.direction)
-        rows, targets, edges = adjacent.expand(frame.columns[step.origin])
-        order = np.lexsort((view.id_ranks[edges], rows))
+        rows, targets, edges = adjacent.expand_edges(frame.columns[step.origin])
+        order = np.lexsort((view.id_ranks(edges), rows))
         rows, targets, edges = rows[order], targets[order], edges[order]
         found = frame.take(rows).bind(step.edge_variable, edges, view)
         if step.closes:

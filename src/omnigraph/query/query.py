@@ -83,9 +83,9 @@ def run(
                 return now
 
     plan = with_vectors(compiled.plan, catalog, values, embedding)
-    execution = Execution(GraphView(tables, state.snapshot, catalog, cache), values)
+    execution = Execution(GraphView(tables, state.snapshot, catalog, cache), values, plan)
     try:
-        table = execution.table(plan)
+        table = execution.table()
     except MemoryError as error:
         message = f"query '{compiled.name}' needs more memory than there is: {error}"
         hint = "bind the variables more narrowly, or connect them"

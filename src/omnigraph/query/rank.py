@@ -54,7 +54,7 @@ def _nearest(
     entities = entities[filled]
     matrix = _matrix(vectors.drop_null(), ranking.vector.type.dimension)
     distances = np.square(matrix - query).sum(axis=1, dtype=np.float32).astype(np.float64)
-    order = np.lexsort((view.id_ranks[entities], distances))
+    order = np.lexsort((view.id_ranks(entities), distances))
     return entities[order], distances[order]
 
 
@@ -90,7 +90,7 @@ def _bm25(
     index = text_index(view, ranking.text.property)
     entities = entities[index.holding(wanted)[entities]]
     scores = index.scores(wanted)[entities]
-    order = np.lexsort((view.id_ranks[entities], -scores))
+    order = np.lexsort((view.id_ranks(entities), -scores))
     return entities[order], scores[order]
 
 

@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from omnigraph.lang import ir
+from omnigraph.query import tally
 from omnigraph.query.frame import ONE_ROW, Frame
 from omnigraph.query.match import Matcher
 from omnigraph.query.rank import rank
@@ -39,24 +40,34 @@ class _Rows:
 class Execution:
     """One read."""
 
-    def __init__(self, graph: GraphView, values: Any) -> None:
+    def __init__(self, graph: GraphView, values: Any, plan: ir.ReadPlan) -> None:
         self.graph = graph
         self.values = values
+        self.plan = plan
         self.matcher = Matcher(graph, values)
+        self.counts = tally.only_counts(plan)
+        self.needed = tally.needed_after(plan.steps) if self.counts else []
+        self.tally = tally.Tally(self.matcher)
 
-    def table(self, plan: ir.ReadPlan) -> pa.Table:
-        rows = _Rows(ONE_ROW)
-        for step in plan.steps:
-            rows = self._step(step, rows)
+    def table(self) -> pa.Table:
+        plan = self.plan
+        rows = _Rows(tally.start() if self.counts else ONE_ROW)
+        for at, step in enumerate(plan.steps):
+            rows = self._step(at, step, rows)
         assert rows.shaped is not None, "a plan shapes its result"
         fields = [pa.field(column.name, arrow_type(type_of(column))) for column in plan.columns]
-        arrays = [array.cast(one.type) for array, one in zip(rows.shaped, fields, strict=True)]
+        arrays = [
+            array if array.type == one.type else array.cast(one.type)
+            for array, one in zip(rows.shaped, fields, strict=True)
+        ]
         return pa.Table.from_arrays(arrays, schema=pa.schema(fields))
 
-    def _step(self, step: ir.Step, rows: _Rows) -> _Rows:
+    def _step(self, at: int, step: ir.Step, rows: _Rows) -> _Rows:
         match step:
             case ir.Project(columns):
                 return _Rows(rows.frame, project(columns, rows.frame, self.values))
+            case ir.Aggregate(columns) if self.counts:
+                return _Rows(Frame(0), [tally.total(rows.frame)] * len(columns))
             case ir.Aggregate(columns):
                 return _Rows(Frame(0), aggregate(columns, rows.frame, self.values))
             case ir.Order():
@@ -65,6 +76,8 @@ class Execution:
                 return rows.take(np.arange(min(count, rows.count)))
             case ir.Rank():
                 return _Rows(rank(step, rows.frame, self.values))
+            case _ if self.counts:
+                return _Rows(self.tally.step(step, rows.frame, self.needed[at]))
             case _:
                 return _Rows(self.matcher.step(step, rows.frame))
 
@@ -72,7 +85,7 @@ class Execution:
         frame = rows.frame
         keys = [] if frame.scores is None else [_places(frame.scores)]
         keys += [ranks(self._key(key.by, rows), descending=key.descending) for key in step.keys]
-        keys += [frame.views[name].id_ranks[frame.columns[name]] for name in self._ties(step.tie_break, frame)]
+        keys += [frame.views[name].id_ranks(frame.columns[name]) for name in self._ties(step.tie_break, frame)]
         return order_of(keys, rows.count)
 
     def _ties(self, names: Sequence[str], frame: Frame) -> list[str]:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -12,10 +13,11 @@ import pyarrow as pa
 
 from omnigraph.errors import CorruptGraphError
 from omnigraph.lang.catalog import Catalog, EdgeType, NodeType
+from omnigraph.lang.ir import Operator
 from omnigraph.manifest.state import Entry, Snapshot
 from omnigraph.query.cache import Cache
 from omnigraph.storage.columns import table_key
-from omnigraph.storage.predicates import AllOf, Predicate, arrow_expression
+from omnigraph.storage.predicates import AllOf, Compare, Predicate, arrow_expression
 from omnigraph.storage.tables import ADDRESS, ID, TableStorage, TableVersion
 
 Positions = np.ndarray[Any, np.dtype[np.int64]]
@@ -32,6 +34,7 @@ class TableView:
     table: TableVersion
     count: int
     cache: Cache
+    key: str | None = None  # the String property that is the id of its node, too
 
     def column(self, name: str) -> pa.Array:
         """A whole column, in order of position."""
@@ -40,7 +43,7 @@ class TableView:
 
     def take(self, positions: Positions, name: str) -> pa.Array:
         """The values of a column at some positions."""
-        if self.count <= SMALL_TABLE or len(positions) * _FEW > self.count:
+        if self._is_worth_a_scan(positions) or self.cache.holds((self.table, name)):
             return self.column(name).take(pa.array(positions))
         distinct, inverse = np.unique(positions, return_inverse=True)
         found = self.tables.take_positions(self.table, distinct, [name])[name].combine_chunks()
@@ -50,6 +53,24 @@ class TableView:
         """The positions of the rows that satisfy all predicates, in order."""
         if not predicates:
             return np.arange(self.count)
+        for at, one in enumerate(predicates):
+            if isinstance(one, Compare) and one.column == self.key and one.operator is Operator.EQ:
+                return self._find_among(self._find_named(one), [*predicates[:at], *predicates[at + 1 :]])
+        return self._search(predicates)
+
+    def _find_named(self, predicate: Compare) -> Positions:
+        """The row of a key, if there is one: by the order of ids if they are at hand, else by a scan for the id."""
+        if self.count > SMALL_TABLE and not self.cache.holds((self.table, ID)):
+            return self._search([replace(predicate, column=ID)])
+        return self.ids.find(str(predicate.value))
+
+    def _find_among(self, positions: Positions, predicates: Sequence[Predicate]) -> Positions:
+        for one in predicates if len(positions) else ():
+            rows = pa.table({name: self.take(positions, name) for name in one.columns} | {"@at": positions})
+            positions = rows.filter(arrow_expression(one))["@at"].to_numpy()
+        return positions
+
+    def _search(self, predicates: Sequence[Predicate]) -> Positions:
         wanted = predicates[0] if len(predicates) == 1 else AllOf(tuple(predicates))
         if self.count <= SMALL_TABLE:
             names = sorted({name for one in predicates for name in one.columns})
@@ -61,16 +82,30 @@ class TableView:
 
     def positions_of(self, ids: pa.Array) -> pa.Array:
         """The position of each id; null where there is none."""
-        return pa.compute.index_in(ids, value_set=self.column(ID))
+        kinds = ids.dictionary_encode()
+        return pa.compute.index_in(kinds.dictionary, value_set=self.column(ID)).take(kinds.indices)
 
     @cached_property
-    def id_ranks(self) -> Positions:
-        """The place of every row in the order of ids."""
+    def ids(self) -> SortedTexts:
+        return self.cache.get((self.table, "@order"), lambda: SortedTexts.of(self.column(ID)), lambda made: made.nbytes)
+
+    def id_ranks(self, positions: Positions) -> Positions:
+        """The places of some rows in the order of their ids."""
+        if self._is_worth_a_scan(positions):
+            return self._all_ranks[positions]
+        ranks: Positions = pa.compute.rank(self.take(positions, ID), tiebreaker="dense").to_numpy().astype(np.int64)
+        return ranks
+
+    def _is_worth_a_scan(self, positions: Positions) -> bool:
+        return self.count <= SMALL_TABLE or len(positions) * _FEW > self.count
+
+    @cached_property
+    def _all_ranks(self) -> Positions:
         return self.cache.get((self.table, "@rank"), self._rank, lambda array: int(array.nbytes))
 
     def _rank(self) -> Positions:
         ranks = np.empty(self.count, np.int64)
-        ranks[pa.compute.sort_indices(self.column(ID)).to_numpy()] = np.arange(self.count)
+        ranks[self.ids.order] = np.arange(self.count)
         return ranks
 
     @cached_property
@@ -88,6 +123,35 @@ class TableView:
             raise CorruptGraphError(message, path=self.table.path, hint="run `omnigraph doctor`")
         column = rows[name].combine_chunks()
         return column if isinstance(column, pa.Array) else pa.concat_arrays(column.chunks)
+
+
+@dataclass(frozen=True)
+class SortedTexts:
+    """A column of texts and the order of its rows, to find a text by halving."""
+
+    texts: pa.Array
+    order: Positions
+
+    @classmethod
+    def of(cls, texts: pa.Array) -> SortedTexts:
+        return cls(texts, pa.compute.sort_indices(texts).to_numpy().astype(np.int64))
+
+    @property
+    def nbytes(self) -> int:
+        return int(self.order.nbytes)
+
+    def __len__(self) -> int:
+        return len(self.order)
+
+    def __getitem__(self, place: int) -> bytes:
+        return bytes(self.texts[int(self.order[place])].as_buffer())
+
+    def find(self, text: str) -> Positions:
+        """The position of the text; none if it is not there."""
+        wanted = text.encode()
+        place = bisect_left(self, wanted)
+        found = place < len(self) and self[place] == wanted
+        return self.order[place : place + 1] if found else self.order[:0]
 
 
 class GraphView:
@@ -110,5 +174,11 @@ class GraphView:
         key = table_key(declared)
         if key not in self._views:
             entry: Entry = self.snapshot.entries[key]
-            self._views[key] = TableView(self.tables, entry.table, entry.row_count, self.cache)
+            self._views[key] = TableView(self.tables, entry.table, entry.row_count, self.cache, _text_key(declared))
         return self._views[key]
+
+
+def _text_key(declared: NodeType | EdgeType) -> str | None:
+    """The property whose value is the id itself: a key of one String."""
+    key = declared.key if isinstance(declared, NodeType) else ()
+    return key[0] if len(key) == 1 and declared.properties[key[0]].type.is_string else None

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
 import lance
+import lance.debug
 import numpy as np
 import pyarrow as pa
 from lance.blob import BlobType
 from lance.lance import _Session as Session
 
+from omnigraph.errors import StorageError
 from omnigraph.lang.identity import new_id
-from omnigraph.storage.lance_errors import lance_call
+from omnigraph.storage.lance_errors import Kind, classify, lance_call
 from omnigraph.storage.location import Location
 from omnigraph.storage.predicates import OneOf, Predicate, lance_filter
 
@@ -25,8 +28,9 @@ MOST_VALUES = 8192  # in one filter
 _KEPT_HANDLES = 256
 _MOST_RUNS = 16
 _OURS = "omnigraph-"
-_ULID_LENGTH = 26
-_UPKEEP = (lance.LanceOperation.Rewrite, lance.LanceOperation.CreateIndex, lance.LanceOperation.UpdateConfig)
+_ULID = re.compile(r"[0-7][0-9A-HJKMNP-TV-Z]{25}")
+_OPERATION = re.compile(r"operation: (\w+)")
+_UPKEEP = ("Rewrite", "ReserveFragments", "CreateIndex", "UpdateConfig")
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,8 +47,8 @@ class TableVersion:
         """The branch of the graph that may change it; None is main."""
         if self.branch is None:
             return None
-        name, _, suffix = self.branch.rpartition(".")
-        return name if name and len(suffix) == _ULID_LENGTH else self.branch
+        made, _, name = self.branch.partition("/")
+        return name if name and _ULID.fullmatch(made) else self.branch
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,8 +64,12 @@ class MadeBy:
 
 
 def fork_name(branch: str) -> str:
-    """Name a fork of a table for a branch of the graph. Nothing else ever has the name, so it means one thing."""
-    return f"{branch}.{new_id()}"
+    """Name a fork of a table for a branch of the graph. Nothing else ever has the name, so it means one thing.
+
+    What is unique comes first: with `agent/1` lance also removes the directory `agent`, if it knows of nothing else
+    there, and with it what somebody is just making as `agent/2`.
+    """
+    return f"{new_id()}/{branch}"
 
 
 def transaction_id() -> str:
@@ -172,20 +180,25 @@ class TableReader:
         made_by = self.made_by(table)
         return made_by.uuid if made_by else None
 
+    def operation_of(self, table: TableVersion) -> str | None:
+        """Name the operation that made a version; None if nothing tells."""
+        dataset = self.own_handle(table)
+        with lance_call(dataset.uri, "read transaction"):
+            texts = lance.debug.list_transactions(dataset, 1)  # the one reader of pylance that knows every operation
+        found = _OPERATION.search(texts[0] or "") if texts else None
+        return found[1] if found else None
+
     def has_same_content(self, table: TableVersion, later: int) -> bool:
         """Tell whether everything that happened to a table until a later version was upkeep."""
         return all(self._is_upkeep(replace(table, version=version)) for version in range(table.version + 1, later + 1))
 
     def _is_upkeep(self, table: TableVersion) -> bool:
-        dataset = self.own_handle(table)
         try:
-            with lance_call(dataset.uri, "read transaction"):
-                made_by = dataset.read_transaction(table.version)
-        except TypeError:  # how pylance fails on a compaction that remapped an index, and on nothing else
-            return True
-        # A compaction first reserves numbers for its fragments, which pylance shows as an operation without a name.
-        operation = None if made_by is None else made_by.operation
-        return isinstance(operation, _UPKEEP) or type(operation) is lance.LanceOperation.BaseOperation
+            return self.operation_of(table) in _UPKEEP
+        except StorageError as error:
+            if classify(error) is Kind.NOT_FOUND:  # a cleanup has removed it, and so nobody can tell
+                return False
+            raise
 
     def take_positions(self, table: TableVersion, rows: np.ndarray[Any, Any], columns: Sequence[str]) -> pa.Table:
         """Read rows by their numbers among all rows."""

@@ -181,7 +181,7 @@ class TableStorage(TableReader):
         with lance_call(dataset.uri, "stage upsert"):
             # Whole rows always: left to choose, lance may rewrite single columns of whole fragments.
             merge = dataset.merge_insert(ID).when_matched_update_all().when_not_matched_insert_all()
-            transaction, _ = merge.write_mode("rewrite_rows").execute_uncommitted(rows)
+            transaction, _ = merge.write_mode("rewrite_rows").execute_uncommitted(rows.select(dataset.schema.names))
         return _staged(base, transaction)
 
     def stage_delete(self, base: TableVersion, predicate: str) -> tuple[Staged, int] | None:
@@ -280,7 +280,7 @@ class TableStorage(TableReader):
         durable_write(f"stage {mode}", dataset.uri)
         with lance_call(dataset.uri, f"stage {mode}"):
             transaction = write_fragments(
-                rows.cast(dataset.schema),
+                rows.select(dataset.schema.names).cast(dataset.schema),  # a changed schema has another order
                 dataset,
                 mode=mode,
                 return_transaction=True,

@@ -14,10 +14,11 @@ from typing import Any
 import lance
 from lance.optimize import CompactionTask, RewriteResult
 
+from omnigraph.errors import StorageError
 from omnigraph.storage import indices
 from omnigraph.storage.durable import durable_write
 from omnigraph.storage.indices import IndexSpec
-from omnigraph.storage.lance_errors import lance_call
+from omnigraph.storage.lance_errors import Kind, classify, lance_call
 from omnigraph.storage.objects import ObjectStore
 from omnigraph.storage.reading import TableReader, TableVersion, transaction_id
 from omnigraph.storage.tables import MAX_ROWS_PER_FILE, STORAGE_VERSION, Staged, TableStorage, auto_cleanup_settings
@@ -256,7 +257,12 @@ def fits(tables: TableReader, staged: Staged, pin: TableVersion) -> bool:
 
     What it replaces must be there unchanged, and the numbers it gives must be free.
     """
-    before, now = _facts(tables, staged.base), _facts(tables, pin)
+    try:
+        before, now = _facts(tables, staged.base), _facts(tables, pin)
+    except StorageError as error:
+        if classify(error) is Kind.NOT_FOUND:  # a cleanup has removed what it was staged on
+            return False
+        raise
     return all(_step_fits(step.operation, before, now) for step in staged.steps)
 
 

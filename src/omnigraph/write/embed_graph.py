@@ -63,7 +63,7 @@ def embed_mode(name: str) -> Mode:
 
 def embed_graph(store: Store, request: EmbedRequest, embedding: Embedding) -> EmbedResult:
     """Make vectors of the texts of a graph. What is committed stays; after a failure the next run does the rest."""
-    contract = store.contract.read()
+    contract = store.schema_of(store.manifest.load())
     assert contract, "the graph was opened"
     embedded: dict[str, int] = {}
     commits: list[Commit] = []

@@ -1,0 +1,167 @@
+"""`omnigraph changes` and `commit changes`: what commits did to the entities of a graph."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from omnigraph.cli import output
+from omnigraph.cli.graph import Branch, Json, commit_document
+
+if TYPE_CHECKING:
+    from omnigraph.graph import Graph
+    from omnigraph.history.change import Change
+    from omnigraph.history.feed import ChangeOptions, ChangePage
+
+Store = Annotated[str, typer.Option("--uri", "--store", help="The graph.", metavar="URI")]
+Kinds = Annotated[list[str] | None, typer.Option("--kind", help="Only node or edge.", metavar="KIND")]
+Types = Annotated[list[str] | None, typer.Option("--type", help="Only entities of this type.", metavar="NAME")]
+Operations = Annotated[list[str] | None, typer.Option("--op", help="Only insert, update or delete.", metavar="OP")]
+Limit = Annotated[int, typer.Option(help="How many changes to read at a time.", metavar="N")]
+
+STYLES = {"insert": "green", "update": "yellow", "delete": "red"}
+SIGNS = {"insert": "+", "update": "~", "delete": "-"}
+_WIDEST = 60
+
+app = typer.Typer(help="Follow what changes in a graph.", no_args_is_help=True)
+
+
+@app.command("poll")
+def poll(
+    *,
+    uri: Store,
+    branch: Branch = "main",
+    cursor: Annotated[str | None, typer.Option(help="Where the last poll ended.", metavar="CURSOR")] = None,
+    start: Annotated[
+        str | None, typer.Option(help="Where to start: now, beginning or after:COMMIT.", metavar="PLACE")
+    ] = None,
+    limit: Limit = 1000,
+    kinds: Kinds = None,
+    types: Types = None,
+    operations: Operations = None,
+    as_json: Json = False,
+) -> None:
+    """Print the changes since a cursor, commit by commit, and the cursor for the next time."""
+    import omnigraph  # noqa: PLC0415 - loads the engine
+
+    graph = omnigraph.open(uri, read_only=True)
+    wanted: ChangeOptions = {"kinds": kinds, "types": types, "operations": operations, "limit": limit}
+    first: ChangeOptions = {**wanted, "cursor": cursor, "start": start}
+    _print_pages(_pages(graph, branch, graph.changes(branch, **first), wanted), as_json=as_json)
+
+
+def _pages(graph: Graph, branch: str, page: ChangePage, wanted: ChangeOptions) -> Iterator[ChangePage]:
+    yield page
+    while page.next_page_token:
+        following: ChangeOptions = {**wanted, "page_token": page.next_page_token}
+        page = graph.changes(branch, **following)
+        yield page
+
+
+@app.command("baseline")
+def baseline(
+    *,
+    uri: Store,
+    out: Annotated[str, typer.Option(help="The file to write, ending in .jsonl.", metavar="PATH")],
+    branch: Branch = "main",
+) -> None:
+    """Export a branch, and print the cursor that goes on right behind the exported state."""
+    import omnigraph  # noqa: PLC0415 - loads the engine
+
+    graph = omnigraph.open(uri, read_only=True)
+    commit = graph.commits(branch)[0].commit_id
+    cursor = graph.change_cursor(commit, branch)
+    graph.export(out, branch=branch, snapshot=commit)
+    output.document({"snapshot_commit_id": commit, "resume_cursor": cursor})
+
+
+def commit_changes(
+    commit_id: Annotated[str, typer.Argument(help="The id of the commit.", metavar="COMMIT")],
+    *,
+    uri: Store,
+    limit: Limit = 1000,
+    page_token: Annotated[str | None, typer.Option(help="Go on where a page ended.", metavar="TOKEN")] = None,
+    kinds: Kinds = None,
+    types: Types = None,
+    operations: Operations = None,
+    as_json: Json = False,
+) -> None:
+    """Show what one commit changed with respect to its first parent."""
+    import omnigraph  # noqa: PLC0415 - loads the engine
+
+    graph = omnigraph.open(uri, read_only=True)
+    page = graph.commit_changes(
+        commit_id, page_token=page_token, limit=limit, kinds=kinds, types=types, operations=operations
+    )
+    (block,) = page.blocks
+    if as_json:
+        document = {"cause": commit_document(block.cause), "changes": [one.to_dict() for one in block.changes]}
+        output.document({**document, **({"next_page_token": page.next_page_token} if page.next_page_token else {})})
+        return
+    _print_block(page)
+    if page.next_page_token:
+        output.note(f"more with --page-token {page.next_page_token}")
+
+
+def _print_pages(pages: Iterator[ChangePage], *, as_json: bool) -> None:
+    if as_json:
+        for text in _document(pages):
+            output.raw(text)
+        return
+    cursor = None
+    for page in pages:
+        _print_block(page)
+        cursor = page.cursor
+    output.data(f"cursor: {cursor}")
+
+
+def _document(pages: Iterator[ChangePage]) -> Iterator[str]:
+    """One JSON document, piece by piece: a commit that was told in several pages is one block."""
+    yield '{"blocks": ['
+    open_block, page = None, None
+    for page in pages:
+        for block in page.blocks:
+            if block.cause.commit_id != open_block:
+                yield "]}, " if open_block else ""
+                yield f'{{"cause": {json.dumps(commit_document(block.cause))}, "changes": ['
+                separator = ""
+            for change in block.changes:
+                yield separator + json.dumps(change.to_dict(), ensure_ascii=False)
+                separator = ", "
+            open_block = block.cause.commit_id
+    assert page is not None
+    yield "]}" if open_block else ""
+    yield f'], "cursor": {json.dumps(page.cursor)}, "caught_up": {json.dumps(page.caught_up)}}}\n'
+
+
+def _print_block(page: ChangePage) -> None:
+    for block in page.blocks:
+        actor = f" by {block.cause.actor_id}" if block.cause.actor_id else ""
+        output.data(f"commit {block.cause.commit_id}{actor}", "bold")
+        for change in block.changes:
+            output.data(f"{change.operation} {change.kind} {change.type_name} {change.id}", STYLES[change.operation])
+            for line in property_lines(change):
+                output.data(f"    {line}")
+
+
+def property_lines(change: Change) -> Iterator[str]:
+    """What a person wants to see of a change: of an update only what it changed."""
+    if change.endpoints is not None:
+        yield f"{change.endpoints[0]} -> {change.endpoints[1]}"
+    shown = change.after if change.after is not None else change.before
+    for name, value in (shown or {}).items():
+        if change.operation != "update":
+            if value is not None:
+                yield f"{name}: {_brief(value)}"
+        elif name in change.changed and change.before is not None:
+            yield f"{name}: {_brief(change.before[name])} -> {_brief(value)}"
+
+
+def _brief(value: Any) -> str:
+    if isinstance(value, bytes):
+        return f"{len(value):,} bytes"
+    text = json.dumps(value, ensure_ascii=False)
+    return text if len(text) <= _WIDEST else f"{text[: _WIDEST - 1]}…"

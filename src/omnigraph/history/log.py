@@ -1,0 +1,93 @@
+"""The history of a graph, drawn: commits newest first, each below those that came from it."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from omnigraph.history.branches import tags
+from omnigraph.history.target import branch_of
+from omnigraph.manifest.publisher import Manifest
+from omnigraph.manifest.rows import Commit
+
+
+@dataclass(frozen=True, slots=True)
+class LogEntry:
+    """A commit, and the branches and tags that are at it."""
+
+    commit: Commit
+    branches: tuple[str, ...] = ()
+    tags: tuple[str, ...] = ()
+
+
+def log(manifest: Manifest, branches: Sequence[str]) -> list[LogEntry]:
+    """List the commits that some branches have, newest first, and no commit before one that came from it."""
+    states = {name: manifest.load(branch_of(name)) for name in branches}
+    commits = {commit.commit_id: commit for state in states.values() for commit in state.commits()}
+    heads = {name: state.head.commit_id for name, state in states.items() if state.head}
+    tagged = {tag.name: tag.commit.commit_id for tag in tags(manifest)}
+    return [LogEntry(one, _names(heads, one), _names(tagged, one)) for one in newest_first(commits)]
+
+
+def _names(places: Mapping[str, str], commit: Commit) -> tuple[str, ...]:
+    return tuple(name for name, commit_id in places.items() if commit_id == commit.commit_id)
+
+
+def parents_of(commit: Commit) -> list[str]:
+    return [name for name in (commit.parent_id, commit.merged_parent_id) if name]
+
+
+def newest_first(commits: Mapping[str, Commit]) -> Iterator[Commit]:
+    """Order by time, but never a commit before one that came from it, however the clocks went."""
+    children = dict.fromkeys(commits, 0)
+    for commit in commits.values():
+        for parent in parents_of(commit):
+            if parent in children:
+                children[parent] += 1
+    ready = [_newest(commit) for commit in commits.values() if not children[commit.commit_id]]
+    heapq.heapify(ready)
+    while ready:
+        commit = commits[heapq.heappop(ready)[1]]
+        yield commit
+        for parent in parents_of(commit):
+            if parent in children:
+                children[parent] -= 1
+                if not children[parent]:
+                    heapq.heappush(ready, _newest(commits[parent]))
+
+
+def _newest(commit: Commit) -> tuple[int, str]:
+    return -commit.created_at, commit.commit_id
+
+
+def drawn(commits: Iterable[Commit]) -> Iterator[tuple[str, Commit | None]]:
+    """Draw the lanes beside each commit; lines between two commits, where lanes part or meet, have none.
+
+    A lane is a line of descent on its way to the commit that it comes from. Commits must come as `newest_first` has
+    them; one whose parents are not among them ends its lane.
+    """
+    known = list(commits)
+    there = {commit.commit_id for commit in known}
+    lanes: list[str] = []
+    for commit in known:
+        yield from ((line, None) for line in _met(lanes, commit.commit_id))
+        if commit.commit_id not in lanes:
+            lanes.append(commit.commit_id)
+        at = lanes.index(commit.commit_id)
+        yield " ".join("*" if lane == at else "|" for lane in range(len(lanes))), commit
+        parents = [parent for parent in parents_of(commit) if parent in there]
+        lanes[at : at + 1] = parents
+        if len(parents) > 1:
+            yield "| " * at + "|\\" + " \\" * (len(lanes) - at - len(parents)), None
+        elif not parents and at < len(lanes):
+            yield "| " * at + " /" * (len(lanes) - at), None
+
+
+def _met(lanes: list[str], commit_id: str) -> Iterator[str]:
+    """Lead all lanes that are on their way to a commit into the leftmost of them."""
+    while lanes.count(commit_id) > 1:
+        target = lanes.index(commit_id)
+        last = len(lanes) - 1 - lanes[::-1].index(commit_id)
+        yield "| " * target + "|_" * (last - target - 1) + "|/" + " /" * (len(lanes) - last - 1)
+        del lanes[last]

@@ -1,0 +1,232 @@
+"""`doctor`: one report about the health of a graph, from reading alone; what to run, and why."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from omnigraph.commit.sidecar import Sidecar
+from omnigraph.commit.store import Store
+from omnigraph.errors import OmnigraphError
+from omnigraph.lang.catalog import Catalog, EdgeType, NodeType
+from omnigraph.maintenance import compaction, indices
+from omnigraph.maintenance.upkeep import declared_types
+from omnigraph.manifest.publisher import MAX_FRAGMENTS
+from omnigraph.manifest.rows import MAIN, MANIFEST_PATH
+from omnigraph.manifest.state import ManifestState
+from omnigraph.storage import reclaim, upkeep
+from omnigraph.storage.internal import fragment_count
+from omnigraph.storage.tables import TableVersion, auto_cleanup_settings
+from omnigraph.storage.upkeep import MakeUp
+
+# What is worth a person's time: fewer fragments, rows and versions than these are felt by nobody.
+_MANY_FRAGMENTS = MAX_FRAGMENTS
+_MANY_ROWS = 8192
+_MANY_VERSIONS = 100
+_LONG = 300.0  # seconds
+
+
+class Severity(StrEnum):
+    """Whether something stands in the way, or could only be better."""
+
+    PROBLEM = "problem"
+    ADVICE = "advice"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing to know: about what, why, and the command that sees to it."""
+
+    severity: Severity
+    subject: str
+    message: str
+    run: str
+
+
+@dataclass(frozen=True, slots=True)
+class IndexHealth:
+    """How many rows of a table an index covers, in how many parts."""
+
+    name: str
+    rows_covered: int
+    segments: int
+
+
+@dataclass(frozen=True, slots=True)
+class TableHealth:
+    """A table of a branch. What the branch inherits is looked at where it belongs."""
+
+    table_key: str
+    branch: str
+    pin: int
+    head: int
+    rows: int = 0
+    rows_deleted: int = 0
+    fragments: int = 0
+    fragments_small: int = 0
+    versions: int = 0
+    indexes: tuple[IndexHealth, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """All that was found."""
+
+    uri: str
+    branches: tuple[str, ...]
+    pending: tuple[str, ...]
+    tables: tuple[TableHealth, ...]
+    findings: tuple[Finding, ...]
+
+    @property
+    def is_healthy(self) -> bool:
+        """Whether nothing stands in the way of reading and writing."""
+        return all(finding.severity is not Severity.PROBLEM for finding in self.findings)
+
+
+def examine(store: Store, catalog: Catalog) -> Report:
+    """Look at every branch and every table; nothing is changed, and nothing that can be read is left out."""
+    return _Examination(store, catalog).report()
+
+
+@dataclass
+class _Examination:
+    store: Store
+    catalog: Catalog
+    findings: list[Finding] = field(default_factory=list)
+    tables: list[TableHealth] = field(default_factory=list)
+
+    def report(self) -> Report:
+        sidecars = self._pending()
+        branches = self.store.manifest.branches()
+        known: set[tuple[str, str | None]] = set()
+        for name in branches:
+            known |= self._branch(name, [one for one in sidecars if (one.branch or MAIN) == name])
+        self._forks(branches, known)
+        pending = tuple(one.operation_id for one in sidecars)
+        order = sorted(self.findings, key=lambda one: (one.severity is not Severity.PROBLEM, one.subject))
+        return Report(self.store.location.uri, tuple(branches), pending, tuple(self.tables), tuple(order))
+
+    def _find(self, severity: Severity, subject: str, message: str, run: str) -> None:
+        self.findings.append(Finding(severity, subject, message, run))
+
+    def _pending(self) -> list[Sidecar]:
+        """Read the records of writes under way, or dead. One that cannot be read is a problem of its own."""
+        found = []
+        for operation in self.store.sidecars.pending():
+            try:
+                sidecar = self.store.sidecars.read(operation)
+            except OmnigraphError as error:
+                self._find(Severity.PROBLEM, operation, error.message, error.hint or "")
+                continue
+            if sidecar is not None:
+                found.append(sidecar)
+                self._record(sidecar)
+        return found
+
+    def _record(self, sidecar: Sidecar) -> None:
+        """Nobody takes long between the record and its removal, so an old one is a dead writer's."""
+        seconds = time.time() - int(sidecar.started_at) / 1e6 if sidecar.started_at.isdecimal() else _LONG
+        dead = seconds >= _LONG
+        message = f"{sidecar.writer_kind} {'stopped half-way' if dead else 'is under way'}"
+        severity = Severity.PROBLEM if dead else Severity.ADVICE
+        self._find(severity, sidecar.operation_id, message, "open the graph read-write" if dead else "wait for it")
+
+    def _branch(self, name: str, sidecars: list[Sidecar]) -> set[tuple[str, str | None]]:
+        branch = None if name == MAIN else name
+        try:
+            state = self.store.manifest.load(branch)
+        except OmnigraphError as error:
+            self._find(Severity.PROBLEM, f"branch {name}", error.message, error.hint or "restore it from a backup")
+            return set()
+        self._manifest(state, name)
+        moving = {key for sidecar in sidecars for key in sidecar.table_keys}
+        types = declared_types(self.catalog)
+        for key, entry in state.snapshot.entries.items():
+            if entry.table.owner == branch:
+                self._table(entry.table, name, types.get(key), is_moving=key in moving)
+        entries = state.snapshot.entries.values()
+        return {(entry.table.path, entry.table.branch) for entry in entries}
+
+    def _manifest(self, state: ManifestState, name: str) -> None:
+        fragments = fragment_count(state.dataset)
+        if fragments > _MANY_FRAGMENTS:
+            message = f"the manifest of branch {name} has {fragments} fragments"
+            self._find(Severity.ADVICE, MANIFEST_PATH, message, "omnigraph optimize")
+
+    # One table
+
+    def _table(self, table: TableVersion, name: str, declared: NodeType | EdgeType | None, *, is_moving: bool) -> None:
+        try:
+            head = int(self.store.tables.head(table.path, table.branch).version)
+            made_of = upkeep.make_up(self.store.tables, table)
+            versions = len(reclaim.versions(self.store.tables, table.path, table.branch))
+        except OmnigraphError as error:
+            self._find(Severity.PROBLEM, table.key, error.message, error.hint or "restore it from a backup")
+            return
+        small = sum(map(len, compaction.bins(made_of)))
+        deleted = sum(part.deleted for part in made_of.parts)
+        rows, fragments, covered = made_of.rows, len(made_of.parts), _indexes(made_of)
+        self.tables.append(
+            TableHealth(table.key, name, table.version, head, rows, deleted, fragments, small, versions, covered)
+        )
+        if not is_moving:
+            self._compare(table, head)
+        self._advise(table, made_of, declared, small, versions)
+
+    def _compare(self, table: TableVersion, head: int) -> None:
+        if head > table.version:
+            message = f"its head is version {head}, past its pin {table.version}: something else has written to it"
+            self._find(Severity.PROBLEM, table.key, message, "omnigraph repair")
+        if head < table.version:
+            message = f"its head is version {head}, before its pin {table.version}: versions were lost"
+            self._find(Severity.PROBLEM, table.key, message, "restore it from a backup")
+
+    def _advise(
+        self, table: TableVersion, made_of: MakeUp, declared: NodeType | EdgeType | None, small: int, versions: int
+    ) -> None:
+        for message in self._reasons_to_optimize(table, made_of, declared, small):
+            self._find(Severity.ADVICE, table.key, message, "omnigraph optimize")
+        if versions > _MANY_VERSIONS:
+            self._find(Severity.ADVICE, table.key, f"it has {versions} versions", "omnigraph cleanup --keep 10")
+
+    def _reasons_to_optimize(
+        self, table: TableVersion, made_of: MakeUp, declared: NodeType | EdgeType | None, small: int
+    ) -> Iterator[str]:
+        if auto_cleanup_settings(self.store.tables.open(table)):
+            yield "it is set to remove its own versions, and cannot be written to"
+        if small >= _MANY_FRAGMENTS:
+            yield f"{small} of its {len(made_of.parts)} fragments are small, or mostly deleted"
+        for spec in indices.wanted(declared) if declared else ():
+            covered = made_of.covered(spec.name)
+            rows = sum(part.rows for part in made_of.parts if part.number not in covered)
+            if rows > _MANY_ROWS:
+                yield f"index {spec.name} does not cover {rows} of its {made_of.rows} rows"
+
+    # Forks
+
+    def _forks(self, branches: list[str], known: set[tuple[str, str | None]]) -> None:
+        """A fork of a branch that is gone is not needed; one of a branch that is there may be about to be."""
+        for path in sorted({path for path, _ in known}):
+            for fork in self._forks_of(path):
+                owner = TableVersion("", path, 0, fork.name).owner
+                if (path, fork.name) not in known and owner not in branches:
+                    message = f"fork '{fork.name}' belongs to a branch that is gone"
+                    self._find(Severity.ADVICE, path, message, "omnigraph cleanup --keep 10")
+
+    def _forks_of(self, path: str) -> list[reclaim.Fork]:
+        try:
+            return reclaim.forks(self.store.tables, path)
+        except OmnigraphError as error:
+            self._find(Severity.PROBLEM, path, error.message, error.hint or "restore it from a backup")
+            return []
+
+
+def _indexes(made_of: MakeUp) -> tuple[IndexHealth, ...]:
+    return tuple(
+        IndexHealth(name, sum(part.rows for part in made_of.parts if part.number in covered), len(segments))
+        for name, segments in sorted(made_of.indices.items())
+        for covered in (made_of.covered(name),)
+    )

@@ -1,0 +1,143 @@
+"""`repair`: look at tables that something else has moved, and pin them to where they are, if that may be done."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from enum import StrEnum
+
+from omnigraph.commit.adopt import adopt_heads
+from omnigraph.commit.gates import Held
+from omnigraph.commit.plan import gates_for
+from omnigraph.commit.store import Store
+from omnigraph.errors import CorruptGraphError, OmnigraphError, RepairError
+from omnigraph.maintenance.upkeep import settle
+from omnigraph.manifest.publisher import Lineage
+from omnigraph.manifest.rows import Commit
+from omnigraph.manifest.state import ManifestState
+from omnigraph.storage.tables import TableVersion
+
+ACTOR, FORCE_ACTOR = "omnigraph:repair", "omnigraph:repair:force"
+_UPKEEP = ("Rewrite", "ReserveFragments")
+
+
+class Classification(StrEnum):
+    """What is known about how a table was moved."""
+
+    NO_DRIFT = "no_drift"
+    VERIFIED = "verified_maintenance"  # its rows are what they were
+    SUSPICIOUS = "suspicious"
+    UNVERIFIABLE = "unverifiable"
+
+
+class Action(StrEnum):
+    """What was done about it."""
+
+    NONE = "no_op"
+    PREVIEW = "preview"
+    HEALED = "healed"
+    FORCED = "forced"
+    REFUSED = "refused"
+
+
+class Mode(StrEnum):
+    """How far a repair goes: it looks, takes what is proven harmless, or takes whatever is there."""
+
+    PREVIEW = "preview"
+    CONFIRM = "confirm"
+    FORCE = "force"
+
+
+@dataclass(frozen=True, slots=True)
+class TableRepair:
+    """One table: its pin and its head, what moved it in between, and what was done."""
+
+    table_key: str
+    manifest_version: int
+    lance_head_version: int
+    classification: Classification
+    action: Action
+    operations: tuple[str, ...] = ()
+    error: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RepairResult:
+    """What was found, and the commit that pins what was healed, if anything was."""
+
+    mode: Mode
+    tables: tuple[TableRepair, ...]
+    commit: Commit | None
+
+    @property
+    def is_refused(self) -> bool:
+        return any(table.action is Action.REFUSED for table in self.tables)
+
+
+def mode_of(*, confirm: bool, force: bool) -> Mode:
+    if force and not confirm:
+        raise RepairError("a repair is forced only if it is confirmed too", hint="give both, or look at it first")
+    if not confirm:
+        return Mode.PREVIEW
+    return Mode.FORCE if force else Mode.CONFIRM
+
+
+def repair(store: Store, mode: Mode) -> RepairResult:
+    """Classify what has moved the tables of main, by their transactions, and pin what may be kept in one commit."""
+    settle(store)
+    keys = store.manifest.load(None).snapshot.entries
+    with store.gates.hold(gates_for(None, keys)) as held:
+        state = store.manifest.load_to_write(None)
+        tables = {key: entry.table for key, entry in state.snapshot.entries.items()}
+        found = [_judged(store, table, mode) for table in tables.values()]
+        kept = [row.table_key for row in found if row.action in (Action.HEALED, Action.FORCED)]
+        commit = _published(store, state, [tables[key] for key in kept], held, mode) if kept else None
+    return RepairResult(mode, tuple(found), commit)
+
+
+def _published(store: Store, state: ManifestState, tables: list[TableVersion], held: Held, mode: Mode) -> Commit:
+    actor = FORCE_ACTOR if mode is Mode.FORCE else ACTOR
+    return adopt_heads(store, state, tables, held, Lineage.new(actor)).commit
+
+
+def _judged(store: Store, table: TableVersion, mode: Mode) -> TableRepair:
+    head = store.tables.head(table.path, table.branch).version
+    if head < table.version:
+        message = f"the head of table '{table.key}' is version {head}, before its pin {table.version}"
+        raise CorruptGraphError(message, path=table.path, hint="restore the table from a backup")
+    if head == table.version:
+        return TableRepair(table.key, head, head, Classification.NO_DRIFT, Action.NONE)
+    classification, operations, error = _classified(store, table, head)
+    action = _ACTIONS[mode](classification)
+    return TableRepair(table.key, table.version, head, classification, action, operations, error)
+
+
+def _classified(store: Store, table: TableVersion, head: int) -> tuple[Classification, tuple[str, ...], str | None]:
+    """Read what made each version since the pin."""
+    operations: list[str] = []
+    for version in range(table.version + 1, head + 1):
+        try:
+            operation = store.tables.operation_of(replace(table, version=version))
+        except OmnigraphError as error:
+            return Classification.UNVERIFIABLE, tuple(operations), error.message
+        if operation is None:
+            return Classification.UNVERIFIABLE, tuple(operations), f"nothing tells what made version {version}"
+        operations.append(operation)
+    if all(operation in _UPKEEP for operation in operations):
+        return Classification.VERIFIED, tuple(operations), None
+    return Classification.SUSPICIOUS, tuple(operations), None
+
+
+def _when_confirmed(classification: Classification) -> Action:
+    return Action.HEALED if classification is Classification.VERIFIED else Action.REFUSED
+
+
+def _when_forced(classification: Classification) -> Action:
+    return Action.HEALED if classification is Classification.VERIFIED else Action.FORCED
+
+
+_ACTIONS: dict[Mode, Callable[[Classification], Action]] = {
+    Mode.PREVIEW: lambda _: Action.PREVIEW,
+    Mode.CONFIRM: _when_confirmed,
+    Mode.FORCE: _when_forced,
+}

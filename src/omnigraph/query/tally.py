@@ -1,0 +1,121 @@
+"""Counting matches without making them: of each node only how many rows end there, not the rows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from omnigraph.lang import ir
+from omnigraph.query.adjacency import Adjacency, Integers, adjacency, walk
+from omnigraph.query.frame import ONE_ROW, Frame
+from omnigraph.query.match import Matcher
+
+WEIGHT = "@weight"  # for how many rows a row stands
+_EXACT = 2.0**53  # below, floats add up integers exactly
+_SPARSE = 8
+
+
+def only_counts(plan: ir.ReadPlan) -> bool:
+    """Tell whether all that is asked of the matches is how many there are."""
+    return all(map(_counts_rows, plan.columns)) and not any(isinstance(step, ir.Rank) for step in plan.steps)
+
+
+def _counts_rows(column: ir.Column | ir.AggregateColumn) -> bool:
+    """Tell whether a column counts a node, which is never null."""
+    if isinstance(column, ir.Column):
+        return False
+    return column.function == "count" and isinstance(column.argument, ir.EntityRef)
+
+
+def needed_after(steps: Sequence[ir.Step]) -> list[frozenset[str]]:
+    """For each step the variables that a later one looks at."""
+    needed: list[frozenset[str]] = []
+    later: frozenset[str] = frozenset()
+    for step in reversed(steps):
+        needed.append(later)
+        later |= _used(step)
+    return needed[::-1]
+
+
+def _used(step: ir.Step) -> frozenset[str]:
+    match step:
+        case ir.Expand():
+            return frozenset({step.origin, *([step.target] if step.closes else [])})
+        case ir.Filter(predicate):
+            return predicate.variables
+        case ir.AntiJoin(steps):
+            return frozenset().union(*(_used(inner) for inner in steps))
+        case _:
+            return frozenset()
+
+
+def start() -> Frame:
+    return ONE_ROW.hide(WEIGHT, np.ones(1, np.int64))
+
+
+def total(frame: Frame) -> pa.Array:
+    return pa.array([int(frame.columns[WEIGHT].sum())], pa.int64())
+
+
+class Tally:
+    """Runs match steps on rows that stand for many."""
+
+    def __init__(self, matcher: Matcher) -> None:
+        self.matcher = matcher
+
+    def step(self, step: ir.MatchStep, frame: Frame, needed: frozenset[str]) -> Frame:
+        if isinstance(step, ir.Expand) and not step.closes and self._ends_here(step, frame, needed):
+            return self._spread(step, frame, target_is_needed=step.target in needed)
+        return self.matcher.step(step, frame)
+
+    def _ends_here(self, step: ir.Expand, frame: Frame, needed: frozenset[str]) -> bool:
+        """Tell whether later steps look at nothing that is bound now, nor at the edge."""
+        return not needed & {*frame.views, *([step.edge_variable] if step.edge_variable else [])}
+
+    def _spread(self, step: ir.Expand, frame: Frame, *, target_is_needed: bool) -> Frame:
+        """Hand the weight of each origin on to its targets."""
+        hops = self.matcher.hops(step)
+        origins, weights = frame.columns[step.origin], frame.columns[WEIGHT]
+        if hops is None:
+            origins, weights = origins[:0], weights[:0]
+        adjacent = adjacency(self.matcher.graph, step.edge_type, step.direction)
+        if hops is not None and hops.most > 1:
+            distinct, inverse = np.unique(origins, return_inverse=True)
+            which, targets = walk(adjacent, distinct, hops)
+            handed = _summed(inverse, weights, len(distinct))[which]
+        else:
+            pairs = adjacent if step.edge_variable else adjacent.distinct
+            if not target_is_needed:
+                return Frame(1, {WEIGHT: _products(pairs, origins, weights)})
+            targets = pairs.targets_of(origins)
+            handed = np.repeat(weights, pairs.degrees(origins))
+        if not target_is_needed:
+            return Frame(1, {WEIGHT: handed.sum(keepdims=True)})
+        nodes, sums = _by_target(targets, handed, adjacent.targets_count)
+        return self.matcher.bind_target(step, Frame(len(nodes), {WEIGHT: sums}), nodes)
+
+
+def _products(pairs: Adjacency, origins: Integers, weights: Integers) -> Integers:
+    return np.array([np.dot(weights, pairs.degrees(origins))], np.int64)
+
+
+def _by_target(targets: Integers, handed: Integers, size: int) -> tuple[Integers, Integers]:
+    """Add up what each target was handed."""
+    if len(targets) * _SPARSE < size:
+        nodes, inverse = np.unique(targets, return_inverse=True)
+        return nodes, _summed(inverse, handed, len(nodes))
+    sums = _summed(targets, handed, size)
+    nodes = np.flatnonzero(sums)
+    return nodes, sums[nodes]
+
+
+def _summed(at: Integers, numbers: Integers, size: int) -> Integers:
+    """Add up numbers by their place."""
+    if float(numbers.sum(dtype=np.float64)) < _EXACT:
+        return np.bincount(at, weights=numbers, minlength=size).astype(np.int64)
+    sums: np.ndarray[Any, np.dtype[np.int64]] = np.zeros(size, np.int64)
+    np.add.at(sums, at, numbers)
+    return sums

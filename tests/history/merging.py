@@ -1,0 +1,217 @@
+"""A plain model of three-way merge: commits as dictionaries of entities, and what merging two of them must come to."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from tests.support.mutations import KNOWS, NOTE, PERSON, WROTE
+
+Entity = tuple[str, str]  # a table and an id in it
+Row = Mapping[str, Any]
+Image = Mapping[Entity, Row]
+Conflict = tuple[str, str, str]  # a kind, a table and an id
+UNIQUE = {PERSON: ("nickName",), NOTE: ("rank",), WROTE: ("src", "dst")}
+ENDS = {KNOWS: (PERSON, PERSON), WROTE: (PERSON, NOTE)}
+BOUNDS = {KNOWS: (0, 3), WROTE: (1, 2)}
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """A commit: on which branch it was made, as the how many-th version, from which others, and what it holds."""
+
+    name: str
+    branch: str
+    number: int
+    parents: tuple[str, ...]
+    image: Image
+
+
+@dataclass(frozen=True, slots=True)
+class Expected:
+    """What a merge comes to: how it is called, what changes in the target, and what contradicts."""
+
+    outcome: str
+    change: Mapping[Entity, Row | None] = field(default_factory=dict)
+    conflicts: frozenset[Conflict] = frozenset()
+    contested: frozenset[Entity] = frozenset()
+
+    def applied(self, image: Image) -> Image:
+        return applied(image, self.change)
+
+    def counts(self, image: Image) -> dict[str, tuple[int, int, int]]:
+        """How many entities of each type are inserted, updated and deleted."""
+        told = Counter(
+            (key, 2 if row is None else 1 if (key, name) in image else 0) for (key, name), row in self.change.items()
+        )
+        return {key: (told[key, 0], told[key, 1], told[key, 2]) for key, _ in told}
+
+
+@dataclass(slots=True)
+class History:
+    """The commits of a graph by name, and what each branch knows of them. A commit that no branch knows is gone."""
+
+    nodes: dict[str, Node] = field(default_factory=dict)
+    heads: dict[str, str] = field(default_factory=dict)
+    known: dict[str, set[str]] = field(default_factory=dict)
+    made_from: dict[str, str] = field(default_factory=dict)
+    has_lost: bool = False
+
+    def head(self, branch: str) -> Node:
+        return self.nodes[self.heads[branch]]
+
+    def add(self, node: Node) -> None:
+        self.nodes[node.name] = node
+        self.heads[node.branch] = node.name
+        self.known.setdefault(node.branch, set()).add(node.name)
+
+    def create(self, branch: str, base: str) -> None:
+        self.heads[branch] = self.heads[base]
+        self.known[branch] = set(self.known[base])
+        self.made_from[branch] = base
+
+    def is_needed(self, branch: str) -> bool:
+        return branch in self.made_from.values()
+
+    def delete(self, branch: str) -> None:
+        del self.heads[branch], self.known[branch], self.made_from[branch]
+        self.has_lost = True
+
+    # The common past
+
+    def distances(self, starts: Iterable[str]) -> dict[str, int]:
+        """How far each ancestor that is still known is away."""
+        there = set().union(*self.known.values())
+        found: dict[str, int] = {}
+        waiting = [name for name in starts if name in there]
+        steps = 0
+        while waiting:
+            found |= {name: steps for name in waiting if name not in found}
+            parents = {parent for name in waiting for parent in self.nodes[name].parents}
+            waiting, steps = sorted((parents & there) - found.keys()), steps + 1
+        return found
+
+    def bases(self, ones: Collection[str], other: str) -> list[Node]:
+        """The common ancestors that no other common ancestor descends from, the nearest first."""
+        here, there = self.distances(ones), self.distances([other])
+        common = here.keys() & there.keys()
+        older = {name for one in common for name in self.distances([one]) if name != one}
+        latest = [self.nodes[name] for name in common - older]
+        return sorted(latest, key=lambda node: (here[node.name] + there[node.name], -node.number, node.name))
+
+    def ancestors(self, name: str) -> set[str]:
+        """All ancestors, whether anybody knows them still or not."""
+        found, waiting = {name}, [name]
+        while waiting:
+            fresh = set(self.nodes[waiting.pop()].parents) - found
+            found |= fresh
+            waiting += fresh
+        return found
+
+    def past(self, bases: Sequence[Node]) -> tuple[Image, set[Entity]]:
+        """What several commits have in common: themselves merged, and the entities that they contradict about."""
+        image, unknown = dict(bases[0].image), set[Entity]()
+        for at, base in enumerate(bases[1:], 1):
+            roots = self.bases([node.name for node in bases[:at]], base.name)
+            root, lost = self.past(roots) if roots else ({}, set())
+            for one in image.keys() | base.image.keys() | root.keys() | lost:
+                mine, theirs, was = image.get(one), base.image.get(one), root.get(one)
+                here, there = one in lost or mine != was, one in lost or theirs != was
+                if here and there and mine != theirs:
+                    unknown.add(one)
+                if not here:
+                    image = applied(image, {one: theirs})
+        return image, unknown
+
+    # Merging
+
+    def merge(self, source: str, target: str, resolve: str | None) -> Expected:
+        one, other = self.head(source), self.head(target)
+        bases = self.bases([one.name], other.name)
+        names = [node.name for node in bases]
+        if one.name in names:
+            return Expected("already_up_to_date")
+        past, unknown = self.past(bases)
+        outcome = "fast_forward" if names == [other.name] else "merged"
+        return Combination(past, unknown, one.image, other.image).run(outcome, resolve)
+
+    def revert(self, name: str, target: str) -> Expected:
+        node = self.nodes[name]
+        before = self.nodes[node.parents[0]].image
+        return Combination(node.image, (), before, self.head(target).image).run("merged", None)
+
+
+def applied(image: Image, change: Mapping[Entity, Row | None]) -> dict[Entity, Row]:
+    both = {**image, **change}
+    return {one: row for one, row in both.items() if row is not None}
+
+
+@dataclass(frozen=True, slots=True)
+class Combination:
+    """Two sides, what they come from, and the entities of which that is not known."""
+
+    past: Image
+    unknown: Collection[Entity]
+    source: Image
+    target: Image
+
+    def run(self, outcome: str, resolve: str | None) -> Expected:
+        """Combine the sides entity by entity, then see that the rules hold."""
+        change: dict[Entity, Row | None] = {}
+        clashes, contested = set[Conflict](), set[Entity]()
+        for one in {*self.past, *self.source, *self.target}:
+            was, theirs, ours = self.past.get(one), self.source.get(one), self.target.get(one)
+            if theirs == ours or (one not in self.unknown and theirs == was):
+                continue
+            if one not in self.unknown and ours == was:
+                change[one] = theirs
+                continue
+            contested.add(one)
+            if resolve is None:
+                clashes.add((_kind(was, theirs, ours), *one))
+            elif resolve == "theirs":
+                change[one] = theirs
+        conflicts = clashes or set(broken(self.target, change))
+        return Expected(outcome, change, frozenset(conflicts), frozenset(contested))
+
+
+def _kind(was: Row | None, theirs: Row | None, ours: Row | None) -> str:
+    if theirs and ours:
+        return "divergent_update" if was else "divergent_insert"
+    return "delete_vs_update"
+
+
+def broken(target: Image, change: Mapping[Entity, Row | None]) -> Iterator[Conflict]:
+    """Every rule that the target would break with the change."""
+    merged = applied(target, change)
+    kept = {one: row for one, row in target.items() if one not in change}
+    gone = {one for one, row in change.items() if row is None and one[0] not in ENDS}
+    for (key, name), row in change.items():
+        values = [row[column] for column in UNIQUE.get(key, ())] if row else []
+        rivals = ([other[column] for column in UNIQUE[key]] for one, other in kept.items() if one[0] == key)
+        if values and None not in values and values in rivals:
+            yield "unique_violation", key, name
+    for (key, name), row in merged.items():
+        if key in ENDS and not _ends(key, row) <= merged.keys():
+            yield "orphan_edge", key, name
+    for key in {key for key, _ in change if key in ENDS}:
+        yield from _miscounted(key, target, change, merged, gone)
+
+
+def _ends(key: str, row: Row) -> set[Entity]:
+    source, target = ENDS[key]
+    return {(source, row["src"]), (target, row["dst"])}
+
+
+def _miscounted(
+    key: str, target: Image, change: Mapping[Entity, Row | None], merged: Image, gone: Collection[Entity]
+) -> Iterator[Conflict]:
+    changed = [one for one in change if one[0] == key]
+    rows = [row for one in changed for row in (change[one], target.get(one)) if row]
+    counts = Counter(row["src"] for one, row in merged.items() if one[0] == key)
+    low, high = BOUNDS[key]
+    for source in {row["src"] for row in rows}:
+        if (ENDS[key][0], source) not in gone and not low <= counts[source] <= high:
+            yield "cardinality_violation", key, source

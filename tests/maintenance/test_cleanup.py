@@ -1,0 +1,243 @@
+"""`cleanup`: what no kept commit, branch, tag or write under way needs goes, if it is confirmed; nothing else does."""
+
+from __future__ import annotations
+
+import datetime as dt
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+import omnigraph
+from omnigraph.commit import failpoints
+from omnigraph.commit.store import Store
+from omnigraph.errors import DriftError, HistoryReclaimedError, OmnigraphError, RetentionError
+from omnigraph.graph import Graph
+from omnigraph.maintenance.cleanup import CleanupResult
+from omnigraph.manifest.rows import Commit
+from omnigraph.storage import reclaim
+from tests.maintenance.scene import KNOWS, PERSON, PLACE, add, people, table_of
+from tests.support.faults import assert_settled, doing, foreign_commit
+from tests.support.graphs import contents
+
+DAY = dt.timedelta(days=1)
+LONG_AGO = time.time() - 30 * 86400
+
+
+def readable(graph: Graph, commits: list[Commit]) -> list[bool]:
+    """Of each commit whether its people can be read, by a handle that remembers nothing."""
+    fresh, found = omnigraph.open(graph.uri, read_only=True), list[bool]()
+    for commit in commits:
+        try:
+            people(fresh, snapshot=commit.commit_id)
+        except HistoryReclaimedError as error:
+            assert error.commit_id == commit.commit_id
+            assert commit.commit_id in error.message
+            found.append(False)
+        else:
+            found.append(True)
+    return found
+
+
+def files(graph: Graph) -> set[Path]:
+    return {path for path in Path(graph.uri).rglob("*") if path.is_file() and "__gates" not in path.parts}
+
+
+def removed(done: CleanupResult) -> dict[str, int]:
+    return {row.table_key: row.old_versions_removed for row in done.tables}
+
+
+def age(path: Path) -> None:
+    for one in [path, *path.rglob("*")] if path.is_dir() else [path]:
+        os.utime(one, (LONG_AGO, LONG_AGO))
+
+
+def test_the_last_commits_can_be_read_and_older_ones_say_that_they_were_cleaned_up(graph: Graph, store: Store) -> None:
+    commits, before = graph.commits(), contents(store)
+    done = graph.cleanup(keep=4, confirm=True)
+    # Four commits ago there were four people, and the last commits change people and who they know in turns.
+    assert readable(graph, commits) == [True] * 4 + [False] * (len(commits) - 4)
+    assert contents(store) == before
+    assert all(count > 0 for key, count in removed(done).items() if key != PLACE)
+    assert_settled(store)
+
+
+@pytest.mark.parametrize("keep", [0, 1])
+def test_the_head_stays_and_can_be_written_to_whatever_is_kept(graph: Graph, keep: int) -> None:
+    graph.cleanup(keep=keep, confirm=True)
+    assert readable(graph, graph.commits()[:2]) == [True, False]
+    add(graph, 50)
+    assert len(people(graph)) == 7
+    graph.optimize()
+    graph.cleanup(keep=keep, confirm=True)
+    assert len(people(omnigraph.open(graph.uri))) == 7
+
+
+def test_without_confirmation_it_tells_what_would_go_and_touches_nothing(graph: Graph) -> None:
+    before = files(graph)
+    told = graph.cleanup(keep=1)
+    assert files(graph) == before
+    assert not told.confirmed
+    done = graph.cleanup(keep=1, confirm=True)
+    assert (told.tables, told.temporary) == (done.tables, done.temporary)
+    assert sum(path.stat().st_size for path in before - files(graph)) == sum(row.bytes_removed for row in done.tables)
+    assert removed(graph.cleanup(keep=1, confirm=True)) == {PERSON: 0, KNOWS: 0, PLACE: 0}
+
+
+def test_a_commit_goes_only_if_it_is_neither_young_nor_among_the_last(graph: Graph) -> None:
+    commits = graph.commits()
+    assert removed(graph.cleanup(older_than=DAY, confirm=True)) == {PERSON: 0, KNOWS: 0, PLACE: 0}
+    graph.cleanup(keep=1, older_than=DAY, confirm=True)
+    assert all(readable(graph, commits))
+    graph.cleanup(keep=6, older_than=dt.timedelta(), confirm=True)
+    assert readable(graph, commits) == [True] * 6 + [False] * (len(commits) - 6)
+    graph.cleanup(older_than=dt.timedelta(), confirm=True)
+    assert readable(graph, commits)[:2] == [True, False]
+
+
+def test_the_state_that_was_current_when_the_time_began_stays(graph: Graph) -> None:
+    time.sleep(0.5)
+    began = time.time()
+    add(graph, 50)
+    commits = graph.commits()
+    graph.cleanup(older_than=dt.timedelta(seconds=time.time() - began), confirm=True)
+    assert readable(graph, commits)[:3] == [True, True, False]
+
+
+@pytest.mark.parametrize("policy", [{}, {"keep": -1}, {"older_than": -DAY}], ids=str)
+def test_it_must_be_told_what_to_keep(graph: Graph, policy: dict[str, object]) -> None:
+    before = files(graph)
+    with pytest.raises(RetentionError):
+        graph.cleanup(**policy, confirm=True)  # type: ignore[arg-type]
+    assert files(graph) == before
+
+
+# What others need ----------------------------------------------------------------------------------
+
+
+def test_what_a_branch_has_only_inherited_stays(graph: Graph) -> None:
+    graph.create_branch("lazy", graph.commits()[4].commit_id)
+    expected = people(graph, branch="lazy")
+    graph.mutate("query q() { update Person set { age: 1 } where age >= 0 }")
+    graph.optimize()
+    graph.cleanup(keep=1, confirm=True)
+    assert people(omnigraph.open(graph.uri), branch="lazy") == expected
+    add(graph, 60, branch="lazy")
+    assert len(people(graph, branch="lazy")) == len(expected) + 1
+
+
+def test_what_a_fork_was_made_from_stays(graph: Graph) -> None:
+    graph.ensure_indices()
+    graph.create_branch("feature")
+    add(graph, 60, branch="feature")
+    expected = people(graph, branch="feature")
+    graph.load([{"type": "Person", "data": {"name": f"p{at}"}} for at in range(6)], mode="overwrite")
+    for _ in range(2):
+        graph.cleanup(keep=1, confirm=True)
+    fresh = omnigraph.open(graph.uri)
+    assert people(fresh, branch="feature") == expected
+    add(fresh, 61, branch="feature")
+    fresh.optimize("feature")
+    fresh.cleanup(keep=1, confirm=True)
+    assert len(people(omnigraph.open(graph.uri), branch="feature")) == len(expected) + 1
+
+
+def test_what_a_tag_names_stays(graph: Graph) -> None:
+    commits = graph.commits()
+    graph.create_tag("release", commits[6].commit_id)
+    graph.cleanup(keep=1, confirm=True)
+    assert readable(graph, [commits[0], commits[3], commits[6]]) == [True, False, True]
+    graph.delete_tag("release")
+    graph.cleanup(keep=1, confirm=True)
+    assert readable(graph, [commits[6]]) == [False]
+
+
+def test_a_branch_that_is_made_meanwhile_is_seen(graph: Graph) -> None:
+    other, old = omnigraph.open(graph.uri), graph.commits()[5].commit_id
+    expected = people(graph, snapshot=old)
+    with failpoints.armed(failpoints.PUBLISH_AFTER_GATES, doing(lambda: None)):
+        real = reclaim.forks
+    made = list[object]()
+
+    def forks(*arguments: object) -> object:
+        if not made:
+            made.append(other.create_branch("late", old))
+        return real(*arguments)  # type: ignore[arg-type]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(reclaim, "forks", forks)
+        graph.cleanup(keep=1, confirm=True)
+    assert people(omnigraph.open(graph.uri), branch="late") == expected
+
+
+# What nobody needs ---------------------------------------------------------------------------------
+
+
+def test_forks_of_branches_that_are_gone_go_and_those_of_live_ones_stay(graph: Graph, store: Store) -> None:
+    graph.create_branch("live")
+    add(graph, 60, branch="live")
+    legitimate = table_of(graph, PERSON, "live").branch
+    table = table_of(graph, PERSON)
+    gone, fresh = (store.tables.fork(table, name).branch for name in ("gone", "live"))
+    done = graph.cleanup(keep=100, confirm=True)
+    [row] = [row for row in done.tables if row.table_key == PERSON]
+    assert row.forks_removed == (gone,)
+    assert store.tables.forks(table.path) == sorted([str(legitimate), str(fresh)]), "it may be about to be published"
+    graph.cleanup(keep=100, confirm=True, orphan_age=dt.timedelta())
+    assert store.tables.forks(table.path) == [legitimate]
+    assert len(people(graph, branch="live")) == 7
+
+
+def test_files_of_dead_loads_and_dead_staging_go_when_they_are_old(graph: Graph, store: Store) -> None:
+    table = table_of(graph, PERSON)
+    staged = store.tables.stage_append(table, store.tables.open(table).to_table().slice(0, 1))
+    store.tables.read_staged(staged)
+    store.objects.write("__tmp/load-1/part/a", b"abc")
+    new = files(graph)
+    assert graph.cleanup(keep=100, confirm=True).temporary.files == 0
+    assert files(graph) == new, "they may be those of a write that is under way"
+    for path in new:
+        age(path)
+    done = graph.cleanup(keep=100, confirm=True)
+    gone = {str(path.relative_to(graph.uri)).partition(os.sep)[2] for path in new - files(graph)}
+    assert (done.temporary.files, done.temporary.size) == (1, 3)
+    assert any("_versions" in name and "/d" in name for name in gone)
+    assert any("/data/" in name for name in gone)
+    assert len(people(omnigraph.open(graph.uri))) == 6
+
+
+# What stands in the way ----------------------------------------------------------------------------
+
+
+def test_what_fails_on_one_table_does_not_stop_the_others(graph: Graph, store: Store) -> None:
+    path = Path(graph.uri, table_of(graph, KNOWS).path, "_versions")
+    oldest = max(path.glob("*.manifest"), key=lambda one: one.name)
+    kept = oldest.read_bytes()
+    oldest.write_bytes(b"damaged")
+    done = {row.table_key: row for row in graph.cleanup(keep=1, confirm=True).tables}
+    assert done[KNOWS].error
+    assert done[PERSON].error is None
+    assert done[PERSON].old_versions_removed > 0
+    oldest.write_bytes(kept)
+    again = {row.table_key: row for row in graph.cleanup(keep=1, confirm=True).tables}
+    assert again[KNOWS].error is None
+    assert again[KNOWS].old_versions_removed > 0
+    assert_settled(store)
+
+
+def test_a_table_that_others_have_moved_is_refused_before_anything_goes(graph: Graph, store: Store) -> None:
+    foreign_commit(store, PERSON)
+    before = files(graph)
+    with pytest.raises(DriftError):
+        graph.cleanup(keep=1, confirm=True)
+    assert files(graph) == before
+
+
+def test_an_export_of_what_was_cleaned_up_says_so(graph: Graph) -> None:
+    old = graph.commits()[6].commit_id
+    graph.cleanup(keep=1, confirm=True)
+    with pytest.raises(HistoryReclaimedError) as caught:
+        list(omnigraph.open(graph.uri).export(snapshot=old))
+    assert caught.value.commit_id == old
+    assert isinstance(caught.value, OmnigraphError)
