@@ -18,7 +18,7 @@ from omnigraph.graph import Graph
 SCHEMA = "node Doc { name: String @key  pages: I32?  face: Vector(384)? }"
 DIMENSION = 384
 SIZES = (100_000, 1_000_000)
-PART = 100_000  # rows of one load
+PARTS = 10  # loads that fill a table, so that both histories are equally long
 CHANGED = 1000
 ROUNDS = 9
 LIMIT = 1.25
@@ -38,8 +38,8 @@ def documents(numbers: np.ndarray, pages: int) -> pa.Table:
 
 def filled(root: Path, size: int) -> Graph:
     graph = omnigraph.init(root / str(size), SCHEMA)
-    for first in range(0, size, PART):
-        graph.load({"Doc": documents(np.arange(first, first + PART), 1)}, mode="append", engine="local")
+    for rows in np.split(np.arange(size), PARTS):
+        graph.load({"Doc": documents(rows, 1)}, mode="append", engine="local")
     return graph
 
 
@@ -65,9 +65,9 @@ def diff_ratio(graphs: dict[int, Graph], choose: Callable[[int, int], np.ndarray
         for size, (before, after) in states.items():
             graph = omnigraph.open(graphs[size].uri, read_only=True)
             start = time.perf_counter()
-            stats = graph.diff(before, after).stats()
+            changes = list(graph.diff(before, after))
             times[size].append(time.perf_counter() - start)
-            assert stats.counts == {"node:Doc": {"update": CHANGED}}
+            assert len(changes) == CHANGED
     medians = [statistics.median(times[size]) for size in SIZES]
     shown = "  ".join(f"{size:,} rows {found * 1e3:6.1f} ms" for size, found in zip(SIZES, medians, strict=True))
     ratio = medians[1] / medians[0]

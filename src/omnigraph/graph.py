@@ -230,8 +230,9 @@ class Graph:
     def _state(self, branch: str | None, commit: str | None) -> tuple[State, Catalog]:
         """Find the state to read; of main as it is now that takes one request, unless it has changed."""
         if branch is None and commit is None:
-            current, self._contract = self._load_current()
-            return State(current.snapshot, current.head), self.catalog
+            current, known = self._load_current()
+            self._contract = known
+            return State(current.snapshot, current.head), known.catalog
         state = state_of(self._store.manifest, branch, commit)
         known = self._store.schema_at(state.snapshot) or self._read_contract()
         return state, known.catalog
@@ -512,17 +513,23 @@ class Graph:
         actor: str | None = None,
         dry_run: bool = False,
         resolve: Resolve | None = None,
+        engine: str = "auto",
+        master: str | None = None,
+        conf: Mapping[str, str] | None = None,
+        progress: Progress = SILENT,
     ) -> MergeResult:
         """Bring onto a branch what another has: one commit with two parents, or MergeConflictError with all conflicts.
 
         `resolve` says who wins where both changed the same: `ours` (the branch that is merged into), `theirs`, one of
-        them for each type, or a list of conflicts each with the side to `take`. `dry_run` only tells what would be.
+        them for each type, or a list of conflicts each with the side to `take`. `dry_run` only tells what would be. A
+        merge of very many entities runs on Spark, unless `engine` says otherwise.
         """
         request = MergeRequest(_branch(source), _branch(into), actor, Resolution.of(resolve))
+        runner = _runner(engine, master, conf, progress)
         if dry_run:
-            return preview(self._store, request)
+            return preview(self._store, request, runner)
         self._refuse_read_only()
-        return merge(self._store, request)
+        return merge(self._store, request, runner)
 
     def revert(
         self,
@@ -535,7 +542,7 @@ class Graph:
         """Undo what one commit changed, by a new commit. What was changed again since then is a conflict."""
         self._refuse_read_only()
         request = MergeRequest(None, _branch(branch), actor, Resolution.of(resolve))
-        return revert(self._store, self.commit(commit_id), request)
+        return revert(self._store, self.commit(commit_id), request, _runner("auto", None, None, SILENT))
 
     def tags(self) -> list[Tag]:
         """List the tags by name, each with its commit."""

@@ -16,7 +16,7 @@ import pytest
 
 import omnigraph
 from omnigraph.commit.publish import begin, publish
-from omnigraph.errors import QueryError, QueryNotFoundError, ResourceLimitError
+from omnigraph.errors import LibraryMissingError, ParameterError, QueryError, QueryNotFoundError, ResourceLimitError
 from omnigraph.graph import Graph
 from tests.query.scene import node
 from tests.support.graphs import append, plan
@@ -45,6 +45,59 @@ def test_a_result_becomes_a_data_frame(shared: Callable[[str], Graph]) -> None:
 
     assert list(frame.columns) == ["p.name", "years"]
     assert frame["years"].tolist() == [30, 25, 35, 28]
+
+
+KNOWS = "query q() { match { $a: Person  $a $k:knows $b } return { $a.name, $b.name, $k.since as key, $a.age as age } }"
+
+
+def test_a_result_becomes_a_graph_with_an_edge_for_each_row(shared: Callable[[str], Graph]) -> None:
+    found = shared("people").query(KNOWS).to_networkx()
+
+    assert sorted(found.edges()) == [("Alice", "Bob"), ("Alice", "Charlie"), ("Bob", "Diana")]
+    assert found.get_edge_data("Bob", "Diana")[0] == {"key": None, "age": 25}
+
+
+def test_the_ends_of_edges_can_be_named_and_equal_rows_stay_apart(shared: Callable[[str], Graph]) -> None:
+    found = shared("people").query(KNOWS).to_networkx("age", "a.name")
+
+    assert sorted(found.edges()) == [(25, "Bob"), (30, "Alice"), (30, "Alice")]
+    assert found.get_edge_data(25, "Bob")[0] == {"b.name": "Diana", "key": None}
+
+
+def test_a_row_without_an_end_is_a_node(shared: Callable[[str], Graph]) -> None:
+    found = shared("people").query(KNOWS).to_networkx("a.name", "key")
+
+    assert sorted(found.nodes()) == ["Alice", "Bob"]
+    assert found.number_of_edges() == 0
+
+
+@pytest.mark.parametrize(
+    "source, ends, message",
+    [
+        ("return { $m.name }", (), "no column 2"),
+        ("return { $m.name, $m.count }", ("m.name", "m.nam"), "no column 'm.nam'"),
+        ("return { $m.name, $m.marks }", (), "'m.marks' holds lists"),
+    ],
+)
+def test_what_cannot_be_an_edge_is_told(
+    shared: Callable[[str], Graph], source: str, ends: tuple[str, ...], message: str
+) -> None:
+    found = shared("metrics").query(f"query q() {{ match {{ $m: Metric }} {source} }}")
+
+    with pytest.raises(ParameterError, match=message):
+        found.to_networkx(*ends)
+
+
+@pytest.mark.parametrize("library", ["networkx", "polars"])
+def test_a_library_that_is_not_there_is_named(
+    shared: Callable[[str], Graph], library: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, library, None)
+
+    with pytest.raises(LibraryMissingError, match=f"{library} is not installed") as caught:
+        getattr(shared("people").query(KNOWS), f"to_{library}")()
+
+    assert caught.value.library == library
 
 
 def test_an_empty_result_keeps_its_types(shared: Callable[[str], Graph]) -> None:

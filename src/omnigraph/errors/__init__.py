@@ -18,6 +18,7 @@ OmnigraphError                       the root; catch this to catch everything of
 │   ├── EmbeddingModelError          the vectors of the property are of another model
 │   ├── EmbeddingTypeError           there is no such type, or none with such vectors
 │   └── EmbeddingTextError           there is nothing in the text
+├── LibraryMissingError              a library that a conversion needs is not installed
 ├── PatternError                     the pattern of a @check cannot be used
 ├── FileAccessError                  a file on the command line that cannot be read or written
 ├── InputError                       data that cannot be loaded as a whole; names the file
@@ -116,6 +117,7 @@ from omnigraph.errors.languages import (
     CompileError,
     FileAccessError,
     IdentityError,
+    LibraryMissingError,
     LiteralError,
     ParameterError,
     PatternError,
@@ -231,6 +233,7 @@ __all__ = [
     "InputUnreadableError",
     "JavaMissingError",
     "KeyConflictError",
+    "LibraryMissingError",
     "LiteralError",
     "LoadRejectedError",
     "MergeConflict",

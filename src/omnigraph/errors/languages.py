@@ -86,6 +86,14 @@ class QueryKindError(OmnigraphError):
     query: str
 
 
+class LibraryMissingError(OmnigraphError):
+    """A result is wanted as something of a library that is not installed."""
+
+    code = "library_missing"
+    http_status = 500
+    library: str
+
+
 class PatternError(OmnigraphError):
     """The pattern of a `@check` cannot be used."""
 

@@ -28,7 +28,7 @@ from omnigraph.storage.tables import TableVersion
 
 _LOG = logging.getLogger(__name__)
 _SEGMENT = re.compile(r"[\w.][\w.-]*\Z")
-_LONGEST = 150  # of a name as it stands in a file name, where all but plain letters take several
+_LONGEST = 180  # of a name as it stands in the name of a file
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,7 @@ def checked_name(name: str) -> str:
 def _problem(name: str) -> str | None:
     if not name:
         return "it is empty"
-    if len(quote(name, safe="")) > _LONGEST:
+    if len(quote(quote(name, safe=""), safe="")) > _LONGEST:  # lance encodes it twice
         return "it is too long"
     if name.startswith("__"):
         return "names that begin with `__` are reserved"

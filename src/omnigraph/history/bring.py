@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,17 +11,20 @@ import pyarrow as pa
 
 from omnigraph.commit.plan import PublishPlan, TableAction, WriterKind, WriteTxn
 from omnigraph.commit.publish import write
+from omnigraph.commit.runner import ChooseRunner
 from omnigraph.commit.store import Store
 from omnigraph.errors import MergeConflict, MergeConflictError, Violation
+from omnigraph.history import shares
 from omnigraph.history.combine import Combination, Combined, Past
 from omnigraph.history.resolution import Resolution
+from omnigraph.history.shares import Shares
 from omnigraph.lang.catalog import Catalog, EdgeType, NodeType
 from omnigraph.manifest.publisher import Lineage
 from omnigraph.manifest.rows import Commit, VersionRow
 from omnigraph.manifest.state import HEAD, Entry, Snapshot
 from omnigraph.storage.tables import ADDRESS, ID, SRC, Staged, TableVersion
 from omnigraph.write.pending import RECORD, to_store
-from omnigraph.write.validate import Change, Committed, violations
+from omnigraph.write.validate import Change, Committed, relation_violations, value_violations
 
 _KINDS = {
     "endpoint": "orphan_edge",
@@ -56,11 +59,14 @@ class Sides:
 class Bringing:
     """One attempt at bringing a change onto one state of a branch."""
 
-    def __init__(self, store: Store, txn: WriteTxn, sides: Sides) -> None:
+    def __init__(self, store: Store, txn: WriteTxn, sides: Sides, choose: ChooseRunner) -> None:
+        self.choose = choose
         self.store = store
         self.txn = txn
         self.sides = sides
         sides.resolution.check(txn.entries)
+        self.shares: dict[str, Shares] = {}
+        self.problems: list[Violation] = []
         found = ((key, self._combine(key)) for key in sides.table_keys if key in txn.entries)
         self.tables = {key: combined for key, combined in found if combined}
         self.committed = Committed(store.tables, txn)
@@ -68,14 +74,20 @@ class Bringing:
 
     def _combine(self, key: str) -> Combined | None:
         source, target = self.sides.source.entries.get(key), self.txn.entries[key]
+        tables = self.store.tables
         one = Combination(
-            self.store.tables,
             _declared(self.txn.catalog, key),
             self.sides.past,
             source.table if source else None,
             target.table,
         )
-        return one.run(self.sides.resolution)
+        rows = target.row_count + (source.row_count if source else 0)
+        if rows <= shares.MOST_ROWS or one.most_rows(tables) <= shares.MOST_ROWS:
+            return one.run(tables, self.sides.resolution)
+        self.shares[key] = Shares(tables, one, self.sides.resolution)
+        combined, problems = self.shares[key].look(self.choose)
+        self.problems += problems
+        return combined
 
     def _conflicts(self) -> tuple[MergeConflict, ...]:
         """Rows that contradict each other; if there are none, the rules that the result would break."""
@@ -83,8 +95,12 @@ class Bringing:
         if clashes:
             return clashes
         changes = {key: _change(combined) for key, combined in self.tables.items() if not combined.is_empty}
-        found = violations(self.txn.catalog, self.committed, changes)
-        return tuple(_broken(violation, changes) for violation in found)
+        values = [
+            *(one for key in changes.keys() - self.shares for one in _values(changes[key])),
+            *self.problems,
+        ]
+        related = relation_violations(self.txn.catalog, self.committed, changes)
+        return tuple(_broken(violation, changes) for violation in (*values, *related))
 
     @property
     def counts(self) -> dict[str, Counts]:
@@ -123,9 +139,11 @@ class Bringing:
         combined, tables = self.tables[key], self.store.tables
         base = self.txn.owned(tables, key)
         replaced = self._addresses(key, combined)
-        rows = pa.concat_tables([combined.inserted, combined.updated])
+        rows = combined.rows
         if not rows.num_rows:
             return tables.stage_delete_rows(base, replaced, f"omnigraph: {len(replaced)} rows")
+        if key in self.shares:
+            return tables.stage_written(base, self.shares[key].write(self.choose, base), replaced)
         written = tables.write_rows(base.path, base.branch, to_store(combined.declared, rows))
         return tables.stage_written(base, written, replaced)
 
@@ -143,6 +161,7 @@ def bring(
     branch: str | None,
     sides_on: Callable[[WriteTxn], Sides | None],
     lineage: Callable[[Sides], Lineage],
+    choose: ChooseRunner,
 ) -> tuple[Bringing | None, Commit | None]:
     """Bring a change onto a branch in one commit; raise if anything contradicts. No sides, no change."""
     latest: list[Bringing] = []
@@ -152,7 +171,7 @@ def bring(
         sides = sides_on(txn)
         if sides is None:
             return None
-        bringing = Bringing(store, txn, sides)
+        bringing = Bringing(store, txn, sides, choose)
         latest.append(bringing)
         refuse(bringing.conflicts)
         one = lineage(sides)
@@ -182,7 +201,7 @@ def _declared(catalog: Catalog, key: str) -> NodeType | EdgeType:
 
 
 def _change(combined: Combined) -> Change:
-    rows = pa.concat_tables([combined.inserted, combined.updated])
+    rows = combined.rows
     keys = [ID, SRC] if isinstance(combined.declared, EdgeType) else [ID]
     return Change(
         combined.declared,
@@ -190,6 +209,10 @@ def _change(combined: Combined) -> Change:
         combined.deleted.select(keys),
         fresh=not combined.updated.num_rows,
     )
+
+
+def _values(change: Change) -> Iterator[Violation]:
+    return value_violations(change.declared, change.rows)
 
 
 def _broken(violation: Violation, changes: Mapping[str, Change]) -> MergeConflict:

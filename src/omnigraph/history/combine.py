@@ -7,15 +7,19 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from omnigraph.errors import MergeConflict
-from omnigraph.history.delta import EDGE_KEYS, NODE_KEYS, Touched, image_schema, table_delta, touched_rows
+from omnigraph.history.delta import EDGE_KEYS, NODE_KEYS, Touched, image_schema, most_touched, touched_rows
 from omnigraph.history.equality import Mask
 from omnigraph.history.image import Image, latest
 from omnigraph.history.resolution import Resolution
 from omnigraph.lang.catalog import EdgeType, NodeType
 from omnigraph.storage.columns import table_key
 from omnigraph.storage.tables import TableStorage, TableVersion
+
+Span = tuple[str | None, str | None]
+"""A range of ids: from the first, up to but without the last; None is no bound."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,42 +46,66 @@ class Combined:
     compared: bool = False
 
     @property
+    def size(self) -> int:
+        return int(self.inserted.num_rows + self.updated.num_rows + self.deleted.num_rows)
+
+    @property
     def is_empty(self) -> bool:
-        return not (self.inserted.num_rows or self.updated.num_rows or self.deleted.num_rows)
+        return not self.size
+
+    @property
+    def rows(self) -> pa.Table:
+        """The rows that come."""
+        return pa.concat_tables([self.inserted, self.updated])
 
 
 @dataclass(frozen=True, slots=True)
 class Combination:
-    """One table in the states that are combined."""
+    """One table in the states that are combined, or the entities in it whose ids are in a span."""
 
-    tables: TableStorage
     declared: NodeType | EdgeType
     past: Past
     source: TableVersion | None
     target: TableVersion | None
+    span: Span = (None, None)
 
-    def run(self, resolution: Resolution) -> Combined | None:
+    @property
+    def _bases(self) -> list[TableVersion | None]:
+        return [base.get(table_key(self.declared)) for base in self.past.bases]
+
+    def most_rows(self, tables: TableStorage) -> int:
+        """How many rows of the source may be new to the target, at most."""
+        if self.source == self.target:
+            return 0
+        return max(most_touched(tables, base, self.source) for base in self._bases)
+
+    def ids(self, tables: TableStorage) -> pa.Array:
+        """The ids that the source may have something for the target of."""
+        found = [self._touched(tables, base, self.source).ids for base in self._bases]
+        return pc.unique(pa.chunked_array([chunk for ids in found for chunk in ids.chunks], pa.string()))
+
+    def run(self, tables: TableStorage, resolution: Resolution) -> Combined | None:
         """Combine the two sides; None if the source has nothing for the target."""
-        bases = [base.get(table_key(self.declared)) for base in self.past.bases]
+        bases = self._bases
         if self.source == self.target or all(base == self.source for base in bases):
             return None
         if all(base == self.target for base in bases):
-            return self._adopted(bases[0])
-        return self._merged(bases, resolution)
+            return self._adopted(tables, bases[0])
+        return self._merged(tables, bases, resolution)
 
-    def _adopted(self, base: TableVersion | None) -> Combined:
-        delta = table_delta(self.tables, base, self.source, self.declared)
+    def _adopted(self, tables: TableStorage, base: TableVersion | None) -> Combined:
+        delta = self._touched(tables, base, self.source).delta()
         return Combined(
             self.declared, delta.inserted, delta.updated, delta.deleted, adopts=True, compared=delta.compared
         )
 
-    def _merged(self, bases: Sequence[TableVersion | None], resolution: Resolution) -> Combined:
-        changes = [self._touched(base, self.source) for base in bases]
+    def _merged(self, tables: TableStorage, bases: Sequence[TableVersion | None], resolution: Resolution) -> Combined:
+        changes = [self._touched(tables, base, self.source) for base in bases]
         ids, source = latest(self.declared, changes)
         pasts = [source.before(ids, change) for change in changes]
-        since = self._touched(bases[0], self.target)
+        since = self._touched(tables, bases[0], self.target)
         target = pasts[0].after(ids, since)
-        past, unknown = self._common(ids, bases, pasts)
+        past, unknown = self._common(tables, ids, bases, pasts)
         ours, theirs = target.differs(past) | unknown, source.differs(past) | unknown
         clash = ours & theirs & source.differs(target)
         conflicts = _Conflicts(self.declared, ids, past, source, target)
@@ -86,15 +114,15 @@ class Combination:
         compared = since.compared or any(change.compared for change in changes)
         return self._chosen(take, source, target, conflicts.told(clash & ~taken.settled), compared=compared)
 
-    def _touched(self, before: TableVersion | None, after: TableVersion | None) -> Touched:
-        return touched_rows(self.tables, before, after, image_schema(self.declared), self._keys)
+    def _touched(self, tables: TableStorage, before: TableVersion | None, after: TableVersion | None) -> Touched:
+        return touched_rows(tables, before, after, image_schema(self.declared), self._keys).within(*self.span)
 
     @property
     def _keys(self) -> Sequence[str]:
         return EDGE_KEYS if isinstance(self.declared, EdgeType) else NODE_KEYS
 
     def _common(
-        self, ids: pa.Array, bases: Sequence[TableVersion | None], pasts: Sequence[Image]
+        self, tables: TableStorage, ids: pa.Array, bases: Sequence[TableVersion | None], pasts: Sequence[Image]
     ) -> tuple[Image, Mask]:
         """The common past of the entities: of several, the three-way combination of them all.
 
@@ -104,7 +132,7 @@ class Combination:
         first, unknown = pasts[0], np.zeros(len(ids), np.bool_)
         if len(pasts) == 1:
             return first, unknown
-        root = first.after(ids, self._touched(bases[0], before))
+        root = first.after(ids, self._touched(tables, bases[0], before))
         past = first
         for other in pasts[1:]:
             here, there = past.differs(root), other.differs(root)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pyarrow as pa
@@ -20,6 +20,7 @@ from omnigraph.storage.fragments import (
     common_version,
     deleted_offsets,
     fragments,
+    has_same_deletions,
     origins,
 )
 from omnigraph.storage.reading import ADDRESS, DST, ID, MOST_VALUES, OFFSET_BITS, SRC, TableReader, TableVersion
@@ -46,15 +47,8 @@ def table_delta(
     tables: TableReader, before: TableVersion | None, after: TableVersion | None, declared: NodeType | EdgeType
 ) -> TableDelta:
     """Find what turns `before` into `after`; None means that the table is not there. Equal rows are not part of it."""
-    schema = image_schema(declared)
-    found = touched_rows(tables, before, after, schema, EDGE_KEYS if isinstance(declared, EdgeType) else NODE_KEYS)
-    updated = [now for _, now in found.updates()]
-    return TableDelta(
-        found.rows_after(found.inserted),
-        pa.concat_tables(updated) if updated else schema.empty_table(),
-        found.deleted.drop_columns(ADDRESS),
-        found.compared,
-    )
+    keys = EDGE_KEYS if isinstance(declared, EdgeType) else NODE_KEYS
+    return touched_rows(tables, before, after, image_schema(declared), keys).delta()
 
 
 def image_schema(declared: NodeType | EdgeType) -> pa.Schema:
@@ -83,6 +77,7 @@ class Touched:
     old: pa.Table
     new: pa.Table
     compared: bool
+    images: tuple[pa.Table | None, pa.Table | None] = (None, None)
 
     def updates(self, size: int = MOST_VALUES) -> Iterator[tuple[pa.Table, pa.Table]]:
         """Read the rows of ids that are on both sides, some at a time, and keep those that differ: before, after."""
@@ -93,19 +88,57 @@ class Touched:
                 mask = pa.array(differs)
                 yield before.filter(mask), after.filter(mask)
 
+    def delta(self) -> TableDelta:
+        """Read the rows; what turns out to be equal is not part of it."""
+        updated = [now for _, now in self.updates()]
+        return TableDelta(
+            self.rows_after(self.inserted),
+            pa.concat_tables(updated) if updated else self.schema.empty_table(),
+            self.deleted.drop_columns(ADDRESS),
+            self.compared,
+        )
+
+    def within(self, first: str | None, last: str | None) -> Touched:
+        """Leave out the entities whose ids are before `first`, or not before `last`."""
+        kept = {name: _within(getattr(self, name), first, last) for name in ("inserted", "deleted", "old", "new")}
+        return replace(self, **kept)
+
+    @property
+    def ids(self) -> pa.ChunkedArray:
+        """The ids that are not the same stored row on both sides."""
+        chunks = [chunk for keys in (self.inserted, self.deleted, self.new) for chunk in keys[ID].chunks]
+        return pa.chunked_array(chunks, pa.string())
+
     def rows_before(self, keys: pa.Table) -> pa.Table:
-        return _rows(self.tables, self.before, self.schema, keys)
+        return self._rows(self.before, self.images[0], keys)
 
     def rows_after(self, keys: pa.Table) -> pa.Table:
-        return _rows(self.tables, self.after, self.schema, keys)
+        return self._rows(self.after, self.images[1], keys)
+
+    def _rows(self, table: TableVersion | None, image: pa.Table | None, keys: pa.Table) -> pa.Table:
+        """Whole rows, out of the image if there is one."""
+        if table is None or not keys.num_rows:
+            return self.schema.empty_table()
+        if image is not None:
+            return image.take(pc.index_in(keys[ADDRESS], value_set=image[ADDRESS])).drop_columns(ADDRESS)
+        names = _stored(self.tables, table, self.schema)
+        return _conformed(self.tables.rows_at(table, keys[ADDRESS].to_numpy(), names), self.schema)
 
 
-def _rows(tables: TableReader, table: TableVersion | None, schema: pa.Schema, keys: pa.Table) -> pa.Table:
-    """Read whole rows; a property that the version does not have is null in them."""
-    if table is None or not keys.num_rows:
-        return schema.empty_table()
+def _within(keys: pa.Table, first: str | None, last: str | None) -> pa.Table:
+    if first is not None:
+        keys = keys.filter(pc.greater_equal(keys[ID], first))
+    return keys if last is None else keys.filter(pc.less(keys[ID], last))
+
+
+def _stored(tables: TableReader, table: TableVersion, schema: pa.Schema) -> list[str]:
     stored = tables.columns(table).names
-    rows = tables.rows_at(table, keys[ADDRESS].to_numpy(), [name for name in schema.names if name in stored])
+    return [name for name in schema.names if name in stored]
+
+
+def _conformed(rows: pa.Table, schema: pa.Schema) -> pa.Table:
+    """Give rows all columns of a schema; a property that their version does not have is null."""
+    stored = rows.column_names
     columns = [
         rows[field.name].cast(field.type) if field.name in stored else pa.nulls(rows.num_rows, field.type)
         for field in schema
@@ -124,13 +157,12 @@ def touched_rows(
 
     Rows are read in the columns of `schema`, their keys in those of `keys`.
     """
-    if before == after:
-        one, other, compared = _Part(before), _Part(after), False
-    elif before is None or after is None:
-        one, other, compared = _everything(tables, before), _everything(tables, after), False
-    else:
-        one, other, compared = _unshared(tables, before, after)
-    old, new = _keys(tables, one, keys), _keys(tables, other, keys)
+    one, other, compared = _parts(tables, before, after)
+    images = _image(tables, one, schema), _image(tables, other, schema)
+    old, new = (
+        _keys(tables, part, keys) if image is None else image.select([*keys, ADDRESS])
+        for part, image in zip((one, other), images, strict=True)
+    )
     kept, was = _in_both(old, new)
     return Touched(
         tables,
@@ -142,7 +174,21 @@ def touched_rows(
         old=old.take(pc.index_in(new[ID].filter(kept), value_set=old[ID])),
         new=new.filter(kept),
         compared=compared,
+        images=images,
     )
+
+
+def most_touched(tables: TableReader, before: TableVersion | None, after: TableVersion | None) -> int:
+    """How many rows of the later version are not the same stored row in the earlier, at most; none is read."""
+    return _parts(tables, before, after)[1].most_rows
+
+
+def _parts(tables: TableReader, before: TableVersion | None, after: TableVersion | None) -> tuple[_Part, _Part, bool]:
+    if before == after:
+        return _Part(before), _Part(after), False
+    if before is None or after is None:
+        return _everything(tables, before), _everything(tables, after), False
+    return _unshared(tables, before, after)
 
 
 def _in_both(old: pa.Table, new: pa.Table) -> tuple[pa.ChunkedArray, pa.ChunkedArray]:
@@ -157,6 +203,11 @@ class _Part:
     whole: Sequence[Fragment] = ()
     addresses: Addresses = field(default_factory=lambda: _NONE)
 
+    @property
+    def most_rows(self) -> int:
+        """How many rows there are at most: those that are deleted count too."""
+        return len(self.addresses) + sum(fragment.rows for fragment in self.whole)
+
 
 def _everything(tables: TableReader, table: TableVersion | None) -> _Part:
     return _Part(table, fragments(tables, table) if table else ())
@@ -168,7 +219,7 @@ def _unshared(tables: TableReader, before: TableVersion, after: TableVersion) ->
     both = old.keys() & new.keys()
     gone, came = [], []
     for files in both:
-        if old[files].deletions != new[files].deletions:
+        if not has_same_deletions(old[files], new[files]):
             was, is_ = (deleted_offsets(tables, t, f[files]) for t, f in ((before, old), (after, new)))
             gone.append(_addresses(old[files], np.setdiff1d(is_, was, assume_unique=True)))
             came.append(_addresses(new[files], np.setdiff1d(was, is_, assume_unique=True)))
@@ -214,13 +265,28 @@ def _column(found: pa.Table, name: str) -> Addresses:
     return found[name].to_numpy().astype(np.int64)  # type: ignore[no-any-return]
 
 
+def _image(tables: TableReader, part: _Part, schema: pa.Schema) -> pa.Table | None:
+    """Read all columns of few rows at once: to come back for them takes longer. Blobs may be too large for that."""
+    if not 0 < part.most_rows <= MOST_VALUES or pa.large_binary() in schema.types or part.table is None:
+        return None
+    rows = _read(tables, part, _stored(tables, part.table, schema))
+    return _conformed(rows, schema).append_column(ADDRESS, rows[ADDRESS])
+
+
 def _keys(tables: TableReader, part: _Part, names: Sequence[str]) -> pa.Table:
     """Read the keys of some rows, with their addresses."""
-    schema = pa.schema([*((name, pa.string()) for name in names), (ADDRESS, pa.int64())])
+    if part.table is None or not part.most_rows:
+        return pa.schema([*((name, pa.string()) for name in names), (ADDRESS, pa.int64())]).empty_table()
+    return _read(tables, part, names)
+
+
+def _read(tables: TableReader, part: _Part, names: Sequence[str]) -> pa.Table:
+    assert part.table
     found = []
-    if part.table and part.whole:
+    if part.whole:
         found.append(tables.scan_fragments(part.table, [one.number for one in part.whole], names))
-    if part.table and len(part.addresses):
+    if len(part.addresses):
         rows = tables.rows_at(part.table, part.addresses, names)
         found.append(rows.append_column(ADDRESS, pa.array(part.addresses)))
-    return pa.concat_tables([rows.cast(schema) for rows in found]) if found else schema.empty_table()
+    at = found[0].column_names.index(ADDRESS)
+    return pa.concat_tables([rows.set_column(at, ADDRESS, rows[ADDRESS].cast(pa.int64())) for rows in found])

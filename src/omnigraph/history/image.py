@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -66,7 +65,7 @@ def latest(declared: NodeType | EdgeType, touched: Sequence[Touched]) -> tuple[p
 
 
 def _touched_ids(touched: Touched) -> pa.Array:
-    return _joined(one[ID] for one in (touched.inserted, touched.deleted, touched.new))
+    return pa.concat_arrays([*touched.ids.chunks, pa.array([], pa.string())])
 
 
 def _later(touched: Touched) -> pa.Table:
@@ -75,8 +74,3 @@ def _later(touched: Touched) -> pa.Table:
 
 def _earlier(touched: Touched) -> pa.Table:
     return touched.rows_before(pa.concat_tables([touched.deleted, touched.old]))
-
-
-def _joined(columns: Iterable[pa.ChunkedArray]) -> Any:
-    chunks = [chunk for column in columns for chunk in column.chunks]
-    return pa.concat_arrays(chunks) if chunks else pa.array([], pa.string())

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from omnigraph.commit.plan import WriteTxn
+from omnigraph.commit.runner import ChooseRunner
 from omnigraph.commit.store import Store
 from omnigraph.errors import BranchNotFoundError, MergeConflict, MergeError, StorageError
 from omnigraph.history.ancestry import Ancestry
@@ -48,14 +49,14 @@ class MergeResult:
     compared: tuple[str, ...] = ()
 
 
-def merge(store: Store, request: MergeRequest) -> MergeResult:
+def merge(store: Store, request: MergeRequest, choose: ChooseRunner) -> MergeResult:
     """Bring onto the target what the source has and it has not: one commit with two parents, or a refusal."""
     merging = _Merging(store, request)
-    bringing, commit = bring(store, request.target, merging.sides, merging.lineage)
+    bringing, commit = bring(store, request.target, merging.sides, merging.lineage, choose)
     return merging.result(bringing, commit)
 
 
-def preview(store: Store, request: MergeRequest) -> MergeResult:
+def preview(store: Store, request: MergeRequest, choose: ChooseRunner) -> MergeResult:
     """Tell what a merge would do, conflicts included, and touch nothing."""
     merging = _Merging(store, request)
     target = store.manifest.load(request.target)
@@ -63,16 +64,16 @@ def preview(store: Store, request: MergeRequest) -> MergeResult:
     assert contract, "the graph was opened"
     txn = WriteTxn(request.target, target, contract.catalog)
     sides = merging.sides(txn)
-    return merging.result(Bringing(store, txn, sides) if sides else None, None)
+    return merging.result(Bringing(store, txn, sides, choose) if sides else None, None)
 
 
-def revert(store: Store, commit: Commit, request: MergeRequest) -> MergeResult:
+def revert(store: Store, commit: Commit, request: MergeRequest, choose: ChooseRunner) -> MergeResult:
     """Undo one commit of a branch by a new one: what has changed since stays, or contradicts."""
     if commit.parent_id is None:
         message = f"commit '{commit.commit_id}' made the graph; there is nothing to go back to"
         raise _impossible(message, request, "revert a later commit")
     reverting = _Reverting(store, commit, request)
-    bringing, done = bring(store, request.target, reverting.sides, reverting.lineage)
+    bringing, done = bring(store, request.target, reverting.sides, reverting.lineage, choose)
     assert bringing
     outcome = Outcome.MERGED if done else Outcome.ALREADY_UP_TO_DATE
     target = request.target or MAIN

@@ -37,7 +37,7 @@ class Policy:
             return newest[0]
         since = (now - self.older_than).timestamp() * 1e6
         # The state before the first young commit was current when the time began.
-        young = next((at for at, commit in enumerate(commits) if commit.created_at >= since), len(commits))
+        young = next((at for at, commit in enumerate(commits) if commit.created_at > since), len(commits))
         return min(newest[0], commits[max(young - 1, 0)], key=lambda commit: commit.order)
 
 

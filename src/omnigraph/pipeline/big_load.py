@@ -10,6 +10,7 @@ from functools import cached_property, partial
 from itertools import islice
 from typing import Any
 
+import lance
 import numpy as np
 import pyarrow as pa
 
@@ -58,6 +59,7 @@ class BigLoad:
         directory = f"__tmp/load-{secrets.token_hex(8)}"
         self.exchange = Exchange(store.location, directory, secrets.randbits(64), shares)
         self.results: list[StageResult] = []
+        self.made_to_look: list[str] = []
         self.bases: dict[str, TableVersion] = {}
         self.inherited: dict[str, TableVersion] = {}
 
@@ -91,8 +93,10 @@ class BigLoad:
         self.store.tables.delete_fork(fork.path, fork.branch)
 
     def discard(self) -> None:
-        """Remove what only the tasks needed."""
+        """Remove what only the checks needed."""
         self.store.objects.delete_below(self.exchange.directory)
+        for name in self.made_to_look:
+            self.store.objects.delete(name)
 
     def take_back(self) -> None:
         """Remove the files of a load that will not be published; what failed tasks left is for `cleanup`."""
@@ -148,6 +152,7 @@ class Comparison:
         self.reads: set[str] = set()
         self.superseded: dict[str, U64] = defaultdict(lambda: _NONE)
         self.replaced: dict[str, U64] = defaultdict(lambda: _NONE)
+        self._appends: dict[str, lance.LanceDataset] = {}
 
     def problems(self) -> Iterator[Violation]:
         """Yield what is wrong with the input as it stands beside the graph; find what it replaces.
@@ -240,21 +245,22 @@ class Comparison:
         for row, count in zip(new.to_pylist(), counts[fresh].tolist(), strict=True):
             yield miscounted(edge, row[SRC], count, row[RECORD])
         old = self._committed_rows(key, at[~fresh], (SRC,))
+        stay = self._nodes_among(edge.source, old[SRC].combine_chunks()) if old.num_rows else set()
         for row, count in zip(old.to_pylist(), counts[~fresh].tolist(), strict=True):
-            if self._is_node(edge.source, row[SRC]):
+            if row[SRC] in stay:
                 yield miscounted(edge, row[SRC], count, None)
 
     def _excluded(self, key: str) -> Excluded:
         return Excluded.of(self.superseded[key], self.replaced[key], self.exchange)
 
-    def _is_node(self, type_name: str, node_id: str) -> bool:
-        """Tell whether a node is there after the load; one that goes may have too few edges."""
+    def _nodes_among(self, type_name: str, ids: pa.Array) -> set[str]:
+        """Tell which nodes are there after the load; one that goes may have too few edges."""
         key = f"node:{type_name}"
-        one = OneOf(ID, pa.array([node_id]))
         if key in self.loaded and self.overwrites:
-            staged = self._staged(key)
-            return bool(self.tables.count_staged(staged, one))
-        return bool(self.tables.scan(self.txn.entries[key].table, [ID], one).num_rows)
+            found = self.tables.scan_staged(self._opened(self._staged(key)), [ID], OneOf(ID, ids))
+        else:
+            found = self.tables.scan(self.txn.entries[key].table, [ID], OneOf(ID, ids))
+        return set(found[ID].to_pylist())
 
     # Keys
 
@@ -334,7 +340,8 @@ class Comparison:
         names = list(dict.fromkeys((ID, *columns)))
         if not len(at):
             return _no_rows([*names, RECORD])
-        rows = self.tables.take_staged(self._appended(key), self._positions(key, at), names)
+        base = self.txn.owned(self.tables, key)
+        rows = self.tables.take_staged(base, self._appended(key), self._positions(key, at), names)
         return rows.append_column(RECORD, pa.array(self._records(key, at), pa.int64()))
 
     def _committed_rows(self, key: str, addresses: U64, columns: Sequence[str]) -> pa.Table:
@@ -362,8 +369,17 @@ class Comparison:
 
     # Staging
 
-    def _appended(self, key: str) -> Staged:
-        return self.tables.stage_written(self.txn.owned(self.tables, key), self.loaded[key].written, _NONE)
+    def _appended(self, key: str) -> lance.LanceDataset:
+        """The table as it would be if all that was written were appended."""
+        if key not in self._appends:
+            base = self.txn.owned(self.tables, key)
+            self._appends[key] = self._opened(self.tables.stage_written(base, self.loaded[key].written, _NONE))
+        return self._appends[key]
+
+    def _opened(self, staged: Staged) -> lance.LanceDataset:
+        opened = self.tables.read_staged(staged)
+        self.load.made_to_look += self.tables.files_of_staged(staged, opened)
+        return opened
 
     def _staged(self, key: str) -> Staged:
         base = self.txn.owned(self.tables, key)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -45,7 +45,7 @@ class Adjacency:
     @cached_property
     def distinct(self) -> Adjacency:
         """The same without parallel edges: each target once per origin."""
-        pairs = np.unique(self.codes)
+        pairs = _distinct(self.codes)
         if len(pairs) == len(self.targets):
             return self
         return Adjacency.of(pairs, self.origins, self.targets_count, _no_edges)
@@ -99,6 +99,14 @@ class Adjacency:
         return at
 
 
+def _distinct(codes: Integers) -> Integers:
+    """Each of some ordered numbers once."""
+    new = np.ones(len(codes), bool)
+    new[1:] = codes[1:] != codes[:-1]
+    distinct: Integers = codes[new]
+    return distinct
+
+
 def _no_edges() -> Integers:
     raise AssertionError("a pair may stand for several edges")
 
@@ -114,10 +122,19 @@ class Steps:
 
 def adjacency(graph: GraphView, edge_type: str, direction: Direction) -> Adjacency:
     """The adjacency of an edge type, made once per version of the three tables."""
+    views = _views(graph, edge_type)
+    key = adjacency_key(graph, edge_type, direction)
+    return graph.cache.get(key, lambda: _build(*views, direction), lambda made: made.nbytes)
+
+
+def adjacency_key(graph: GraphView, edge_type: str, direction: Direction) -> Hashable:
+    """Under which key the adjacency is kept."""
+    return (*(view.table for view in _views(graph, edge_type)), direction)
+
+
+def _views(graph: GraphView, edge_type: str) -> tuple[TableView, TableView, TableView]:
     edge = graph.catalog.edges[edge_type]
-    view, source, target = graph.edge(edge_type), graph.node(edge.source), graph.node(edge.target)
-    key = (view.table, source.table, target.table, direction)
-    return graph.cache.get(key, lambda: _build(view, source, target, direction), lambda made: made.nbytes)
+    return graph.edge(edge_type), graph.node(edge.source), graph.node(edge.target)
 
 
 def _build(view: TableView, source: TableView, target: TableView, direction: Direction) -> Adjacency:
@@ -221,7 +238,7 @@ class _Codes:
 
     def add(self, codes: Integers) -> Integers:
         """Visit; return what is new, in order."""
-        codes = np.unique(codes)
+        codes = _distinct(np.sort(codes))
         fresh: Integers = codes[~_among(codes, self.codes)]
         self.codes = np.union1d(self.codes, fresh)
         return fresh

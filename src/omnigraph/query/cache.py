@@ -8,6 +8,7 @@ from collections.abc import Callable, Hashable
 from typing import Any, TypeVar, cast
 
 _V = TypeVar("_V")
+_MOST_NOTES = 10_000
 
 
 class Cache:
@@ -18,6 +19,7 @@ class Cache:
         self._used = 0
         self._entries: OrderedDict[Hashable, tuple[int, Any]] = OrderedDict()
         self._lock = threading.Lock()
+        self._spent: dict[Hashable, float] = {}
 
     @property
     def used(self) -> int:
@@ -26,6 +28,16 @@ class Cache:
     def holds(self, key: Hashable) -> bool:
         """Tell whether a value is there, so that asking for it costs nothing."""
         return key in self._entries
+
+    def spent(self, key: Hashable) -> float:
+        """What doing without a value has cost so far."""
+        return self._spent.get(key, 0.0)
+
+    def spend(self, key: Hashable, cost: float) -> None:
+        with self._lock:
+            if len(self._spent) > _MOST_NOTES:
+                self._spent.clear()
+            self._spent[key] = self._spent.get(key, 0.0) + cost
 
     def get(self, key: Hashable, make: Callable[[], _V], size: Callable[[_V], int]) -> _V:
         with self._lock:

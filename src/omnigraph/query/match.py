@@ -7,8 +7,9 @@ from collections.abc import Sequence
 import numpy as np
 
 from omnigraph.lang import ir
-from omnigraph.query.adjacency import Steps, adjacency, walk
+from omnigraph.query.adjacency import Steps, walk
 from omnigraph.query.evaluate import Values, holds, pushed
+from omnigraph.query.expansion import reach
 from omnigraph.query.frame import Frame
 from omnigraph.query.text import text_mask
 from omnigraph.query.view import GraphView, Positions
@@ -66,17 +67,18 @@ class Matcher:
         hops = self.hops(step)
         if hops is None:
             return self.bind_target(step, frame.take(np.arange(0)), np.empty(0, np.int64))
-        adjacent = adjacency(self.graph, step.edge_type, step.direction)
-        origins = frame.columns[step.origin]
+        found = reach(self.graph, step, frame.columns[step.origin], hops)
+        adjacent, origins = found.adjacent, found.numbers
         if hops.most == 1:
             if step.closes:
                 return frame.take(adjacent.connects(origins, frame.columns[step.target]))
             rows, targets = adjacent.distinct.expand(origins)
             return self.bind_target(step, frame.take(rows), targets)
         distinct, inverse = np.unique(origins, return_inverse=True)
-        which, targets = walk(adjacent, distinct, hops)
+        which, numbers = walk(adjacent, distinct, hops)
+        targets = found.positions(numbers)
         if step.closes:
-            size = max(adjacent.targets_count, 1)
+            size = max(self.graph.node(step.target_type).count, 1)
             return frame.take(np.isin(inverse * size + frame.columns[step.target], which * size + targets))
         starts = np.searchsorted(which, np.arange(len(distinct) + 1))
         counts = np.diff(starts)[inverse]
@@ -98,14 +100,14 @@ class Matcher:
         """One row for each edge; those of one row in order of their ids."""
         assert step.edge_variable is not None
         view = self.graph.edge(step.edge_type)
-        adjacent = adjacency(self.graph, step.edge_type, step.direction)
-        rows, targets, edges = adjacent.expand_edges(frame.columns[step.origin])
+        found = reach(self.graph, step, frame.columns[step.origin], Steps(1, 1))
+        rows, targets, edges = found.adjacent.expand_edges(found.numbers)
         order = np.lexsort((view.id_ranks(edges), rows))
         rows, targets, edges = rows[order], targets[order], edges[order]
-        found = frame.take(rows).bind(step.edge_variable, edges, view)
+        bound = frame.take(rows).bind(step.edge_variable, edges, view)
         if step.closes:
-            return found.take(targets == found.columns[step.target])
-        return found.bind(step.target, targets, self.graph.node(step.target_type))
+            return bound.take(targets == bound.columns[step.target])
+        return bound.bind(step.target, targets, self.graph.node(step.target_type))
 
     def _without(self, step: ir.AntiJoin, frame: Frame) -> Frame:
         """Drop each row from which the inner steps lead to at least one."""

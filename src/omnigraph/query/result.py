@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import importlib
 import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -10,6 +11,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from omnigraph.errors import LibraryMissingError, ParameterError
 from omnigraph.manifest.rows import Commit
 from omnigraph.storage.columns import plain_values
 
@@ -44,9 +46,34 @@ class Result:
         return self.table.to_pandas()
 
     def to_polars(self) -> Any:
-        import polars as pl  # noqa: PLC0415 - only who asks for it needs it
+        return _library("polars").from_arrow(self.table)
 
-        return pl.from_arrow(self.table)
+    def to_networkx(self, source: str | None = None, target: str | None = None) -> Any:
+        """A directed multigraph with an edge for each row: from one column to another, the others its attributes.
+
+        The first two columns are the ends, unless others are named. A row that lacks an end adds no edge, only a node.
+        """
+        networkx = _library("networkx")
+        made = networkx.MultiDiGraph()
+        start, end = (self._end(name, at) for at, name in enumerate((source, target)))
+        others = [(at, name) for at, name in enumerate(self.columns) if at not in (start, end)]
+        for row in self.cells():
+            made.add_nodes_from(row[at] for at in (start, end) if row[at] is not None)
+            if row[start] is not None and row[end] is not None:
+                made.add_edges_from([(row[start], row[end], {name: row[at] for at, name in others})])
+        return made
+
+    def _end(self, name: str | None, default: int) -> int:
+        """The column that holds the ends of edges."""
+        names = self.columns
+        at = default if name is None else names.index(name) if name in names else len(names)
+        if at >= len(names):
+            message = f"the result has no column {repr(name) if name else default + 1} for the ends of edges"
+            raise ParameterError(message, parameter=name, hint=f"name one of {', '.join(names)}")
+        if pa.types.is_nested(self.table.schema.types[at]):
+            message = f"the column '{names[at]}' holds lists, which cannot be nodes"
+            raise ParameterError(message, parameter=names[at], hint="name a column of single values")
+        return at
 
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:
         return self.table.__arrow_c_stream__(requested_schema)
@@ -66,3 +93,11 @@ class Result:
 
 
 _SHOWN = 100
+
+
+def _library(name: str) -> Any:
+    """Load a library that only some need."""
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError:
+        raise LibraryMissingError(f"{name} is not installed", library=name, hint=f"pip install {name}") from None

@@ -9,7 +9,8 @@ import numpy as np
 import pyarrow as pa
 
 from omnigraph.lang import ir
-from omnigraph.query.adjacency import Adjacency, Integers, adjacency, walk
+from omnigraph.query.adjacency import Adjacency, Integers, walk
+from omnigraph.query.expansion import reach
 from omnigraph.query.frame import ONE_ROW, Frame
 from omnigraph.query.match import Matcher
 
@@ -78,24 +79,24 @@ class Tally:
     def _spread(self, step: ir.Expand, frame: Frame, *, target_is_needed: bool) -> Frame:
         """Hand the weight of each origin on to its targets."""
         hops = self.matcher.hops(step)
-        origins, weights = frame.columns[step.origin], frame.columns[WEIGHT]
+        weights = frame.columns[WEIGHT]
         if hops is None:
-            origins, weights = origins[:0], weights[:0]
-        adjacent = adjacency(self.matcher.graph, step.edge_type, step.direction)
-        if hops is not None and hops.most > 1:
-            distinct, inverse = np.unique(origins, return_inverse=True)
-            which, targets = walk(adjacent, distinct, hops)
-            handed = _summed(inverse, weights, len(distinct))[which]
+            return self.matcher.bind_target(step, Frame(0, {WEIGHT: weights[:0]}), weights[:0])
+        found = reach(self.matcher.graph, step, frame.columns[step.origin], hops)
+        pairs = found.adjacent if step.edge_variable else found.adjacent.distinct
+        if hops.most == 1 and not target_is_needed:
+            return Frame(1, {WEIGHT: _products(pairs, found.numbers, weights)})
+        if hops.most == 1:
+            targets = pairs.targets_of(found.numbers)
+            handed = np.repeat(weights, pairs.degrees(found.numbers))
         else:
-            pairs = adjacent if step.edge_variable else adjacent.distinct
-            if not target_is_needed:
-                return Frame(1, {WEIGHT: _products(pairs, origins, weights)})
-            targets = pairs.targets_of(origins)
-            handed = np.repeat(weights, pairs.degrees(origins))
+            distinct, inverse = np.unique(found.numbers, return_inverse=True)
+            which, targets = walk(pairs, distinct, hops)
+            handed = _summed(inverse, weights, len(distinct))[which]
         if not target_is_needed:
             return Frame(1, {WEIGHT: handed.sum(keepdims=True)})
-        nodes, sums = _by_target(targets, handed, adjacent.targets_count)
-        return self.matcher.bind_target(step, Frame(len(nodes), {WEIGHT: sums}), nodes)
+        nodes, sums = _by_target(targets, handed, pairs.targets_count)
+        return self.matcher.bind_target(step, Frame(len(nodes), {WEIGHT: sums}), found.positions(nodes))
 
 
 def _products(pairs: Adjacency, origins: Integers, weights: Integers) -> Integers:

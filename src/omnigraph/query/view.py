@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Sequence, Sized
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -78,7 +78,18 @@ class TableView:
             chosen: Positions = numbered.filter(arrow_expression(wanted))["@at"].to_numpy()
             return chosen
         found = self.tables.scan(self.table, [], wanted, addresses=True)[ADDRESS].to_numpy()
-        return np.searchsorted(self.addresses, np.sort(found))
+        return self.positions_at(np.sort(found))
+
+    def positions_at(self, addresses: np.ndarray[Any, Any]) -> Positions:
+        return np.searchsorted(self.addresses, addresses.astype(self.addresses.dtype))
+
+    def locate(self, ids: pa.Array) -> pa.Array:
+        """The position of each id, like `positions_of`; of a few in a large table without reading all of its ids."""
+        if self._is_worth_a_scan(ids) or self.cache.holds((self.table, ID)):
+            return self.positions_of(ids)
+        found = self.tables.lookup(self.table, ID, ids.unique(), [ID], addresses=True)
+        at = pa.compute.index_in(ids, value_set=found[ID].combine_chunks())
+        return pa.array(self.positions_at(found[ADDRESS].to_numpy())).take(at)
 
     def positions_of(self, ids: pa.Array) -> pa.Array:
         """The position of each id; null where there is none."""
@@ -96,8 +107,9 @@ class TableView:
         ranks: Positions = pa.compute.rank(self.take(positions, ID), tiebreaker="dense").to_numpy().astype(np.int64)
         return ranks
 
-    def _is_worth_a_scan(self, positions: Positions) -> bool:
-        return self.count <= SMALL_TABLE or len(positions) * _FEW > self.count
+    def _is_worth_a_scan(self, wanted: Sized) -> bool:
+        """Tell whether a whole column should be read for the sake of some rows."""
+        return self.count <= SMALL_TABLE or len(wanted) * _FEW > self.count
 
     @cached_property
     def _all_ranks(self) -> Positions:

@@ -22,12 +22,22 @@ _ARRAY = "array"  # how lance calls a deletion file in Arrow's format
 
 
 @dataclass(frozen=True, slots=True)
+class Deletions:
+    """The file that says which rows of a fragment are deleted; `base` numbers the dataset that has it, if another."""
+
+    path: str
+    is_plain: bool
+    base: int | None
+
+
+@dataclass(frozen=True, slots=True)
 class Fragment:
     """A fragment of a version. Two with equal `files` hold the same rows, but for those that are deleted."""
 
     number: int
     files: tuple[object, ...]
-    deletions: tuple[int, int] | None
+    rows: int  # with those that are deleted
+    deletions: Deletions | None
     is_traced: bool  # whether lance knows which row each was before a compaction, and when it was written
 
 
@@ -40,57 +50,56 @@ def fragments(tables: TableReader, table: TableVersion) -> list[Fragment]:
 
 def _fragment(found: lance.FragmentMetadata) -> Fragment:
     files = (*((file.path, tuple(file.fields)) for file in found.files), *map(repr, found.overlays or ()))
-    deletions = found.deletion_file
+    deleted = found.deletion_file
     return Fragment(
         found.id,
         files,
-        None if deletions is None else (deletions.read_version, deletions.id),
+        found.physical_rows,
+        Deletions(deleted.path(found.id), deleted.file_type == _ARRAY, deleted.base_id) if deleted else None,
         found.row_id_meta is not None and found.last_updated_at_version_meta is not None,
     )
 
 
+def has_same_deletions(one: Fragment, other: Fragment) -> bool:
+    """Tell whether the same rows of two fragments are deleted. Lance never gives two such files one name."""
+    return (one.deletions and one.deletions.path) == (other.deletions and other.deletions.path)
+
+
 def deleted_offsets(tables: TableReader, table: TableVersion, fragment: Fragment) -> Addresses:
     """Read which rows of a fragment are deleted, by their places in it, in order."""
-    if fragment.deletions is None:
+    deletions = fragment.deletions
+    if deletions is None:
         return np.empty(0, np.int64)
-    dataset = tables.open(table)
-    with lance_call(dataset.uri, "read"):
-        found = dataset.get_fragment(fragment.number)
-        assert found is not None
-        deletions = found.metadata.deletion_file
-        assert deletions is not None
-        bases = dataset.base_paths() if deletions.base_id is not None else {}
-    if deletions.file_type == _ARRAY:
-        branch = table.branch if deletions.base_id is None else bases[deletions.base_id].name
-        stored = ObjectStore(tables.location).read_if_exists(
-            _in_table(table, branch, deletions.path(found.fragment_id))
-        )
+    if deletions.is_plain:
+        branch = table.branch if deletions.base is None else _base_branch(tables, table, deletions.base)
+        stored = ObjectStore(tables.location).read_if_exists(_in_table(table, branch, deletions.path))
         if stored is not None:
             offsets = pa.ipc.open_file(stored).read_all().column(0).to_numpy()
             return np.sort(offsets.astype(np.int64))
-    return _missing_offsets(dataset, found)
+    return _missing_offsets(tables, table, fragment)
+
+
+def _base_branch(tables: TableReader, table: TableVersion, base: int) -> str | None:
+    dataset = tables.open(table)
+    with lance_call(dataset.uri, "read"):
+        name = dataset.base_paths()[base].name
+    return None if name is None else str(name)
 
 
 def _in_table(table: TableVersion, branch: str | None, name: str) -> str:
     return "/".join((table.path, *(("tree", branch) if branch else ()), name))
 
 
-def _missing_offsets(dataset: lance.LanceDataset, fragment: lance.LanceFragment) -> Addresses:
+def _missing_offsets(tables: TableReader, table: TableVersion, fragment: Fragment) -> Addresses:
     """Lance writes many deletions in a form of its own; then the rows that are left tell which are not."""
-    with lance_call(dataset.uri, "read"):
-        left = dataset.scanner(columns=[], fragments=[fragment], with_row_address=True).to_table()
-        physical = fragment.physical_rows
-    offsets = left[ADDRESS].to_numpy().astype(np.int64) & ((1 << OFFSET_BITS) - 1)
-    return np.setdiff1d(np.arange(physical), offsets, assume_unique=True)
+    left = tables.scan_fragments(table, [fragment.number], [])[ADDRESS].to_numpy().astype(np.int64)
+    offsets = left & ((1 << OFFSET_BITS) - 1)
+    return np.setdiff1d(np.arange(fragment.rows), offsets, assume_unique=True)
 
 
 def origins(tables: TableReader, table: TableVersion, chosen: Sequence[Fragment]) -> pa.Table:
     """Read of each row its address, the number lance knows it by, and the version that wrote it; none of its values."""
-    dataset = tables.open(table)
-    numbers = {fragment.number for fragment in chosen}
-    with lance_call(dataset.uri, "scan"):
-        found = [fragment for fragment in dataset.get_fragments() if fragment.fragment_id in numbers]
-        return dataset.scanner(columns=[ROW, WRITTEN], fragments=found, with_row_address=True).to_table()
+    return tables.scan_fragments(table, [fragment.number for fragment in chosen], [ROW, WRITTEN])
 
 
 def common_version(tables: TableReader, one: TableVersion, other: TableVersion) -> int:

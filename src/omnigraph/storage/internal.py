@@ -132,7 +132,13 @@ class InternalTable:
         return ObjectStore(self.location).exists(f"{self.path}/_refs/branches/{quote(name, safe='')}.json")
 
     def create_branch(self, dataset: lance.LanceDataset, name: str) -> None:
-        """Make a native branch at the version, and on the branch, that a handle is at."""
+        """Make a native branch at the version, and on the branch, that a handle is at.
+
+        Lance makes the name last and removes it first: files without a name are left of a branch that was not made, or
+        not removed, to the end, and the new one must not have them.
+        """
+        if not self.has_branch(name):
+            ObjectStore(self.location).delete_below(f"{self.path}/tree/{name}")
         durable_write("create branch", f"{self.uri()}@{name}")
         with lance_call(dataset.uri, "create a branch of"):
             dataset.create_branch(name, dataset.version, storage_options=self.location.storage_options)

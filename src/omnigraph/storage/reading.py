@@ -222,9 +222,13 @@ class TableReader:
         sorted_ = addresses[order]
         dataset = self.open(table)
         with lance_call(dataset.uri, "read"):
+            # Without its fragments named, lance would look for a range of addresses in all of them.
+            numbers = set(np.unique(sorted_ >> OFFSET_BITS).tolist())
+            chosen = [fragment for fragment in dataset.get_fragments() if fragment.fragment_id in numbers]
             parts = [
                 dataset.scanner(
                     columns=list(columns),
+                    fragments=chosen,
                     filter=_address_filter(sorted_[at : at + MOST_VALUES]),
                     with_row_address=True,
                     blob_handling="all_binary",

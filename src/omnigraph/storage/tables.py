@@ -96,18 +96,27 @@ class TableStorage(TableReader):
             options = self.location.storage_options
             return lance.LanceDataset.commit(dataset, staged.transaction, detached=True, storage_options=options)
 
-    def take_staged(self, staged: Staged, rows: np.ndarray[Any, Any], columns: Sequence[str]) -> pa.Table:
-        """Read rows that a staged append brings, by their numbers among them."""
-        dataset = self.read_staged(staged)
-        with lance_call(dataset.uri, "read staged"):
-            before = self.open(staged.base).count_rows()
-            return dataset.take((rows + before).tolist(), columns=list(columns))
+    def files_of_staged(self, staged: Staged, opened: lance.LanceDataset) -> list[str]:
+        """Name the files that `read_staged` has made, below the root; the rows themselves are not among them."""
+        root = _place(staged.base)
+        transaction = staged.transaction
+        return [
+            f"{root}/_versions/d{opened.version}.manifest",
+            f"{root}/_transactions/{transaction.read_version}-{transaction.uuid}.txn",
+        ]
 
-    def count_staged(self, staged: Staged, predicate: Predicate) -> int:
-        """Count the rows that satisfy a predicate in the state that a staged transaction would make."""
-        dataset = self.read_staged(staged)
-        with lance_call(dataset.uri, "read staged"):
-            return int(dataset.count_rows(lance_filter(predicate)))
+    def take_staged(
+        self, base: TableVersion, opened: lance.LanceDataset, rows: np.ndarray[Any, Any], columns: Sequence[str]
+    ) -> pa.Table:
+        """Read rows that a staged append brings, by their numbers among them."""
+        with lance_call(opened.uri, "read staged"):
+            before = self.open(base).count_rows()
+            return opened.take((rows + before).tolist(), columns=list(columns))
+
+    def scan_staged(self, opened: lance.LanceDataset, columns: Sequence[str], predicate: Predicate) -> pa.Table:
+        """Read the rows that satisfy a predicate in the state that a staged transaction would make."""
+        with lance_call(opened.uri, "read staged"):
+            return opened.to_table(columns=list(columns), filter=lance_filter(predicate))
 
     # Staging
 
@@ -135,8 +144,7 @@ class TableStorage(TableReader):
 
     def files_of(self, table: TableVersion, written: Sequence[str]) -> list[str]:
         """Name the files of rows that were written to a table, below the root."""
-        place = f"{table.path}/tree/{table.branch}" if table.branch else table.path
-        return [f"{place}/data/{file['path']}" for text in written for file in json.loads(text)["files"]]
+        return [f"{_place(table)}/data/{file['path']}" for text in written for file in json.loads(text)["files"]]
 
     def stage_written(self, base: TableVersion, written: Sequence[str], replaced: np.ndarray[Any, Any]) -> Staged:
         """Add rows whose files are written already, in the place of those at some addresses."""
@@ -156,9 +164,13 @@ class TableStorage(TableReader):
         operation = lance.LanceOperation.Overwrite(self.open(base).schema, fragments)
         return _staged(base, lance.Transaction(base.version, operation))
 
-    def without_rows(self, staged: Staged, written: Sequence[str], rows: np.ndarray[Any, Any]) -> list[str]:
-        """Take rows out of files that are written, but not committed; rows are numbered through the files."""
-        dataset = self.read_staged(staged)
+    def without_rows(
+        self, dataset: lance.LanceDataset, written: Sequence[str], rows: np.ndarray[Any, Any]
+    ) -> list[str]:
+        """Take rows out of files that are written, but not committed; rows are numbered through the files.
+
+        `dataset` is the state that they would make.
+        """
         sizes = [json.loads(text)["physical_rows"] for text in written]
         ends = np.cumsum(sizes)
         ids = [fragment.fragment_id for fragment in dataset.get_fragments()][-len(written) :]
@@ -343,6 +355,11 @@ class TableStorage(TableReader):
             for file in fragment.files:
                 if getattr(file, "base_id", None) is None and file.file_size_bytes:
                     _check_length(Path(dataset.uri) / "data" / file.path, file.file_size_bytes)
+
+
+def _place(table: TableVersion) -> str:
+    """Where the files of a table are, below the root."""
+    return f"{table.path}/tree/{table.branch}" if table.branch else table.path
 
 
 def _staged(base: TableVersion, transaction: lance.Transaction) -> Staged:

@@ -23,18 +23,19 @@ class OmittedVectors:
     def __init__(self, embedding: Embedding) -> None:
         self._embedding = embedding
         self._known: dict[tuple[_Owner, str], list[float]] = {}
+        self._required: dict[str, list[tuple[Property, str]]] = {}
 
     def prepare(self, catalog: Catalog, statements: Iterable[ir.Statement], request: Request) -> None:
         """Make all vectors that the statements leave out, those of one property together."""
+        self._required = {node.name: [*_required(node)] for node in catalog.nodes.values()}
         wanted: dict[_Owner, dict[str, None]] = defaultdict(dict)
         for statement in statements:
-            if not isinstance(statement, ir.InsertNode):
-                continue
-            given = dict(statement.values)
-            for property_, source in _omitted(catalog.nodes[statement.type_name], given):
-                text = request.value(given[source])
-                if isinstance(text, str) and text.strip():
-                    wanted[statement.type_name, property_.name][text] = None
+            if isinstance(statement, ir.InsertNode) and self._required[statement.type_name]:
+                given = dict(statement.values)
+                for property_, source in self._omitted(statement.type_name, given):
+                    text = request.value(given[source])
+                    if isinstance(text, str) and text.strip():
+                        wanted[statement.type_name, property_.name][text] = None
         for (type_name, name), texts in wanted.items():
             node = catalog.nodes[type_name]
             self._make(node, node.properties[name], texts)
@@ -48,12 +49,16 @@ class OmittedVectors:
 
     def of(self, node: NodeType, row: Mapping[str, Any]) -> Iterator[tuple[Property, list[float]]]:
         """The vectors that a row of a prepared statement leaves out; an empty one where there was no text."""
-        for property_, source in _omitted(node, row):
+        for property_, source in self._omitted(node.name, row):
             yield property_, self._known.get(((node.name, property_.name), row[source]), [])
 
+    def _omitted(self, type_name: str, given: Mapping[str, Any]) -> Iterator[tuple[Property, str]]:
+        """The required vectors that an insert does not give, and the sources of their texts, which it does give."""
+        return ((property_, source) for property_, source in self._required[type_name] if property_.name not in given)
 
-def _omitted(node: NodeType, given: Mapping[str, Any]) -> Iterator[tuple[Property, str]]:
-    """The required vectors that an insert does not give, and the sources of their texts, which it does give."""
+
+def _required(node: NodeType) -> Iterator[tuple[Property, str]]:
+    """The vectors that every node has, and the sources of their texts."""
     for property_ in node.properties.values():
-        if property_.embed and not property_.type.nullable and property_.name not in given:
+        if property_.embed and not property_.type.nullable:
             yield property_, property_.embed.source

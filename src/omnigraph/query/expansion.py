@@ -1,0 +1,198 @@
+"""Which way edges are found: in the adjacency of the whole table, or by looking up those of a few nodes.
+
+The adjacency takes a scan of the whole edge table, is kept, and answers everything from then on. A lookup by the `src`
+or `dst` index costs per node, every time. Like renting before buying: as long as all lookups together have cost less than
+the adjacency would, the next small one is a lookup; then the adjacency is built.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from enum import StrEnum
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from omnigraph.errors import ParameterError
+from omnigraph.lang.ir import Direction, Expand
+from omnigraph.query.adjacency import Adjacency, Integers, Steps, adjacency, adjacency_key
+from omnigraph.query.view import GraphView, Positions, TableView
+from omnigraph.storage.tables import ADDRESS, DST, SRC
+from omnigraph.storage.upkeep import make_up
+
+VARIABLE = "OMNIGRAPH_EXPANSION"
+# Measured in microseconds: a node looked up by index, an edge that no index covers and so is scanned, and an edge of an
+# adjacency that is built. Only how they compare matters.
+_LOOKUP, _SCANNED, _BUILT = 60.0, 0.02, 0.35
+SMALL_EDGES = 200_000  # an edge table up to so many rows is read whole at once
+
+
+class Mode(StrEnum):
+    """How edges are found, if somebody insists."""
+
+    AUTO = "auto"
+    INDEX = "index"
+    ADJACENCY = "adjacency"
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """Which way was taken, and why."""
+
+    mode: Mode
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Reach:
+    """Adjacency that holds at least the edges of some origins: the number that each has in it, and each target's position.
+
+    `nodes` is None where targets are numbered by position already.
+    """
+
+    adjacent: Adjacency
+    numbers: Integers
+    nodes: Positions | None
+    choice: Choice
+
+    def positions(self, targets: Integers) -> Positions:
+        return targets if self.nodes is None else self.nodes[targets]
+
+
+def mode_of(environment: os._Environ[str] | dict[str, str] = os.environ) -> Mode:
+    """What the environment insists on."""
+    wish = environment.get(VARIABLE, Mode.AUTO)
+    if wish not in list(Mode):
+        message = f"{VARIABLE} is '{wish}'"
+        raise ParameterError(message, parameter=VARIABLE, hint=f"set it to {', '.join(Mode)}, or not at all")
+    return Mode(wish)
+
+
+def reach(graph: GraphView, step: Expand, origins: Positions, hops: Steps) -> Reach:
+    """Find the edges that a step follows from some origins, which may repeat."""
+    choice = _choose(graph, step, origins, hops)
+    if choice.mode is Mode.ADJACENCY:
+        return Reach(adjacency(graph, step.edge_type, step.direction), origins, None, choice)
+    distinct, inverse = np.unique(origins, return_inverse=True)
+    if hops.most == 1:
+        return Reach(_looked_up(graph, step, distinct), inverse, None, choice)
+    adjacent, nodes = _explored(graph, step, distinct, hops.most)
+    return Reach(adjacent, np.searchsorted(nodes, distinct)[inverse], nodes, choice)
+
+
+# Choosing ------------------------------------------------------------------------------------------
+
+
+def _choose(graph: GraphView, step: Expand, origins: Positions, hops: Steps) -> Choice:
+    wish = mode_of()
+    if wish is not Mode.AUTO:
+        return Choice(wish, f"{VARIABLE} says so")
+    view = graph.edge(step.edge_type)
+    key = adjacency_key(graph, step.edge_type, step.direction)
+    if graph.cache.holds(key):
+        return Choice(Mode.ADJACENCY, "it is in memory")
+    if view.count <= SMALL_EDGES:
+        return Choice(Mode.ADJACENCY, f"there are only {view.count} edges")
+    lookups = _lookups(graph, step, origins, hops)
+    bare = _uncovered(view, step.direction)
+    rent, price = lookups * _LOOKUP + bare * _SCANNED, view.count * _BUILT
+    if bare == view.count:
+        return Choice(Mode.ADJACENCY, "no index covers the edges")
+    if graph.cache.spent(key) + rent > price:
+        return Choice(Mode.ADJACENCY, f"about {lookups:.0f} lookups more would cost more than all {view.count} edges")
+    graph.cache.spend(key, rent)
+    return Choice(Mode.INDEX, f"about {lookups:.0f} lookups cost less than all {view.count} edges")
+
+
+def _lookups(graph: GraphView, step: Expand, origins: Positions, hops: Steps) -> float:
+    """Guess of how many nodes the edges will be looked up: each hop leads on by the mean degree."""
+    degree = graph.edge(step.edge_type).count / max(graph.node(step.target_type).count, 1)
+    directions = 2 if step.direction is Direction.BOTH else 1
+    return directions * len(origins) * sum(degree**hop for hop in range(hops.most))
+
+
+def _uncovered(view: TableView, direction: Direction) -> int:
+    """How many edges the index that is needed does not cover."""
+    return view.cache.get((view.table, direction, "@bare"), lambda: _count_uncovered(view, direction), lambda _: 64)
+
+
+def _count_uncovered(view: TableView, direction: Direction) -> int:
+    made_of = make_up(view.tables, view.table)
+    covered = [made_of.covered(f"{column}_btree") for column in _columns(direction)]
+    return sum(part.rows for part in made_of.parts if not all(part.number in one for one in covered))
+
+
+def _columns(direction: Direction) -> tuple[str, ...]:
+    return {Direction.OUT: (SRC,), Direction.IN: (DST,), Direction.BOTH: (SRC, DST)}[direction]
+
+
+# Looking up ----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Edges:
+    """Some edges: their near and far ends as positions, and their addresses."""
+
+    near: Integers
+    far: Integers
+    addresses: Integers
+
+
+def _looked_up(graph: GraphView, step: Expand, distinct: Positions) -> Adjacency:
+    """The edges of some origins, which are numbered in order."""
+    found = _edges(graph, step, distinct)
+    size = graph.node(step.target_type).count
+    codes = np.searchsorted(distinct, found.near) * size + found.far
+    return Adjacency.of(np.sort(codes), len(distinct), size, lambda: _places(graph, step, codes, found.addresses))
+
+
+def _explored(graph: GraphView, step: Expand, distinct: Positions, most: int) -> tuple[Adjacency, Positions]:
+    """All edges within so many hops of some origins; nodes are numbered in order of position."""
+    parts, known, frontier = [], np.empty(0, np.int64), distinct
+    for _ in range(most):
+        parts.append(_edges(graph, step, frontier))
+        known = np.union1d(known, frontier)
+        frontier = np.setdiff1d(parts[-1].far, known)
+        if not len(frontier):
+            break
+    near, far = (np.concatenate([getattr(part, side) for part in parts]) for side in ("near", "far"))
+    nodes = np.union1d(known, far)
+    codes = np.sort(np.searchsorted(nodes, near) * len(nodes) + np.searchsorted(nodes, far))
+    return Adjacency.of(codes, len(nodes), len(nodes), lambda: np.empty(0, np.int64)), nodes
+
+
+def _edges(graph: GraphView, step: Expand, origins: Positions) -> _Edges:
+    """Look up the edges of some nodes."""
+    parts = [_edges_by(graph, step, origins, column) for column in _columns(step.direction)]
+    if len(parts) == 1:
+        return parts[0]
+    out, back = parts
+    other = back.near != back.far  # a loop was found by its source already
+    sides = ((out.near, back.near), (out.far, back.far), (out.addresses, back.addresses))
+    return _Edges(*(np.concatenate([first, second[other]]) for first, second in sides))
+
+
+def _edges_by(graph: GraphView, step: Expand, origins: Positions, column: str) -> _Edges:
+    edge, view = graph.catalog.edges[step.edge_type], graph.edge(step.edge_type)
+    ends = (graph.node(edge.source), graph.node(edge.target))
+    near, far = ends if column == SRC else ends[::-1]
+    ids = near.take(origins, "id")
+    rows = view.tables.lookup(view.table, column, ids, [SRC, DST], addresses=True)
+    starts = pc.index_in(rows[column].combine_chunks(), value_set=ids)
+    targets = far.locate(rows[DST if column == SRC else SRC].combine_chunks())
+    whole = targets.is_valid().to_numpy(zero_copy_only=False)
+    return _Edges(
+        origins[_numbers(starts)][whole], _numbers(targets)[whole], rows[ADDRESS].to_numpy().astype(np.int64)[whole]
+    )
+
+
+def _numbers(positions: pa.Array) -> Integers:
+    numbers: Integers = positions.fill_null(0).to_numpy(zero_copy_only=False).astype(np.int64)
+    return numbers
+
+
+def _places(graph: GraphView, step: Expand, codes: Integers, addresses: Integers) -> Positions:
+    """The positions of edges, in the order of their ends."""
+    return graph.edge(step.edge_type).positions_at(addresses[np.argsort(codes)])

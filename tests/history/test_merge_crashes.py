@@ -1,0 +1,289 @@
+"""Death at every durable write of what makes, changes, merges and removes branches, and of the recovery from it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+import omnigraph
+from omnigraph.commit.store import Store
+from omnigraph.errors import BranchNotFoundError, RefExistsError
+from omnigraph.manifest.rows import MANIFEST_PATH, Commit
+from tests.commit.child import Ordinals, hooked, is_renewal, store_at
+from tests.commit.places import copied
+from tests.history.crashing import (
+    OPERATIONS,
+    Death,
+    State,
+    arranged,
+    branch_of,
+    bring,
+    die,
+    drifted,
+    look,
+    opened,
+    person,
+    writes_of,
+)
+from tests.support.faults import CrashError, crash
+from tests.support.mutations import broken_rules
+
+WRITES = {
+    "first write": ("fork table", "stage upsert", "fork table", "stage append", *["commit table"] * 2),
+    "fast-forward": (
+        *("write rows", "stage replacement", "stage delete", "write rows", "write rows", "stage replacement"),
+        *["commit table"] * 4,
+    ),
+    "three-way merge": (
+        *("write rows", "stage replacement", "stage delete", "write rows", "write rows", "stage replacement"),
+        *["commit table"] * 4,
+    ),
+    "merge that takes tables over": ("write rows", "stage replacement", "commit table"),
+    "merge that forks": ("fork table", "write rows", "fork table", "write rows", *["commit table"] * 2),
+    "revert": ("stage delete", "write rows", "stage replacement", *["commit table"] * 2),
+}
+MERGES = [name for name, operation in OPERATIONS.items() if "merge" in name or "forward" in name]
+
+
+@dataclass(frozen=True, slots=True)
+class Scene:
+    """An operation and the graph for it: what every branch holds before and after, and the durable writes between."""
+
+    name: str
+    uri: str
+    before: State
+    after: State
+    commits: int
+    writes: tuple[str, ...]
+
+    @property
+    def branch(self) -> str:
+        return OPERATIONS[self.name].branch
+
+    def shown(self, uri: str) -> str:
+        found = look(uri)
+        assert [rule for rows in found.values() for rule in broken_rules(rows)] == []
+        return "before" if found == self.before else "after" if found == self.after else "neither"
+
+    def deaths(self) -> list[Death]:
+        return [Death(self.name, copied(self.uri), ordinal) for ordinal in range(1, len(self.writes) + 1)]
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """What a death led to. What has a default must be so wherever it happened."""
+
+    shows: str
+    at_once: str = "before"
+    audit: tuple[str, ...] = ()
+    commits: int = 0
+    drifted: int = 0
+    records_left: int = 0
+    changed_by_opening_again: bool = False
+    done_again_shows: str = "after"
+
+
+UNTOUCHED = End("before")
+ROLLED_BACK = End("before", audit=("RolledBack",), commits=1)
+ROLLED_FORWARD = End("after", audit=("RolledForward",), commits=1)
+VISIBLE = replace(ROLLED_FORWARD, at_once="after")
+DONE = End("after", "after", commits=1)
+
+
+def _expected(writes: tuple[str, ...]) -> list[End]:
+    """Nothing has happened until the record is written, and it can only be finished once all tables have moved."""
+    armed, published = writes.index("write record"), writes.index("publish")
+    done = writes.index("delete record")
+    moving = published - armed - 1
+    return [
+        *[UNTOUCHED] * (armed + 1),
+        *[ROLLED_BACK] * moving,
+        ROLLED_FORWARD,
+        *[VISIBLE] * (done - published),
+        *[DONE] * (len(writes) - done - 1),
+    ]
+
+
+@pytest.fixture(scope="module")
+def scenes(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Scene]:
+    @cache
+    def scene(name: str) -> Scene:
+        return _scene(name, str(tmp_path_factory.mktemp("graphs") / "one"))
+
+    return scene
+
+
+def _scene(name: str, uri: str) -> Scene:
+    arranged(uri, name)
+    changed = copied(uri)
+    writes = writes_of(name, changed)
+    return Scene(name, uri, look(uri), look(changed), len(_commits(store_at(uri), OPERATIONS[name].branch)), writes)
+
+
+@pytest.mark.parametrize("name", WRITES)
+def test_what_dies_at_any_durable_write_happened_whole_or_not_at_all(scenes: Callable[[str], Scene], name: str) -> None:
+    scene = scenes(name)
+    moves = WRITES[name].index("commit table")
+    staged, moved = WRITES[name][:moves], WRITES[name][moves:]
+    assert scene.writes == (*staged, "write record", *moved, "publish", "delete record")
+    deaths = scene.deaths()
+    die(deaths)
+    assert [_end(scene, death.uri) for death in deaths] == _expected(scene.writes)
+
+
+@pytest.mark.parametrize("name", ["three-way merge", "merge that takes tables over", "merge that forks"])
+def test_a_recovery_that_dies_at_any_durable_write_ends_as_if_it_had_not(
+    scenes: Callable[[str], Scene], name: str
+) -> None:
+    scene = scenes(name)
+    armed, done = scene.writes.index("write record") + 2, scene.writes.index("delete record") + 1
+    deaths = {ordinal: Death(name, copied(scene.uri), ordinal) for ordinal in (armed, armed + 1, done - 1, done)}
+    die(deaths.values())
+    for ordinal, death in deaths.items():
+        again = _crashed_while_opening(death.uri)
+        assert len(again) > 1
+        ends = {_end(scene, uri, VISIBLE.at_once) for uri in again}
+        undisturbed = _end(scene, death.uri, VISIBLE.at_once)
+        assert ends == {undisturbed}, scene.writes[ordinal - 1]
+
+
+@pytest.mark.parametrize("name", ["first write", "three-way merge", "merge that takes tables over"])
+def test_what_dies_on_an_object_store_happened_whole_or_not_at_all(name: str, s3_uri: str) -> None:
+    scene = _scene(name, s3_uri)
+    deaths = scene.deaths()[scene.writes.index("write record") + 1 :]
+    die(deaths)
+    expected = _expected(scene.writes)[scene.writes.index("write record") + 1 :]
+    assert [_end(scene, death.uri) for death in deaths] == expected
+
+
+# Branches ------------------------------------------------------------------------------------------
+
+
+def test_a_branch_that_was_not_made_is_not_there_and_can_be_made(scenes: Callable[[str], Scene]) -> None:
+    scene = scenes("branch create")
+    assert scene.writes == ("create branch",)
+    (death,) = scene.deaths()
+    die([death])
+    assert _end(scene, death.uri) == UNTOUCHED
+
+
+def test_a_branch_is_gone_with_its_name_and_can_be_made_anew_whatever_was_left_of_it(
+    scenes: Callable[[str], Scene],
+) -> None:
+    scene = scenes("branch delete")
+    assert scene.writes == ("delete branch", *["delete fork"] * 4)
+    deaths = scene.deaths()
+    die(deaths)
+    assert [scene.shown(death.uri) for death in deaths] == ["before", *["after"] * 4]
+    for death in deaths[1:]:
+        graph = opened(death.uri)
+        graph.create_branch("feature")
+        bring(graph, "feature", person("zoe", 1))
+        graph.merge("feature")
+        names = [row["name"] for row in look(death.uri)["main"]["node:Person"]]
+        assert names == ["ann", "bob", "cat", "dan", "zoe"]
+        assert drifted(store_at(death.uri)) == []
+
+
+@pytest.mark.parametrize("writes", [0, 3])
+@pytest.mark.parametrize("commits", [0, 2, 5])
+def test_a_branch_that_lance_made_or_removed_half_way_is_not_in_the_way(
+    tmp_path: Path, writes: int, commits: int
+) -> None:
+    """Lance makes a branch by its files first and its name last, and removes it the other way around."""
+    uri = arranged(str(tmp_path / "graph"), "branch create")
+    graph = omnigraph.open(uri)
+    graph.create_branch("feature")
+    for number in range(writes):
+        bring(graph, "feature", person(f"old{number}", 1))
+    (tmp_path / "graph" / MANIFEST_PATH / "_refs" / "branches" / "feature.json").unlink()
+    for number in range(commits):
+        bring(graph, "main", person(f"new{number}", 1))
+    assert graph.branches() == ["main"]
+
+    graph.create_branch("feature")
+
+    found = look(uri)
+    assert found["feature"] == found["main"]
+    assert graph.commits("feature") == graph.commits()
+    bring(graph, "feature", person("last", 1))
+    assert graph.merge("feature").outcome == "fast_forward"
+    assert look(uri)["main"] == look(uri)["feature"]
+
+
+# Looking -------------------------------------------------------------------------------------------
+
+
+def _end(scene: Scene, uri: str, at_once: str | None = None) -> End:
+    """Look at a graph after a death, open it, look again, and do what was to be done once more."""
+    seen = at_once or scene.shown(uri)
+    opened(uri)
+    first = _facts(uri)
+    graph = opened(uri)
+    store = store_at(uri)
+    shown, audit = scene.shown(uri), tuple(row.kind.value for row in store.audit.rows())
+    if scene.branch in store.manifest.branches():
+        commits = _commits(store, scene.branch)
+        assert [commit.parent_id for commit in commits] == [None, *(commit.commit_id for commit in commits[:-1])]
+        added = len(commits) - scene.commits
+        assert shown == "before" or scene.name not in MERGES or commits[-1].merged_parent_id
+    else:
+        added = 0
+    end = End(
+        shown,
+        seen,
+        audit,
+        added,
+        len(drifted(store)),
+        len(store.sidecars.pending()),
+        changed_by_opening_again=first != _facts(uri),
+        done_again_shows="",
+    )
+    with suppress(RefExistsError, BranchNotFoundError):
+        again = OPERATIONS[scene.name].act(graph)
+        assert shown == "before" or scene.name not in MERGES or again.outcome == "already_up_to_date"
+    end = replace(end, done_again_shows=scene.shown(uri))
+    bring(graph, "main", person("next", 1))
+    assert drifted(store_at(uri)) == []
+    return end
+
+
+def _facts(uri: str) -> tuple[object, ...]:
+    store = store_at(uri)
+    states = {name: store.manifest.load(branch_of(name)) for name in store.manifest.branches()}
+    versions = {name: (state.version, state.snapshot, state.commits()) for name, state in states.items()}
+    return versions, store.audit.rows()
+
+
+def _commits(store: Store, branch: str) -> list[Commit]:
+    return store.manifest.load(branch_of(branch)).commits() if branch in store.manifest.branches() else []
+
+
+def _crashed_while_opening(uri: str) -> list[str]:
+    """Copies of a graph, each opened by somebody who got no further than before one of his durable writes."""
+    ordinals = Ordinals()
+    with hooked(ordinals):
+        opened(copied(uri))
+    crashed = []
+    for ordinal in range(1, len(ordinals.written) + 1):
+        crashed.append(copied(uri))
+        with pytest.raises(CrashError), hooked(_crash_at(ordinal)):
+            opened(crashed[-1])
+    return crashed
+
+
+def _crash_at(ordinal: int) -> Callable[[str, str], None]:
+    seen: list[str] = []
+
+    def hook(operation: str, path: str) -> None:
+        if not is_renewal(path):
+            seen.append(operation)
+        if len(seen) == ordinal:
+            crash()
+
+    return hook
