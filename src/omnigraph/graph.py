@@ -22,6 +22,7 @@ from omnigraph.errors import (
     BranchInUseError,
     CorruptGraphError,
     GraphNotFoundError,
+    HistoryReclaimedError,
     NotAGraphError,
     OmnigraphError,
     ReadOnlyError,
@@ -62,7 +63,7 @@ from omnigraph.on_branch import OnBranch
 from omnigraph.pipeline.executor import Executor, LocalExecutor
 from omnigraph.pipeline.export import ExportRequest, ExportResult, export_files, export_lines
 from omnigraph.pipeline.inputs import as_files
-from omnigraph.pipeline.load import Engine, LoadRequest, LoadResult, load
+from omnigraph.pipeline.load import Engine, LoadRequest, LoadResult, load, option
 from omnigraph.pipeline.progress import SILENT, Progress
 from omnigraph.pipeline.sources import discover
 from omnigraph.query.cache import Cache
@@ -212,7 +213,15 @@ class Graph:
         """Run a query that reads. It sees one state of the graph: the branch as it is, or as it was at a commit."""
         text = _source(source, ".gq", "<query>")
         query = Query(text, name, params, _branch(branch), snapshot)
-        state, catalog = self._state(query.branch, snapshot)
+        try:
+            return self._run(query)
+        except HistoryReclaimedError:
+            if snapshot is not None:
+                raise
+            return self._run(query)  # the branch has moved on, and what it was is gone
+
+    def _run(self, query: Query) -> Result:
+        state, catalog = self._state(query.branch, query.commit)
         with self._telling_reclaimed(state):
             return run(self._store.tables, state, catalog, self._cache, query, embedding=self._embedding)
 
@@ -268,14 +277,13 @@ class Graph:
         `conf` are for. `dry_run` only checks.
         """
         self._refuse_read_only()
+        how, by = option(LoadMode, "mode", mode), option(Engine, "engine", engine)
         self._contract = self._read_contract()
         with as_files(data, self._store.location, self.catalog) as (addresses, own):
             splits = discover(addresses, self.catalog, format=format, mapping=mapping if own is None else own)
             spark = partial(_spark_executor, master, conf)
             begins = None if base is None else checked_name(base)
-            request = LoadRequest(
-                splits, LoadMode(mode), _branch(branch), actor, Engine(engine), dry_run, progress, spark, begins
-            )
+            request = LoadRequest(splits, how, _branch(branch), actor, by, dry_run, progress, spark, begins)
             return load(self._store, request)
 
     def embed(
@@ -346,7 +354,7 @@ class Graph:
         state, _ = self._state(_branch(branch), snapshot)
         spark = partial(_spark_executor, master, conf)
         target = None if path is None else os.fspath(path)
-        request = ExportRequest(target, types, format, Engine(engine), progress, spark)
+        request = ExportRequest(target, types, format, option(Engine, "engine", engine), progress, spark)
         if path is None:
             return self._lines(state, export_lines(self._store, state, request))
         with self._telling_reclaimed(state):
@@ -644,7 +652,7 @@ def _finishing(progress: Progress) -> Iterator[None]:
 
 def _runner(engine: str, master: str | None, conf: Mapping[str, str] | None, progress: Progress) -> ChooseRunner:
     """Say who does the upkeep of so many rows."""
-    chosen = Engine(engine)
+    chosen = option(Engine, "engine", engine)
 
     def choose(rows: int) -> Executor:
         large = chosen is Engine.AUTO and rows > _MOST_ROWS_OF_UPKEEP

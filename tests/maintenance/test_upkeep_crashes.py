@@ -53,8 +53,10 @@ class Scene:
     writes: tuple[str, ...]
 
     @property
-    def ordinals(self) -> range:
-        return range(1, len(self.writes) + 1)
+    def ordinals(self) -> list[int]:
+        """Where to die: before every write that others can see, and before one of those that only add files."""
+        files = ("build index", "rewrite fragments")
+        return [at for at, write in enumerate(self.writes, 1) if write not in files or write != self.writes[at - 2]]
 
 
 @pytest.fixture(scope="module")
@@ -89,7 +91,7 @@ def test_upkeep_that_dies_at_any_durable_write_loses_nothing_and_can_be_done_aga
         _recovers(death.uri, scene)
 
 
-@pytest.mark.parametrize("name", ORDERS)
+@pytest.mark.parametrize("name", ["optimize", "cleanup"])
 def test_upkeep_whose_storage_fails_at_any_durable_write_loses_nothing(
     scenes: Callable[[str], Scene], name: str
 ) -> None:

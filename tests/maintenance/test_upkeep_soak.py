@@ -46,19 +46,13 @@ def write(graph: Graph, number: int) -> Model:
     model = Model()
     for at in range(CHANGES):
         name, previous = f"w{number}-{at}", f"w{number}-{at - 1}"
-        match at % 4:
-            case 0 | 1:
-                change, model[name] = f'insert Person {{ name: "{name}", age: {at} }}', at
-            case 2:
-                change = (
-                    f'insert Person {{ name: "{name}", age: {at} }} insert Knows {{ from: "{name}", to: "{previous}" }}'
-                )
-                model[name] = at
-            case _:
-                change, model[f"w{number}-{at - 2}"] = (
-                    f'update Person set {{ age: 99 }} where name = "w{number}-{at - 2}"',
-                    99,
-                )
+        older = f"w{number}-{at - 2}"
+        if at % 4 == 3:
+            change, model[older] = f'update Person set {{ age: 99 }} where name = "{older}"', 99  # noqa: S608 - no SQL
+        else:
+            change, model[name] = f'insert Person {{ name: "{name}", age: {at} }}', at
+        if at % 4 == 2:
+            change += f' insert Knows {{ from: "{name}", to: "{previous}" }}'
         _insist(graph, f"query q() {{ {change} }}")
         if at % 8 == 7:
             _insist(graph, f'query q() {{ delete Person where name = "w{number}-{at - 7}" }}')

@@ -29,6 +29,7 @@ from omnigraph.manifest.contract import promote
 from omnigraph.manifest.publisher import Changes, Published
 from omnigraph.manifest.rows import MAIN, TombstoneRow, VersionRow
 from omnigraph.manifest.state import HEAD, ManifestState
+from omnigraph.storage.lance_errors import Kind, classify
 from omnigraph.storage.tables import TableVersion
 from omnigraph.storage.upkeep import fits, following
 
@@ -61,7 +62,7 @@ def write(store: Store, branch: str | None, prepare: Prepare) -> Published | Non
     The first attempt prepares outside the gates. If what it read has moved meanwhile, the next one prepares inside, and
     cannot lose again; so however many write at once, each gets its turn.
     """
-    plan = prepare(begin(store, branch))
+    plan = _prepared(store, branch, prepare)
     if plan is None:
         return None
     try:
@@ -75,6 +76,22 @@ def write(store: Store, branch: str | None, prepare: Prepare) -> Published | Non
             pending = error
             recover_operation(store, error.operation_id)  # the gates are free here, for recovery needs them as well
     raise pending
+
+
+def _prepared(store: Store, branch: str | None, prepare: Prepare) -> PublishPlan | None:
+    """Prepare a write, and once more if what it reads was cleaned up since it began."""
+    txn = begin(store, branch)
+    try:
+        return prepare(txn)
+    except StorageError as error:
+        if not was_cleaned_up(store, txn, error):
+            raise
+        return prepare(begin(store, branch))
+
+
+def was_cleaned_up(store: Store, txn: WriteTxn, error: StorageError) -> bool:
+    """Tell whether something is missing because others have published since, so that it could be removed."""
+    return classify(error) is Kind.NOT_FOUND and store.manifest.load(txn.branch).version != txn.base.version
 
 
 def _write_gated(store: Store, first: PublishPlan, prepare: Prepare) -> Published | None:

@@ -266,7 +266,7 @@ def _typed(kind: type[_K], item: dict[str, Any]) -> _K:
     values: dict[str, Any] = {}
     for name, hint in hints.items():
         if name in item:
-            allowed = get_args(hint) or (hint,)
+            allowed = [get_origin(one) or one for one in get_args(hint) or (hint,)]
             if get_origin(hint) is not tuple and not any(_is(item[name], one) for one in allowed):
                 raise TypeError(f"{name} is {item[name]!r:.80}")
             values[name] = item[name]

@@ -79,6 +79,7 @@ OmnigraphError                       the root; catch this to catch everything of
 │   └── BranchInUseError             a branch from which others were made
 ├── RecoveryRequiredError            a write stopped half-way; its operation will be finished or undone
 ├── SidecarError                     a recovery record that cannot be read or acted on
+├── OptionError                      an option of a call, such as the mode of a load, is none of those possible
 ├── JavaMissingError                 no Java, or one that is too old for Spark
 └── SparkError                       Spark cannot start, or cannot finish its work
 """
@@ -145,6 +146,7 @@ from omnigraph.errors.pipeline import (
     InputTypeError,
     InputUnreadableError,
     JavaMissingError,
+    OptionError,
     SparkError,
 )
 from omnigraph.errors.storage import (
@@ -241,6 +243,7 @@ __all__ = [
     "MergeError",
     "NotAGraphError",
     "OmnigraphError",
+    "OptionError",
     "OutcomeUnknownError",
     "ParameterError",
     "PatternError",

@@ -19,6 +19,14 @@ class SparkError(OmnigraphError):
     detail: str
 
 
+class OptionError(OmnigraphError):
+    """An option of a call that is none of those possible, such as the mode of a load; `option` is its name."""
+
+    code = "option_invalid"
+    http_status = 400
+    option: str
+
+
 class InputError(OmnigraphError):
     """Data that cannot be loaded as a whole; `path` is the file, if it comes from one. Nothing was changed."""
 

@@ -6,10 +6,16 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from omnigraph.commit.plan import OpClass, PublishPlan, TableAction, WriterKind, WriteTxn, gates_for
-from omnigraph.commit.publish import begin, publish
+from omnigraph.commit.publish import begin, publish, was_cleaned_up
 from omnigraph.commit.recovery import recover_operation
 from omnigraph.commit.store import Store
-from omnigraph.errors import CorruptGraphError, DriftError, ExpectedVersionMismatchError, RecoveryRequiredError
+from omnigraph.errors import (
+    CorruptGraphError,
+    DriftError,
+    ExpectedVersionMismatchError,
+    RecoveryRequiredError,
+    StorageError,
+)
 from omnigraph.lang.catalog import Catalog, EdgeType, NodeType
 from omnigraph.maintenance import indices, steps
 from omnigraph.maintenance.compaction import Bin, bins, nothing
@@ -102,19 +108,24 @@ class _Upkeep:
     work: dict[str, _Work] = field(default_factory=dict)
     skipped: dict[str, TableUpkeep] = field(default_factory=dict)
     losses: dict[str, int] = field(default_factory=dict)
+    cleanups: int = 0
 
     def run(self) -> UpkeepResult:
         settle(self.store)
-        self._turn_auto_cleanup_off()
         while True:
             txn = begin(self.store, self.branch)
-            self._prepare(txn)
             try:
-                return self._result(txn, self._publish(txn))
+                if not self._turn_auto_cleanup_off(txn):
+                    self._prepare(txn)
+                    return self._result(txn, self._publish(txn))
             except ExpectedVersionMismatchError as error:
                 self._lost(error)
             except DriftError as error:
                 self._drifted(error.table_key, error.pin, error.head)
+            except StorageError as error:
+                self.cleanups += 1
+                if self.cleanups > _ATTEMPTS or not was_cleaned_up(self.store, txn, error):
+                    raise
 
     def _publish(self, txn: WriteTxn) -> Published | None:
         staged = [(key, work.staged) for key, work in sorted(self.work.items()) if work.staged]
@@ -123,22 +134,24 @@ class _Upkeep:
         actions = tuple(TableAction(one, OpClass.MAINTENANCE) for _, one in staged)
         return publish(self.store, PublishPlan(txn, self.kind, actions, lineage=Lineage.new(self.actor)))
 
-    def _turn_auto_cleanup_off(self) -> None:
+    def _turn_auto_cleanup_off(self, txn: WriteTxn) -> bool:
         """Tables of other origin may be set to remove their versions with every commit: no other may come first."""
-        txn = begin(self.store, self.branch)
         tables = [table for table in _owned(txn) if self.store.tables.head_version(table) == table.version]
         staged = [one for table in tables if (one := upkeep.stage_auto_cleanup_off(self.store.tables, table))]
         if staged:
             actions = tuple(TableAction(one, OpClass.MAINTENANCE) for one in staged)
             publish(self.store, PublishPlan(txn, self.kind, actions, lineage=Lineage.new(self.actor)))
+        return bool(staged)
 
     def _lost(self, error: ExpectedVersionMismatchError) -> None:
         """Another write changed what was rewritten: prepare this table anew, or leave it if that happens every time."""
         key = error.table_key
-        lost = self.work.pop(key)
+        lost = self.work.pop(key, None)
         self.losses[key] = self.losses.get(key, 0) + 1
         if self.losses[key] >= _ATTEMPTS:
-            self.skipped[key] = TableUpkeep(key, skipped=CONTENDED, manifest_version=lost.base.version)
+            self.skipped[key] = TableUpkeep(
+                key, skipped=CONTENDED, manifest_version=lost.base.version if lost else None
+            )
 
     def _drifted(self, key: str, pin: int, head: int) -> None:
         """Whoever asks for indices expects them; whoever tidies up wants the rest to be tidy."""

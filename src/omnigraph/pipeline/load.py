@@ -7,6 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import cached_property
+from typing import TypeVar
 
 import pyarrow as pa
 
@@ -41,6 +42,7 @@ MOST_RECORDS = 8192
 MOST_BYTES = 32 * 1024 * 1024
 _TASK_BITS = 32
 _SEEDS = 3
+_Option = TypeVar("_Option", bound=StrEnum)
 _FEWEST_SHARES, _MOST_SHARES, _BYTES_PER_SHARE = 4, 64, 128 * 1024 * 1024
 
 
@@ -50,6 +52,15 @@ class Engine(StrEnum):
     AUTO = "auto"  # this process if the data is small, else Spark
     LOCAL = "local"
     SPARK = "spark"
+
+
+def option(kind: type[_Option], name: str, value: str) -> _Option:
+    """Read an option of a call, one of the values of an enumeration."""
+    try:
+        return kind(value)
+    except ValueError:
+        hint = f"use {', '.join(kind)}"
+        raise OptionError(f"there is no {name} {value!r}", option=name, hint=hint) from None
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,7 +22,7 @@ from omnigraph.storage.location import Location
 from omnigraph.storage.objects import ObjectStore
 from omnigraph.storage.tables import ADDRESS, DST, ID, SRC, TableStorage, TableVersion
 from omnigraph.write.pending import RECORD, to_store
-from omnigraph.write.validate import value_violations, with_required
+from omnigraph.write.validate import are_complete, value_violations, with_required
 
 NEW, OLD, LOST = "new", "old", "lost"
 _PLACE = 8  # bytes
@@ -195,12 +195,12 @@ def _new_keys(declared: NodeType | EdgeType, *, fresh: bool) -> Iterator[Wanted]
 
 
 def _complete_keys(rows: pa.Table, columns: Sequence[str], at: U64, seed: int) -> Numbered:
-    """Number the rows that have a value in every column; a null exempts from uniqueness."""
-    complete = np.ones(rows.num_rows, bool)
-    for name in columns:
-        complete &= pc.is_valid(rows[name]).to_numpy()
-    kept = rows if complete.all() else rows.filter(pa.array(complete))
-    return Numbered.of([kept[name] for name in columns], at[complete], seed)
+    """Number the rows that have a value in every column."""
+    complete = are_complete(rows, columns)
+    if pc.all(complete, min_count=0).as_py():
+        return Numbered.of([rows[name] for name in columns], at, seed)
+    kept = rows.filter(complete)
+    return Numbered.of([kept[name] for name in columns], at[complete.to_numpy(zero_copy_only=False)], seed)
 
 
 def declared_of(catalog: Catalog, key: str) -> NodeType | EdgeType:

@@ -189,12 +189,21 @@ def _uniqueness(change: Change, committed: Committed) -> Iterator[Violation]:
         yield from _taken(change, rows, columns, committed)
 
 
-def _complete(rows: pa.Table, columns: Iterable[str]) -> pa.Table:
-    """Leave out what a null exempts, and what is no number; spell the two zeros alike."""
+def are_complete(rows: pa.Table, columns: Iterable[str]) -> pa.Array:
+    """Tell which rows must be unique: a null exempts, and so does what is no number, a problem of its own."""
+    complete = np.ones(rows.num_rows, bool)
     for name in columns:
-        rows = rows.filter(pc.is_valid(rows[name]))
+        is_floating = pa.types.is_floating(rows[name].type)
+        good = pc.fill_null(pc.is_finite(rows[name]), fill_value=False) if is_floating else rows[name].is_valid()
+        complete &= good.to_numpy()
+    return pa.array(complete)
+
+
+def _complete(rows: pa.Table, columns: Iterable[str]) -> pa.Table:
+    """Leave out what `are_complete` does; make the two zeros one."""
+    rows = rows.filter(are_complete(rows, columns))
+    for name in columns:
         if pa.types.is_floating(rows[name].type):
-            rows = rows.filter(pc.is_finite(rows[name]))
             rows = rows.set_column(rows.column_names.index(name), name, pc.add(rows[name], 0.0))
     return rows
 
@@ -223,9 +232,14 @@ def not_unique(declared: NodeType | EdgeType, rows: pa.Table, columns: Sequence[
     """Report entities that have what must be unique and is not."""
     label = columns[0] if len(columns) == 1 else f"({', '.join(columns)})"
     for row in _plain(rows):
-        value = ", ".join(_shown(row[name]) for name in columns)
+        value = ", ".join(_shown(_one_zero(row[name])) for name in columns)
         message = f"@unique violation on {declared.name}.{label}: {value} {why}"
         yield Violation("unique", declared.name, row[ID], tuple(columns), message, row[RECORD])
+
+
+def _one_zero(value: Any) -> Any:
+    """The two zeros are one value."""
+    return 0.0 if value == 0 and isinstance(value, float) else value
 
 
 # Edges ---------------------------------------------------------------------------------------------

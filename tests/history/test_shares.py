@@ -1,0 +1,103 @@
+"""A merge in shares does what a merge at once does, in this process and on Spark."""
+
+from __future__ import annotations
+
+import tempfile
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import omnigraph
+from omnigraph import Graph
+from omnigraph.errors import MergeConflictError
+from omnigraph.history import shares
+from omnigraph.history.shares import spans
+
+SCHEMA = """
+node Person { name: String @key  age: I32?  nick: String? @unique }
+edge Knows: Person -> Person @card(0..3)
+"""
+NAMES = [f"p{number:02}" for number in range(12)]
+ROWS = st.dictionaries(st.sampled_from(NAMES), st.tuples(st.integers(0, 3), st.sampled_from([None, "x", "y"])))
+SIDE = st.tuples(ROWS, st.lists(st.sampled_from(NAMES), max_size=2))
+
+Side = tuple[dict[str, tuple[int, str | None]], list[str]]
+
+
+def changed_on_both_sides(uri: str, ours: Side, theirs: Side) -> Graph:
+    """A graph with a branch `other`, and two branches `one` and `two` of what main has become meanwhile."""
+    graph = omnigraph.init(uri, SCHEMA)
+    graph.load([_person(name, (1, None)) for name in NAMES[:8]], mode="append")
+    graph.create_branch("other")
+    for branch, (rows, gone) in (("main", ours), ("other", theirs)):
+        people = [_person(name, values) for name, values in rows.items()]
+        try:
+            graph.load(people, mode="merge", branch=branch)
+        except omnigraph.errors.LoadRejectedError:  # two of one nick
+            graph.load(people[:1], mode="merge", branch=branch)
+        for name in gone:
+            graph.mutate(f'query q() {{ delete Person where name = "{name}" }}', branch=branch)
+    graph.create_branch("one")
+    graph.create_branch("two")
+    return graph
+
+
+def _person(name: str, values: tuple[int, str | None]) -> dict[str, Any]:
+    return {"type": "Person", "data": {"name": name, "age": values[0], "nick": values[1]}}
+
+
+def merged(graph: Graph, into: str, engine: str, size: int) -> Any:
+    """What a merge comes to: the counts and the entities, or the conflicts."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(shares, "MOST_ROWS", size)
+        try:
+            changes = graph.merge("other", into, engine=engine).changes
+        except MergeConflictError as error:
+            return sorted(error.conflicts, key=str)
+    return changes, sorted(graph.export(branch=into))
+
+
+OURS: Side = {"p01": (2, None), "p02": (2, "x"), "p09": (3, None)}, ["p03", "p04"]
+CLASH: Side = {"p01": (2, None), "p02": (3, "y"), "p03": (2, None), "p05": (2, None), "p10": (1, None)}, ["p06", "p04"]
+CLEAN: Side = {"p01": (2, None), "p05": (2, None), "p07": (2, "y"), "p10": (1, None), "p11": (1, "z")}, ["p06", "p04"]
+TAKEN: Side = {"p05": (2, "x"), "p07": (2, "y"), "p10": (1, None), "p11": (1, None)}, []
+
+
+@pytest.mark.parametrize("engine", ["local", "spark"])
+@pytest.mark.parametrize(
+    "theirs, kinds",
+    [(CLASH, ["delete_vs_update", "divergent_update"]), (TAKEN, ["unique_violation"]), (CLEAN, None)],
+)
+def test_a_merge_in_shares_does_what_a_merge_at_once_does(
+    tmp_path: Any, engine: str, theirs: Side, kinds: list[str] | None
+) -> None:
+    graph = changed_on_both_sides(str(tmp_path / "graph"), OURS, theirs)
+    at_once = merged(graph, "one", "local", 1_000)
+    assert merged(graph, "two", engine, 2) == at_once
+    assert kinds is None or [conflict.kind for conflict in at_once] == kinds
+
+
+@given(SIDE, SIDE, st.integers(1, 4))
+@settings(max_examples=max(3, settings().max_examples // 10))
+def test_random_changes_are_merged_alike(ours: Side, theirs: Side, size: int) -> None:
+    with tempfile.TemporaryDirectory() as directory:
+        graph = changed_on_both_sides(f"{directory}/graph", ours, theirs)
+        assert merged(graph, "two", "local", size) == merged(graph, "one", "local", 1_000)
+
+
+@given(st.lists(st.text(max_size=3), unique=True, min_size=1), st.integers(1, 4))
+def test_every_id_is_in_one_span(ids: list[str], size: int) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(shares, "MOST_ROWS", size)
+        found = list(spans(pa.array(ids, pa.string())))
+    inside = [name for first, last in found for name in ids if _is_in(name, first, last)]
+    assert sorted(inside) == sorted(ids)
+    assert len(found) == -(-len(ids) // size)
+
+
+def _is_in(name: str, first: str | None, last: str | None) -> bool:
+    spelled = name.encode()
+    return (first is None or spelled >= first.encode()) and (last is None or spelled < last.encode())
