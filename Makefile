@@ -41,12 +41,20 @@ format: setup
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-bench: setup
+bench: setup .peers/.done
 	$(BIN)/python benchmarks/lang.py
 	$(BIN)/python benchmarks/commit.py
 	$(BIN)/python benchmarks/mutate.py
 	$(BIN)/python benchmarks/convert.py
 	$(BIN)/python benchmarks/load.py
+	$(BIN)/python -m benchmarks.query
+
+# What we are compared with has an environment of its own; one that cannot be had is left out of the comparison.
+PEERS := kuzu==0.11.3 ladybug==0.22.0 duckdb==2.0.0 lancedb==0.40.0
+.peers/.done:
+	$(PYTHON) -m venv .peers
+	-for peer in $(PEERS); do .peers/bin/python -m pip install --quiet --disable-pip-version-check $$peer; done
+	@touch $@
 
 # The fuzzer comes as a binary for Linux on common Python versions only, so it is not part of the environment.
 fuzz: setup
@@ -59,4 +67,4 @@ lock: setup
 		--extra dev pyproject.toml -o requirements.lock
 
 clean:
-	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf .venv .peers .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

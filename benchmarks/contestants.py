@@ -1,7 +1,9 @@
 """One contestant answers the questions of the query benchmark, in a process of its own, and writes answers and times.
 
-Run as `python contestants.py NAME FOLDER KIND QUESTIONS ANSWERS`, with the interpreter that has the library in question.
+Run as `python contestants.py NAME FOLDER KIND QUESTIONS ANSWERS`, by an interpreter that has the library in question.
 """
+
+# ruff: noqa: PLC0415, ARG002 - each contestant imports its own library, and only some care for the kind of data
 
 from __future__ import annotations
 
@@ -12,7 +14,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 WARM_UPS, LEAST_SECONDS, MOST_TURNS = 3, 1.5, 200
 BEST = 10  # how many documents a hybrid question keeps
@@ -34,7 +36,7 @@ class Omnigraph:
     node Node { name: String @key  number: I64  text: String @index  place: Vector(64) @index }
     edge Link: Node -> Node
     """
-    _QUESTIONS = {
+    _QUESTIONS: ClassVar = {
         "lookup": "match { $a: Node { name: $name } } return { $a.number as answer }",
         "one hop": "match { $a: Node { name: $name }  $a link $b } return { $b.name as answer }",
         "two hops": "match { $a: Node { name: $name }  $a $e:link $m  $m $f:link $b } return { count($b) as answer }",
@@ -55,9 +57,10 @@ class Omnigraph:
     """
 
     def __init__(self, folder: Path, home: Path, kind: str) -> None:
-        import omnigraph
         import pyarrow as pa
         import pyarrow.parquet as pq
+
+        import omnigraph
 
         self.graph = omnigraph.init(home / "graph", self._GRAPH if kind == "graph" else self._DOCUMENTS)
         links = pq.read_table(folder / "links.parquet", columns=["from", "to"])
@@ -72,9 +75,7 @@ class Omnigraph:
         return ask
 
     def graph_questions(self) -> dict[str, Answerer]:
-        named = {
-            name: self._asking(f"query q($name: String) {{ {text} }}") for name, text in self._QUESTIONS.items()
-        }
+        named = {name: self._asking(f"query q($name: String) {{ {text} }}") for name, text in self._QUESTIONS.items()}
         return {**named, "all walks": self._asking(self._WALKS)}
 
     def document_questions(self) -> dict[str, Answerer]:
@@ -91,11 +92,11 @@ class Omnigraph:
 class Cypher:
     """Kuzu and what descends from it."""
 
-    _QUESTIONS = {
+    _QUESTIONS: ClassVar = {
         "lookup": "MATCH (a:Node {name: $name}) RETURN a.number",
         "one hop": "MATCH (a:Node {name: $name})-[:Link]->(b) RETURN DISTINCT b.name",
         "two hops": "MATCH (a:Node {name: $name})-[:Link]->(m)-[:Link]->(b) RETURN count(*)",
-        "ends": "MATCH (a:Node {name: $name})-[:Link*1..2]->(b) WHERE b.name <> $name RETURN count(DISTINCT b.number)",
+        "ends": "MATCH (a:Node {name: $name})-[:Link* SHORTEST 1..2]->(b) WHERE b.name <> $name RETURN count(*)",
         "all walks": "MATCH (a:Node)-[:Link]->(m)-[:Link]->(b) RETURN count(*)",
     }
 
@@ -117,17 +118,15 @@ class Cypher:
         return {}
 
     def _asking(self, text: str) -> Answerer:
-        prepared = self.connection.prepare(text)
-
         def ask(question: Question) -> Any:
-            rows = self.connection.execute(prepared, question).get_all()
+            rows = self.connection.execute(text, question).get_all()
             return [row[0] for row in rows] if len(rows) != 1 else rows[0][0]
 
         return ask
 
 
 class Duckdb:
-    _QUESTIONS = {
+    _QUESTIONS: ClassVar = {
         "lookup": "select number from node where name = $name",
         "one hop": "select distinct b.name from node a join link on source = a.number join node b on b.number = target "
         "where a.name = $name",
@@ -163,10 +162,11 @@ class Duckdb:
 
 class Lancedb:
     def __init__(self, folder: Path, home: Path, kind: str) -> None:
-        import lancedb
+        import importlib
+
         import pyarrow.parquet as pq
 
-        base = lancedb.connect(str(home / "base"))
+        base = importlib.import_module("lancedb").connect(str(home / "base"))
         self.nodes = base.create_table("node", pq.read_table(folder / "nodes.parquet"))
         self.links = base.create_table("link", pq.read_table(folder / "links.parquet"))
         self.nodes.create_scalar_index("name")
@@ -202,10 +202,11 @@ class Lancedb:
         return sum(middle[name] for name in rows["from"].to_pylist())
 
     def _hybrid(self, question: Question) -> Any:
-        from lancedb.rerankers import RRFReranker
+        import importlib
 
+        fusion = importlib.import_module("lancedb.rerankers").RRFReranker()
         search = self.nodes.search(query_type="hybrid", vector_column_name="place", fts_columns="text")
-        found = search.vector(question["place"]).text(question["text"]).rerank(RRFReranker()).limit(BEST)
+        found = search.vector(question["place"]).text(question["text"]).rerank(fusion).limit(BEST)
         return found.select(["name"]).to_arrow()["name"].to_pylist()
 
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+Numbers = np.ndarray[Any, np.dtype[np.int64]]
 _PARTS = (0.57, 0.19, 0.19, 0.05)  # how likely an edge falls into each quarter of the matrix
 
 
@@ -23,7 +25,7 @@ def write(folder: Path, scale: int, edges: int) -> None:
     write_tables(folder, pa.array([f"n{number}" for number in range(2**scale)]), sources, targets)
 
 
-def write_tables(folder: Path, names: pa.Array, sources: np.ndarray, targets: np.ndarray) -> None:  # type: ignore[type-arg]
+def write_tables(folder: Path, names: pa.Array, sources: Numbers, targets: Numbers) -> None:
     """Write nodes and links in the form that every contestant loads: by name and by number."""
     folder.mkdir(parents=True)
     pq.write_table(pa.table({"name": names, "number": np.arange(len(names))}), folder / "nodes.parquet")

@@ -11,24 +11,23 @@ from functools import partial
 from types import TracebackType
 from typing import Any, Self, Unpack, overload
 
-from omnigraph.commit import failpoints
 from omnigraph.commit.recovery import heal, sweep
 from omnigraph.commit.store import Store
 from omnigraph.embed import Embedder
 from omnigraph.embed.embedding import Embedding
 from omnigraph.embed.modes import Mode as EmbedMode
+from omnigraph.engines import choose_runner, finishing, spark_executor
 from omnigraph.errors import (
-    AlreadyInitializedError,
     BranchInUseError,
     CorruptGraphError,
     GraphNotFoundError,
     HistoryReclaimedError,
     NotAGraphError,
-    OmnigraphError,
     ReadOnlyError,
     RecoveryRequiredError,
     StorageError,
 )
+from omnigraph.genesis import is_made, make
 from omnigraph.history.branches import (
     Tag,
     checked_name,
@@ -45,22 +44,19 @@ from omnigraph.history.log import LogEntry, log
 from omnigraph.history.merge import MergeRequest, MergeResult, merge, preview, revert
 from omnigraph.history.resolution import Resolution, Resolve
 from omnigraph.history.target import reclaimed
-from omnigraph.lang.catalog import Catalog, EdgeType, NodeType
+from omnigraph.lang.catalog import Catalog
 from omnigraph.lang.evolution import DropMode
-from omnigraph.lang.identity import new_id
-from omnigraph.lang.schema_check import compile_schema
 from omnigraph.lang.source import Source
 from omnigraph.maintenance.cleanup import CleanupRequest, CleanupResult, cleanup
 from omnigraph.maintenance.doctor import Report, examine
 from omnigraph.maintenance.optimize import optimize
 from omnigraph.maintenance.repair import RepairResult, mode_of, repair
 from omnigraph.maintenance.retention import is_reclaimed
-from omnigraph.maintenance.upkeep import ChooseRunner, UpkeepResult, ensure_indices
+from omnigraph.maintenance.upkeep import UpkeepResult, ensure_indices
 from omnigraph.manifest import contract
-from omnigraph.manifest.rows import MAIN, MANIFEST_PATH, Commit, TableRow, VersionRow
+from omnigraph.manifest.rows import MAIN, MANIFEST_PATH, Commit
 from omnigraph.manifest.state import ManifestState, Snapshot
 from omnigraph.on_branch import OnBranch
-from omnigraph.pipeline.executor import Executor, LocalExecutor
 from omnigraph.pipeline.export import ExportRequest, ExportResult, export_files, export_lines
 from omnigraph.pipeline.inputs import as_files
 from omnigraph.pipeline.load import Engine, LoadRequest, LoadResult, load, option
@@ -71,18 +67,14 @@ from omnigraph.query.current import Current
 from omnigraph.query.query import Query, State, run, state_of
 from omnigraph.query.result import Result
 from omnigraph.schema_apply.apply import SchemaResult, apply_schema, preview_schema
-from omnigraph.storage.columns import table_key, table_path, table_schema
 from omnigraph.storage.lance_errors import Kind, classify
 from omnigraph.storage.location import Location
 from omnigraph.storage.reclaim import ORPHAN_AGE
 from omnigraph.write.embed_graph import EmbedRequest, EmbedResult, embed_graph, embed_mode
 from omnigraph.write.load import LoadMode
 from omnigraph.write.mutation import Mutation, MutationResult, mutate
-from omnigraph.write.validate import check_patterns
 
-_CLAIM = "__init_claim.json"
 _CACHE_BYTES = 1024 * 1024 * 1024
-_MOST_ROWS_OF_UPKEEP = 5_000_000  # that this process looks after by itself, if nobody says who should
 _LOG = logging.getLogger(__name__)
 
 
@@ -91,34 +83,7 @@ def init(uri: str | os.PathLike[str], schema: str | os.PathLike[str], *, force: 
 
     `force` takes over from an attempt that died before its graph was made; a graph itself is never replaced.
     """
-    source = _source(schema, ".pg", "<schema>")
-    catalog = compile_schema(source)
-    check_patterns(catalog)
-    store = Store.at(Location.parse(uri))
-    address = store.location.uri
-    started = contract.is_started(store.objects)
-    if _is_made(store):
-        raise AlreadyInitializedError(f"there is a graph at {address} already", uri=address, hint="open it instead")
-    if started and not force:
-        message = f"somebody began to make a graph at {address}"
-        hint = "if nobody is at it any more, take over with --force"
-        raise AlreadyInitializedError(message, uri=address, hint=hint)
-    if force:
-        _abandon(store)
-    contract.claim(store.objects, source, address)
-    claim = new_id().encode()
-    try:
-        store.objects.write(_CLAIM, claim)
-        failpoints.reach(failpoints.INIT_AFTER_SCHEMA_PG_WRITTEN)
-        contract.write_compiled(store.objects, catalog)
-        failpoints.reach(failpoints.INIT_AFTER_SCHEMA_CONTRACT_WRITTEN)
-        _create_tables(store, catalog, claim)
-    except BaseException:
-        _abandon_unless_made(store, claim)
-        raise
-    failpoints.reach(failpoints.INIT_AFTER_MANIFEST_CREATED)
-    _delete(store, _CLAIM)
-    return Graph(store, read_only=False)
+    return Graph(make(Location.parse(uri), _source(schema, ".pg", "<schema>"), force=force), read_only=False)
 
 
 def open(  # noqa: A001 - the name the API fixes
@@ -281,7 +246,7 @@ class Graph:
         self._contract = self._read_contract()
         with as_files(data, self._store.location, self.catalog) as (addresses, own):
             splits = discover(addresses, self.catalog, format=format, mapping=mapping if own is None else own)
-            spark = partial(_spark_executor, master, conf)
+            spark = partial(spark_executor, master, conf)
             begins = None if base is None else checked_name(base)
             request = LoadRequest(splits, how, _branch(branch), actor, by, dry_run, progress, spark, begins)
             return load(self._store, request)
@@ -352,7 +317,7 @@ class Graph:
         Without a path they come as lines of JSON. A path that ends like its format is one file, any other a directory.
         """
         state, _ = self._state(_branch(branch), snapshot)
-        spark = partial(_spark_executor, master, conf)
+        spark = partial(spark_executor, master, conf)
         target = None if path is None else os.fspath(path)
         request = ExportRequest(target, types, format, option(Engine, "engine", engine), progress, spark)
         if path is None:
@@ -376,8 +341,8 @@ class Graph:
     ) -> UpkeepResult:
         """Build the indices that the schema asks for over all rows, in one commit. No answer depends on them."""
         self._refuse_read_only()
-        with _finishing(progress):
-            return ensure_indices(self._store, _branch(branch), _runner(engine, master, conf, progress), actor)
+        with finishing(progress):
+            return ensure_indices(self._store, _branch(branch), choose_runner(engine, master, conf, progress), actor)
 
     def optimize(
         self,
@@ -391,8 +356,8 @@ class Graph:
     ) -> UpkeepResult:
         """Make many small fragments few large ones and let indices cover them, in one commit; rows stay as they are."""
         self._refuse_read_only()
-        with _finishing(progress):
-            return optimize(self._store, _branch(branch), _runner(engine, master, conf, progress), actor)
+        with finishing(progress):
+            return optimize(self._store, _branch(branch), choose_runner(engine, master, conf, progress), actor)
 
     def diff(
         self,
@@ -453,7 +418,7 @@ class Graph:
         """
         self._refuse_read_only()
         request = CleanupRequest(keep, older_than, confirm, orphan_age)
-        with _finishing(progress):
+        with finishing(progress):
             progress.phase("clean up", len(self._store.manifest.load().paths))
             return cleanup(self._store, request, lambda: progress.advance(1, 0))
 
@@ -533,7 +498,7 @@ class Graph:
         merge of very many entities runs on Spark, unless `engine` says otherwise.
         """
         request = MergeRequest(_branch(source), _branch(into), actor, Resolution.of(resolve))
-        runner = _runner(engine, master, conf, progress)
+        runner = choose_runner(engine, master, conf, progress)
         if dry_run:
             return preview(self._store, request, runner)
         self._refuse_read_only()
@@ -550,7 +515,7 @@ class Graph:
         """Undo what one commit changed, by a new commit. What was changed again since then is a conflict."""
         self._refuse_read_only()
         request = MergeRequest(None, _branch(branch), actor, Resolution.of(resolve))
-        return revert(self._store, self.commit(commit_id), request, _runner("auto", None, None, SILENT))
+        return revert(self._store, self.commit(commit_id), request, choose_runner("auto", None, None, SILENT))
 
     def tags(self) -> list[Tag]:
         """List the tags by name, each with its commit."""
@@ -616,7 +581,7 @@ class Graph:
         try:
             found = self._store.schema_of(state or self._store.manifest.load())
         except StorageError:
-            if _is_made(self._store):
+            if is_made(self._store):
                 raise
             raise self._absent() from None
         if found is None:
@@ -635,32 +600,6 @@ class Graph:
         return GraphNotFoundError(f"no graph at {self.uri}", uri=self.uri, hint="make one with `omnigraph init`")
 
 
-def _spark_executor(master: str | None, conf: Mapping[str, str] | None, progress: Progress) -> Executor:
-    from omnigraph.pipeline.session import spark_context  # noqa: PLC0415 - Spark is started when it is needed
-    from omnigraph.pipeline.spark_executor import SparkExecutor  # noqa: PLC0415
-
-    return SparkExecutor(spark_context(master, conf), progress)
-
-
-@contextmanager
-def _finishing(progress: Progress) -> Iterator[None]:
-    try:
-        yield
-    finally:
-        progress.finish()
-
-
-def _runner(engine: str, master: str | None, conf: Mapping[str, str] | None, progress: Progress) -> ChooseRunner:
-    """Say who does the upkeep of so many rows."""
-    chosen = option(Engine, "engine", engine)
-
-    def choose(rows: int) -> Executor:
-        large = chosen is Engine.AUTO and rows > _MOST_ROWS_OF_UPKEEP
-        return _spark_executor(master, conf, progress) if large or chosen is Engine.SPARK else LocalExecutor(progress)
-
-    return choose
-
-
 def _branch(name: str) -> str | None:
     name = checked_name(name)
     return None if name == MAIN else name
@@ -674,63 +613,3 @@ def _source(source: str | os.PathLike[str], suffix: str, name: str) -> Source:
     """Read a file if a path is given: a text on one line that ends like one, or a path object."""
     is_path = not isinstance(source, str) or (source.endswith(suffix) and "\n" not in source)
     return Source.read(os.fspath(source)) if is_path else Source(str(source), name)
-
-
-def _create_tables(store: Store, catalog: Catalog, claim: bytes) -> None:
-    tables, versions = [], []
-    for declared in _types(catalog):
-        _check_claim(store, claim)
-        key, path = table_key(declared), table_path(declared)
-        created = store.tables.create(path, table_schema(declared))
-        tables.append(TableRow(key, path))
-        versions.append(VersionRow(key, created.version, None, 0))
-    _check_claim(store, claim)
-    store.manifest.create(tables, versions)
-
-
-def _check_claim(store: Store, claim: bytes) -> None:
-    """See that nobody has taken the place over with `force` meanwhile: his tables must not be touched."""
-    if store.objects.read_if_exists(_CLAIM) != claim:
-        uri = store.location.uri
-        message = f"somebody else took over making a graph at {uri}"
-        raise AlreadyInitializedError(message, uri=uri, hint="open it when it is made")
-
-
-def _types(catalog: Catalog) -> Iterator[NodeType | EdgeType]:
-    yield from catalog.nodes.values()
-    yield from catalog.edges.values()
-
-
-def _is_made(store: Store) -> bool:
-    """A graph is made when its manifest can be opened; what an attempt left of one does not count."""
-    try:
-        store.manifest.table.open()
-    except StorageError as error:
-        if classify(error) is Kind.NOT_FOUND:
-            return False
-        raise
-    return True
-
-
-def _abandon_unless_made(store: Store, claim: bytes) -> None:
-    """Take back what an attempt has claimed, unless its graph is there after all, or that cannot be told."""
-    try:
-        made = _is_made(store) or store.objects.read_if_exists(_CLAIM) not in (None, claim)
-    except OmnigraphError as error:
-        _LOG.warning("could not tell whether the graph was made: %s", error)
-        return
-    if not made:
-        _abandon(store)
-
-
-def _abandon(store: Store) -> None:
-    """Take back the claim of a graph that could not be made; the failure that led here is the one to tell."""
-    for name in (*reversed(contract.FILES), _CLAIM):
-        _delete(store, name)
-
-
-def _delete(store: Store, name: str) -> None:
-    try:
-        store.objects.delete(name)
-    except OmnigraphError as error:
-        _LOG.warning("could not remove %s: %s", name, error)

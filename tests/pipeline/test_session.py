@@ -1,11 +1,14 @@
+import mmap
 import os
 import signal
+import tempfile
 import time
 from functools import partial
 from pathlib import Path
 
 import pytest
 from pyspark import SparkContext
+from pyspark.sql import SparkSession
 
 from omnigraph.errors import JavaMissingError, SparkError
 from omnigraph.pipeline.class_archive import ClassArchive, cache_directory
@@ -108,6 +111,18 @@ def test_one_jvm_at_a_time_makes_the_archive_and_the_next_ones_use_it(tmp_path: 
     assert not part.exists()
 
 
+def test_a_jvm_that_uses_an_archive_is_not_disturbed_by_a_new_one(tmp_path: Path) -> None:
+    archive = _archive(tmp_path)
+    archive.options()
+    archive.file.write_bytes(b"first" * 1_000)
+    archive.file.with_suffix(".part").write_bytes(b"second" * 10)
+    with archive.file.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped:
+        archive.options()
+
+        assert mapped[:] == b"first" * 1_000
+    assert archive.file.read_bytes() == b"second" * 10
+
+
 def test_the_claim_of_a_jvm_that_was_killed_expires(tmp_path: Path) -> None:
     archive = _archive(tmp_path)
     first = archive.options()
@@ -162,6 +177,21 @@ def test_the_session_is_set_up_for_us(spark: SparkContext) -> None:
     assert spark_session().conf.get("spark.sql.session.timeZone") == "UTC"
     assert not {"spark.executor.pyspark.memory", "spark.python.daemon.module"} & conf.keys()
     assert "PYSPARK_PYTHON" not in os.environ or os.environ["PYSPARK_PYTHON"]
+
+
+def test_the_session_is_that_of_the_thread_that_asks_for_it(spark: SparkContext) -> None:
+    session = spark_session()
+
+    active = SparkSession.getActiveSession()
+
+    assert active is not None
+    assert active._jsparkSession.equals(session._jsparkSession)  # noqa: SLF001
+
+
+def test_a_jvm_that_crashes_leaves_its_report_in_the_temporary_directory(spark: SparkContext) -> None:
+    options = spark.getConf().get("spark.driver.extraJavaOptions")
+
+    assert f'"-XX:ErrorFile={tempfile.gettempdir()}/' in str(options)
 
 
 def test_all_threads_get_the_same_session(spark: SparkContext) -> None:

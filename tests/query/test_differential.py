@@ -12,7 +12,7 @@ import pytest
 
 import omnigraph
 from omnigraph.graph import Graph
-from omnigraph.query import view
+from omnigraph.query import expansion, view
 from tests.query import generator, oracle
 from tests.query.conftest import read_late
 from tests.support.mutations import store_of
@@ -69,6 +69,7 @@ def test_random_queries_answer_what_the_oracle_does(
         case.check(graph)
     read_late(monkeypatch)
     assert view.SMALL_TABLE == 0
+    monkeypatch.setenv(expansion.VARIABLE, expansion.Mode.INDEX)
     late = omnigraph.open(graph.uri, read_only=True)
     for case in chosen[::4]:
         case.check(late)
@@ -76,4 +77,8 @@ def test_random_queries_answer_what_the_oracle_does(
         generator.index(store)
     indexed = omnigraph.open(graph.uri, read_only=True)
     for case in chosen[2::4]:
+        case.check(indexed)
+    monkeypatch.setenv(expansion.VARIABLE, expansion.Mode.AUTO)
+    monkeypatch.setattr(expansion, "SMALL_EDGES", 0)
+    for case in chosen[1::4]:  # some by lookups, some by adjacency, as the costs say
         case.check(indexed)

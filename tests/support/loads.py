@@ -186,8 +186,9 @@ def look(graph: Graph) -> State:
 
 
 def left_over(uri: str) -> list[str]:
-    """The files of loads that should be gone."""
-    return [str(path) for path in Path(uri, "__tmp").rglob("*") if path.is_file()]
+    """The files of loads that should be gone: what their tasks needed, and what they made to look at it."""
+    temporary = [path for path in Path(uri, "__tmp").rglob("*") if path.is_file()]
+    return [str(path) for path in (*temporary, *Path(uri).rglob("_versions/d*.manifest"))]
 
 
 def rows_of(store: Store) -> dict[str, list[dict[str, Any]]]:

@@ -18,10 +18,11 @@ from omnigraph.history import shares
 from omnigraph.history.combine import Combination, Combined, Past
 from omnigraph.history.resolution import Resolution
 from omnigraph.history.shares import Shares
-from omnigraph.lang.catalog import Catalog, EdgeType, NodeType
+from omnigraph.lang.catalog import EdgeType
 from omnigraph.manifest.publisher import Lineage
 from omnigraph.manifest.rows import Commit, VersionRow
 from omnigraph.manifest.state import HEAD, Entry, Snapshot
+from omnigraph.storage.columns import declared_of
 from omnigraph.storage.tables import ADDRESS, ID, SRC, Staged, TableVersion
 from omnigraph.write.pending import RECORD, to_store
 from omnigraph.write.validate import Change, Committed, relation_violations, value_violations
@@ -76,7 +77,7 @@ class Bringing:
         source, target = self.sides.source.entries.get(key), self.txn.entries[key]
         tables = self.store.tables
         one = Combination(
-            _declared(self.txn.catalog, key),
+            declared_of(self.txn.catalog, key),
             self.sides.past,
             source.table if source else None,
             target.table,
@@ -193,11 +194,6 @@ def refuse(conflicts: Sequence[MergeConflict]) -> None:
 
 def tables_of(entries: Mapping[str, Entry]) -> dict[str, TableVersion]:
     return {key: entry.table for key, entry in entries.items()}
-
-
-def _declared(catalog: Catalog, key: str) -> NodeType | EdgeType:
-    kind, _, name = key.partition(":")
-    return catalog.nodes[name] if kind == "node" else catalog.edges[name]
 
 
 def _change(combined: Combined) -> Change:

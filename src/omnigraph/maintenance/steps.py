@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Protocol, TypeVar
 
 import lance
 
@@ -13,16 +11,6 @@ from omnigraph.storage import upkeep
 from omnigraph.storage.indices import IndexSpec
 from omnigraph.storage.location import Location
 from omnigraph.storage.tables import TableStorage, TableVersion
-
-T = TypeVar("T")
-R = TypeVar("R")
-
-
-class Runner(Protocol):
-    """Who runs a step over many tasks: this process, or Spark."""
-
-    def run(self, phase: str, step: Callable[[T], R], tasks: Sequence[T]) -> list[R]:
-        """Return one result for each task, in their order. `phase` is what a person is told."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from omnigraph.commit.plan import OpClass, PublishPlan, TableAction, WriterKind, WriteTxn, gates_for
 from omnigraph.commit.publish import begin, publish, was_cleaned_up
 from omnigraph.commit.recovery import recover_operation
+from omnigraph.commit.runner import ChooseRunner
 from omnigraph.commit.store import Store
 from omnigraph.errors import (
     CorruptGraphError,
@@ -20,7 +21,7 @@ from omnigraph.lang.catalog import Catalog, EdgeType, NodeType
 from omnigraph.maintenance import indices, steps
 from omnigraph.maintenance.compaction import Bin, bins, nothing
 from omnigraph.maintenance.indices import PendingIndex
-from omnigraph.maintenance.steps import BuildTask, RewriteTask, Runner
+from omnigraph.maintenance.steps import BuildTask, RewriteTask
 from omnigraph.manifest.publisher import Lineage, Published
 from omnigraph.manifest.rows import Commit
 from omnigraph.storage import upkeep
@@ -31,9 +32,6 @@ from omnigraph.storage.upkeep import IndexBuild, MakeUp
 DRIFT = "drift_needs_repair"
 CONTENDED = "written_too_often"
 _ATTEMPTS = 5
-
-ChooseRunner = Callable[[int], Runner]
-"""Who does the work, by how many rows it is about."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,7 +25,7 @@ from omnigraph.pipeline.hashing import U64
 from omnigraph.pipeline.keys import Section, row_of, task_of
 from omnigraph.pipeline.sources import Split
 from omnigraph.pipeline.steps import LOST, OLD, CompareTask, Exchange, Excluded, StageResult, Wanted
-from omnigraph.storage.columns import table_key
+from omnigraph.storage.columns import declared_of, table_key
 from omnigraph.storage.predicates import OneOf
 from omnigraph.storage.tables import DST, ID, SRC, Staged, TableVersion
 from omnigraph.write.load import LoadMode, existing
@@ -34,6 +34,7 @@ from omnigraph.write.validate import TAKEN, TWICE, dangling, miscounted, not_uni
 
 _ROWS_PER_TASK = 1_000_000
 _RECORD_BYTES = 8
+TASK_BITS = 32
 _KEYS_PER_TASK = 100_000  # as many are compared about as quickly as a task is scheduled
 _NONE: U64 = np.empty(0, np.uint64)
 
@@ -114,18 +115,19 @@ class BigLoad:
         for key in sorted({key for result in self.results for key in result.tables}):
             parts = [result.tables[key] for result in self.results if key in result.tables]
             written = [text for part in parts for text in part.written]
-            declared = steps.declared_of(txn.catalog, key)
+            declared = declared_of(txn.catalog, key)
             found[key] = Loaded(declared, written, sum(p.rows for p in parts), all(p.fresh for p in parts))
         return found
 
     def value_problems(self) -> Iterator[Violation]:
         for number, result in enumerate(self.results):
             for problem in result.problems:
-                yield _placed(problem, number)
+                yield placed(problem, number)
 
 
-def _placed(problem: Violation, task: int) -> Violation:
-    return problem if problem.record is None else replace(problem, record=(task << 32) | problem.record)
+def placed(problem: Violation, task: int) -> Violation:
+    """Number the record of a problem through the whole input."""
+    return problem if problem.record is None else replace(problem, record=(task << TASK_BITS) | problem.record)
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,7 +204,7 @@ class Comparison:
         for role in sorted({role for part in parts for role in part}):
             kind, key, column = role.split(" ")
             at = _joined(part[role] for part in parts if role in part)
-            edge = steps.declared_of(self.txn.catalog, key)
+            edge = declared_of(self.txn.catalog, key)
             assert isinstance(edge, EdgeType)
             if kind == "ref":
                 at = at[~np.isin(at, self.superseded[key])]
@@ -364,7 +366,7 @@ class Comparison:
             file, start = part.records
             data = self.exchange.objects.read_range(file, start, part.rows * _RECORD_BYTES)
             records = np.frombuffer(data, np.int64)[row_of(at[task_of(at) == task])]
-            found += [(task << 32) | record for record in records.tolist()]
+            found += [(task << TASK_BITS) | record for record in records.tolist()]
         return found
 
     # Staging

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import datetime as dt
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from functools import cached_property
 from typing import TypeVar
 
 import pyarrow as pa
@@ -19,28 +19,31 @@ from omnigraph.errors import (
     KeyConflictError,
     LoadRejectedError,
     OmnigraphError,
+    OptionError,
     OutcomeUnknownError,
     RefExistsError,
     Violation,
 )
 from omnigraph.history.branches import create_branch, delete_branch
 from omnigraph.history.target import branch_of
+from omnigraph.lang.catalog import Catalog
 from omnigraph.manifest.publisher import Lineage, Published
 from omnigraph.manifest.rows import MAIN, Commit
-from omnigraph.pipeline import steps
-from omnigraph.pipeline.big_load import BigLoad, Comparison
+from omnigraph.pipeline.big_load import TASK_BITS, BigLoad, Comparison, placed
 from omnigraph.pipeline.converted import Converted
 from omnigraph.pipeline.executor import Executor, LocalExecutor
 from omnigraph.pipeline.inputs import named
 from omnigraph.pipeline.keys import CollisionError
 from omnigraph.pipeline.progress import SILENT, Progress
 from omnigraph.pipeline.sources import Split, convert
+from omnigraph.storage import reclaim
+from omnigraph.storage.columns import declared_of
 from omnigraph.write.load import Batch, LoadMode, SmallLoad
 from omnigraph.write.pending import RECORD
 
 MOST_RECORDS = 8192
+_ABANDONED = dt.timedelta(days=1)
 MOST_BYTES = 32 * 1024 * 1024
-_TASK_BITS = 32
 _SEEDS = 3
 _Option = TypeVar("_Option", bound=StrEnum)
 _FEWEST_SHARES, _MOST_SHARES, _BYTES_PER_SHARE = 4, 64, 128 * 1024 * 1024
@@ -148,43 +151,47 @@ class _Small:
         self.lineage = lineage
         contract = store.schema_of(store.manifest.load())
         assert contract, "the graph was opened"
-        request.progress.phase("read", len(request.splits))
-        self.converted = [convert(split, contract.catalog) for split in request.splits]
-        self.catalog = contract.catalog
+        self._convert(contract.catalog)
 
-    @cached_property
+    def _convert(self, catalog: Catalog) -> None:
+        self.request.progress.phase("read", len(self.request.splits))
+        self.catalog = catalog
+        self.converted = [convert(split, catalog) for split in self.request.splits]
+        self.batches = _batches(catalog, self.converted)
+
+    @property
     def records(self) -> int:
         return sum(part.lines for part in self.converted)
 
     def run(self) -> LoadResult:
         published = write(self.store, self.request.branch, self._prepare)
-        counts = {key: batch.rows.num_rows for key, batch in self._batches.items()}
+        counts = {key: batch.rows.num_rows for key, batch in self.batches.items()}
         return _result(self.request, counts, published)
 
     def _prepare(self, txn: WriteTxn) -> PublishPlan | None:
         if txn.catalog != self.catalog:  # the schema was changed since the input was converted
-            self.__init__(self.store, self.request, self.lineage)  # type: ignore[misc]
+            self._convert(txn.catalog)
         load = SmallLoad(self.store.tables, txn, self.request.mode)
-        batches = self._batches
-        problems = [_placed(problem, task) for task, part in enumerate(self.converted) for problem in part.problems]
-        problems += load.problems(batches)
+        problems = [placed(problem, task) for task, part in enumerate(self.converted) for problem in part.problems]
+        problems += load.problems(self.batches)
         _refuse(problems, _Lines(self.request.splits, [part.lines for part in self.converted]))
-        if self.request.dry_run or not batches:
+        if self.request.dry_run or not self.batches:
             return None
-        return load.plan(batches, self.lineage)
+        return load.plan(self.batches, self.lineage)
 
-    @cached_property
-    def _batches(self) -> dict[str, Batch]:
-        found = {}
-        for key in sorted({key for part in self.converted for key in part.tables}):
-            parts = [(task, part) for task, part in enumerate(self.converted) if key in part.tables]
-            rows = pa.concat_tables([_numbered(part, key, task) for task, part in parts])
-            fresh = all(key in part.fresh for _, part in parts)
-            found[key] = Batch(steps.declared_of(self.catalog, key), rows, fresh)
-        return found
+
+def _batches(catalog: Catalog, converted: Sequence[Converted]) -> dict[str, Batch]:
+    found = {}
+    for key in sorted({key for part in converted for key in part.tables}):
+        parts = [(task, part) for task, part in enumerate(converted) if key in part.tables]
+        rows = pa.concat_tables([_numbered(part, key, task) for task, part in parts])
+        fresh = all(key in part.fresh for _, part in parts)
+        found[key] = Batch(declared_of(catalog, key), rows, fresh)
+    return found
 
 
 def _big(store: Store, request: LoadRequest, lineage: Lineage) -> LoadResult:
+    _reclaim_abandoned(store)
     executor = _executor(request)
     for attempt in range(_SEEDS):
         big = BigLoad(store, executor, request.splits, request.mode, _shares(request.splits))
@@ -202,6 +209,15 @@ def _big(store: Store, request: LoadRequest, lineage: Lineage) -> LoadResult:
             big.discard()
             request.progress.finish()
     raise AssertionError("unreachable")
+
+
+def _reclaim_abandoned(store: Store) -> None:
+    """Remove what loads left behind that died, of whatever machine.
+
+    Nobody can ask whether a load elsewhere is alive, so their age tells. Should one take longer than that, it fails for
+    want of its files; it can neither load half of its data nor harm anything.
+    """
+    reclaim.remove(store.objects, reclaim.orphans(store.objects, "__tmp", dt.datetime.now(dt.UTC) - _ABANDONED))
 
 
 def _shares(splits: Sequence[Split]) -> int:
@@ -248,7 +264,7 @@ class _Lines:
     def located(self, problem: Violation) -> Violation:
         if problem.record is None:
             return problem
-        task, record = problem.record >> _TASK_BITS, problem.record & (2**_TASK_BITS - 1)
+        task, record = problem.record >> TASK_BITS, problem.record & (2**TASK_BITS - 1)
         return replace(problem, file=named(self._splits[task].file), line=self._before[task] + record + 1)
 
 
@@ -264,15 +280,11 @@ def _refuse(problems: Iterable[Violation], lines: _Lines) -> None:
     raise kind(message, violations=located, hint=located[0].hint or "mend the records and load again")
 
 
-def _placed(problem: Violation, task: int) -> Violation:
-    return problem if problem.record is None else replace(problem, record=(task << _TASK_BITS) | problem.record)
-
-
 def _numbered(part: Converted, key: str, task: int) -> pa.Table:
     """Number the records of a part through the whole input."""
     rows = part.tables[key]
     at = rows.schema.get_field_index(RECORD)
-    return rows.set_column(at, RECORD, pa.array(rows[RECORD].to_numpy() | (task << _TASK_BITS), pa.int64()))
+    return rows.set_column(at, RECORD, pa.array(rows[RECORD].to_numpy() | (task << TASK_BITS), pa.int64()))
 
 
 def _result(request: LoadRequest, counts: dict[str, int], published: Published | None) -> LoadResult:

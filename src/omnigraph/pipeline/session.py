@@ -89,7 +89,9 @@ def spark_session(master: str | None = None, conf: Mapping[str, str] | None = No
     OMNIGRAPH_SPARK_MASTER, or this machine. `conf` is added to our own settings, and wins.
     """
     wish = _Wish(master, dict(conf or {}))
-    return Errand(lambda: _session_of(_context(wish))).result()
+    session = Errand(lambda: _session_of(_context(wish))).result()
+    _make_active(session)
+    return session
 
 
 def spark_context(master: str | None = None, conf: Mapping[str, str] | None = None) -> SparkContext:
@@ -115,6 +117,12 @@ def _session_of(context: SparkContext) -> SparkSession:
     with _LOCK:
         session = SparkSession._instantiatedSession  # noqa: SLF001 - `getActiveSession` knows this thread only
         return session if session is not None and session.sparkContext is context else SparkSession(context)
+
+
+def _make_active(session: SparkSession) -> None:
+    """Make it the session of this thread, as whoever asks for one expects; a thread of ours has got it."""
+    SparkSession = type(session)  # noqa: N806 - the class itself is meant
+    SparkSession._get_j_spark_session_class(session._jvm).setActiveSession(session._jsparkSession)  # noqa: SLF001
 
 
 def _context(wish: _Wish) -> SparkContext:
@@ -253,13 +261,18 @@ def _settings(wish: _Wish, java: Java) -> SparkConf:
 def _defaults(master: str, java: Java) -> dict[str, str]:
     local = _LOCAL_CONF if is_local(master) else _CLUSTER_CONF
     loopback = _LOOPBACK_CONF if _is_here(master) else {}
-    options = " ".join([*_LEAN_JVM, *_archive_options(java)])
+    options = " ".join([*_LEAN_JVM, _error_file(), *_archive_options(java)])
     return {**_CONF, **local, **loopback, "spark.master": master, _JAVA_OPTIONS: options}
 
 
 def _is_here(master: str) -> bool:
     """Tell whether all of Spark runs on this machine, where nobody else needs to reach it."""
     return is_local(master) or master.startswith((f"spark://{_LOOPBACK}:", "spark://localhost:"))
+
+
+def _error_file() -> str:
+    """Where a JVM that crashes leaves its report: not where the user happens to be."""
+    return f'"-XX:ErrorFile={tempfile.gettempdir()}/omnigraph-jvm-%p.log"'
 
 
 def _archive_options(java: Java) -> list[str]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import gc
 import itertools
-import os
 import pickle
 import re
 import sys
@@ -20,6 +19,7 @@ from functools import cache, partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from omnigraph.errors import OmnigraphError, SparkError
+from omnigraph.pipeline.credentials import credentials, set_credentials
 from omnigraph.pipeline.errand import Errand
 from omnigraph.pipeline.executor import rows_of
 from omnigraph.pipeline.packing import Packed, pack, unpack
@@ -41,8 +41,6 @@ _POOL = "spark.scheduler.pool"
 _POOLS = 8
 _NUMBERS = itertools.count()
 _FAILURE = re.compile(r"omnigraph-failure:([A-Za-z0-9+/=]+):")
-# How storage is reached. A worker has the environment that its JVM was started with, which may be long ago.
-_STORAGE_VARIABLES = re.compile(r"AWS_\w+|(?:NO|HTTPS?|ALL)_PROXY", re.IGNORECASE)
 
 
 class SparkExecutor:
@@ -198,7 +196,7 @@ def _storage_variables(master: str | None) -> dict[str, str] | None:
     """Say how we reach storage, for workers on this machine. Those of a cluster know how they reach it."""
     if not is_local(master):
         return None
-    return {name: value for name, value in os.environ.items() if _STORAGE_VARIABLES.fullmatch(name)}
+    return dict(credentials())
 
 
 # On the executors ----------------------------------------------------------------------------------
@@ -231,7 +229,7 @@ def _work(
     """Run a step on one task."""
     _settle()
     if variables is not None:
-        _set_storage_variables(variables)
+        set_credentials(variables)
     try:
         result = step(unpack(task, common))
     except Exception as error:  # noqa: BLE001 - whatever it is, it belongs to the one who gave us the step
@@ -244,13 +242,6 @@ def _work(
 def _settle() -> None:
     """Take what a worker has imported out of its garbage collection: after every task it goes through all objects."""
     gc.freeze()
-
-
-def _set_storage_variables(variables: dict[str, str]) -> None:
-    for name in [name for name in os.environ if _STORAGE_VARIABLES.fullmatch(name)]:
-        if name not in variables:
-            del os.environ[name]
-    os.environ.update(variables)
 
 
 def _packed(error: Exception) -> str:

@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 from omnigraph.errors import InputUnreadableError
 from omnigraph.lang.catalog import Catalog, EdgeType, NodeType
 from omnigraph.pipeline.files import File, decompressed, opened, read_range
+from omnigraph.storage.columns import declared_of
 
 CHUNK = 16 * 2**20
 
@@ -45,8 +46,8 @@ class Split:
 
     def declared(self, catalog: Catalog) -> NodeType | EdgeType:
         """The type of the rows of a CSV or Parquet file."""
-        kind, _, name = (self.type_key or "").partition(":")
-        return catalog.nodes[name] if kind == "node" else catalog.edges[name]
+        assert self.type_key, "a JSONL file has rows of many types"
+        return declared_of(catalog, self.type_key)
 
 
 # Lines ---------------------------------------------------------------------------------------------

@@ -14,10 +14,11 @@ import pyarrow.compute as pc
 
 from omnigraph.errors import Violation
 from omnigraph.lang.catalog import Cardinality, Catalog, EdgeType, NodeType
+from omnigraph.pipeline.credentials import Credentials, credentials
 from omnigraph.pipeline.hashing import U64
 from omnigraph.pipeline.keys import KeyFile, Keys, Numbered, Section, places, read_shares
 from omnigraph.pipeline.sources import Split, pieces
-from omnigraph.storage.columns import table_key
+from omnigraph.storage.columns import declared_of, table_key
 from omnigraph.storage.location import Location
 from omnigraph.storage.objects import ObjectStore
 from omnigraph.storage.tables import ADDRESS, DST, ID, SRC, TableStorage, TableVersion
@@ -44,16 +45,19 @@ class Exchange:
 
     @property
     def objects(self) -> ObjectStore:
-        return _objects(self.location)
+        return _objects(self.location, credentials())
+
+
+# Who opens a store with other credentials gets another one.
 
 
 @lru_cache(maxsize=4)
-def _objects(location: Location) -> ObjectStore:
+def _objects(location: Location, _: Credentials) -> ObjectStore:
     return ObjectStore(location)
 
 
 @lru_cache(maxsize=4)
-def _tables(location: Location) -> TableStorage:
+def _tables(location: Location, _: Credentials) -> TableStorage:
     return TableStorage(location)
 
 
@@ -162,7 +166,7 @@ class _Table:
         self.rows += rows.num_rows
         self.records.append(rows[RECORD].to_numpy())
         if rows.num_rows:
-            store = _tables(self.task.exchange.location)
+            store = _tables(self.task.exchange.location, credentials())
             self.written += store.write_rows(self.path, self.branch, to_store(self.declared, rows))
 
     def staged(self, file: KeyFile) -> StagedTable:
@@ -203,11 +207,6 @@ def _complete_keys(rows: pa.Table, columns: Sequence[str], at: U64, seed: int) -
     return Numbered.of([kept[name] for name in columns], at[complete.to_numpy(zero_copy_only=False)], seed)
 
 
-def declared_of(catalog: Catalog, key: str) -> NodeType | EdgeType:
-    kind, _, name = key.partition(":")
-    return catalog.nodes[name] if kind == "node" else catalog.edges[name]
-
-
 # Committed keys ------------------------------------------------------------------------------------
 
 
@@ -222,7 +221,7 @@ class CommittedTask:
 def committed_keys(task: CommittedTask) -> tuple[Section, ...]:
     """Hand on the keys of some fragments of a committed table."""
     columns = sorted({name for one in task.wanted for name in one.columns})
-    rows = _tables(task.exchange.location).scan_fragments(task.table, task.fragments, columns)
+    rows = _tables(task.exchange.location, credentials()).scan_fragments(task.table, task.fragments, columns)
     at = rows[ADDRESS].to_numpy()
     file = task.exchange.file()
     for key in task.wanted:

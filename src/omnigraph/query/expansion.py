@@ -1,8 +1,8 @@
 """Which way edges are found: in the adjacency of the whole table, or by looking up those of a few nodes.
 
 The adjacency takes a scan of the whole edge table, is kept, and answers everything from then on. A lookup by the `src`
-or `dst` index costs per node, every time. Like renting before buying: as long as all lookups together have cost less than
-the adjacency would, the next small one is a lookup; then the adjacency is built.
+or `dst` index costs per node, every time. Like renting before buying: as long as all lookups together have cost less
+than the adjacency would, the next small one is a lookup; then the adjacency is built.
 """
 
 from __future__ import annotations
@@ -47,9 +47,9 @@ class Choice:
 
 @dataclass(frozen=True, slots=True)
 class Reach:
-    """Adjacency that holds at least the edges of some origins: the number that each has in it, and each target's position.
+    """Adjacency that holds at least the edges of some origins, and the number that each origin has in it.
 
-    `nodes` is None where targets are numbered by position already.
+    `nodes` are the positions of its targets; None where these are numbered by position already.
     """
 
     adjacent: Adjacency

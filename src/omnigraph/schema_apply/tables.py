@@ -21,7 +21,7 @@ from omnigraph.lang.evolution import (
 from omnigraph.lang.identity import new_id
 from omnigraph.manifest.rows import TableRow, TombstoneRow
 from omnigraph.manifest.state import ManifestState
-from omnigraph.storage.columns import table_key, table_path, table_schema
+from omnigraph.storage.columns import declared_of, table_key, table_path, table_schema
 from omnigraph.storage.tables import SchemaChange, TableStorage
 
 
@@ -80,7 +80,7 @@ class TableSteps:
     def actions(self, tables: TableStorage, txn: WriteTxn) -> Iterator[TableAction]:
         """Stage the changes of columns. No data is rewritten."""
         for key, columns in self.columns.items():
-            schema = table_schema(_declared(self.desired, key))
+            schema = table_schema(declared_of(self.desired, key))
             change = SchemaChange(
                 tuple(columns.drop), tuple(columns.rename), tuple(schema.field(name) for name in columns.add)
             )
@@ -96,18 +96,13 @@ class TableSteps:
         for key, old in self.renamed.items():
             yield TableRow(key, state.snapshot.entries[old].table.path)
         for key in self.added:
-            declared = _declared(self.desired, key)
+            declared = declared_of(self.desired, key)
             path = _free_path(declared, state)
             created = tables.create(path, table_schema(declared))
             # A type that was there before goes on behind the version at which it went.
             while created.version <= state.actual_version(key):
                 created = tables.create(path, table_schema(declared))
             yield TableRow(key, path)
-
-
-def _declared(catalog: Catalog, key: str) -> NodeType | EdgeType:
-    kind, _, name = key.partition(":")
-    return catalog.nodes[name] if kind == "node" else catalog.edges[name]
 
 
 def _free_path(declared: NodeType | EdgeType, state: ManifestState) -> str:

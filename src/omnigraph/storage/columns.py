@@ -10,7 +10,7 @@ from typing import Any
 import lance
 import pyarrow as pa
 
-from omnigraph.lang.catalog import EdgeType, NodeType, Property
+from omnigraph.lang.catalog import Catalog, EdgeType, NodeType, Property
 from omnigraph.lang.identity import fnv1a
 from omnigraph.lang.types import Scalar, Type
 
@@ -33,6 +33,12 @@ _PRIMARY_KEY = {"lance-schema:unenforced-primary-key": "true"}
 
 def table_key(declared: NodeType | EdgeType) -> str:
     return f"{'node' if isinstance(declared, NodeType) else 'edge'}:{declared.name}"
+
+
+def declared_of(catalog: Catalog, key: str) -> NodeType | EdgeType:
+    """The type whose entities a table holds."""
+    kind, _, name = key.partition(":")
+    return catalog.nodes[name] if kind == "node" else catalog.edges[name]
 
 
 def table_path(declared: NodeType | EdgeType) -> str:

@@ -24,7 +24,7 @@ from omnigraph.lang.params import decode_parameters
 from omnigraph.lang.source import Source, Span
 from omnigraph.manifest.publisher import Lineage
 from omnigraph.manifest.rows import MAIN, Commit
-from omnigraph.storage.columns import table_key
+from omnigraph.storage.columns import declared_of, table_key
 from omnigraph.storage.predicates import Predicate, comparison
 from omnigraph.storage.tables import ADDRESS, DST, ID, SRC, Staged, TableVersion
 from omnigraph.write.embed import OmittedVectors
@@ -244,13 +244,9 @@ class _Execution:
                 changes[key] = Change(pending.declared, rows, none, fresh=pending.mode is Mode.APPEND)
         for key, removal in self.removals.items():
             if removal.rows.num_rows:
-                declared = self._declared(key)
+                declared = declared_of(self.catalog, key)
                 changes[key] = Change(declared, Pending(declared).image(), removal.rows, detached=True)
         return dict(sorted(changes.items()))
-
-    def _declared(self, key: str) -> NodeType | EdgeType:
-        kind, _, name = key.partition(":")
-        return self.catalog.nodes[name] if kind == "node" else self.catalog.edges[name]
 
     def _validate(self, changes: Mapping[str, Change]) -> None:
         committed = Committed(self.tables, self.txn)

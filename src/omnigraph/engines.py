@@ -1,0 +1,39 @@
+"""Who does large work: this process, or Spark, which is started when it is needed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+
+from omnigraph.commit.runner import ChooseRunner
+from omnigraph.pipeline.executor import Executor, LocalExecutor
+from omnigraph.pipeline.load import Engine, option
+from omnigraph.pipeline.progress import Progress
+
+_MOST_ROWS_OF_UPKEEP = 5_000_000  # that this process looks after by itself, if nobody says who should
+
+
+def spark_executor(master: str | None, conf: Mapping[str, str] | None, progress: Progress) -> Executor:
+    from omnigraph.pipeline.session import spark_context  # noqa: PLC0415 - Spark is started when it is needed
+    from omnigraph.pipeline.spark_executor import SparkExecutor  # noqa: PLC0415
+
+    return SparkExecutor(spark_context(master, conf), progress)
+
+
+@contextmanager
+def finishing(progress: Progress) -> Iterator[None]:
+    try:
+        yield
+    finally:
+        progress.finish()
+
+
+def choose_runner(engine: str, master: str | None, conf: Mapping[str, str] | None, progress: Progress) -> ChooseRunner:
+    """Say who does the upkeep of so many rows."""
+    chosen = option(Engine, "engine", engine)
+
+    def choose(rows: int) -> Executor:
+        large = chosen is Engine.AUTO and rows > _MOST_ROWS_OF_UPKEEP
+        return spark_executor(master, conf, progress) if large or chosen is Engine.SPARK else LocalExecutor(progress)
+
+    return choose
