@@ -112,7 +112,7 @@ class DocumentOracle:
             for number in holding:
                 often = self.words[number][word]
                 scores[number] += weight * often * 2.2 / (often + 1.2 * (0.25 + 0.75 * lengths[number] / mean))
-        return [number for number, _ in scores.most_common()]
+        return sorted(scores, key=lambda number: (-scores[number], self.names[number]))
 
     def answer(self, question: str, given: Mapping[str, Any]) -> Any:
         if question in ("near", "matching", "hop"):

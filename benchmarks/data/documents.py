@@ -10,7 +10,8 @@ import pyarrow.parquet as pq
 
 from . import rmat
 
-COUNT, DIMENSION, WORDS, LENGTH, LINKS = 20_000, 64, 4_000, 60, 5
+COUNT, DIMENSION, WORDS, LINKS = 20_000, 64, 4_000, 5
+SHORTEST, LONGEST = 20, 180  # in words; so hardly any two texts match equally well
 _SYLLABLES = ("ba", "do", "gu", "ka", "lo", "mu", "na", "po", "ra", "tu")
 
 
@@ -22,9 +23,10 @@ def word(number: int) -> str:
 def write(folder: Path) -> None:
     """Write `nodes.parquet` with text and vector, and `links.parquet`."""
     random = np.random.default_rng(11)
-    chosen = (WORDS * random.random((COUNT, LENGTH)) ** 3).astype(np.int64)  # some words are far more common
+    lengths = random.integers(SHORTEST, LONGEST, COUNT)
+    chosen = (WORDS * random.random(lengths.sum()) ** 3).astype(np.int64)  # some words are far more common
     vocabulary = np.array([word(number) for number in range(WORDS)])
-    texts = [" ".join(line) for line in vocabulary[chosen].tolist()]
+    texts = [" ".join(line) for line in np.split(vocabulary[chosen], np.cumsum(lengths)[:-1])]
     vectors = random.standard_normal((COUNT, DIMENSION)).astype(np.float32)
     names = pa.array([f"d{number}" for number in range(COUNT)])
     rmat.write_tables(folder, names, *random.integers(0, COUNT, (2, COUNT * LINKS)))

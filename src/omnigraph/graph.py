@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from functools import partial
 from types import TracebackType
-from typing import Any, Self, Unpack, overload
+from typing import Any, Self, TypeVar, Unpack, overload
 
 from omnigraph.commit.recovery import heal, sweep
 from omnigraph.commit.store import Store
@@ -36,6 +36,7 @@ from omnigraph.history.branches import (
     delete_branch,
     delete_tag,
     find_commit,
+    resolve,
     tags,
 )
 from omnigraph.history.diff import Diff, diff
@@ -46,8 +47,8 @@ from omnigraph.history.resolution import Resolution, Resolve
 from omnigraph.history.target import reclaimed
 from omnigraph.lang.catalog import Catalog
 from omnigraph.lang.evolution import DropMode
-from omnigraph.lang.source import Source
-from omnigraph.maintenance.cleanup import CleanupRequest, CleanupResult, cleanup
+from omnigraph.lang.source import source_given
+from omnigraph.maintenance.cleanup import CleanupRequest, CleanupResult, cleanup, give_up_past
 from omnigraph.maintenance.doctor import Report, examine
 from omnigraph.maintenance.optimize import optimize
 from omnigraph.maintenance.repair import RepairResult, mode_of, repair
@@ -57,6 +58,7 @@ from omnigraph.manifest import contract
 from omnigraph.manifest.rows import MAIN, MANIFEST_PATH, Commit
 from omnigraph.manifest.state import ManifestState, Snapshot
 from omnigraph.on_branch import OnBranch
+from omnigraph.pinned import Pinned
 from omnigraph.pipeline.export import ExportRequest, ExportResult, export_files, export_lines
 from omnigraph.pipeline.inputs import as_files
 from omnigraph.pipeline.load import Engine, LoadRequest, LoadResult, load, option
@@ -64,7 +66,8 @@ from omnigraph.pipeline.progress import SILENT, Progress
 from omnigraph.pipeline.sources import discover
 from omnigraph.query.cache import Cache
 from omnigraph.query.current import Current
-from omnigraph.query.query import Query, State, run, state_of
+from omnigraph.query.explain import Explanation
+from omnigraph.query.query import Query, Reader, State, state_of
 from omnigraph.query.result import Result
 from omnigraph.schema_apply.apply import SchemaResult, apply_schema, preview_schema
 from omnigraph.storage.lance_errors import Kind, classify
@@ -76,6 +79,7 @@ from omnigraph.write.mutation import Mutation, MutationResult, mutate
 
 _CACHE_BYTES = 1024 * 1024 * 1024
 _LOG = logging.getLogger(__name__)
+_A = TypeVar("_A")
 
 
 def init(uri: str | os.PathLike[str], schema: str | os.PathLike[str], *, force: bool = False) -> Graph:
@@ -83,7 +87,7 @@ def init(uri: str | os.PathLike[str], schema: str | os.PathLike[str], *, force: 
 
     `force` takes over from an attempt that died before its graph was made; a graph itself is never replaced.
     """
-    return Graph(make(Location.parse(uri), _source(schema, ".pg", "<schema>"), force=force), read_only=False)
+    return Graph(make(Location.parse(uri), source_given(schema, ".pg", "<schema>"), force=force), read_only=False)
 
 
 def open(  # noqa: A001 - the name the API fixes
@@ -163,7 +167,7 @@ class Graph:
         when it raises, nothing was changed, except for OutcomeUnknownError: then ask `outcome`.
         """
         self._refuse_read_only()
-        text = _source(source, ".gq", "<query>")
+        text = source_given(source, ".gq", "<query>")
         return mutate(self._store, Mutation(text, name, params, _branch(branch), actor, if_commit), self._embedding)
 
     def query(
@@ -176,22 +180,45 @@ class Graph:
         snapshot: str | None = None,
     ) -> Result:
         """Run a query that reads. It sees one state of the graph: the branch as it is, or as it was at a commit."""
-        text = _source(source, ".gq", "<query>")
+        text = source_given(source, ".gq", "<query>")
         query = Query(text, name, params, _branch(branch), snapshot)
         try:
-            return self._run(query)
+            return self._read(query, Reader.run)
         except HistoryReclaimedError:
             if snapshot is not None:
                 raise
-            return self._run(query)  # the branch has moved on, and what it was is gone
+            return self._read(query, Reader.run)  # the branch has moved on, and what it was is gone
 
-    def _run(self, query: Query) -> Result:
+    def explain(
+        self,
+        source: str | os.PathLike[str],
+        params: Mapping[str, Any] | None = None,
+        *,
+        name: str | None = None,
+        branch: str = MAIN,
+        snapshot: str | None = None,
+    ) -> Explanation:
+        """Run a query that reads, and tell how it was done: its steps, their rows and what they cost."""
+        text = source_given(source, ".gq", "<query>")
+        return self._read(Query(text, name, params, _branch(branch), snapshot), Reader.explain)
+
+    def at(self, ref: str) -> Pinned:
+        """A view of one state, to read: a branch as it is now, a tag or a commit. It stays what it is."""
+        found = resolve(self._store.manifest, ref)
+        state = State(found.snapshot, found.head)
+        known = self._store.schema_at(state.snapshot) or self._read_contract()
+        return Pinned(self, self._reader(state, known.catalog))
+
+    def _read(self, query: Query, do: Callable[[Reader, Query], _A]) -> _A:
         state, catalog = self._state(query.branch, query.commit)
-        with self._telling_reclaimed(state):
-            return run(self._store.tables, state, catalog, self._cache, query, embedding=self._embedding)
+        with self.telling_reclaimed(state):
+            return do(self._reader(state, catalog), query)
+
+    def _reader(self, state: State, catalog: Catalog) -> Reader:
+        return Reader(self._store.tables, state, catalog, self._cache, self._embedding)
 
     @contextmanager
-    def _telling_reclaimed(self, state: State) -> Iterator[None]:
+    def telling_reclaimed(self, state: State) -> Iterator[None]:
         """Tell of files that are missing whether a cleanup has removed them."""
         try:
             yield
@@ -320,13 +347,17 @@ class Graph:
         spark = partial(spark_executor, master, conf)
         target = None if path is None else os.fspath(path)
         request = ExportRequest(target, types, format, option(Engine, "engine", engine), progress, spark)
-        if path is None:
+        return self.export_state(state, request)
+
+    def export_state(self, state: State, request: ExportRequest) -> Iterator[str] | ExportResult:
+        """Write one state of the graph."""
+        if request.path is None:
             return self._lines(state, export_lines(self._store, state, request))
-        with self._telling_reclaimed(state):
+        with self.telling_reclaimed(state):
             return export_files(self._store, state, request)
 
     def _lines(self, state: State, lines: Iterator[str]) -> Iterator[str]:
-        with self._telling_reclaimed(state):
+        with self.telling_reclaimed(state):
             yield from lines
 
     def ensure_indices(
@@ -436,7 +467,7 @@ class Graph:
 
     def plan_schema(self, schema: str | os.PathLike[str], *, allow_data_loss: bool = False) -> SchemaResult:
         """Tell which steps lead to a schema, whether each is supported, and how many entities they touch."""
-        return preview_schema(self._store, _source(schema, ".pg", "<schema>"), _drops(allow_data_loss))
+        return preview_schema(self._store, source_given(schema, ".pg", "<schema>"), _drops(allow_data_loss))
 
     def apply_schema(
         self, schema: str | os.PathLike[str], *, allow_data_loss: bool = False, actor: str | None = None
@@ -446,7 +477,9 @@ class Graph:
         What is dropped stays readable at earlier commits until a cleanup, unless `allow_data_loss` gives it up at once.
         """
         self._refuse_read_only()
-        done = apply_schema(self._store, _source(schema, ".pg", "<schema>"), _drops(allow_data_loss), actor)
+        done = apply_schema(self._store, source_given(schema, ".pg", "<schema>"), _drops(allow_data_loss), actor)
+        if done.given_up:
+            give_up_past(self._store, done.given_up)
         self._contract = self._read_contract()
         return done
 
@@ -499,10 +532,10 @@ class Graph:
         """
         request = MergeRequest(_branch(source), _branch(into), actor, Resolution.of(resolve))
         runner = choose_runner(engine, master, conf, progress)
-        if dry_run:
-            return preview(self._store, request, runner)
-        self._refuse_read_only()
-        return merge(self._store, request, runner)
+        if not dry_run:
+            self._refuse_read_only()
+        with finishing(progress):
+            return (preview if dry_run else merge)(self._store, request, runner)
 
     def revert(
         self,
@@ -607,9 +640,3 @@ def _branch(name: str) -> str | None:
 
 def _drops(allow_data_loss: bool) -> DropMode:  # noqa: FBT001 - the two modes, as the API names them
     return DropMode.HARD if allow_data_loss else DropMode.SOFT
-
-
-def _source(source: str | os.PathLike[str], suffix: str, name: str) -> Source:
-    """Read a file if a path is given: a text on one line that ends like one, or a path object."""
-    is_path = not isinstance(source, str) or (source.endswith(suffix) and "\n" not in source)
-    return Source.read(os.fspath(source)) if is_path else Source(str(source), name)

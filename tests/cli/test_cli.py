@@ -6,9 +6,7 @@ import stat
 import subprocess
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pytest
 from typer.testing import CliRunner
@@ -16,8 +14,8 @@ from typer.testing import CliRunner
 from omnigraph import __version__
 from omnigraph.cli import app
 from omnigraph.version import INTERNAL_SCHEMA_VERSION
+from tests.support.cli import PROGRAM, Run, real_program
 
-_PROGRAM = Path(sys.executable).parent / "omnigraph"
 _SCHEMA = """node Person {
     name: String @key
     age: I32?
@@ -37,17 +35,6 @@ _MESSY = "// people\nnode Person{name:String @key}\n"
 _TIDY = "// people\nnode Person {\n    name: String @key\n}\n"
 
 
-@dataclass(frozen=True, slots=True)
-class Run:
-    code: int
-    out: str
-    err: str
-
-    @property
-    def document(self) -> Any:
-        return json.loads(self.out)
-
-
 def _environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
     unset = ("NO_COLOR", "FORCE_COLOR", "CLICOLOR", "CLICOLOR_FORCE", "TTY_COMPATIBLE", "COLUMNS", "PYTHONIOENCODING")
     kept = {name: value for name, value in os.environ.items() if name not in unset}
@@ -55,13 +42,7 @@ def _environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
 
 
 def _omnigraph(*arguments: str | Path, stdin: str = "", **environment: str) -> Run:
-    """Run the real program; whatever happens, it must not end with a traceback."""
-    run = subprocess.run(
-        [_PROGRAM, *arguments], input=stdin.encode(), capture_output=True, env=_environment(environment), check=False
-    )
-    result = Run(run.returncode, run.stdout.decode(), run.stderr.decode())
-    assert "Traceback" not in result.err, result.err
-    return result
+    return real_program(*arguments, stdin=stdin, environment=_environment(environment))
 
 
 @pytest.fixture
@@ -171,7 +152,7 @@ def test_a_closed_pipe_ends_the_program_quietly(folder: Path) -> None:
         os.close(reader)
         with os.fdopen(writer, "wb") as stdout:
             run = subprocess.run(
-                [_PROGRAM, *arguments], input=_MESSY.encode(), stdout=stdout, stderr=subprocess.PIPE, check=False
+                [PROGRAM, *arguments], input=_MESSY.encode(), stdout=stdout, stderr=subprocess.PIPE, check=False
             )
 
         assert (run.returncode, run.stderr) == (1, b"")
@@ -181,7 +162,7 @@ def test_a_closed_pipe_ends_the_program_quietly(folder: Path) -> None:
 @pytest.mark.usefixtures("folder")
 def test_a_full_disk_is_an_error_and_not_a_crash() -> None:
     with Path("/dev/full").open("wb") as stdout:
-        run = subprocess.run([_PROGRAM, *_LINT], stdout=stdout, stderr=subprocess.PIPE, check=False)
+        run = subprocess.run([PROGRAM, *_LINT], stdout=stdout, stderr=subprocess.PIPE, check=False)
 
     assert run.returncode == 1
     assert run.stderr.startswith(b"Error:")
@@ -213,7 +194,7 @@ def test_errors_on_stderr_have_colour_when_it_is_forced() -> None:
 @pytest.mark.parametrize("environment, coloured", [({}, True), ({"NO_COLOR": "1"}, False)])
 def test_a_terminal_gets_colour_unless_it_says_no(environment: dict[str, str], coloured: bool) -> None:  # noqa: FBT001
     leader, follower = pty.openpty()
-    subprocess.run([_PROGRAM, *_LINT], stdout=follower, env=_environment(environment), check=False)
+    subprocess.run([PROGRAM, *_LINT], stdout=follower, env=_environment(environment), check=False)
     os.close(follower)
     written = os.read(leader, 65536)
     os.close(leader)

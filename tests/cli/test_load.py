@@ -6,20 +6,15 @@ import json
 import os
 import pty
 import subprocess
-import sys
-from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
-from typer.testing import CliRunner
 
 import omnigraph
-from omnigraph.cli import app
-from omnigraph.errors import OmnigraphError
 from omnigraph.graph import Graph
+from tests.support.cli import PROGRAM, command, real_program
 
-PROGRAM = Path(sys.executable).parent / "omnigraph"
 SCHEMA = "node Person { name: String @key  age: I32? } edge Knows: Person -> Person"
 GOOD = """{"type": "Person", "data": {"name": "ada", "age": 36}}
 {"type": "Person", "data": {"name": "bob"}}
@@ -32,17 +27,6 @@ BAD = """{"type": "Person", "data": {"name": "ada", "age": "x"}}
 LOADED = "loaded g on branch main with append: 3 entities across 1 node types and 1 edge types\n"
 
 
-@dataclass(frozen=True, slots=True)
-class Run:
-    code: int
-    out: str
-    err: str
-
-    @property
-    def document(self) -> Any:
-        return json.loads(self.out)
-
-
 @pytest.fixture
 def graph(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Graph:
     """A graph named `g` in the working directory, beside files to load."""
@@ -52,20 +36,8 @@ def graph(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Graph:
     return omnigraph.init(tmp_path / "g", SCHEMA)
 
 
-def load(*arguments: str) -> Run:
-    """Run the command in this process; errors leave it as they leave `main`."""
-    result = CliRunner().invoke(app, ["load", *arguments], env={"COLUMNS": "200", "NO_COLOR": "1"})
-    if isinstance(result.exception, OmnigraphError):
-        return Run(1, result.stdout, f"{result.stderr}{result.exception}")
-    assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
-    return Run(result.exit_code, result.stdout, result.stderr)
-
-
-def program(*arguments: str) -> Run:
-    """Run the real program; whatever happens, it must not end with a traceback."""
-    run = subprocess.run([PROGRAM, "load", *arguments], capture_output=True, check=False)
-    assert b"Traceback" not in run.stderr, run.stderr
-    return Run(run.returncode, run.stdout.decode(), run.stderr.decode())
+load = partial(command, "load")
+program = partial(real_program, "load")
 
 
 def counts(graph: Graph) -> tuple[int, int, int]:
@@ -189,6 +161,24 @@ def test_an_overwrite_replaces_what_is_there(graph: Graph) -> None:
 
     assert run == Run(0, LOADED.replace("append", "overwrite"), "")
     assert counts(graph) == (2, 1, 3)
+
+
+def test_the_graph_that_is_changed_is_named_unless_that_is_unwanted(graph: Graph) -> None:
+    arguments = ("g", "--mode", "merge", "--data", "good.jsonl")
+
+    assert load(*arguments).err == "omnigraph load → g (direct, local)\n"
+    assert load(*arguments, "--json").err == "omnigraph load → g (direct, local)\n"
+    assert load(*arguments, "--quiet").err == ""
+    assert load(*arguments, "--dry-run").err == "", "nothing is changed"
+    assert counts(graph)[2] == 4
+
+
+def test_a_graph_that_others_share_is_overwritten_only_if_that_is_confirmed(graph: Graph) -> None:
+    refused = load("s3://nowhere/g", "--mode", "overwrite", "--data", "good.jsonl")
+
+    assert refused.code == 1
+    assert "--yes" in refused.err
+    assert load("g", "--mode", "overwrite", "--data", "good.jsonl").code == 0
 
 
 def test_the_real_program_loads_on_spark_and_says_nothing_else(graph: Graph) -> None:

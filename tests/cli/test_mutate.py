@@ -3,35 +3,19 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
-from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
-from typer.testing import CliRunner
 
 import omnigraph
-from omnigraph.cli import app
 from omnigraph.graph import Graph
+from tests.support.cli import command, real_program
 
-PROGRAM = Path(sys.executable).parent / "omnigraph"
 SCHEMA = "node Person { name: String @key  age: I32? } edge Knows: Person -> Person"
 ADD = "query add($n: String, $a: I32?) { insert Person { name: $n, age: $a } insert Knows { from: $n, to: $n } }"
 REMOVE = "query remove($n: String) { delete Person where name = $n }"
 ADA = '{"n": "ada"}'
-
-
-@dataclass(frozen=True, slots=True)
-class Run:
-    code: int
-    out: str
-    err: str
-
-    @property
-    def document(self) -> Any:
-        return json.loads(self.out)
 
 
 @pytest.fixture
@@ -43,22 +27,8 @@ def graph(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Graph:
     return omnigraph.init(tmp_path / "g", SCHEMA)
 
 
-def mutate(*arguments: str) -> Run:
-    """Run the command in this process; errors leave it as they leave `main`."""
-    from omnigraph.errors import OmnigraphError  # noqa: PLC0415
-
-    result = CliRunner().invoke(app, ["mutate", *arguments], env={"COLUMNS": "200", "NO_COLOR": "1"})
-    if isinstance(result.exception, OmnigraphError):
-        return Run(1, result.stdout, str(result.exception))
-    assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
-    return Run(result.exit_code, result.stdout, result.stderr)
-
-
-def program(*arguments: str) -> Run:
-    """Run the real program; whatever happens, it must not end with a traceback."""
-    run = subprocess.run([PROGRAM, "mutate", *arguments], capture_output=True, check=False)
-    assert b"Traceback" not in run.stderr, run.stderr
-    return Run(run.returncode, run.stdout.decode(), run.stderr.decode())
+mutate = partial(command, "mutate")
+program = partial(real_program, "mutate")
 
 
 def people(graph: Graph) -> int:

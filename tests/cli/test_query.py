@@ -5,19 +5,15 @@ from __future__ import annotations
 import csv
 import io
 import json
-import subprocess
-import sys
-from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
 import omnigraph
-from omnigraph.cli import app
 from omnigraph.graph import Graph
+from tests.support.cli import command, real_program
 
-PROGRAM = Path(sys.executable).parent / "omnigraph"
 SCHEMA = """
 node Person { name: String @key  age: I32?  born: Date?  seen: DateTime?  tags: [String]?  days: [Date]? }
 edge Knows: Person -> Person
@@ -30,13 +26,6 @@ PEOPLE = [
 ALL = "query all() { match { $p: Person } return { $p.name, $p.age, $p.tags as tags } order { $p.name desc } }"
 ONE = "query one($n: String) { match { $p: Person { name: $n } } return { $p.age } }"
 ADA = '{"n": "ada"}'
-
-
-@dataclass(frozen=True, slots=True)
-class Run:
-    code: int
-    out: str
-    err: str
 
 
 @pytest.fixture(scope="module")
@@ -55,21 +44,8 @@ def graph(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Graph:
     return omnigraph.open(folder / "g", read_only=True)
 
 
-def query(*arguments: str) -> Run:
-    """Run the command in this process; errors leave it as they leave `main`."""
-    from omnigraph.errors import OmnigraphError  # noqa: PLC0415
-
-    result = CliRunner().invoke(app, ["query", *arguments], env={"COLUMNS": "200", "NO_COLOR": "1"})
-    if isinstance(result.exception, OmnigraphError):
-        return Run(1, result.stdout, str(result.exception))
-    assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
-    return Run(result.exit_code, result.stdout, result.stderr)
-
-
-def program(*arguments: str) -> Run:
-    run = subprocess.run([PROGRAM, "query", *arguments], capture_output=True, check=False)
-    assert b"Traceback" not in run.stderr, run.stderr
-    return Run(run.returncode, run.stdout.decode(), run.stderr.decode())
+query = partial(command, "query")
+program = partial(real_program, "query")
 
 
 # Formats

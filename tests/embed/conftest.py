@@ -10,6 +10,8 @@ from tests.embed.service import Service, running
 
 
 @pytest.fixture
-def service() -> Iterator[Service]:
+def service(monkeypatch: pytest.MonkeyPatch) -> Iterator[Service]:
+    """It is asked directly, also on a machine that reaches others through a proxy."""
+    monkeypatch.setenv("no_proxy", "127.0.0.1")
     with running() as started:
         yield started

@@ -104,6 +104,15 @@ def test_the_same_search_again_asks_nobody(graph: Graph, embedder: Counting) -> 
     assert [texts for texts, purpose in embedder.asked if purpose is Purpose.QUERY] == [["pears"], ["plums"]]
 
 
+def test_a_search_by_a_text_can_be_explained(graph: Graph) -> None:
+    insert(graph, ("a", "apples"))
+
+    told = str(graph.explain(NEAREST, {"t": "pears"}))
+
+    assert "nearest" in told
+    assert len(told) < 2000
+
+
 def test_a_query_without_a_text_needs_no_embedder(tmp_path: Path) -> None:
     graph = omnigraph.init(tmp_path / "g", SCHEMA)
     by_vector = NEAREST.replace("$t: String", "$t: Vector(8)")
@@ -293,6 +302,17 @@ def test_a_text_that_changes_meanwhile_does_not_get_the_vector_of_the_old_one(gr
 
     assert graph.embed().total == 1
     assert docs(graph)["a"]["about"] == vector("pears", 4)
+
+
+def test_a_branch_is_filled_and_main_stays_as_it_is(graph: Graph) -> None:
+    load(graph, {"a": "apples"})
+    graph.create_branch("side")
+
+    assert graph.embed(branch="side").embedded["Doc.about"] == 1
+
+    about = "query q() { match { $d: Doc } return { $d.about } }"
+    assert [row["d.about"] for row in graph.query(about, branch="side")] == [vector("apples", 4)]
+    assert docs(graph)["a"]["about"] is None
 
 
 def test_two_that_fill_at_once_do_no_harm(graph: Graph) -> None:

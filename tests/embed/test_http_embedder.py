@@ -92,6 +92,15 @@ def test_an_answer_without_numbers_is_taken_in_its_order(service: Service) -> No
     assert embedded(service, "a", "b", dimension=2).tolist() == [[1, 0], [0, 1]]
 
 
+def test_a_service_behind_a_proxy_is_asked_through_it(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("http_proxy", service.url.removesuffix("/v1"))
+
+    found = embedded(service, "a", base_url="http://embeddings.invalid/v1")
+
+    assert np.allclose(found, expected("a"), atol=1e-6)
+    assert service.asked[0].path == "http://embeddings.invalid/v1/embeddings"
+
+
 def test_several_threads_can_ask_at_once(service: Service) -> None:
     embedder = HttpEmbedder(settings(service))
     texts = [f"text {number}" for number in range(40)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
@@ -69,8 +69,9 @@ def _change_everything(graph: Graph) -> None:
 
 
 def _change_both(graph: Graph) -> None:
+    """On main as well, and one entity on both sides."""
     _change_everything(graph)
-    bring(graph, "main", person("dan", 5), note("n7", "seven"))
+    bring(graph, "main", person("dan", 5), person("ann", 32), note("n7", "seven"))
     remove(graph, "main", 'Note where text = "five"')
 
 
@@ -88,18 +89,23 @@ def _two_branches(graph: Graph) -> None:
 
 
 def _one_more_commit(graph: Graph) -> None:
-    bring(graph, "main", person("eve", 4), person("ann", 31), knows("k9", "eve", "ann"))
+    records = [person("eve", 4), person("ann", 31), knows("k9", "eve", "ann")]
+    graph.load(records, mode="merge", actor="eve")
+
+
+def _revert(graph: Graph) -> None:
+    graph.revert(graph.commits(actor="eve")[0].commit_id)
 
 
 OPERATIONS = {
     "first write": Operation("feature", _branch_off, _write_first),
     "fast-forward": Operation("main", _change_everything, lambda graph: graph.merge("feature")),
-    "three-way merge": Operation("main", _change_both, lambda graph: graph.merge("feature")),
+    "three-way merge": Operation("main", _change_both, lambda graph: graph.merge("feature", resolve="theirs")),
     "merge that takes tables over": Operation("feature", _lag_behind, lambda graph: graph.merge("main", "feature")),
     "merge that forks": Operation("other", _two_branches, lambda graph: graph.merge("feature", "other")),
     "branch create": Operation("feature", lambda _: None, _branch_off),
     "branch delete": Operation("feature", _change_everything, lambda graph: graph.delete_branch("feature")),
-    "revert": Operation("main", _one_more_commit, lambda graph: graph.revert(graph.commits()[0].commit_id)),
+    "revert": Operation("main", _one_more_commit, _revert),
 }
 
 
@@ -143,9 +149,6 @@ class Death:
     name: str
     uri: str
     ordinal: int
-
-    def on(self, uri: str) -> Death:
-        return replace(self, uri=uri)
 
 
 def die(deaths: Iterable[Death]) -> None:

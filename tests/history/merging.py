@@ -140,7 +140,8 @@ class History:
     def revert(self, name: str, target: str) -> Expected:
         node = self.nodes[name]
         before = self.nodes[node.parents[0]].image
-        return Combination(node.image, (), before, self.head(target).image).run("merged", None)
+        expected = Combination(node.image, (), before, self.head(target).image).run("merged", None)
+        return expected if expected.change or expected.conflicts else Expected("already_up_to_date")
 
 
 def applied(image: Image, change: Mapping[Entity, Row | None]) -> dict[Entity, Row]:

@@ -123,9 +123,10 @@ class Merges(RuleBasedStateMachine):
         branch = self._branch(data)
         edges = [name for key, name in self.history.head(branch).image if key == KNOWS]
         if edges:
-            values = {"id": data.draw(st.sampled_from(sorted(edges))), "how": data.draw(HOWS)}
-            row = self.history.head(branch).image[KNOWS, values["id"]]
-            record = {"edge": "Knows", "from": row["src"], "to": data.draw(st.just(row["dst"]) | NAMES), "data": values}
+            name = data.draw(st.sampled_from(sorted(edges)))
+            row = self.history.head(branch).image[KNOWS, name]
+            ends = {"from": row["src"], "to": data.draw(st.just(row["dst"]) | NAMES)}
+            record = {"edge": "Knows", **ends, "data": {"id": name, "how": data.draw(HOWS)}}
             self._run(branch, lambda: self.graph.load([record], mode="merge", branch=branch))
 
     @rule(data=st.data())
@@ -279,7 +280,7 @@ def _told(result: MergeResult) -> tuple[str, dict[str, tuple[int, int, int]]]:
 
 
 def _conflicts(found: Sequence[MergeConflict]) -> set[Conflict]:
-    return {(one.kind, one.table_key, one.id) for one in found}
+    return {(one.kind, one.table_key, str(one.id)) for one in found}
 
 
 def test_random_merges_do_to_the_graph_what_they_do_to_a_model(tmp_path: Path) -> None:

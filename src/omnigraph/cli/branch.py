@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from omnigraph.cli import output
+from omnigraph.cli.engine import ENGINES, Conf, Engine, Master, one_of, progress, settings
 from omnigraph.cli.graph import Json, commit_document, graph_address
 from omnigraph.cli.resolving import Ours, Resolve, Theirs, refused, resolution
 from omnigraph.cli.target import Actor, Quiet, Store, Uri, Yes, ask_before_removing, opened
@@ -91,22 +92,31 @@ def merge(
     delete_branch: Annotated[
         bool, typer.Option("--delete-branch", help="Delete the source when it is merged.")
     ] = False,
+    engine: Engine = "auto",
+    master: Master = None,
+    conf: Conf = None,
     actor: Actor = None,
     quiet: Quiet = False,
     as_json: Json = False,
 ) -> None:
     """Bring onto a branch what another one has, in one commit or not at all."""
     address = graph_address(uri, store)
-    chosen = resolution(resolve, ours=ours, theirs=theirs)
+    options: dict[str, Any] = {
+        "resolve": resolution(resolve, ours=ours, theirs=theirs),
+        "engine": one_of("--engine", engine, ENGINES),
+        "master": master,
+        "conf": settings(conf),
+        "progress": progress(quiet=quiet),
+    }
     if dry_run:
         import omnigraph  # noqa: PLC0415 - loads the engine
 
-        found = omnigraph.open(address, read_only=True).merge(source, into, dry_run=True, resolve=chosen)
+        found = omnigraph.open(address, read_only=True).merge(source, into, dry_run=True, **options)
         _show_preview(found, as_json=as_json)
         return
     graph = opened("branch merge", address, quiet=quiet)
     try:
-        done = graph.merge(source, into, actor=actor, resolve=chosen)
+        done = graph.merge(source, into, actor=actor, **options)
     except MergeConflictError as error:
         refused(error, as_json=as_json)
         raise

@@ -3,93 +3,85 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from omnigraph.cli import output
+from omnigraph.cli.engine import ENGINES, Conf, Engine, Master, one_of, progress, settings
 from omnigraph.cli.graph import Json, commit_document, graph_address
+from omnigraph.cli.target import Actor, Store, Uri, Yes, ask_before_removing, opened
 from omnigraph.errors import FileAccessError, LoadRejectedError
 
 if TYPE_CHECKING:
     from omnigraph.pipeline.load import LoadResult
 
 _MODES = ("append", "merge", "overwrite")
-_ENGINES = ("auto", "local", "spark")
-
-
-def _choice(name: str, allowed: tuple[str, ...]) -> Any:
-    def check(value: str) -> str:
-        if value not in allowed:
-            raise typer.BadParameter(f"'{value}' is not one of {', '.join(allowed)}", param_hint=name)
-        return value
-
-    return check
 
 
 def load(
-    uri: Annotated[str | None, typer.Argument(help="The graph, or give --store.", metavar="URI")] = None,
+    uri: Uri = None,
     *,
     data: Annotated[list[str], typer.Option(help="A file, directory, pattern or s3:// address; may be repeated.")],
-    mode: Annotated[str, typer.Option(help="append, merge or overwrite.", callback=_choice("--mode", _MODES))],
-    store: Annotated[str | None, typer.Option("--store", "--uri", help="The graph.", metavar="URI")] = None,
+    mode: Annotated[str, typer.Option(help="append, merge or overwrite.")],
+    store: Store = None,
     branch: Annotated[str, typer.Option(help="The branch to load into.", metavar="NAME")] = "main",
     base: Annotated[str | None, typer.Option("--from", help="Make the branch of this one.", metavar="NAME")] = None,
-    actor: Annotated[str | None, typer.Option("--as", help="Who loads.", metavar="ACTOR")] = None,
-    engine: Annotated[
-        str,
-        typer.Option(
-            help="local, spark, or auto: small data local, large on Spark.", callback=_choice("--engine", _ENGINES)
-        ),
-    ] = "auto",
-    master: Annotated[str | None, typer.Option(help="The Spark master; local[*,4] if none.", metavar="URL")] = None,
-    conf: Annotated[list[str] | None, typer.Option(help="A Spark setting.", metavar="KEY=VALUE")] = None,
+    actor: Actor = None,
+    engine: Engine = "auto",
+    master: Master = None,
+    conf: Conf = None,
     format_: Annotated[str | None, typer.Option("--format", help="jsonl, csv or parquet; else by name.")] = None,
     mapping: Annotated[str | None, typer.Option("--map", help="Which file holds which type.", metavar="FILE")] = None,
     errors: Annotated[str | None, typer.Option(help="Write every problem there, as JSONL.", metavar="FILE")] = None,
     dry_run: Annotated[bool, typer.Option(help="Check everything and change nothing.")] = False,
-    quiet: Annotated[bool, typer.Option(help="Show no progress.")] = False,
+    yes: Yes = False,
+    quiet: Annotated[bool, typer.Option(help="Show no progress, and do not say which graph is changed.")] = False,
     as_json: Json = False,
 ) -> None:
     """Load JSONL, CSV or Parquet, checked against the schema, in one commit."""
-    import omnigraph  # noqa: PLC0415 - loads the engine
-    from omnigraph.pipeline.progress import SILENT, progress_on  # noqa: PLC0415
-
     address = graph_address(uri, store)
-    try:
-        done = omnigraph.open(address).load(
-            data,
-            mode=mode,
-            branch=branch,
-            base=base,
-            actor=actor,
-            engine=engine,
-            format=format_,
-            mapping=mapping,
-            dry_run=dry_run,
-            master=master,
-            conf=dict(_setting(text) for text in conf or ()),
-            progress=SILENT if quiet else progress_on(),
-        )
-    except LoadRejectedError as error:
-        if errors is not None:
-            _write_problems(errors, error)
-        raise
+    options: dict[str, Any] = {
+        "mode": one_of("--mode", mode, _MODES),
+        "branch": branch,
+        "base": base,
+        "actor": actor,
+        "engine": one_of("--engine", engine, ENGINES),
+        "format": format_,
+        "mapping": mapping,
+        "dry_run": dry_run,
+        "master": master,
+        "conf": settings(conf),
+    }
+    if mode == "overwrite" and not dry_run:
+        ask_before_removing(f"Replace what is in {address}?", address, yes=yes, as_json=as_json)
+    graph = opened("load", address, quiet=quiet or dry_run)
+    with _problems_in(errors):
+        done = graph.load(data, **options, progress=progress(quiet=quiet))
     if as_json:
         output.document(_document(address, done))
-        return
-    checked = "checked" if dry_run else "loaded"
+    else:
+        _tell(address, done, "checked" if dry_run else "loaded")
+
+
+def _tell(address: str, done: LoadResult, checked: str) -> None:
     counts = f"{done.total} entities across {len(done.nodes)} node types and {len(done.edges)} edge types"
-    output.data(f"{checked} {address} on branch {branch} with {mode}: {counts}")
+    output.data(f"{checked} {address} on branch {done.branch} with {done.mode}: {counts}")
     if done.branch_created:
         output.data(f"branch {done.branch} created from {done.base_branch}")
 
 
-def _setting(text: str) -> tuple[str, str]:
-    key, sign, value = text.partition("=")
-    if not key or not sign:
-        raise typer.BadParameter(f"'{text}' is no KEY=VALUE", param_hint="--conf")
-    return key, value
+@contextmanager
+def _problems_in(path: str | None) -> Iterator[None]:
+    """Write what is wrong with a load into a file, if one is named."""
+    try:
+        yield
+    except LoadRejectedError as error:
+        if path is not None:
+            _write_problems(path, error)
+        raise
 
 
 def _write_problems(path: str, error: LoadRejectedError) -> None:

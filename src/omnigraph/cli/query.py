@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypedDict
 
 import typer
 
@@ -12,7 +12,17 @@ from omnigraph.cli.graph import Json
 from omnigraph.cli.mutate import parameters, query_source
 
 if TYPE_CHECKING:
+    from omnigraph.query.explain import Explanation
     from omnigraph.query.result import Result
+
+
+class _Target(TypedDict):
+    """Which query to run, and on which state."""
+
+    name: str | None
+    branch: str
+    snapshot: str | None
+
 
 _FORMATS = ("table", "kv", "csv", "jsonl", "json")
 
@@ -28,6 +38,7 @@ def query(
     branch: Annotated[str | None, typer.Option(help="The branch to read.", metavar="NAME")] = None,
     snapshot: Annotated[str | None, typer.Option(help="A commit: read the graph as it was.", metavar="COMMIT")] = None,
     format_: Annotated[str | None, typer.Option("--format", help="table, kv, csv, jsonl or json.")] = None,
+    explain: Annotated[bool, typer.Option("--explain", help="Print how it was done instead of its rows.")] = False,
     as_json: Json = False,
 ) -> None:
     """Run a query and print its rows."""
@@ -38,9 +49,21 @@ def query(
     if format_ is not None and (as_json or format_ not in _FORMATS):
         raise typer.BadParameter(f"give one of {', '.join(_FORMATS)}, or --json", param_hint="--format")
     graph = omnigraph.open(store, read_only=True)
+    target: _Target = {"name": name, "branch": branch or "main", "snapshot": snapshot}
     values = parameters(params, params_file)
-    found = graph.query(query_source(query, text), values, name=name, branch=branch or "main", snapshot=snapshot)
+    if explain:
+        _explain(graph.explain(query_source(query, text), values, **target), as_json or format_ == "json")
+        return
+    found = graph.query(query_source(query, text), values, **target)
     _print(found, snapshot, "json" if as_json else format_ or "table")
+
+
+def _explain(found: Explanation, as_json: bool) -> None:  # noqa: FBT001 - what the flag of the command says
+    if as_json:
+        output.document(found.to_dict())
+        return
+    for line in str(found).splitlines():
+        output.data(line)
 
 
 def _print(found: Result, snapshot: str | None, shape: str) -> None:

@@ -27,7 +27,7 @@ from omnigraph.errors import (
 )
 from omnigraph.manifest.contract import promote
 from omnigraph.manifest.publisher import Changes, Published
-from omnigraph.manifest.rows import MAIN, TombstoneRow, VersionRow
+from omnigraph.manifest.rows import MAIN, SCHEMA_ID, TombstoneRow, VersionRow
 from omnigraph.manifest.state import HEAD, ManifestState
 from omnigraph.storage.lance_errors import Kind, classify
 from omnigraph.storage.tables import TableVersion
@@ -131,6 +131,7 @@ def _carry_out(store: Store, plan: PublishPlan, held: Held) -> Published:
     failpoints.reach(failpoints.PUBLISH_AFTER_GATES)
     state = store.manifest.refreshed(plan.txn.base)
     _check_head_commit(plan, state)
+    _check_schema(plan, state)
     for key in sorted({*plan.reads, *plan.strict, *plan.txn.forks, *(row.table_key for row in plan.adoptions)}):
         _check_place(key, plan.txn.base, state)
     for action in plan.actions:
@@ -205,6 +206,19 @@ def check_head_commit(expected: str, state: ManifestState) -> None:
         message = f"branch '{state.branch or MAIN}' is at commit {actual}, not at {expected}"
         raise PreconditionFailedError(
             message, expected=expected, actual=actual, hint="look at what changed, then try again on the new head"
+        )
+
+
+def _check_schema(plan: PublishPlan, state: ManifestState) -> None:
+    """See that the schema is the one that the plan was made by; by another one there may be types it does not know."""
+    before = plan.txn.base
+    if before.schema != state.schema:
+        raise ExpectedVersionMismatchError(
+            "the schema was changed since the write was prepared",
+            table_key=SCHEMA_ID,
+            expected=before.version,
+            actual=state.version,
+            hint="read again and retry",
         )
 
 

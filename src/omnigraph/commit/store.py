@@ -32,31 +32,40 @@ class Store:
         """The schema that belongs to the latest state of a branch; None if there is none at all.
 
         Once the schema has been changed, the manifest has it, and the files are copies of it for people to read. They
-        are behind only while a change is being carried out, or when somebody has edited them.
+        are behind only while a change is being carried out, or when somebody has edited them; and they are ahead if
+        the schema was changed since the state was read.
         """
-        if state.schema is None:
-            return self.contract.read()
-        try:
-            found = self.contract.read()
-        except SchemaDriftError:
-            found = None
-        if found and found.catalog.fingerprint == state.schema.fingerprint:
+        row, found = state.schema, self._files()
+        if row is None:
+            return found if found and not found.is_changed else self._origin()
+        if found and found.catalog.fingerprint == row.fingerprint:
             return found
         if not self.sidecars.pending():
-            self._refuse_drift(state.schema)
-        return compiled(state.schema.source)
+            self._refuse_drift(row)
+        return compiled(row.source)
 
     def schema_at(self, snapshot: Snapshot) -> Contract | None:
         """The schema that a state of the past was written by."""
-        if snapshot.schema:
-            return compiled(snapshot.schema.source)
+        return compiled(snapshot.schema.source) if snapshot.schema else self._origin()
+
+    def _origin(self) -> Contract | None:
+        """The schema that the graph was made with: the files have it until it is changed."""
         changed = self.manifest.load().schema
         return compiled(changed.origin) if changed else self.contract.read()
 
-    def _refuse_drift(self, schema: SchemaRow) -> None:
-        """A change may have been finished since its files were read: then they agree now."""
-        found = self.contract.read()
-        if found is None or found.catalog.fingerprint != schema.fingerprint:
+    def _files(self) -> Contract | None:
+        """What the files say; None if they contradict each other, as they do while they are being replaced."""
+        try:
+            return self.contract.read()
+        except SchemaDriftError:
+            return None
+
+    def _refuse_drift(self, row: SchemaRow) -> None:
+        """A change may have been finished since the files were read: then they agree now. Or there is a later one."""
+        found = self._files()
+        if found and found.catalog.fingerprint == row.fingerprint:
+            return
+        if self.manifest.load().schema == row:
             message = f"{SOURCE} does not mean what the graph was built with"
             hint = "restore the file; change schemas with `omnigraph schema apply`"
             raise SchemaDriftError(message, path=SOURCE, hint=hint)

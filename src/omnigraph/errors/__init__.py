@@ -75,6 +75,7 @@ OmnigraphError                       the root; catch this to catch everything of
 │   ├── SchemaDriftError             the schema files and the graph disagree
 │   ├── GateTimeoutError             another writer held a lock for too long
 │   ├── BranchesPresentError         something that needs a graph with main alone
+│   ├── SchemaBoundaryError          something that would bring together states of different schemas
 │   ├── RefExistsError               there is a branch or tag of that name
 │   └── BranchInUseError             a branch from which others were made
 ├── RecoveryRequiredError            a write stopped half-way; its operation will be finished or undone
@@ -112,6 +113,7 @@ from omnigraph.errors.history import (
     RefExistsError,
     RefNameError,
     ResolutionError,
+    SchemaBoundaryError,
     TagNotFoundError,
 )
 from omnigraph.errors.languages import (
@@ -261,6 +263,7 @@ __all__ = [
     "ResolutionError",
     "ResourceLimitError",
     "RetentionError",
+    "SchemaBoundaryError",
     "SchemaDriftError",
     "SchemaError",
     "SchemaUnsupportedError",

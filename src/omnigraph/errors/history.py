@@ -50,6 +50,12 @@ class MergeError(OmnigraphError):
     target: str
 
 
+class SchemaBoundaryError(ConflictError):
+    """Something that would bring together two states of the graph that have different schemas."""
+
+    code = "schema_boundary"
+
+
 class ResolutionError(OmnigraphError):
     """A resolution of conflicts that says nothing that can be done."""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping, Sequence
 from functools import cached_property
 
 from omnigraph.manifest.publisher import Manifest
@@ -27,9 +27,9 @@ class Ancestry:
         states = [self._manifest.load(None if name == MAIN else name) for name in self._manifest.branches()]
         return {commit.commit_id: commit for state in states for commit in state.commits()}
 
-    def distances(self, commit: Commit) -> dict[str, int]:
-        """How many steps each ancestor is away, by the shortest way; the commit itself is at 0."""
-        found, waiting = {commit.commit_id: 0}, deque([commit])
+    def distances(self, *commits: Commit) -> dict[str, int]:
+        """How many steps each ancestor of some commits is away, by the shortest way; they themselves are at 0."""
+        found, waiting = {commit.commit_id: 0 for commit in commits}, deque(commits)
         while waiting:
             one = waiting.popleft()
             for parent_id in (one.parent_id, one.merged_parent_id):
@@ -39,17 +39,17 @@ class Ancestry:
                     waiting.append(parent)
         return found
 
-    def bases(self, one: Commit, other: Commit, without: Container[str] = ()) -> list[Commit]:
-        """The latest commits that both descend from, the nearest first.
+    def bases(self, ones: Sequence[Commit], other: Commit, without: Container[str] = ()) -> list[Commit]:
+        """The latest commits that both one of some and another descend from, the nearest first.
 
         One that another descends from tells nothing more. Where branches were merged crosswise several are left.
         """
-        here, there = self.distances(one), self.distances(other)
+        here, there = self.distances(*ones), self.distances(other)
         common = {name: here[name] + there[name] for name in here.keys() & there.keys() if name not in without}
         found = [commit for name in common if (commit := self.find(name))]
         older = {ancestor for commit in found for ancestor in self._parents_among(commit, common)}
         latest = self._unrelated([commit for commit in found if commit.commit_id not in older])
-        return sorted(latest, key=lambda commit: (common[commit.commit_id], -commit.manifest_version))
+        return sorted(latest, key=lambda one: (common[one.commit_id], -one.manifest_version, one.commit_id))
 
     def _unrelated(self, commits: list[Commit]) -> list[Commit]:
         """Leave out those that others descend from by way of a commit that does not count."""

@@ -19,6 +19,7 @@ from omnigraph.errors import (
     OmnigraphError,
     RefExistsError,
     RefNameError,
+    SchemaBoundaryError,
     TagNotFoundError,
 )
 from omnigraph.manifest.publisher import Manifest
@@ -40,12 +41,22 @@ class Tag:
 
 
 def checked_name(name: str) -> str:
-    """Trim the name of a branch or tag, and see that it can be one."""
+    """Trim the name of a branch, and see that it can be one."""
     trimmed = name.strip()
     problem = _problem(trimmed)
     if problem:
         hint = "use letters, digits, `.`, `-` and `_`, and `/` between parts"
         raise RefNameError(f"{name!r:.80} cannot name a branch: {problem}", name=name, hint=hint)
+    return trimmed
+
+
+def checked_tag(name: str) -> str:
+    """Trim the name of a tag, and see that it can be one: it has one part."""
+    trimmed = name.strip()
+    problem = "it contains `/`" if "/" in trimmed else _problem(trimmed)
+    if problem:
+        hint = "use letters, digits, `.`, `-` and `_`"
+        raise RefNameError(f"{name!r:.80} cannot name a tag: {problem}", name=name, hint=hint)
     return trimmed
 
 
@@ -67,21 +78,28 @@ def _problem(name: str) -> str | None:
 
 def create_branch(store: Store, name: str, base: str) -> ManifestState:
     """Make a branch that begins as its base is: another branch, a tag or a commit. No data is copied."""
-    name = _new_name(name)
+    name = checked_name(name)
+    _refuse_main(name)
     with store.gates.hold(ref_gates(name)) as held:
         _refuse_taken(name, [one for one in store.manifest.branches() if one != MAIN])
         source = resolve(store.manifest, base)
+        _refuse_other_schema(store.manifest, base, source)
         held.check()
         store.manifest.create_branch(name, source)
     failpoints.reach(failpoints.BRANCH_CREATED)
     return source
 
 
-def _new_name(name: str) -> str:
-    name = checked_name(name)
+def _refuse_other_schema(manifest: Manifest, base: str, source: ManifestState) -> None:
+    """All branches have one schema, so that each can be merged into any other."""
+    if source.schema != manifest.load().schema:
+        message = f"the schema was changed since '{base}': no branch can begin there"
+        raise SchemaBoundaryError(message, hint="read it as a snapshot, or begin at a later commit")
+
+
+def _refuse_main(name: str) -> None:
     if name == MAIN:
         raise RefExistsError(f"'{MAIN}' is there in every graph", name=name, hint="choose another name")
-    return name
 
 
 def _refuse_taken(name: str, names: list[str]) -> None:
@@ -160,7 +178,8 @@ def _reclaim(store: Store, forks: list[TableVersion]) -> None:
 
 def create_tag(store: Store, name: str, ref: str) -> Tag:
     """Give a commit a name. What a tag names is kept by cleanup."""
-    name = _new_name(name)
+    name = checked_tag(name)
+    _refuse_main(name)
     with store.gates.hold(ref_gates()) as held:
         _refuse_taken(name, [*store.manifest.table.tags()])
         head = resolve(store.manifest, ref).head
@@ -185,7 +204,7 @@ def _tag(manifest: Manifest, name: str, found: dict[str, object]) -> Tag:
 
 
 def delete_tag(store: Store, name: str) -> None:
-    name = checked_name(name)
+    name = checked_tag(name)
     with store.gates.hold(ref_gates()) as held:
         if name not in store.manifest.table.tags():
             raise TagNotFoundError(f"tag '{name}' not found", tag=name, hint="see `omnigraph tag list`")

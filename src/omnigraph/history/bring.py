@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
-import numpy as np
 import pyarrow as pa
 
 from omnigraph.commit.plan import PublishPlan, TableAction, WriterKind, WriteTxn
 from omnigraph.commit.publish import write
 from omnigraph.commit.runner import ChooseRunner
 from omnigraph.commit.store import Store
-from omnigraph.errors import MergeConflict, MergeConflictError, Violation
+from omnigraph.errors import MergeConflict, MergeConflictError, SchemaBoundaryError, Violation
 from omnigraph.history import shares
 from omnigraph.history.combine import Combination, Combined, Past
 from omnigraph.history.resolution import Resolution
@@ -23,7 +21,7 @@ from omnigraph.manifest.publisher import Lineage
 from omnigraph.manifest.rows import Commit, VersionRow
 from omnigraph.manifest.state import HEAD, Entry, Snapshot
 from omnigraph.storage.columns import declared_of
-from omnigraph.storage.tables import ADDRESS, ID, SRC, Staged, TableVersion
+from omnigraph.storage.tables import ID, SRC, Staged, TableVersion
 from omnigraph.write.pending import RECORD, to_store
 from omnigraph.write.validate import Change, Committed, relation_violations, value_violations
 
@@ -65,13 +63,16 @@ class Bringing:
         self.store = store
         self.txn = txn
         self.sides = sides
+        if sides.source.schema != txn.base.schema:
+            message = "the schema was changed between the two states: what one holds cannot be brought onto the other"
+            raise SchemaBoundaryError(message, hint="export the entities at the earlier state and load them instead")
         sides.resolution.check(txn.entries)
         self.shares: dict[str, Shares] = {}
         self.problems: list[Violation] = []
         found = ((key, self._combine(key)) for key in sides.table_keys if key in txn.entries)
         self.tables = {key: combined for key, combined in found if combined}
         self.committed = Committed(store.tables, txn)
-        self.conflicts = self._conflicts()
+        self.conflicts = tuple(sorted(self._conflicts(), key=_order))
 
     def _combine(self, key: str) -> Combined | None:
         source, target = self.sides.source.entries.get(key), self.txn.entries[key]
@@ -139,22 +140,13 @@ class Bringing:
     def _stage(self, key: str) -> Staged:
         combined, tables = self.tables[key], self.store.tables
         base = self.txn.owned(tables, key)
-        replaced = self._addresses(key, combined)
-        rows = combined.rows
+        replaced, rows = combined.replaced, combined.rows
         if not rows.num_rows:
             return tables.stage_delete_rows(base, replaced, f"omnigraph: {len(replaced)} rows")
         if key in self.shares:
             return tables.stage_written(base, self.shares[key].write(self.choose, base), replaced)
         written = tables.write_rows(base.path, base.branch, to_store(combined.declared, rows))
         return tables.stage_written(base, written, replaced)
-
-    def _addresses(self, key: str, combined: Combined) -> np.ndarray[Any, Any]:
-        """Where the rows are that change or go."""
-        ids = pa.concat_arrays([*combined.updated[ID].chunks, *combined.deleted[ID].chunks, pa.array([], pa.string())])
-        if not len(ids):
-            return np.empty(0, np.uint64)
-        found = self.store.tables.lookup(self.txn.entries[key].table, ID, ids, [ID], addresses=True)
-        return np.sort(found[ADDRESS].to_numpy())
 
 
 def bring(
@@ -209,6 +201,10 @@ def _change(combined: Combined) -> Change:
 
 def _values(change: Change) -> Iterator[Violation]:
     return value_violations(change.declared, change.rows)
+
+
+def _order(conflict: MergeConflict) -> tuple[str, str, str, str]:
+    return conflict.table_key, conflict.id or "", conflict.kind, conflict.message
 
 
 def _broken(violation: Violation, changes: Mapping[str, Change]) -> MergeConflict:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pyarrow as pa
@@ -13,34 +13,42 @@ from omnigraph.errors import MergeConflict
 from omnigraph.history.delta import EDGE_KEYS, NODE_KEYS, Touched, image_schema, most_touched, touched_rows
 from omnigraph.history.equality import Mask
 from omnigraph.history.image import Image, latest
+from omnigraph.history.places import places
 from omnigraph.history.resolution import Resolution
 from omnigraph.lang.catalog import EdgeType, NodeType
 from omnigraph.storage.columns import table_key
-from omnigraph.storage.tables import TableStorage, TableVersion
+from omnigraph.storage.fragments import Addresses
+from omnigraph.storage.tables import ID, TableStorage, TableVersion
 
+_NONE = np.empty(0, np.int64)
 Span = tuple[str | None, str | None]
 """A range of ids: from the first, up to but without the last; None is no bound."""
 
 
 @dataclass(frozen=True, slots=True)
 class Past:
-    """What both sides come from: one state, or several with the one that those come from."""
+    """What both sides come from: one state, or several.
+
+    `before` has for each state but the first what it comes from together with those ahead of it.
+    """
 
     bases: Sequence[Mapping[str, TableVersion]]
-    before: Mapping[str, TableVersion] = field(default_factory=dict)
+    before: Sequence[Past] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Combined:
     """What the target must get of one table: rows that are new or other, ids that go, and what contradicts.
 
-    `adopts` says that the target has not touched the table, so that it gets all that the source has.
+    `replaced` are the places in the target of what it has of them. `adopts` says that the target has not touched the
+    table, so that it gets all that the source has.
     """
 
     declared: NodeType | EdgeType
     inserted: pa.Table
     updated: pa.Table
     deleted: pa.Table
+    replaced: Addresses
     conflicts: tuple[MergeConflict, ...] = ()
     adopts: bool = False
     compared: bool = False
@@ -94,25 +102,42 @@ class Combination:
         return self._merged(tables, bases, resolution)
 
     def _adopted(self, tables: TableStorage, base: TableVersion | None) -> Combined:
-        delta = self._touched(tables, base, self.source).delta()
-        return Combined(
-            self.declared, delta.inserted, delta.updated, delta.deleted, adopts=True, compared=delta.compared
+        change = self._touched(tables, base, self.source)
+        delta = change.delta()
+        combined = Combined(
+            self.declared, delta.inserted, delta.updated, delta.deleted, _NONE, adopts=True, compared=delta.compared
         )
+        return self._placed(tables, combined, self._touched(tables, base, base), change)
 
     def _merged(self, tables: TableStorage, bases: Sequence[TableVersion | None], resolution: Resolution) -> Combined:
-        changes = [self._touched(tables, base, self.source) for base in bases]
-        ids, source = latest(self.declared, changes)
-        pasts = [source.before(ids, change) for change in changes]
+        changes = {base: self._touched(tables, base, self.source) for base in bases}
+        ids, source = latest(self.declared, [*changes.values()])
+
+        def image_of(version: TableVersion | None) -> Image:
+            change = changes.get(version) or self._touched(tables, version, self.source)
+            return source.before(ids, change)
+
         since = self._touched(tables, bases[0], self.target)
-        target = pasts[0].after(ids, since)
-        past, unknown = self._common(tables, ids, bases, pasts)
+        target = image_of(bases[0]).after(ids, since)
+        past, unknown = self._common(self.past, image_of)
         ours, theirs = target.differs(past) | unknown, source.differs(past) | unknown
         clash = ours & theirs & source.differs(target)
         conflicts = _Conflicts(self.declared, ids, past, source, target)
         taken = conflicts.settle(clash, resolution)
         take = (theirs & ~ours) | taken.theirs
-        compared = since.compared or any(change.compared for change in changes)
-        return self._chosen(take, source, target, conflicts.told(clash & ~taken.settled), compared=compared)
+        combined = replace(
+            self._chosen(take, source, target),
+            conflicts=conflicts.told(clash & ~taken.settled),
+            compared=since.compared or any(change.compared for change in changes.values()),
+        )
+        return self._placed(tables, combined, since, changes[bases[0]])
+
+    def _placed(self, tables: TableStorage, combined: Combined, since: Touched, change: Touched) -> Combined:
+        """Find what changes and what goes in the target, if there is any."""
+        ids = pa.concat_arrays([*combined.updated[ID].chunks, *combined.deleted[ID].chunks, pa.array([], pa.string())])
+        if combined.conflicts or not len(ids):
+            return combined
+        return replace(combined, replaced=places(tables, ids, since, change))
 
     def _touched(self, tables: TableStorage, before: TableVersion | None, after: TableVersion | None) -> Touched:
         return touched_rows(tables, before, after, image_schema(self.declared), self._keys).within(*self.span)
@@ -121,36 +146,28 @@ class Combination:
     def _keys(self) -> Sequence[str]:
         return EDGE_KEYS if isinstance(self.declared, EdgeType) else NODE_KEYS
 
-    def _common(
-        self, tables: TableStorage, ids: pa.Array, bases: Sequence[TableVersion | None], pasts: Sequence[Image]
-    ) -> tuple[Image, Mask]:
-        """The common past of the entities: of several, the three-way combination of them all.
+    def _common(self, past: Past, image_of: Callable[[TableVersion | None], Image]) -> tuple[Image, Mask]:
+        """The common past of the entities: of several states, the three-way combination of them all.
 
         Where they contradict each other, somebody has chosen since; what that was is not known any more.
         """
-        before = self.past.before.get(table_key(self.declared))
-        first, unknown = pasts[0], np.zeros(len(ids), np.bool_)
-        if len(pasts) == 1:
-            return first, unknown
-        root = first.after(ids, self._touched(tables, bases[0], before))
-        past = first
-        for other in pasts[1:]:
-            here, there = past.differs(root), other.differs(root)
-            unknown |= here & there & past.differs(other)
-            past = past.where(here, other)
-        return past, unknown
+        images = [image_of(base.get(table_key(self.declared))) for base in past.bases]
+        image, unknown = images[0], np.zeros(len(images[0].there), np.bool_)
+        for other, before in zip(images[1:], past.before, strict=True):
+            root, lost = self._common(before, image_of)
+            here, there = image.differs(root) | lost, other.differs(root) | lost
+            unknown |= here & there & image.differs(other)
+            image = image.where(here, other)
+        return image, unknown
 
-    def _chosen(
-        self, take: Mask, source: Image, target: Image, conflicts: tuple[MergeConflict, ...], *, compared: bool
-    ) -> Combined:
+    def _chosen(self, take: Mask, source: Image, target: Image) -> Combined:
         changed = take & source.differs(target)
         return Combined(
             self.declared,
             source.rows.take(np.flatnonzero(changed & source.there & ~target.there)),
             source.rows.take(np.flatnonzero(changed & source.there & target.there)),
             target.rows.take(np.flatnonzero(changed & ~source.there & target.there)).select(self._keys),
-            conflicts,
-            compared=compared,
+            _NONE,
         )
 
 

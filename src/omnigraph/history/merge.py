@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -52,7 +53,8 @@ class MergeResult:
 def merge(store: Store, request: MergeRequest, choose: ChooseRunner) -> MergeResult:
     """Bring onto the target what the source has and it has not: one commit with two parents, or a refusal."""
     merging = _Merging(store, request)
-    bringing, commit = bring(store, request.target, merging.sides, merging.lineage, choose)
+    with merging.both_there():
+        bringing, commit = bring(store, request.target, merging.sides, merging.lineage, choose)
     return merging.result(bringing, commit)
 
 
@@ -63,8 +65,9 @@ def preview(store: Store, request: MergeRequest, choose: ChooseRunner) -> MergeR
     contract = store.schema_of(target)
     assert contract, "the graph was opened"
     txn = WriteTxn(request.target, target, contract.catalog)
-    sides = merging.sides(txn)
-    return merging.result(Bringing(store, txn, sides, choose) if sides else None, None)
+    with merging.both_there():
+        sides = merging.sides(txn)
+        return merging.result(Bringing(store, txn, sides, choose) if sides else None, None)
 
 
 def revert(store: Store, commit: Commit, request: MergeRequest, choose: ChooseRunner) -> MergeResult:
@@ -92,13 +95,27 @@ class _Merging:
         self.source = store.manifest.load(request.source)
         self.outcome = Outcome.ALREADY_UP_TO_DATE
 
+    @contextmanager
+    def both_there(self) -> Iterator[None]:
+        """Say it when files are missing because one of the branches was deleted meanwhile."""
+        try:
+            yield
+        except StorageError as error:
+            table = self.store.manifest.table
+            named = [name for name in (self.request.source, self.request.target) if name]
+            gone = [name for name in named if classify(error) is Kind.NOT_FOUND and not table.has_branch(name)]
+            if not gone:
+                raise
+            raise BranchNotFoundError(f"branch '{gone[0]}' was deleted meanwhile", branch=gone[0]) from error
+
     def sides(self, txn: WriteTxn) -> Sides | None:
         """What to bring onto one state of the target; None if it has everything."""
         source, target = self.source.head, txn.base.head
         assert source, "a branch has commits"
         assert target, "a branch has commits"
         ancestry = Ancestry(self.store.manifest, (self.source, txn.base))
-        past = _Past(self.store.manifest, ancestry).of(source, target)
+        finding = _Past(self.store.manifest, ancestry)
+        past = finding.of([source], target)
         if not past:
             message = f"'{self.request.source or MAIN}' and '{self.request.target or MAIN}' have no common past"
             raise _impossible(message, self.request, "export the entities and load them instead")
@@ -107,7 +124,7 @@ class _Merging:
             self.outcome = Outcome.ALREADY_UP_TO_DATE
             return None
         self.outcome = Outcome.FAST_FORWARD if bases == [target.commit_id] else Outcome.MERGED
-        return Sides(_common(past, self.store.manifest, ancestry), self.source.snapshot, self.request.resolution)
+        return Sides(finding.joined(past), self.source.snapshot, self.request.resolution)
 
     def lineage(self, sides: Sides) -> Lineage:
         assert self.source.head
@@ -148,6 +165,9 @@ class _Reverting:
         return Lineage.new(self.request.actor, details={"reverts": self.commit.commit_id, **resolved})
 
 
+_Known = tuple[Commit, ManifestState]
+
+
 class _Past:
     """The common past of two commits, as far as it can still be read."""
 
@@ -155,11 +175,17 @@ class _Past:
         self.manifest = manifest
         self.ancestry = ancestry
 
-    def of(self, one: Commit, other: Commit) -> list[tuple[Commit, ManifestState]]:
+    def joined(self, found: Sequence[_Known]) -> Past:
+        """What some commits come to, and what each has in common with those before it."""
+        commits = [commit for commit, _ in found]
+        before = [self.joined(self.of(commits[:at], commits[at])) for at in range(1, len(commits))]
+        return Past([tables_of(state.snapshot.entries) for _, state in found] or [{}], before)
+
+    def of(self, ones: Sequence[Commit], other: Commit) -> list[_Known]:
         """The latest common commits and their states. One that was deleted with its branch is passed over."""
         gone: set[str] = set()
         while True:
-            commits = self.ancestry.bases(one, other, gone)
+            commits = self.ancestry.bases(ones, other, gone)
             states = [(commit, self._read(commit)) for commit in commits]
             missing = {commit.commit_id for commit, state in states if state is None}
             if not missing:
@@ -180,14 +206,6 @@ class _Past:
 
 def _state(manifest: Manifest, commit: Commit) -> ManifestState:
     return manifest.load(commit.branch, commit.manifest_version)
-
-
-def _common(past: Sequence[tuple[Commit, ManifestState]], manifest: Manifest, ancestry: Ancestry) -> Past:
-    bases = [tables_of(state.snapshot.entries) for _, state in past]
-    if len(past) == 1:
-        return Past(bases)
-    before = _Past(manifest, ancestry).of(past[0][0], past[1][0])
-    return Past(bases, tables_of(before[0][1].snapshot.entries) if before else {})
 
 
 def _impossible(message: str, request: MergeRequest, hint: str) -> MergeError:

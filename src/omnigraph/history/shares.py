@@ -114,6 +114,7 @@ def _joined(parts: Sequence[Combined]) -> Combined:
         inserted=pa.concat_tables([part.inserted for part in parts]),
         updated=pa.concat_tables([part.updated for part in parts]),
         deleted=pa.concat_tables([part.deleted for part in parts]),
+        replaced=np.concatenate([part.replaced for part in parts]),
         conflicts=tuple(conflict for part in parts for conflict in part.conflicts),
         compared=any(part.compared for part in parts),
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import codecs
+import os
 from array import array
 from bisect import bisect_right
 from collections.abc import Iterable
@@ -165,3 +166,9 @@ def did_you_mean(word: str, candidates: Iterable[str]) -> str | None:
         by_fold = {name: by_fold[name] for name in alike[:_MANY]}
     close = get_close_matches(folded, by_fold, n=1, cutoff=0.6)
     return f"did you mean `{by_fold[close[0]]}`?" if close else None
+
+
+def source_given(source: str | os.PathLike[str], suffix: str, name: str) -> Source:
+    """Read a file if a path is given: a text on one line that ends like one, or a path object."""
+    is_path = not isinstance(source, str) or (source.endswith(suffix) and "\n" not in source)
+    return Source.read(os.fspath(source)) if is_path else Source(str(source), name)

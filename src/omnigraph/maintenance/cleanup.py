@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Callable, Sequence
+import logging
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
 from omnigraph.commit import failpoints
@@ -19,6 +20,7 @@ from omnigraph.storage.reading import TableVersion
 from omnigraph.storage.reclaim import ORPHAN_AGE, Orphan, Removal
 
 TEMPORARY = "__tmp"
+_LOG = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +66,19 @@ def cleanup(store: Store, request: CleanupRequest, advance: Callable[[], None] =
         tables.append(run.table(key, path))
         advance()
     return CleanupResult(request.confirm, tuple(tables), run.remove(run.abandoned()))
+
+
+def give_up_past(store: Store, table_keys: Collection[str]) -> None:
+    """Remove all of some tables but what the heads of branches, and tags, need. What fails is left to a cleanup."""
+    try:
+        request = CleanupRequest(keep=1, confirm=True)
+        run = _Cleanup(store, _policy(request), request, dt.datetime.now(dt.UTC))
+        done = [run.table(key, run.needed.paths[key]) for key in table_keys]
+        problems = [f"{one.table_key}: {one.error}" for one in done if one.error]
+    except OmnigraphError as error:
+        problems = [error.message]
+    for problem in problems:
+        _LOG.warning("the past of what was dropped is still there: %s", problem)
 
 
 def _policy(request: CleanupRequest) -> Policy:
@@ -112,7 +127,8 @@ class _Cleanup:
         try:
             found = reclaim.forks(self.store.tables, path)
             forks += [one.name for one in found if self._is_orphan(path, one) and self._drop_fork(key, path, one)]
-            for name in (None, *(fork.name for fork in found if fork.name not in forks)):
+            # What a fork was made from may go when nothing of the fork needs it any more.
+            for name in (*(fork.name for fork in found if fork.name not in forks), None):
                 removed += self._versions(key, (path, name))
         except OmnigraphError as error:
             return _told(key, removed, forks, error.message)
@@ -125,6 +141,9 @@ class _Cleanup:
         path, fork = place
         with self.store.gates.hold(_gates(key, fork)) as held:
             self._look_again()
+            if self.request.confirm and place not in self.needed.versions and fork is None:
+                held.check()
+                reclaim.empty(self.store.tables, path)  # of a type that is gone; lance keeps the latest version
             chosen = self._not_needed(place)
             old = reclaim.stale_previews(self.store.objects, path, fork, self._orphaned_before)
             if not self.request.confirm:

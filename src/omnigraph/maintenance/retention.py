@@ -13,6 +13,7 @@ from omnigraph.commit.store import Store
 from omnigraph.manifest.rows import MAIN, Commit
 from omnigraph.manifest.state import ManifestState, Snapshot
 from omnigraph.storage import reclaim
+from omnigraph.storage.columns import is_moved
 from omnigraph.storage.tables import TableStorage
 
 Place = tuple[str, str | None]
@@ -98,6 +99,11 @@ def _need_since(store: Store, state: ManifestState, oldest: Commit, versions: di
         if version >= first.actual_version(key):
             for fork in known[key]:
                 versions[state.paths[key], fork].add(version)
+    if any(map(is_moved, state.paths.values())):
+        # A type took the name of another one: its rows do not tell which of two tables they are of, but states do.
+        for commit in state.commits():
+            if commit.order > oldest.order:
+                _need(store.manifest.load(commit.branch, commit.manifest_version), versions)
 
 
 def _rows(state: ManifestState) -> list[tuple[str, int, str | None]]:

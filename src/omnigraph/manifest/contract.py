@@ -21,11 +21,15 @@ _Files = tuple[bytes, bytes | None, bytes | None]
 
 @dataclass(frozen=True, slots=True)
 class Contract:
-    """The accepted schema: its text and what it compiles to. `foreign` says that another implementation compiled it."""
+    """The accepted schema: its text and what it compiles to. `foreign` says that another implementation compiled it.
+
+    `is_changed` says that the graph was made with another one: the manifest has both.
+    """
 
     text: str
     catalog: Catalog
     foreign: bool = False
+    is_changed: bool = False
 
 
 class ContractReader:
@@ -56,9 +60,9 @@ def claim(objects: ObjectStore, source: Source, uri: str) -> None:
         raise AlreadyInitializedError(f"there is a graph at {uri} already", uri=uri, hint="open it instead")
 
 
-def write_compiled(objects: ObjectStore, catalog: Catalog) -> None:
+def write_compiled(objects: ObjectStore, catalog: Catalog, **more: bool) -> None:
     """Write what the source compiles to. The catalog comes last: until it is ours, the hash is not compared."""
-    state = {"format_version": 1, "schema_ir_hash": catalog.fingerprint, "schema_identity_version": 1}
+    state = {"format_version": 1, "schema_ir_hash": catalog.fingerprint, "schema_identity_version": 1, **more}
     objects.write(STATE, json.dumps(state).encode())
     document = {"format": _FORMAT, "catalog": asdict(catalog)}
     objects.write(IR, json.dumps(document, separators=(",", ":")).encode())
@@ -66,8 +70,13 @@ def write_compiled(objects: ObjectStore, catalog: Catalog) -> None:
 
 def promote(objects: ObjectStore, text: str) -> None:
     """Put the files of a changed schema in place, once the manifest has it."""
+    rewrite_source(objects, text)
+    write_compiled(objects, compile_schema(Source(text, SOURCE)), changed=True)
+
+
+def rewrite_source(objects: ObjectStore, text: str) -> None:
+    """Put another text in place; unless it is about to be promoted, it must mean the same."""
     objects.write(SOURCE, text.encode())
-    write_compiled(objects, compile_schema(Source(text, SOURCE)))
 
 
 @lru_cache(maxsize=16)
@@ -88,7 +97,7 @@ def _contract(source_data: bytes, state_data: bytes | None, ir_data: bytes | Non
         raise SchemaDriftError(
             message, path=SOURCE, hint="restore the file; change schemas with `omnigraph schema apply`"
         )
-    return Contract(source.text, catalog, foreign)
+    return Contract(source.text, catalog, foreign, state.get("changed") is True)
 
 
 def _document(name: str, data: bytes | None) -> dict[str, Any]:

@@ -44,10 +44,11 @@ def _folded(letter: str) -> str:
     return plain if plain.isascii() else letter
 
 
-def terms(text: str) -> list[str]:
+@lru_cache(maxsize=1024)
+def terms(text: str) -> tuple[str, ...]:
     """The terms of a text, in order."""
     found = (term(word) for word in words(pa.array([text]))[0].to_pylist())
-    return [one for one in found if one]
+    return tuple(one for one in found if one)
 
 
 def words(texts: pa.Array) -> tuple[pa.DictionaryArray, np.ndarray[tuple[int], np.dtype[np.int64]]]:

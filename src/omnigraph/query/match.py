@@ -9,8 +9,9 @@ import numpy as np
 from omnigraph.lang import ir
 from omnigraph.query.adjacency import Steps, walk
 from omnigraph.query.evaluate import Values, holds, pushed
-from omnigraph.query.expansion import reach
+from omnigraph.query.expansion import Choice, Reach, reach
 from omnigraph.query.frame import Frame
+from omnigraph.query.room import check_room
 from omnigraph.query.text import text_mask
 from omnigraph.query.view import GraphView, Positions
 
@@ -23,6 +24,7 @@ class Matcher:
     def __init__(self, graph: GraphView, values: Values) -> None:
         self.graph = graph
         self.values = values
+        self.choice: Choice | None = None  # how the edges of the last expansion were found
 
     def run(self, steps: Sequence[ir.MatchStep], frame: Frame) -> Frame:
         for step in steps:
@@ -67,11 +69,12 @@ class Matcher:
         hops = self.hops(step)
         if hops is None:
             return self.bind_target(step, frame.take(np.arange(0)), np.empty(0, np.int64))
-        found = reach(self.graph, step, frame.columns[step.origin], hops)
+        found = self.reach(step, frame.columns[step.origin], hops)
         adjacent, origins = found.adjacent, found.numbers
         if hops.most == 1:
             if step.closes:
                 return frame.take(adjacent.connects(origins, frame.columns[step.target]))
+            check_room(int(adjacent.distinct.degrees(origins).sum()), len(frame.columns) + 1)
             rows, targets = adjacent.distinct.expand(origins)
             return self.bind_target(step, frame.take(rows), targets)
         distinct, inverse = np.unique(origins, return_inverse=True)
@@ -82,10 +85,16 @@ class Matcher:
             return frame.take(np.isin(inverse * size + frame.columns[step.target], which * size + targets))
         starts = np.searchsorted(which, np.arange(len(distinct) + 1))
         counts = np.diff(starts)[inverse]
+        check_room(int(counts.sum()), len(frame.columns) + 1)
         rows = np.repeat(np.arange(frame.count), counts)
         within = np.arange(len(rows)) - np.repeat(np.cumsum(counts) - counts, counts)
         reached = targets[np.repeat(starts[inverse], counts) + within]
         return self.bind_target(step, frame.take(rows), reached)
+
+    def reach(self, step: ir.Expand, origins: Positions, hops: Steps) -> Reach:
+        found = reach(self.graph, step, origins, hops)
+        self.choice = found.choice
+        return found
 
     def hops(self, step: ir.Expand) -> Steps | None:
         """How far a step goes; None if nothing is that far: between two types there is only one hop."""
@@ -100,7 +109,8 @@ class Matcher:
         """One row for each edge; those of one row in order of their ids."""
         assert step.edge_variable is not None
         view = self.graph.edge(step.edge_type)
-        found = reach(self.graph, step, frame.columns[step.origin], Steps(1, 1))
+        found = self.reach(step, frame.columns[step.origin], Steps(1, 1))
+        check_room(int(found.adjacent.degrees(found.numbers).sum()), len(frame.columns) + 2)
         rows, targets, edges = found.adjacent.expand_edges(found.numbers)
         order = np.lexsort((view.id_ranks(edges), rows))
         rows, targets, edges = rows[order], targets[order], edges[order]
@@ -122,6 +132,7 @@ def _product(frame: Frame, other: Frame, variable: str) -> Frame:
     """Every row with every other."""
     if frame.count == 1 and not frame.columns:
         return other if frame.scores is None else Frame(other.count, other.columns, other.views)
+    check_room(frame.count * other.count, len(frame.columns) + 1)
     left = frame.take(np.repeat(np.arange(frame.count), other.count))
     right = np.tile(other.columns[variable], frame.count)
     return left.bind(variable, right, other.views[variable])

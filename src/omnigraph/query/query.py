@@ -3,26 +3,35 @@
 from __future__ import annotations
 
 import datetime as dt
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
+
+import pyarrow as pa
 
 from omnigraph.embed.embedding import Embedding
-from omnigraph.errors import CommitNotFoundError, QueryKindError, ResourceLimitError
+from omnigraph.errors import CommitNotFoundError, QueryKindError
 from omnigraph.lang import ir
 from omnigraph.lang.catalog import Catalog
-from omnigraph.lang.compiler import compile_query
+from omnigraph.lang.compiler import CompiledQuery, compile_query
 from omnigraph.lang.params import decode_parameters
 from omnigraph.lang.source import Source
 from omnigraph.manifest.publisher import Manifest
 from omnigraph.manifest.rows import MAIN, Commit
 from omnigraph.manifest.state import ManifestState, Snapshot
 from omnigraph.query.cache import Cache
+from omnigraph.query.evaluate import Values
+from omnigraph.query.explain import Explanation, TracedExecution
 from omnigraph.query.read import Execution
 from omnigraph.query.result import Result
+from omnigraph.query.room import out_of_memory
 from omnigraph.query.vectors import with_vectors
 from omnigraph.query.view import GraphView
+from omnigraph.storage.counters import counted
 from omnigraph.storage.tables import TableStorage
+
+_E = TypeVar("_E", bound=Execution)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,18 +71,52 @@ def _elsewhere(manifest: Manifest, state: ManifestState, commit: str) -> Commit:
     raise CommitNotFoundError(f"commit '{commit}' not found", commit_id=commit)
 
 
-def run(
-    tables: TableStorage, state: State, catalog: Catalog, cache: Cache, query: Query, *, embedding: Embedding
-) -> Result:
-    compiled = compile_query(query.source, catalog, query.name)
-    if compiled.is_mutation:
-        message = f"query '{compiled.name}' changes the graph; a read matches and returns"
-        raise QueryKindError(message, query=compiled.name, hint="run it with `mutate`")
-    assert isinstance(compiled.plan, ir.ReadPlan)
-    given = decode_parameters(compiled.parameters, query.parameters)
+@dataclass(frozen=True, slots=True)
+class Reader:
+    """What reads of one state have in common."""
+
+    tables: TableStorage
+    state: State
+    catalog: Catalog
+    cache: Cache
+    embedding: Embedding
+
+    def run(self, query: Query) -> Result:
+        """Answer a query."""
+        compiled = self._compiled(query)
+        table = _made(self._execution(Execution, compiled, query))
+        return Result(compiled.name, query.branch or MAIN, table, self.state.commit)
+
+    def explain(self, query: Query) -> Explanation:
+        """Answer a query, but tell how it was done instead of what the answer is."""
+        compiled = self._compiled(query)
+        execution = self._execution(TracedExecution, compiled, query)
+        begun = time.perf_counter()
+        with counted() as requests:
+            table = _made(execution)
+        seconds, branch = time.perf_counter() - begun, query.branch or MAIN
+        steps = execution.trace.steps
+        return Explanation(compiled.name, branch, self.state.commit, steps, table.num_rows, requests.total, seconds)
+
+    def _compiled(self, query: Query) -> CompiledQuery:
+        compiled = compile_query(query.source, self.catalog, query.name)
+        if compiled.is_mutation:
+            message = f"query '{compiled.name}' changes the graph; a read matches and returns"
+            raise QueryKindError(message, query=compiled.name, hint="run it with `mutate`")
+        return compiled
+
+    def _execution(self, kind: type[_E], compiled: CompiledQuery, query: Query) -> _E:
+        assert isinstance(compiled.plan, ir.ReadPlan)
+        values = _values(decode_parameters(compiled.parameters, query.parameters))
+        plan = with_vectors(compiled.plan, self.catalog, values, self.embedding)
+        return kind(GraphView(self.tables, self.state.snapshot, self.catalog, self.cache), values, plan)
+
+
+def _values(given: Mapping[str, ir.PlainValue]) -> Values:
+    """What the values of a plan are in this request; its time is the same throughout."""
     now = dt.datetime.now(dt.UTC)
 
-    def values(value: ir.Value) -> ir.PlainValue:
+    def value_of(value: ir.Value) -> ir.PlainValue:
         match value:
             case ir.Constant(constant):
                 return constant
@@ -82,12 +125,11 @@ def run(
             case ir.RequestTime():
                 return now
 
-    plan = with_vectors(compiled.plan, catalog, values, embedding)
-    execution = Execution(GraphView(tables, state.snapshot, catalog, cache), values, plan)
+    return value_of
+
+
+def _made(execution: Execution) -> pa.Table:
     try:
-        table = execution.table()
+        return execution.table()
     except MemoryError as error:
-        message = f"query '{compiled.name}' needs more memory than there is: {error}"
-        hint = "bind the variables more narrowly, or connect them"
-        raise ResourceLimitError(message, resource="memory", limit=0, actual=0, hint=hint) from error
-    return Result(compiled.name, query.branch or MAIN, table, state.commit)
+        raise out_of_memory(error) from error

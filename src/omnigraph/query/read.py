@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeGuard
 
 import numpy as np
 import pyarrow as pa
@@ -15,22 +15,28 @@ from omnigraph.query.frame import ONE_ROW, Frame
 from omnigraph.query.match import Matcher
 from omnigraph.query.rank import rank
 from omnigraph.query.shape import aggregate, cell, order_of, project, ranks, type_of
-from omnigraph.query.view import GraphView
+from omnigraph.query.view import GraphView, Positions
 from omnigraph.storage.columns import arrow_type
 
 _MATCH = ir.Scan | ir.Expand | ir.Filter | ir.AntiJoin
 
 
 @dataclass
-class _Rows:
+class Rows:
     """Bindings until the result is shaped; then its columns, beside the bindings if these still belong to its rows."""
 
     frame: Frame
     shaped: list[pa.Array] | None = None
 
-    def take(self, rows: np.ndarray[Any, Any]) -> _Rows:
+    def take(self, rows: np.ndarray[Any, Any]) -> Rows:
         chosen = None if self.shaped is None else [array.take(pa.array(rows)) for array in self.shaped]
-        return _Rows(self.frame.take(rows) if len(self.frame.columns) else self.frame, chosen)
+        return Rows(self.frame.take(rows) if len(self.frame.columns) else self.frame, chosen)
+
+    def standing_for(self) -> int:
+        """How many rows these are, if one that stands for many counts as many."""
+        if self.shaped is None and tally.WEIGHT in self.frame.columns:
+            return tally.total(self.frame)
+        return self.count
 
     @property
     def count(self) -> int:
@@ -48,12 +54,14 @@ class Execution:
         self.counts = tally.only_counts(plan)
         self.needed = tally.needed_after(plan.steps) if self.counts else []
         self.tally = tally.Tally(self.matcher)
+        self.fused = next((step.ranking.variable for step in plan.steps if _is_fused(step)), None)
+        self.scanned: dict[str, Positions] = {}  # what the scan of a variable found, for a ranking that comes later
 
     def table(self) -> pa.Table:
         plan = self.plan
-        rows = _Rows(tally.start() if self.counts else ONE_ROW)
+        rows = Rows(tally.start() if self.counts else ONE_ROW)
         for at, step in enumerate(plan.steps):
-            rows = self._step(at, step, rows)
+            rows = self.step(at, step, rows)
         assert rows.shaped is not None, "a plan shapes its result"
         fields = [pa.field(column.name, arrow_type(type_of(column))) for column in plan.columns]
         arrays = [
@@ -62,26 +70,30 @@ class Execution:
         ]
         return pa.Table.from_arrays(arrays, schema=pa.schema(fields))
 
-    def _step(self, at: int, step: ir.Step, rows: _Rows) -> _Rows:
+    def step(self, at: int, step: ir.Step, rows: Rows) -> Rows:
         match step:
             case ir.Project(columns):
-                return _Rows(rows.frame, project(columns, rows.frame, self.values))
+                return Rows(rows.frame, project(columns, rows.frame, self.values))
             case ir.Aggregate(columns) if self.counts:
-                return _Rows(Frame(0), [tally.total(rows.frame)] * len(columns))
+                return Rows(Frame(0), [pa.array([tally.total(rows.frame)], pa.int64())] * len(columns))
             case ir.Aggregate(columns):
-                return _Rows(Frame(0), aggregate(columns, rows.frame, self.values))
+                return Rows(Frame(0), aggregate(columns, rows.frame, self.values))
             case ir.Order():
                 return rows.take(self._order(step, rows))
             case ir.Limit(count):
                 return rows.take(np.arange(min(count, rows.count)))
             case ir.Rank():
-                return _Rows(rank(step, rows.frame, self.values))
+                return Rows(rank(step, rows.frame, self.values, self.scanned.get(step.ranking.variable)))
+            case ir.Scan(variable) if variable == self.fused:
+                frame = self.matcher.step(step, rows.frame)
+                self.scanned[variable] = frame.views[variable].distinct(frame.columns[variable])
+                return Rows(frame)
             case _ if self.counts:
-                return _Rows(self.tally.step(step, rows.frame, self.needed[at]))
+                return Rows(self.tally.step(step, rows.frame, self.needed[at]))
             case _:
-                return _Rows(self.matcher.step(step, rows.frame))
+                return Rows(self.matcher.step(step, rows.frame))
 
-    def _order(self, step: ir.Order, rows: _Rows) -> np.ndarray[Any, Any]:
+    def _order(self, step: ir.Order, rows: Rows) -> np.ndarray[Any, Any]:
         frame = rows.frame
         keys = [] if frame.scores is None else [_places(frame.scores)]
         keys += [ranks(self._key(key.by, rows), descending=key.descending) for key in step.keys]
@@ -91,11 +103,15 @@ class Execution:
     def _ties(self, names: Sequence[str], frame: Frame) -> list[str]:
         return [name for name in names if name in frame.columns]
 
-    def _key(self, by: ir.Operand | ir.EntityRef | ir.ResultColumn, rows: _Rows) -> pa.Array:
+    def _key(self, by: ir.Operand | ir.EntityRef | ir.ResultColumn, rows: Rows) -> pa.Array:
         if isinstance(by, ir.ResultColumn):
             assert rows.shaped is not None
             return rows.shaped[by.position]
         return cell(by, rows.frame, self.values)
+
+
+def _is_fused(step: ir.Step) -> TypeGuard[ir.Rank]:
+    return isinstance(step, ir.Rank) and isinstance(step.ranking, ir.FusedRank)
 
 
 def _places(scores: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:

@@ -6,11 +6,9 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 
 from omnigraph.lang import ir
 from omnigraph.query.adjacency import Adjacency, Integers, walk
-from omnigraph.query.expansion import reach
 from omnigraph.query.frame import ONE_ROW, Frame
 from omnigraph.query.match import Matcher
 
@@ -57,8 +55,8 @@ def start() -> Frame:
     return ONE_ROW.hide(WEIGHT, np.ones(1, np.int64))
 
 
-def total(frame: Frame) -> pa.Array:
-    return pa.array([int(frame.columns[WEIGHT].sum())], pa.int64())
+def total(frame: Frame) -> int:
+    return int(frame.columns[WEIGHT].sum())
 
 
 class Tally:
@@ -82,7 +80,7 @@ class Tally:
         weights = frame.columns[WEIGHT]
         if hops is None:
             return self.matcher.bind_target(step, Frame(0, {WEIGHT: weights[:0]}), weights[:0])
-        found = reach(self.matcher.graph, step, frame.columns[step.origin], hops)
+        found = self.matcher.reach(step, frame.columns[step.origin], hops)
         pairs = found.adjacent if step.edge_variable else found.adjacent.distinct
         if hops.most == 1 and not target_is_needed:
             return Frame(1, {WEIGHT: _products(pairs, found.numbers, weights)})

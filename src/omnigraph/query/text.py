@@ -96,10 +96,10 @@ def text_mask(predicate: ir.TextMatch, frame: Frame, values: Values) -> Mask:
     variable, name = predicate.text.variable, predicate.text.property
     index = text_index(frame.views[variable], name)
     query = values(predicate.query)
-    wanted = [] if query is None else terms(str(query))
+    wanted = () if query is None else terms(str(query))
     if predicate.function == "fuzzy":
         edits = _DEFAULT_EDITS if predicate.edits is None else values(predicate.edits)
-        wanted = [] if edits is None else [near for one in wanted for near in index.near(one, int(str(edits)))]
+        wanted = () if edits is None else tuple(near for one in wanted for near in index.near(one, int(str(edits))))
     found: Mask = index.holding(wanted)[frame.columns[variable]]
     return found
 

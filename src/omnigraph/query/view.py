@@ -43,7 +43,7 @@ class TableView:
 
     def take(self, positions: Positions, name: str) -> pa.Array:
         """The values of a column at some positions."""
-        if self._is_worth_a_scan(positions) or self.cache.holds((self.table, name)):
+        if self.is_worth_a_scan(positions) or self.cache.holds((self.table, name)):
             return self.column(name).take(pa.array(positions))
         distinct, inverse = np.unique(positions, return_inverse=True)
         found = self.tables.take_positions(self.table, distinct, [name])[name].combine_chunks()
@@ -85,7 +85,7 @@ class TableView:
 
     def locate(self, ids: pa.Array) -> pa.Array:
         """The position of each id, like `positions_of`; of a few in a large table without reading all of its ids."""
-        if self._is_worth_a_scan(ids) or self.cache.holds((self.table, ID)):
+        if self.is_worth_a_scan(ids) or self.cache.holds((self.table, ID)):
             return self.positions_of(ids)
         found = self.tables.lookup(self.table, ID, ids.unique(), [ID], addresses=True)
         at = pa.compute.index_in(ids, value_set=found[ID].combine_chunks())
@@ -102,12 +102,18 @@ class TableView:
 
     def id_ranks(self, positions: Positions) -> Positions:
         """The places of some rows in the order of their ids."""
-        if self._is_worth_a_scan(positions):
+        if self.is_worth_a_scan(positions):
             return self._all_ranks[positions]
         ranks: Positions = pa.compute.rank(self.take(positions, ID), tiebreaker="dense").to_numpy().astype(np.int64)
         return ranks
 
-    def _is_worth_a_scan(self, wanted: Sized) -> bool:
+    def distinct(self, positions: Positions) -> Positions:
+        """Each position once, in order."""
+        there = np.zeros(self.count, bool)
+        there[positions] = True
+        return np.flatnonzero(there)
+
+    def is_worth_a_scan(self, wanted: Sized) -> bool:
         """Tell whether a whole column should be read for the sake of some rows."""
         return self.count <= SMALL_TABLE or len(wanted) * _FEW > self.count
 

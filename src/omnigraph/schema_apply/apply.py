@@ -14,7 +14,7 @@ from omnigraph.lang.catalog import Catalog
 from omnigraph.lang.evolution import DropMode, SchemaPlan, UnsupportedChange, plan_schema
 from omnigraph.lang.schema_check import compile_schema
 from omnigraph.lang.source import Source
-from omnigraph.manifest.contract import promote
+from omnigraph.manifest.contract import rewrite_source
 from omnigraph.manifest.publisher import Lineage
 from omnigraph.manifest.rows import MAIN, Commit, SchemaRow
 from omnigraph.manifest.state import HEAD
@@ -26,13 +26,17 @@ _ATTEMPTS = 3
 
 @dataclass(frozen=True, slots=True)
 class SchemaResult:
-    """What a change of the schema takes, and whether it was made. `rows` are the entities of the types it touches."""
+    """What a change of the schema takes, and whether it was made. `rows` are the entities of the types it touches.
+
+    `given_up` names the tables of which nothing but the present may stay.
+    """
 
     plan: SchemaPlan
     applied: bool
     manifest_version: int
     rows: Mapping[str, int] = field(default_factory=dict)
     commit: Commit | None = None
+    given_up: tuple[str, ...] = ()
 
 
 def preview_schema(store: Store, source: Source, drops: DropMode = DropMode.SOFT) -> SchemaResult:
@@ -69,7 +73,9 @@ def _apply_alone(store: Store, wanted: _Wanted, drops: DropMode, lineage: Lineag
             return SchemaResult(plan, False, txn.base.version, rows)  # noqa: FBT003
         _refuse(store, plan)
         published = publish_held(store, wanted.publish_plan(store, txn, plan, lineage), held)
-    return SchemaResult(plan, True, published.commit.manifest_version, rows, published.commit)  # noqa: FBT003
+    given_up = TableSteps(plan, wanted.catalog).losing if drops is DropMode.HARD else ()
+    commit = published.commit
+    return SchemaResult(plan, True, commit.manifest_version, rows, commit, tuple(given_up))  # noqa: FBT003
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,5 +139,5 @@ def _refuse_pending(store: Store) -> None:
 def _rewrite_source(store: Store, source: Source, txn: WriteTxn) -> None:
     """A text that means the same may take the place of the one that is there; it is no change of the graph."""
     contract = store.schema_of(txn.base)
-    if contract and contract.text != source.text and txn.base.schema is None:
-        promote(store.objects, source.text)
+    if contract and contract.text != source.text:
+        rewrite_source(store.objects, source.text)

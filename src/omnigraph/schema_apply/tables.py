@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from omnigraph.commit.plan import TableAction, WriteTxn
 from omnigraph.errors import SchemaUnsupportedError
-from omnigraph.lang.catalog import Catalog, EdgeType, NodeType
+from omnigraph.lang.catalog import Catalog
 from omnigraph.lang.evolution import (
     AddProperty,
     AddType,
@@ -21,7 +21,7 @@ from omnigraph.lang.evolution import (
 from omnigraph.lang.identity import new_id
 from omnigraph.manifest.rows import TableRow, TombstoneRow
 from omnigraph.manifest.state import ManifestState
-from omnigraph.storage.columns import declared_of, table_key, table_path, table_schema
+from omnigraph.storage.columns import declared_of, moved_path, table_path, table_schema
 from omnigraph.storage.tables import SchemaChange, TableStorage
 
 
@@ -63,6 +63,11 @@ class TableSteps:
         return self.renamed.get(key, key)
 
     @property
+    def losing(self) -> list[str]:
+        """The tables that go, and those that lose a column, by the keys that they will have."""
+        return sorted({*self.dropped, *(key for key, columns in self.columns.items() if columns.drop)})
+
+    @property
     def changed(self) -> list[str]:
         """The tables, by the keys that they have now, whose columns change or that go."""
         return sorted({*map(self.before, self.columns), *self.dropped, *self.renamed.values()})
@@ -97,16 +102,9 @@ class TableSteps:
             yield TableRow(key, state.snapshot.entries[old].table.path)
         for key in self.added:
             declared = declared_of(self.desired, key)
-            path = _free_path(declared, state)
-            created = tables.create(path, table_schema(declared))
+            known = state.paths.get(key, table_path(declared))
+            taken = known in {entry.table.path for entry in state.snapshot.entries.values()}
+            path = moved_path(declared, new_id()) if taken else known  # a type that was called so lives there
             # A type that was there before goes on behind the version at which it went.
-            while created.version <= state.actual_version(key):
-                created = tables.create(path, table_schema(declared))
+            tables.create_behind(path, table_schema(declared), state.actual_version(key), known)
             yield TableRow(key, path)
-
-
-def _free_path(declared: NodeType | EdgeType, state: ManifestState) -> str:
-    """Where a new table goes: where its name says, unless a type that was called so lives there."""
-    path, own = table_path(declared), table_key(declared)
-    others = {entry.table.path for key, entry in state.snapshot.entries.items() if key != own}
-    return f"{path}-{new_id().lower()}" if path in others else path

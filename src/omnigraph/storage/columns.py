@@ -47,6 +47,15 @@ def table_path(declared: NodeType | EdgeType) -> str:
     return f"{kind}/{fnv1a(declared.name.encode()):016x}"
 
 
+def moved_path(declared: NodeType | EdgeType, mark: str) -> str:
+    """Another directory for a table, if one of a type that was called so is where its name says."""
+    return f"{table_path(declared)}-{mark.lower()}"
+
+
+def is_moved(path: str) -> bool:
+    return "-" in path.rpartition("/")[2]
+
+
 def table_schema(declared: NodeType | EdgeType) -> pa.Schema:
     """The columns of a table: the system's own, then the properties in their canonical order."""
     system = [pa.field("id", pa.string(), nullable=False, metadata=_PRIMARY_KEY)]

@@ -52,6 +52,15 @@ def remove_versions(tables: TableStorage, path: str, fork: str | None, chosen: S
         return _removal(dataset.cleanup_old_versions(**_which(chosen), error_if_tagged_old_versions=False))
 
 
+def empty(tables: TableStorage, path: str) -> None:
+    """Put a version without rows on top of a table, so that all of its rows can be removed."""
+    dataset = tables.head(path, None)
+    with lance_call(dataset.uri, "count the rows of"):
+        is_empty = dataset.count_rows() == 0
+    if not is_empty:
+        tables.create(path, dataset.schema)
+
+
 def _which(chosen: Sequence[int]) -> dict[str, Any]:
     return {"versions": list(chosen)} if chosen else {"older_than": _NEVER}
 

@@ -315,6 +315,26 @@ class TableStorage(TableReader):
                 raise
             return self._write_empty(uri, schema, "overwrite")
 
+    def create_behind(self, path: str, schema: pa.Schema, version: int, source: str) -> None:
+        """Create an empty table whose versions go on behind one that `source` has got to, so that none comes twice."""
+        if path != source:
+            self._clone(source, path)
+        while self.create(path, schema).version <= version:
+            pass
+
+    def _clone(self, source: str, path: str) -> None:
+        """Begin a table as another one is: lance has no other way to begin at a version than the first."""
+        try:
+            dataset = self.head(source, None)
+        except StorageError as error:
+            if classify(error) is not Kind.NOT_FOUND:
+                raise
+            return
+        uri = self._uri(path, None)
+        durable_write("clone table", uri)
+        with lance_call(uri, "clone"):
+            dataset.shallow_clone(uri, dataset.version, storage_options=self.location.storage_options)
+
     def _write_empty(self, uri: str, schema: pa.Schema, mode: str) -> Committed:
         durable_write("create table", uri)
         with lance_call(uri, "create table"):

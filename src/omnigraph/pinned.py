@@ -1,0 +1,75 @@
+"""A view of one state of a graph, which stays what it is whatever others write."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from omnigraph.engines import spark_executor
+from omnigraph.lang.catalog import Catalog
+from omnigraph.lang.source import source_given
+from omnigraph.manifest.rows import Commit
+from omnigraph.pipeline.export import ExportRequest, ExportResult
+from omnigraph.pipeline.load import Engine, option
+from omnigraph.pipeline.progress import SILENT
+from omnigraph.query.explain import Explanation
+from omnigraph.query.query import Query, Reader
+from omnigraph.query.result import Result
+
+if TYPE_CHECKING:
+    from omnigraph.graph import Graph
+
+
+class Pinned:
+    """One state of a graph, to read. Every query and every export of it sees the same."""
+
+    def __init__(self, graph: Graph, reader: Reader) -> None:
+        self._graph = graph
+        self._reader = reader
+
+    @property
+    def commit(self) -> Commit | None:
+        """The commit that made this state."""
+        return self._reader.state.commit
+
+    @property
+    def catalog(self) -> Catalog:
+        return self._reader.catalog
+
+    def query(
+        self, source: str | os.PathLike[str], params: Mapping[str, Any] | None = None, *, name: str | None = None
+    ) -> Result:
+        """Run a query that reads."""
+        with self._graph.telling_reclaimed(self._reader.state):
+            return self._reader.run(self._asked(source, params, name))
+
+    def explain(
+        self, source: str | os.PathLike[str], params: Mapping[str, Any] | None = None, *, name: str | None = None
+    ) -> Explanation:
+        """Run a query and tell how it was done."""
+        with self._graph.telling_reclaimed(self._reader.state):
+            return self._reader.explain(self._asked(source, params, name))
+
+    def export(
+        self,
+        path: str | os.PathLike[str] | None = None,
+        *,
+        types: Sequence[str] | None = None,
+        format: str = "jsonl",  # noqa: A002 - the name the API fixes
+        engine: str = "auto",
+    ) -> Iterator[str] | ExportResult:
+        """Write the entities, or those of some types, in a form that `load` takes; without a path as lines of JSON."""
+        target = None if path is None else os.fspath(path)
+        spark = partial(spark_executor, None, None)
+        request = ExportRequest(target, types, format, option(Engine, "engine", engine), SILENT, spark)
+        return self._graph.export_state(self._reader.state, request)
+
+    def _asked(self, source: str | os.PathLike[str], params: Mapping[str, Any] | None, name: str | None) -> Query:
+        state = self._reader.state
+        commit = state.commit.commit_id if state.commit else None
+        return Query(source_given(source, ".gq", "<query>"), name, params, state.snapshot.branch, commit)
+
+    def __repr__(self) -> str:
+        return f"<Pinned {self.commit.commit_id if self.commit else 'the beginning'}>"

@@ -1,0 +1,161 @@
+"""A merge found from what the versions record is the merge found by comparing them in full, and what a model says."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from omnigraph.history import delta
+from omnigraph.history.combine import Combination, Combined, Past
+from omnigraph.history.resolution import Resolution
+from omnigraph.storage.columns import table_key
+from omnigraph.storage.fragments import Addresses
+from omnigraph.storage.tables import TableVersion
+from tests.history import merging
+from tests.history.tables import THING, Versions, any_row, exact, plain
+
+KEY = table_key(THING)
+RESOLUTIONS = [None, "ours", "theirs"]
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What a merge comes to, so that two can be compared."""
+
+    inserted: dict[str, object]
+    updated: dict[str, object]
+    deleted: set[str]
+    conflicts: set[tuple[str, str]]
+    replaced: list[int]
+
+
+def _written(one: random.Random, versions: Versions, base: TableVersion) -> TableVersion:
+    rows = [any_row(one, f"t{number}") for number in one.sample(range(12), k=one.randint(1, 5))]
+    return one.choice([versions.upsert, versions.replace])(base, rows)
+
+
+def _shrunk(one: random.Random, versions: Versions, base: TableVersion) -> TableVersion:
+    there = sorted(versions.states[base])
+    return versions.delete(base, one.sample(there, k=one.randint(1, min(3, len(there))))) if there else base
+
+
+def _compacted(_: random.Random, versions: Versions, base: TableVersion) -> TableVersion:
+    return versions.compact(base) if versions.states[base] else base
+
+
+def _history(one: random.Random, folder: Path) -> Versions:
+    """Some twenty versions on up to four native branches, with compactions between the changes."""
+    versions = Versions.create(folder, THING)
+    heads = [versions.upsert(versions.first, [any_row(one, f"t{number}") for number in range(8)])]
+    for _ in range(18):
+        at = one.randrange(len(heads))
+        if len(heads) < 4 and one.random() < 0.3:
+            heads.append(versions.branch(heads[at], f"b{len(heads)}"))
+        else:
+            step = one.choice([_written, _written, _shrunk, _compacted])
+            heads[at] = step(one, versions, heads[at])
+    return versions
+
+
+def _run(versions: Versions, past: Past, sides: tuple[TableVersion, TableVersion], resolve: str | None) -> Found | None:
+    combination = Combination(THING, past, *sides)
+    combined = combination.run(versions.storage, Resolution.of(resolve))
+    return _found(versions, combined, sides[1]) if combined else None
+
+
+def _found(versions: Versions, combined: Combined, target: TableVersion) -> Found:
+    inserted, updated = (
+        {str(row["id"]): exact(row) for row in plain(rows)} for rows in (combined.inserted, combined.updated)
+    )
+    deleted = set(combined.deleted["id"].to_pylist())
+    if not combined.conflicts:
+        assert _at(versions, target, combined.replaced) == updated.keys() | deleted
+    conflicts = {(conflict.kind, str(conflict.id)) for conflict in combined.conflicts}
+    return Found(inserted, updated, deleted, conflicts, combined.replaced.tolist())
+
+
+def _at(versions: Versions, table: TableVersion, addresses: Addresses) -> set[str]:
+    """The ids of the rows at some addresses, each of which must be there."""
+    found = versions.storage.rows_at(table, addresses, ["id"])["id"].to_pylist() if len(addresses) else []
+    assert len(found) == len(addresses)
+    return set(found)
+
+
+def _expected(
+    versions: Versions, base: TableVersion, sides: tuple[TableVersion, TableVersion], resolve: str | None
+) -> tuple[dict[str, object], set[tuple[str, str]]]:
+    """What changes, None for what goes, and what contradicts; as a plain comparison of the rows has it."""
+    images = [
+        {(KEY, name): {"row": exact(row)} for name, row in versions.states[one].items()} for one in (base, *sides)
+    ]
+    past, source, target = images
+    expected = merging.Combination(past, (), source, target).run("merged", resolve)
+    change = {name: row and row["row"] for (_, name), row in expected.change.items()}
+    return change, {(kind, name) for kind, _, name in expected.conflicts}
+
+
+@pytest.fixture
+def compare_in_full(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
+    """Have all rows compared from now on, as if the versions had nothing in common."""
+
+    def compare() -> None:
+        monkeypatch.setattr(
+            delta,
+            "_parts",
+            lambda tables, *both: (*(delta._everything(tables, one) for one in both), True),
+        )
+
+    return compare
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_any_three_versions_merge_alike_on_both_paths_and_as_a_model_says(
+    seed: int, tmp_path: Path, compare_in_full: Callable[[], None]
+) -> None:
+    one = random.Random(seed)  # noqa: S311 - repeatable
+    versions = _history(one, tmp_path)
+    known = list(versions.states)
+    cases = [((base, source, target), one.choice(RESOLUTIONS)) for base, source, target in _triples(one, known, 40)]
+    recorded = [_run(versions, Past([{KEY: base}]), sides, resolve) for (base, *sides), resolve in cases]
+    compare_in_full()
+    for ((base, *sides), resolve), found in zip(cases, recorded, strict=True):
+        assert found == _run(versions, Past([{KEY: base}]), sides, resolve)
+        if found is not None:
+            change, conflicts = _expected(versions, base, sides, resolve)
+            assert found.conflicts == conflicts
+            assert {**found.inserted, **found.updated, **dict.fromkeys(found.deleted)} == change
+
+
+@pytest.mark.parametrize("seed", range(5, 8))
+def test_versions_with_several_common_ones_merge_alike_on_both_paths(
+    seed: int, tmp_path: Path, compare_in_full: Callable[[], None]
+) -> None:
+    one = random.Random(seed)  # noqa: S311 - repeatable
+    versions = _history(one, tmp_path)
+    known = list(versions.states)
+    cases = []
+    for source, target, *bases in (one.sample(known, k=6) for _ in range(25)):
+        first, second, third, root = ({KEY: base} for base in bases)
+        cases.append(
+            (Past([first, second, third], [Past([root]), Past([first, root], [Past([third])])]), (source, target))
+        )
+    recorded = [_run(versions, past, sides, None) for past, sides in cases]
+    compare_in_full()
+    assert recorded == [_run(versions, past, sides, None) for past, sides in cases]
+    assert any(found and found.conflicts for found in recorded)
+    assert any(found and not found.conflicts for found in recorded)
+
+
+def _triples(
+    one: random.Random, known: list[TableVersion], number: int
+) -> list[tuple[TableVersion, TableVersion, TableVersion]]:
+    """Mostly three different versions; sometimes a side has done nothing."""
+    found = []
+    for _ in range(number):
+        base, source, target = one.sample(known, k=3)
+        found.append((base, source, base if one.random() < 0.2 else target))
+    return found

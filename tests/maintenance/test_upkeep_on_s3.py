@@ -1,0 +1,30 @@
+"""Upkeep of a graph on an object store: the same, with leases for gates."""
+
+from __future__ import annotations
+
+import omnigraph
+from tests.maintenance.scene import KNOWS, PERSON, add, coverage, grown, made_of, named, people
+from tests.support.faults import assert_settled
+from tests.support.mutations import store_of
+from tests.support.s3 import s3_server, s3_uri
+
+__all__ = ["s3_server", "s3_uri"]
+
+
+def test_a_graph_on_an_object_store_is_looked_after_as_any_other(s3_uri: str) -> None:
+    graph = grown(s3_uri, people=3)
+    graph.create_branch("feature")
+    add(graph, 60, branch="feature")
+    assert graph.optimize().commit
+    assert graph.optimize("feature").commit
+    assert [len(made_of(graph, key).parts) for key in (PERSON, KNOWS)] == [1, 1]
+    assert all(coverage(graph, PERSON).values())
+    assert graph.optimize().commit is None
+    assert graph.cleanup(keep=1) != graph.cleanup(keep=1, confirm=True)
+    assert sum(row.old_versions_removed for row in graph.cleanup(keep=1).tables) == 0
+    fresh = omnigraph.open(s3_uri)
+    assert (len(people(fresh)), len(people(fresh, branch="feature"))) == (3, 4)
+    assert named(fresh, "p2") == [2]
+    assert {row.action.value for row in fresh.repair().tables} == {"no_op"}
+    assert fresh.doctor().is_healthy
+    assert_settled(store_of(s3_uri))
