@@ -45,6 +45,7 @@ bench: setup .peers/.done
 	$(BIN)/python benchmarks/lang.py
 	$(BIN)/python benchmarks/commit.py
 	$(BIN)/python benchmarks/mutate.py
+	$(BIN)/python benchmarks/merge.py
 	$(BIN)/python benchmarks/convert.py
 	$(BIN)/python benchmarks/load.py
 	$(BIN)/python -m benchmarks.query

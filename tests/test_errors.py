@@ -11,13 +11,16 @@ from rich.cells import cell_len
 
 import omnigraph
 from omnigraph import errors
-from omnigraph.errors import CompileError, Diagnostic, OmnigraphError, Place, SourceError, Violation
+from omnigraph.errors import CompileError, Diagnostic, MergeConflict, OmnigraphError, Place, SourceError, Violation
 from omnigraph.lang import Source, compile_schema
 from omnigraph.lang.source import Span
 
 _PLACE = Place("schema.pg", 1, 6, 1, "node {")
 _DIAGNOSTIC = Diagnostic("P1", "unexpected `{`", _PLACE, "name the type", ("a type name",))
 _VIOLATION = Violation("range", "Book", "notes", ("pages",), "0 pages", 2, "write more")
+_CONFLICT = MergeConflict(
+    "divergent_update", "node:Book", "notes", "Book 'notes' was changed differently on both sides"
+)
 _SAMPLES: dict[Any, object] = {
     str: "text",
     int: 3,
@@ -25,6 +28,7 @@ _SAMPLES: dict[Any, object] = {
     list[str]: ["a", "b"],
     Place | None: _PLACE,
     tuple[Violation, ...]: (_VIOLATION, _VIOLATION),
+    tuple[MergeConflict, ...]: (_CONFLICT, _CONFLICT),
 }
 
 
@@ -178,6 +182,15 @@ def test_a_rejected_load_shows_the_first_problems_and_counts_the_rest(count: int
     shown = min(count, 20)
     assert str(problem) == "refused" + "\n  0 pages" * shown + rest + "\nhint: mend them"
     assert problem.details() == {"count": count, "violations": [_VIOLATION.to_dict()] * shown}
+
+
+@pytest.mark.parametrize("count, rest", [(1, ""), (20, ""), (21, "\n  and 1 more"), (2020, "\n  and 2,000 more")])
+def test_a_refused_merge_shows_the_first_conflicts_and_has_all_of_them(count: int, rest: str) -> None:
+    problem = errors.MergeConflictError("refused", conflicts=(_CONFLICT,) * count, hint="choose")
+
+    shown = f"\n  divergent_update: {_CONFLICT.message}" * min(count, 20)
+    assert str(problem) == f"refused{shown}{rest}\nhint: choose"
+    assert problem.details() == {"merge_conflicts": [_CONFLICT.to_dict()] * count}
 
 
 # Diagnostics

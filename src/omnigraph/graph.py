@@ -36,6 +36,7 @@ from omnigraph.history.branches import (
     delete_branch,
     delete_tag,
     find_commit,
+    reclaimed,
     resolve,
     tags,
 )
@@ -44,7 +45,6 @@ from omnigraph.history.feed import ChangeOptions, ChangePage, ChangeRequest, Fee
 from omnigraph.history.log import LogEntry, log
 from omnigraph.history.merge import MergeRequest, MergeResult, merge, preview, revert
 from omnigraph.history.resolution import Resolution, Resolve
-from omnigraph.history.target import reclaimed
 from omnigraph.lang.catalog import Catalog
 from omnigraph.lang.evolution import DropMode
 from omnigraph.lang.source import source_given

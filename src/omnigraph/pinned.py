@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, overload
 
 from omnigraph.engines import spark_executor
 from omnigraph.lang.catalog import Catalog
@@ -51,6 +51,16 @@ class Pinned:
         """Run a query and tell how it was done."""
         with self._graph.telling_reclaimed(self._reader.state):
             return self._reader.explain(self._asked(source, params, name))
+
+    @overload
+    def export(
+        self, path: None = None, *, types: Sequence[str] | None = ..., format: str = ..., engine: str = ...
+    ) -> Iterator[str]: ...
+
+    @overload
+    def export(
+        self, path: str | os.PathLike[str], *, types: Sequence[str] | None = ..., format: str = ..., engine: str = ...
+    ) -> ExportResult: ...
 
     def export(
         self,

@@ -10,7 +10,7 @@ import pytest
 
 import omnigraph
 from omnigraph.graph import Graph
-from tests.support.cli import command, real_program
+from tests.support.cli import Run, command, real_program
 
 SCHEMA = "node Person { name: String @key  age: I32? } edge Knows: Person -> Person"
 ADD = "query add($n: String, $a: I32?) { insert Person { name: $n, age: $a } insert Knows { from: $n, to: $n } }"
@@ -205,7 +205,7 @@ def test_the_real_program_underlines_the_place_of_an_error(graph: Graph) -> None
 
 
 def test_help_names_every_option() -> None:
-    result = CliRunner().invoke(app, ["mutate", "--help"], env={"COLUMNS": "200"})
+    result = mutate("--help")
 
     options = (
         "--store",
@@ -218,4 +218,4 @@ def test_help_names_every_option() -> None:
         "--as",
         "--if-commit",
     )
-    assert [option for option in (*options, "--json", "NAME") if option not in result.stdout] == []
+    assert [option for option in (*options, "--json", "NAME") if option not in result.out] == []

@@ -12,7 +12,7 @@ import pytest
 
 import omnigraph
 from omnigraph.graph import Graph
-from tests.support.cli import command, real_program
+from tests.support.cli import Run, command, real_program
 
 SCHEMA = """
 node Person { name: String @key  age: I32?  born: Date?  seen: DateTime?  tags: [String]?  days: [Date]? }
@@ -220,7 +220,7 @@ def test_what_cannot_be_answered_exits_with_one_and_says_why(
 
 
 def test_help_names_every_option() -> None:
-    result = CliRunner().invoke(app, ["query", "--help"], env={"COLUMNS": "200"})
+    result = query("--help")
 
     options = (
         "--store",
@@ -233,4 +233,4 @@ def test_help_names_every_option() -> None:
         "--snapshot",
         "--format",
     )
-    assert [option for option in (*options, "--json", "NAME") if option not in result.stdout] == []
+    assert [option for option in (*options, "--json", "NAME") if option not in result.out] == []

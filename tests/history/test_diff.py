@@ -9,7 +9,13 @@ from typing import Any
 import pytest
 
 import omnigraph
-from omnigraph.errors import BranchNotFoundError, ChangeRequestError, CommitNotFoundError, HistoryReclaimedError
+from omnigraph.errors import (
+    BranchNotFoundError,
+    ChangeRequestError,
+    CommitNotFoundError,
+    HistoryReclaimedError,
+    RefNameError,
+)
 from omnigraph.graph import Graph
 from omnigraph.history.change import Change
 
@@ -236,9 +242,15 @@ def test_states_are_named_by_branch_commit_and_version(graph: Graph) -> None:
         assert told(graph.diff(name, "main")) == [("insert", "City", "Rome")], name
 
 
-@pytest.mark.parametrize("name", ["nowhere", "main@nowhere", "main@999", "main@0", ""])
+@pytest.mark.parametrize("name", ["nowhere", "main@nowhere", "main@999", "main@0"])
 def test_a_state_that_does_not_exist_is_named_in_the_error(graph: Graph, name: str) -> None:
     with pytest.raises(CommitNotFoundError, match=f"'{name.rpartition('@')[2]}'"):
+        graph.diff(name, "main")
+
+
+@pytest.mark.parametrize("name", ["", "  ", "a b"])
+def test_what_cannot_be_a_name_is_refused(graph: Graph, name: str) -> None:
+    with pytest.raises(RefNameError):
         graph.diff(name, "main")
 
 

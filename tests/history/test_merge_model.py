@@ -36,6 +36,7 @@ AGES = st.sampled_from([None, 1, 2, 3])
 SCORES = st.sampled_from([None, 0.0, -0.0])
 RANKS = st.sampled_from([None, 1, 2, 3])
 HOWS = st.sampled_from([None, "", "work"])
+ABOUT = st.fixed_dictionaries({"n": NAMES}) | st.fixed_dictionaries({"t": TEXTS})
 RESOLUTIONS = st.sampled_from([None, None, "ours", "theirs"])
 QUERIES: Mapping[str, tuple[str, Mapping[str, st.SearchStrategy[Any]]]] = {
     "add a person": (
@@ -94,20 +95,17 @@ class Merges(RuleBasedStateMachine):
             self.directory.cleanup()
 
     @initialize()
-    def begin_with_three_branches(self) -> None:
+    def begin_with_four_branches(self) -> None:
         for commit in reversed(self.graph.commits()):
             self._add(commit, "main", self._image("main") if commit.manifest_version > 1 else {})
-        self._create("main")
-        self._create("main")
+        for _ in range(3):
+            self._create("main")
 
     # Writing
 
     @rule(data=st.data())
     def write(self, data: st.DataObject) -> None:
-        text, values = QUERIES[data.draw(st.sampled_from(sorted(QUERIES)))]
-        parameters = data.draw(st.fixed_dictionaries(dict(values)))
-        branch = self._branch(data)
-        self._run(branch, lambda: self.graph.mutate(f"query q{text}", parameters, branch=branch))
+        self._write(self._branch(data), data, {})
 
     @rule(data=st.data())
     def attach_a_note(self, data: st.DataObject) -> None:
@@ -162,19 +160,24 @@ class Merges(RuleBasedStateMachine):
         source, target = data.draw(st.permutations(sorted(self.history.heads)))[:2]
         self._merge(source, target, resolve)
 
-    @rule(data=st.data())
-    def merge_all_into_one(self, data: st.DataObject) -> None:
-        """Two branches that get the same others in different orders have several latest common commits."""
-        *sources, target = data.draw(st.permutations(sorted(self.history.heads)))[:3]
-        for source in sources:
-            self._merge(source, target, None)
+    @rule(data=st.data(), resolve=RESOLUTIONS)
+    def contend(self, data: st.DataObject, resolve: str | None) -> None:
+        """Do something with one entity on two branches, and merge one of them into the other."""
+        source, target = data.draw(st.permutations(sorted(self.history.heads)))[:2]
+        self._write_about_one(data, source, target)
+        self._merge(source, target, resolve)
 
+    @precondition(lambda self: len(self.history.heads) > 3)
     @rule(data=st.data())
     def merge_crosswise(self, data: st.DataObject) -> None:
-        one, other, *targets = data.draw(st.permutations(sorted(self.history.heads)))
-        for target in targets[:2]:
+        """Two branches that have got the same two others have several latest common commits."""
+        one, other, third, fourth = data.draw(st.permutations(sorted(self.history.heads)))[:4]
+        self._write_about_one(data, one, other)
+        for target in (third, fourth):
             for source in data.draw(st.permutations([one, other])):
-                self._merge(source, target, "ours")
+                self._merge(source, target, data.draw(RESOLUTIONS))
+        self._write_about_one(data, third, fourth)
+        self._merge(third, fourth, data.draw(RESOLUTIONS))
 
     @rule(data=st.data())
     def revert(self, data: st.DataObject) -> None:
@@ -237,6 +240,19 @@ class Merges(RuleBasedStateMachine):
         self.history.create(name, base)
         self._check(name)
 
+    def _write_about_one(self, data: st.DataObject, *branches: str) -> None:
+        """Do something with one entity on several branches."""
+        same = data.draw(ABOUT)
+        for branch in branches:
+            self._write(branch, data, same)
+
+    def _write(self, branch: str, data: st.DataObject, given: Mapping[str, str]) -> None:
+        """Write something to a branch; if a value is given, something that takes it."""
+        fitting = [name for name, (_, values) in QUERIES.items() if given.keys() <= values.keys()]
+        text, values = QUERIES[data.draw(st.sampled_from(fitting))]
+        parameters = {**data.draw(st.fixed_dictionaries(dict(values))), **given}
+        self._run(branch, lambda: self.graph.mutate(f"query q{text}", parameters, branch=branch))
+
     def _run(self, branch: str, act: Callable[[], object]) -> None:
         """Write to a branch, and take over what it holds then."""
         before = self.history.head(branch)
@@ -287,4 +303,4 @@ def test_random_merges_do_to_the_graph_what_they_do_to_a_model(tmp_path: Path) -
     small_graph(str(tmp_path / "template"))
     Merges.template = tmp_path / "template"
     examples = max(1, settings().max_examples // 6)
-    run_state_machine_as_test(Merges, settings=settings(max_examples=examples, stateful_step_count=20))
+    run_state_machine_as_test(Merges, settings=settings(max_examples=examples, stateful_step_count=12))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -26,8 +26,8 @@ RESOLUTIONS = [None, "ours", "theirs"]
 class Found:
     """What a merge comes to, so that two can be compared."""
 
-    inserted: dict[str, object]
-    updated: dict[str, object]
+    inserted: Mapping[str, object]
+    updated: Mapping[str, object]
     deleted: set[str]
     conflicts: set[tuple[str, str]]
     replaced: list[int]
@@ -112,17 +112,17 @@ def compare_in_full(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
     return compare
 
 
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", range(3))
 def test_any_three_versions_merge_alike_on_both_paths_and_as_a_model_says(
     seed: int, tmp_path: Path, compare_in_full: Callable[[], None]
 ) -> None:
     one = random.Random(seed)  # noqa: S311 - repeatable
     versions = _history(one, tmp_path)
     known = list(versions.states)
-    cases = [((base, source, target), one.choice(RESOLUTIONS)) for base, source, target in _triples(one, known, 40)]
-    recorded = [_run(versions, Past([{KEY: base}]), sides, resolve) for (base, *sides), resolve in cases]
+    cases = [(base, sides, one.choice(RESOLUTIONS)) for base, sides in _triples(one, known, 30)]
+    recorded = [_run(versions, Past([{KEY: base}]), sides, resolve) for base, sides, resolve in cases]
     compare_in_full()
-    for ((base, *sides), resolve), found in zip(cases, recorded, strict=True):
+    for (base, sides, resolve), found in zip(cases, recorded, strict=True):
         assert found == _run(versions, Past([{KEY: base}]), sides, resolve)
         if found is not None:
             change, conflicts = _expected(versions, base, sides, resolve)
@@ -130,7 +130,7 @@ def test_any_three_versions_merge_alike_on_both_paths_and_as_a_model_says(
             assert {**found.inserted, **found.updated, **dict.fromkeys(found.deleted)} == change
 
 
-@pytest.mark.parametrize("seed", range(5, 8))
+@pytest.mark.parametrize("seed", range(5, 6))
 def test_versions_with_several_common_ones_merge_alike_on_both_paths(
     seed: int, tmp_path: Path, compare_in_full: Callable[[], None]
 ) -> None:
@@ -138,7 +138,7 @@ def test_versions_with_several_common_ones_merge_alike_on_both_paths(
     versions = _history(one, tmp_path)
     known = list(versions.states)
     cases = []
-    for source, target, *bases in (one.sample(known, k=6) for _ in range(25)):
+    for source, target, *bases in (one.sample(known, k=6) for _ in range(15)):
         first, second, third, root = ({KEY: base} for base in bases)
         cases.append(
             (Past([first, second, third], [Past([root]), Past([first, root], [Past([third])])]), (source, target))
@@ -152,10 +152,10 @@ def test_versions_with_several_common_ones_merge_alike_on_both_paths(
 
 def _triples(
     one: random.Random, known: list[TableVersion], number: int
-) -> list[tuple[TableVersion, TableVersion, TableVersion]]:
+) -> list[tuple[TableVersion, tuple[TableVersion, TableVersion]]]:
     """Mostly three different versions; sometimes a side has done nothing."""
     found = []
     for _ in range(number):
         base, source, target = one.sample(known, k=3)
-        found.append((base, source, base if one.random() < 0.2 else target))
+        found.append((base, (source, base if one.random() < 0.2 else target)))
     return found

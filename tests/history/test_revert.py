@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 import omnigraph
 from omnigraph.commit import failpoints
-from omnigraph.errors import CommitNotFoundError, MergeConflictError, MergeError, ResolutionError
+from omnigraph.errors import CommitNotFoundError, HistoryReclaimedError, MergeConflictError, MergeError, ResolutionError
 from omnigraph.graph import Graph
 from omnigraph.history.bring import Counts
 from omnigraph.history.merge import Outcome
@@ -160,3 +161,17 @@ def test_a_revert_that_dies_before_it_is_visible_is_finished(graph: Graph) -> No
     assert rows(again) == before
     assert again.commits()[0].details == {"reverts": undone}
     assert records(again) == []
+
+
+def test_what_was_cleaned_up_can_be_neither_undone_nor_named_nor_begun_at(graph: Graph) -> None:
+    run(graph, OLDER)
+    undone = head(graph)
+    for age in range(3):
+        run(graph, f'update Person set {{ age: {age} }} where name = "Bob"')  # noqa: S608 - .gq
+    graph.cleanup(keep=1, confirm=True)
+    again = omnigraph.open(graph.uri)
+
+    for act in (again.revert, partial(again.create_tag, "old"), partial(again.create_branch, "old")):
+        error = refused(again, lambda act=act: act(undone))  # type: ignore[misc]
+        assert isinstance(error, HistoryReclaimedError)
+    assert (again.tags(), again.branches()) == ([], ["main"])

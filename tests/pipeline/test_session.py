@@ -179,13 +179,14 @@ def test_the_session_is_set_up_for_us(spark: SparkContext) -> None:
     assert "PYSPARK_PYTHON" not in os.environ or os.environ["PYSPARK_PYTHON"]
 
 
-def test_the_session_is_that_of_the_thread_that_asks_for_it(spark: SparkContext) -> None:
+@pytest.mark.usefixtures("spark")
+def test_the_session_is_that_of_the_thread_that_asks_for_it() -> None:
     session = spark_session()
 
     active = SparkSession.getActiveSession()
 
     assert active is not None
-    assert active._jsparkSession.equals(session._jsparkSession)  # noqa: SLF001
+    assert active._jsparkSession.equals(session._jsparkSession)
 
 
 def test_a_jvm_that_crashes_leaves_its_report_in_the_temporary_directory(spark: SparkContext) -> None:

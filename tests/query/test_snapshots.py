@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import shutil
 import threading
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Mapping
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +15,12 @@ import lance
 import pytest
 
 import omnigraph
+from omnigraph.commit.store import Store
 from omnigraph.errors import BranchNotFoundError, CommitNotFoundError, GraphNotFoundError
 from omnigraph.graph import Graph
 from omnigraph.lang import ir
 from omnigraph.manifest.publisher import Changes, Lineage
+from omnigraph.manifest.rows import Commit
 from omnigraph.query.cache import Cache
 from omnigraph.query.frame import Frame
 from omnigraph.query.match import Matcher
@@ -165,33 +170,47 @@ def test_threads_read_while_another_writes(people: Graph) -> None:
         assert people.query(PEOPLE, snapshot=commit).rows == rows
 
 
-def test_a_reader_of_another_process_s_commits_sees_only_whole_ones(tmp_path: Path) -> None:
+NAMES = "query names() { match { $p: Person } return { $p.name, $p.score } order { $p.name } }"
+COMMITS = 200
+
+
+def read_until_done(uri: str, done: Any) -> dict[tuple[str, str], list[Any]]:
+    """Ask again and again; what was answered, by query and commit."""
+    graph = omnigraph.open(uri, read_only=True)
+    seen: dict[tuple[str, str], list[Any]] = {}
+    while not done.wait(0.05):
+        for source, key in ((NAMES, PERSON), (WALKS, KNOWS)):
+            found = graph.query(source)
+            assert seen.setdefault((key, commit_of(found)), found.rows) == found.rows
+    return seen
+
+
+def test_readers_in_other_processes_see_only_whole_commits_of_a_writer(tmp_path: Path) -> None:
     graph = omnigraph.init(tmp_path / "g", SCHEMA)
     graph.mutate('query q() { insert Person { name: "hub" } }')
-    reader = omnigraph.open(graph.uri, read_only=True)
-    names = "query names() { match { $p: Person } return { $p.name, $p.score } order { $p.name } }"
-    writer = Rival.process()
-    writer.start_many(graph.uri, 1, 30)
-    seen: set[str] = set()
-    while not writer._connection.poll(0.02):
-        for source, key in ((names, PERSON), (WALKS, KNOWS)):
-            found = reader.query(source)
-            seen.add(commit_of(found))
-            assert found.rows == _stored(graph, commit_of(found), key)
-    work = writer.outcome()
+    context = multiprocessing.get_context("spawn")
+    with context.Manager() as shared, ProcessPoolExecutor(2, mp_context=context) as pool:
+        done = shared.Event()
+        readers = [pool.submit(read_until_done, graph.uri, done) for _ in range(2)]
+        writer = Rival.process()
+        writer.start_many(graph.uri, 1, COMMITS)
+        work = writer.outcome()
+        done.set()
+        seen = [one for reader in readers for one in reader.result(60).items()]
     writer.close()
 
-    assert len(work.commits) == 30
-    assert len(seen) > 3, "the reader was too slow to see anything"
-    for commit in work.commits:
-        found = reader.query(names, snapshot=commit)
-        assert found.rows == _stored(graph, commit, PERSON)
+    stored = partial(_stored, store_of(graph.uri), {commit.commit_id: commit for commit in graph.commits()})
+    assert len(work.commits) == COMMITS
+    assert len({commit for (_, commit), _ in seen}) > 3, "the readers were too slow to see anything"
+    for (key, commit), rows in seen:
+        assert rows == stored(commit, key)
+    for commit in work.commits[::40]:
+        assert graph.query(NAMES, snapshot=commit).rows == stored(commit, PERSON)
 
 
-def _stored(graph: Graph, commit: str, key: str) -> list[dict[str, Any]]:
+def _stored(store: Store, commits: Mapping[str, Commit], commit: str, key: str) -> list[dict[str, Any]]:
     """What a table holds at a commit, read without the query engine."""
-    store = store_of(graph.uri)
-    entry = store.manifest.load(None, graph.commit(commit).manifest_version).snapshot.entries[key]
+    entry = store.manifest.load(None, commits[commit].manifest_version).snapshot.entries[key]
     rows = store.tables.open(entry.table).to_table().to_pylist()
     if key == KNOWS:
         return [{"p.name": ends[0], "f.name": ends[1]} for ends in sorted((row["src"], row["dst"]) for row in rows)]

@@ -221,3 +221,13 @@ CHANGES = {
         (PERSON,),
     ),
 }
+
+
+@dataclass(frozen=True, slots=True)
+class Apply:
+    """An order to make one of the changes, for a process that dies while it does."""
+
+    name: str
+
+    def run(self, graph: Graph) -> object:
+        return graph.apply_schema(CHANGES[self.name].schema)

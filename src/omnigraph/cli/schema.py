@@ -1,43 +1,173 @@
-"""`omnigraph schema`: plan schema changes."""
+"""`omnigraph schema`: show the schema of a graph, plan a change of it, and make it."""
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from omnigraph.cli import output
+from omnigraph.cli.graph import Json, graph_address
+from omnigraph.cli.target import Actor, Quiet, Store, Uri, Yes, ask_before_removing, opened
 
-app = typer.Typer(help="Plan schema changes.", no_args_is_help=True)
+if TYPE_CHECKING:
+    from omnigraph.lang.evolution import SchemaPlan
+    from omnigraph.schema_apply.apply import SchemaResult
+
+app = typer.Typer(help="Show, plan and change the schema of a graph.", no_args_is_help=True)
+
+Schema = Annotated[str | None, typer.Option(help="The schema as it should be.", metavar="FILE")]
+DataLoss = Annotated[bool, typer.Option(help="Drop for good: what is dropped is removed from the past as well.")]
 
 
 @app.callback()
 def schema() -> None:
-    """Plan schema changes."""
+    """Show, plan and change the schema of a graph."""
 
 
 @app.command()
 def plan(
+    uri: Uri = None,
     *,
-    accepted: Annotated[str, typer.Option("--from", help="The schema as it is.", metavar="FILE")],
-    desired: Annotated[str, typer.Option("--to", help="The schema as it should be.", metavar="FILE")],
-    allow_data_loss: Annotated[bool, typer.Option(help="Plan hard drops, which cannot be undone.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
+    store: Store = None,
+    schema: Schema = None,
+    accepted: Annotated[
+        str | None, typer.Option("--from", help="Instead of a graph: a schema file.", metavar="FILE")
+    ] = None,
+    desired: Annotated[str | None, typer.Option("--to", help="With --from: another one.", metavar="FILE")] = None,
+    allow_data_loss: DataLoss = False,
+    as_json: Json = False,
 ) -> None:
-    """Show the steps from one schema to another, and whether each is supported.
+    """Show the steps from the schema of a graph, or from a file, to another, and whether each is supported.
 
     Exits with 0 also when the plan is not supported: the answer is in the output.
     """
+    if accepted is not None or desired is not None:
+        if accepted is None or desired is None or (uri, store, schema) != (None, None, None):
+            raise typer.BadParameter("two files are compared with --from and --to, and nothing else", param_hint="--to")
+        _show_plan(*_between_files(accepted, desired, allow_data_loss=allow_data_loss), as_json=as_json)
+        return
+    address = graph_address(uri, store)
+    done = _preview(address, _given(schema), allow_data_loss=allow_data_loss)
+    if as_json:
+        output.document({"uri": address, **done.plan.to_dict(), "rows": dict(done.rows)})
+        return
+    _show_steps(address, done.plan)
+    _show_rows(done)
+
+
+@app.command()
+def apply(
+    uri: Uri = None,
+    *,
+    store: Store = None,
+    schema: Schema = None,
+    allow_data_loss: DataLoss = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only tell what would be done.")] = False,
+    actor: Actor = None,
+    yes: Yes = False,
+    quiet: Quiet = False,
+    as_json: Json = False,
+) -> None:
+    """Change the schema of a graph in one commit. No data is rewritten, and no branch but main may be there."""
+    from pathlib import Path  # noqa: PLC0415 - `--help` must stay quick
+
+    address, file = graph_address(uri, store), _given(schema)
+    if dry_run:
+        done = _preview(address, file, allow_data_loss=allow_data_loss)
+    else:
+        if allow_data_loss:
+            ask_before_removing(f"Drop for good from {address}?", address, yes=yes, as_json=as_json)
+        graph = opened("schema apply", address, quiet=quiet)
+        done = graph.apply_schema(Path(file), allow_data_loss=allow_data_loss, actor=actor)
+    if as_json:
+        output.document(_document(address, done))
+    else:
+        _show_result(address, done)
+    if not done.plan.supported:
+        raise typer.Exit(1)
+
+
+@app.command()
+def show(uri: Uri = None, *, store: Store = None, as_json: Json = False) -> None:
+    """Print the schema of a graph as it was written."""
+    import omnigraph  # noqa: PLC0415 - loads the engine
+
+    text = omnigraph.open(graph_address(uri, store), read_only=True).schema
+    if as_json:
+        output.document({"schema_source": text})
+    else:
+        output.raw(text)
+
+
+app.command("get", hidden=True)(show)
+
+
+def _given(schema: str | None) -> str:
+    if schema is None:
+        raise typer.BadParameter("say which schema the graph should have", param_hint="--schema")
+    return schema
+
+
+def _preview(address: str, file: str, *, allow_data_loss: bool) -> SchemaResult:
+    from pathlib import Path  # noqa: PLC0415 - `--help` must stay quick
+
+    import omnigraph  # noqa: PLC0415 - loads the engine
+
+    graph = omnigraph.open(address, read_only=True)
+    return graph.plan_schema(Path(file), allow_data_loss=allow_data_loss)
+
+
+def _between_files(accepted: str, desired: str, *, allow_data_loss: bool) -> tuple[str, str, SchemaPlan]:
     from omnigraph.lang import DropMode, Source, compile_schema, plan_schema  # noqa: PLC0415 - `--help` must stay quick
 
     drops = DropMode.HARD if allow_data_loss else DropMode.SOFT
-    result = plan_schema(compile_schema(Source.read(accepted)), compile_schema(Source.read(desired)), drops)
+    found = plan_schema(compile_schema(Source.read(accepted)), compile_schema(Source.read(desired)), drops)
+    return accepted, desired, found
+
+
+def _show_plan(accepted: str, desired: str, found: SchemaPlan, *, as_json: bool) -> None:
     if as_json:
-        output.document({"from": accepted, "to": desired, **result.to_dict()})
-        return
-    output.data(f"schema plan for {accepted} -> {desired}")
-    output.data(f"supported: {'yes' if result.supported else 'no'}", "green" if result.supported else "red")
-    for step in result.steps:
+        output.document({"from": accepted, "to": desired, **found.to_dict()})
+    else:
+        _show_steps(f"{accepted} -> {desired}", found)
+
+
+def _show_steps(subject: str, found: SchemaPlan) -> None:
+    output.data(f"schema plan for {subject}")
+    output.data(f"supported: {'yes' if found.supported else 'no'}", "green" if found.supported else "red")
+    for step in found.steps:
         output.data(f"- {step}")
-    if not result.steps:
+    if not found.steps:
         output.data("no schema changes")
+
+
+def _show_rows(done: SchemaResult) -> None:
+    """Say how much is touched, and from when on what is dropped cannot be read any more."""
+    for key, count in done.rows.items():
+        output.data(f"touches {key}: {count} {'entity' if count == 1 else 'entities'}")
+    modes = {step.get("mode") for step in done.plan.to_dict()["steps"]}
+    if "soft" in modes:
+        output.note("what is dropped stays readable at earlier commits until a cleanup removes them")
+    if "hard" in modes:
+        output.note(
+            "what is dropped cannot be read again, and neither can earlier commits of the types it is dropped from"
+        )
+
+
+def _document(address: str, done: SchemaResult) -> dict[str, Any]:
+    return {
+        "uri": address,
+        **done.plan.to_dict(),
+        "rows": dict(done.rows),
+        "applied": done.applied,
+        "manifest_version": done.manifest_version,
+        "commit": done.commit.commit_id if done.commit else None,
+    }
+
+
+def _show_result(address: str, done: SchemaResult) -> None:
+    _show_steps(address, done.plan)
+    _show_rows(done)
+    output.data(f"applied: {'yes' if done.applied else 'no'}")
+    output.data(f"manifest_version: {done.manifest_version}")

@@ -108,7 +108,7 @@ class KeyConflictError(LoadRejectedError):
 
 
 class ResourceLimitError(OmnigraphError):
-    """There is more of something in one change than is allowed. Nothing was changed."""
+    """There is more of something in one change, or in one read, than is allowed. Nothing was changed."""
 
     code = "resource_limit"
     http_status = 413

@@ -16,15 +16,18 @@ from omnigraph.errors import (
     BranchInUseError,
     BranchNotFoundError,
     CommitNotFoundError,
+    HistoryReclaimedError,
     OmnigraphError,
     RefExistsError,
     RefNameError,
     SchemaBoundaryError,
+    StorageError,
     TagNotFoundError,
 )
 from omnigraph.manifest.publisher import Manifest
 from omnigraph.manifest.rows import MAIN, Commit
 from omnigraph.manifest.state import ManifestState
+from omnigraph.storage.lance_errors import Kind, classify
 from omnigraph.storage.tables import TableVersion
 
 _LOG = logging.getLogger(__name__)
@@ -82,7 +85,7 @@ def create_branch(store: Store, name: str, base: str) -> ManifestState:
     _refuse_main(name)
     with store.gates.hold(ref_gates(name)) as held:
         _refuse_taken(name, [one for one in store.manifest.branches() if one != MAIN])
-        source = resolve(store.manifest, base)
+        source = _kept(store, base)
         _refuse_other_schema(store.manifest, base, source)
         held.check()
         store.manifest.create_branch(name, source)
@@ -128,6 +131,26 @@ def resolve(manifest: Manifest, ref: str) -> ManifestState:
         message = f"there is no branch, tag or commit '{ref}'"
         raise BranchNotFoundError(message, branch=ref, hint="see `omnigraph branch list`") from error
     return manifest.load(commit.branch, commit.manifest_version)
+
+
+def _kept(store: Store, ref: str) -> ManifestState:
+    """Find the state that a name means, and see that it can be read: of a commit a cleanup may have removed tables."""
+    state = resolve(store.manifest, ref)
+    if state.head and state.head.commit_id == ref.strip():
+        try:
+            for entry in state.snapshot.entries.values():
+                store.tables.open(entry.table)
+        except StorageError as error:
+            if classify(error) is not Kind.NOT_FOUND:
+                raise
+            raise reclaimed(state.head) from error
+    return state
+
+
+def reclaimed(commit: Commit) -> HistoryReclaimedError:
+    message = f"the state of commit {commit.commit_id} was cleaned up"
+    hint = "read a later commit; a change feed starts again from a baseline"
+    return HistoryReclaimedError(message, commit_id=commit.commit_id, hint=hint)
 
 
 def find_commit(manifest: Manifest, commit_id: str) -> Commit:
@@ -182,7 +205,7 @@ def create_tag(store: Store, name: str, ref: str) -> Tag:
     _refuse_main(name)
     with store.gates.hold(ref_gates()) as held:
         _refuse_taken(name, [*store.manifest.table.tags()])
-        head = resolve(store.manifest, ref).head
+        head = _kept(store, ref).head
         assert head, "a branch has commits"
         held.check()
         store.manifest.table.create_tag(name, head.branch, head.manifest_version)

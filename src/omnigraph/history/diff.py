@@ -15,10 +15,11 @@ import pyarrow.compute as pc
 
 from omnigraph.commit.store import Store
 from omnigraph.errors import StorageError
+from omnigraph.history.branches import reclaimed
 from omnigraph.history.change import Change, ChangeFilter, Kind, Operation, chosen, whole_id
 from omnigraph.history.delta import EDGE_KEYS, NODE_KEYS, Touched, touched_rows
 from omnigraph.history.equality import differing, differing_rows
-from omnigraph.history.target import Target, reclaimed, resolve
+from omnigraph.history.target import Target, resolve
 from omnigraph.storage.columns import plain_values
 from omnigraph.storage.lance_errors import Kind as Failure
 from omnigraph.storage.lance_errors import classify

@@ -13,8 +13,11 @@ from omnigraph.commit.store import Store
 from omnigraph.errors import BranchNotFoundError, MergeConflict, MergeError, StorageError
 from omnigraph.history.ancestry import Ancestry
 from omnigraph.history.bring import Bringing, Counts, Sides, bring, tables_of
+from omnigraph.history.change import ChangeFilter
 from omnigraph.history.combine import Past
+from omnigraph.history.diff import Diff
 from omnigraph.history.resolution import Resolution
+from omnigraph.history.target import at_commit
 from omnigraph.manifest.publisher import Lineage, Manifest
 from omnigraph.manifest.rows import MAIN, Commit
 from omnigraph.manifest.state import ManifestState
@@ -156,8 +159,8 @@ class _Reverting:
         assert self.commit.parent_id
         parent = ancestry.find(self.commit.parent_id)
         assert parent, "the parent of a commit is on its branch"
-        before = _state(self.store.manifest, parent)
-        after = _state(self.store.manifest, self.commit)
+        before, after = (at_commit(self.store.manifest, commit) for commit in (parent, self.commit))
+        Diff(self.store.tables, before, after, ChangeFilter()).check_readable()
         return Sides(Past([tables_of(after.snapshot.entries)]), before.snapshot, self.request.resolution)
 
     def lineage(self, sides: Sides) -> Lineage:

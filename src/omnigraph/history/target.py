@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from omnigraph.errors import CommitNotFoundError, HistoryReclaimedError, StorageError
-from omnigraph.history.branches import find_commit
+from omnigraph.errors import CommitNotFoundError, StorageError
+from omnigraph.history.branches import checked_name, find_commit, reclaimed
 from omnigraph.history.branches import resolve as named_state
 from omnigraph.manifest.publisher import Manifest
 from omnigraph.manifest.rows import MAIN, Commit
@@ -25,7 +25,8 @@ def resolve(manifest: Manifest, text: str) -> Target:
     """Find the state that a text names: `branch`, `tag`, `commit`, `branch@commit` or `branch@version`."""
     name, at, which = text.strip().rpartition("@")
     if at:
-        return _state_on(manifest, name, which)
+        return _state_on(manifest, checked_name(name), which)
+    which = checked_name(which)
     if which == MAIN or manifest.table.has_branch(which):
         return _head(manifest.load(branch_of(which)))
     if which in manifest.table.tags():
@@ -46,12 +47,6 @@ def at_commit(manifest: Manifest, commit: Commit) -> Target:
             raise
         raise reclaimed(commit) from error
     return Target(commit, state.snapshot)
-
-
-def reclaimed(commit: Commit) -> HistoryReclaimedError:
-    message = f"the state of commit {commit.commit_id} was cleaned up"
-    hint = "read a later commit; a change feed starts again from a baseline"
-    return HistoryReclaimedError(message, commit_id=commit.commit_id, hint=hint)
 
 
 def _state_on(manifest: Manifest, name: str, which: str) -> Target:

@@ -23,9 +23,9 @@ class RewriteTask:
 
 @dataclass(frozen=True, slots=True)
 class Rewritten:
-    """What describes the new fragments, and how many rows they hold."""
+    """What came of it, and how many rows that is."""
 
-    text: str
+    done: upkeep.Rewrite
     rows: int
 
 

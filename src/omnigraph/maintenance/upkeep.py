@@ -200,9 +200,9 @@ class _Upkeep:
         orders = [self._rewrite_task(work, group) for work, group in tasks]
         done = self.runner(sum(order.rows for order in orders)).run("compact", steps.rewrite, orders)
         for work in fresh.values():
-            texts = [one.text for one, (owner, _) in zip(done, tasks, strict=True) if owner is work]
-            if texts:
-                work.staged = upkeep.stage_rewrite(self.store.tables, work.base, texts)
+            mine = [one.done for one, (owner, _) in zip(done, tasks, strict=True) if owner is work]
+            if mine:
+                work.staged = upkeep.stage_rewrite(self.store.tables, work.base, mine)
 
     def _rewrite_task(self, work: _Work, group: Bin) -> RewriteTask:
         rows = _rows(work.made_of, group)

@@ -110,6 +110,9 @@ def plain_values(column: pa.ChunkedArray | pa.Array) -> list[Any]:
         ends = array.offsets.to_pylist()
         filled = array.is_valid().to_pylist()
         return [items[ends[at] : ends[at + 1]] if filled[at] else None for at in range(len(array))]
+    if pa.types.is_fixed_size_list(kind):  # a vector, and Arrow would make a Python object of each number in turn
+        filled = iter(array.drop_null().flatten().to_numpy().reshape(-1, kind.list_size).tolist())
+        return [next(filled) if there else None for there in array.is_valid().to_pylist()]
     if pa.types.is_date64(kind):
         return [None if number is None else _moment(number) for number in array.view(pa.int64()).to_pylist()]
     values: list[Any] = array.to_pylist()

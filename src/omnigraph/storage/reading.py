@@ -229,13 +229,15 @@ class TableReader:
                 dataset.scanner(
                     columns=list(columns),
                     fragments=chosen,
-                    filter=_address_filter(sorted_[at : at + MOST_VALUES]),
+                    filter=chosen_rows,
                     with_row_address=True,
                     blob_handling="all_binary",
                 ).to_table()
-                for at in range(0, max(len(sorted_), 1), MOST_VALUES)
+                for chosen_rows in _address_filters(sorted_)
             ]
         found = pa.concat_tables(parts)
+        if np.array_equal(found[ADDRESS].to_numpy(), addresses):
+            return found.drop_columns(ADDRESS)
         # Fragments need not come in the order of their numbers.
         places = np.argsort(found[ADDRESS].to_numpy())
         return found.take(places[np.argsort(order)]).drop_columns(ADDRESS)
@@ -256,13 +258,14 @@ class TableReader:
         return self.location.child(path, "tree", branch) if branch else self.location.child(path)
 
 
-def _address_filter(addresses: np.ndarray[Any, Any]) -> str:
+def _address_filters(addresses: np.ndarray[Any, Any]) -> list[str]:
     """Choose rows by their sorted addresses. Lance reads a range much faster than each of its rows by name."""
     if not len(addresses):
-        return "false"
+        return ["false"]
     starts = np.flatnonzero(np.diff(addresses, prepend=-2) != 1)
     if len(starts) > _MOST_RUNS:
-        return f"{ADDRESS} IN ({', '.join(map(str, addresses.tolist()))})"
+        some = (addresses[at : at + MOST_VALUES].tolist() for at in range(0, len(addresses), MOST_VALUES))
+        return [f"{ADDRESS} IN ({', '.join(map(str, names))})" for names in some]
     ends = np.append(starts[1:], len(addresses)) - 1
     runs = zip(addresses[starts].tolist(), addresses[ends].tolist(), strict=True)
-    return " OR ".join(f"({ADDRESS} >= {first} AND {ADDRESS} <= {last})" for first, last in runs)
+    return [" OR ".join(f"({ADDRESS} >= {first} AND {ADDRESS} <= {last})" for first, last in runs)]

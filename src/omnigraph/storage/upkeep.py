@@ -7,16 +7,17 @@ change of at most two steps, the rewrite and then the indices, and what is not m
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import lance
-from lance.optimize import CompactionTask, RewriteResult
+from lance.optimize import Compaction, CompactionTask
 
 from omnigraph.errors import StorageError
 from omnigraph.storage import indices
 from omnigraph.storage.durable import durable_write
+from omnigraph.storage.fragments import fragments
 from omnigraph.storage.indices import IndexSpec
 from omnigraph.storage.lance_errors import Kind, classify, lance_call
 from omnigraph.storage.objects import ObjectStore
@@ -26,6 +27,7 @@ from omnigraph.storage.tables import MAX_ROWS_PER_FILE, STORAGE_VERSION, Staged,
 # The fragments that a rewrite makes are numbered past those that others may append before it is committed, for the
 # indices that are built on them name them by number.
 _NUMBERS_LEFT = 1000
+_ALL_ROWS = 2**32
 _OPTIONS: dict[str, Any] = {
     "target_rows_per_fragment": MAX_ROWS_PER_FILE,
     "max_rows_per_group": 1024,
@@ -130,59 +132,78 @@ def has_value(tables: TableReader, table: TableVersion, column: str, fragments: 
 # Rewriting -----------------------------------------------------------------------------------------
 
 
-def rewrite(tables: TableStorage, table: TableVersion, numbers: Sequence[int]) -> str:
-    """Write the rows of some fragments into new ones; what describes that can be sent to whoever stages it."""
+@dataclass(frozen=True, slots=True)
+class Rewrite:
+    """Fragments, and what describes those that hold their rows now."""
+
+    old: tuple[int, ...]
+    new: tuple[str, ...]
+
+
+def rewrite(tables: TableStorage, table: TableVersion, numbers: Sequence[int]) -> Rewrite:
+    """Write the rows of some fragments into new ones; the result can be sent to whoever stages it."""
     dataset = tables.own_handle(table)
     durable_write("rewrite fragments", dataset.uri)
     with lance_call(dataset.uri, "rewrite fragments of"):
-        old = [fragment.metadata.to_json() for fragment in dataset.get_fragments() if fragment.fragment_id in numbers]
-        document = {"task": {"fragments": old}, "read_version": table.version, "options": _OPTIONS}
-        task = CompactionTask.from_json(json.dumps(document))  # type: ignore[attr-defined]  # the stub lacks it
-        return str(task.execute(dataset).json())
+        document = {"task": {"fragments": _described(dataset, set(numbers))}, "options": _OPTIONS}
+        text = json.dumps({**document, "read_version": table.version})
+        task = CompactionTask.from_json(text)  # type: ignore[attr-defined]  # the stub lacks it
+        written = task.execute(dataset).new_fragments
+    return Rewrite(tuple(numbers), tuple(json.dumps(one.to_json()) for one in written))
 
 
-def stage_rewrite(tables: TableStorage, base: TableVersion, rewrites: Sequence[str]) -> Staged:
+def _described(dataset: lance.LanceDataset, numbers: set[int]) -> list[dict[str, Any]]:
+    """Describe fragments, in order. Lance is quick at that in a plan, which holds all that have a neighbour."""
+    plan = Compaction.plan(dataset, {"target_rows_per_fragment": _ALL_ROWS})
+    texts = (task.json() for task in plan.tasks)  # type: ignore[attr-defined]  # the stub lacks it
+    known = {one["id"]: one for text in texts for one in json.loads(text)["task"]["fragments"]}
+    chosen = [fragment for fragment in dataset.get_fragments() if fragment.fragment_id in numbers]
+    return [known.get(one.fragment_id) or one.metadata.to_json() for one in chosen]
+
+
+def stage_rewrite(tables: TableStorage, base: TableVersion, rewrites: Sequence[Rewrite]) -> Staged:
     """Put rewritten fragments in the place of the old ones. Indices keep what they cover only where all of it moved."""
-    results = [RewriteResult.from_json(text) for text in rewrites]  # type: ignore[attr-defined]  # the stub lacks it
+    dataset = tables.own_handle(base)
+    with lance_call(dataset.uri, "read"):
+        old = {fragment.fragment_id: fragment.metadata for fragment in dataset.get_fragments()}
+    new = [[lance.FragmentMetadata.from_json(text) for text in one.new] for one in rewrites]
+    written = [fragment for fragments in new for fragment in fragments]
     covering = make_up(tables, base).covering
-    sizes = [len(result.new_fragments) for result in results]
-    first = _next_number(tables, base, _groups(results, covering, [0] * len(results))) + _NUMBERS_LEFT
-    starts = [first + sum(sizes[:at]) for at in range(len(sizes))]
-    return _staged_rewrite(base, _groups(results, covering, starts))
-
-
-def _staged_rewrite(base: TableVersion, groups: list[Any]) -> Staged:
+    free = iter(range(_next_number(tables, base, written) + _NUMBERS_LEFT, _ALL_ROWS)) if written else iter(())
+    groups = [
+        group
+        for one, fragments in zip(rewrites, new, strict=True)
+        for group in _groups(
+            [old[number] for number in one.old], [replace(f, id=next(free)) for f in fragments], covering
+        )
+    ]
     operation = lance.LanceOperation.Rewrite(groups, [])
     return Staged(base, lance.Transaction(base.version, operation, uuid=transaction_id()))
 
 
-def _next_number(tables: TableStorage, base: TableVersion, groups: list[Any]) -> int:
+def _next_number(tables: TableStorage, base: TableVersion, written: Sequence[Any]) -> int:
     """Ask lance which number it would give to the next fragment: it keeps those of fragments that are gone."""
     before = make_up(tables, base).numbers
-    seen = preview(tables, _staged_rewrite(base, groups))
+    bare = replace(written[0], row_id_meta=None, created_at_version_meta=None, last_updated_at_version_meta=None)
+    seen = preview(tables, Staged(base, lance.Transaction(base.version, lance.LanceOperation.Append([bare]))))
     try:
         return min(make_up(tables, seen).numbers - before)
     finally:
         forget(tables, seen)
 
 
-def _groups(results: Sequence[Any], covering: Any, starts: Sequence[int]) -> list[Any]:
-    return [group for result, start in zip(results, starts, strict=True) for group in _grouped(result, covering, start)]
-
-
-def _grouped(result: Any, covering: Any, start: int) -> list[Any]:
+def _groups(old: Sequence[Any], new: list[Any], covering: Callable[[int], frozenset[str]]) -> list[Any]:
     """Group what was rewritten by the index segments that cover it, for lance wants each group covered whole or not.
 
     The new fragments belong to the group that the fewest segments cover, and all of those cover the others too.
     """
     by_cover: dict[frozenset[str], list[Any]] = {}
-    for fragment in result.original_fragments:
+    for fragment in old:
         by_cover.setdefault(covering(fragment.id), []).append(fragment)
     least = min(by_cover, key=len)
     assert all(least <= cover for cover in by_cover), "these fragments cannot be merged"
-    new = [replace(one, id=start + at if start else 0) for at, one in enumerate(result.new_fragments)]
     group = lance.LanceOperation.RewriteGroup
-    return [group(old, new if cover == least else []) for cover, old in by_cover.items()]
+    return [group(found, new if cover == least else []) for cover, found in by_cover.items()]
 
 
 def preview(tables: TableStorage, staged: Staged) -> TableVersion:
@@ -275,11 +296,9 @@ class _Facts:
 
 
 def _facts(tables: TableReader, table: TableVersion) -> _Facts:
-    dataset = tables.own_handle(table)
-    with lance_call(dataset.uri, "read"):
-        found = [fragment.metadata.to_json() for fragment in dataset.get_fragments()]
-        segments = frozenset(str(part.uuid) for index in dataset.describe_indices() for part in index.segments)
-    return _Facts({one["id"]: (one["files"], one["deletion_file"]) for one in found}, segments)
+    found = {one.number: (one.files, one.deletions) for one in fragments(tables, table)}
+    segments = (one.uuid for index in make_up(tables, table).indices.values() for one in index)
+    return _Facts(found, frozenset(segments))
 
 
 def _step_fits(operation: Any, before: _Facts, now: _Facts) -> bool:

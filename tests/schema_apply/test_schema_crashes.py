@@ -1,0 +1,206 @@
+"""Changes of the schema that do not come to their end: before the publish they are undone, after it finished."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import shutil
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import omnigraph
+from omnigraph.errors import OmnigraphError
+from omnigraph.manifest import contract
+from tests.commit import child
+from tests.commit.places import copied
+from tests.history.crashing import opened
+from tests.schema_apply import town
+from tests.schema_apply.town import CHANGES, SCHEMA, Apply, Record, look
+from tests.support.faults import assert_settled, refuse
+from tests.support.mutations import Death, at_write, die, store_of
+
+_FORKS = multiprocessing.get_context("forkserver")
+PROMOTED = ("write",) * len(contract.FILES)
+PUBLISH = ("publish", *PROMOTED, "delete")
+WRITES = {
+    "extend an enum": ("write", *PUBLISH),
+    "add a node type": ("create table", "write", *PUBLISH),
+    "rename a node type": ("write", *PUBLISH),
+    "rename a type and change its properties": ("stage schema change", "write", "commit table", *PUBLISH),
+    "many things at once": (
+        "stage schema change",
+        *["create table"] * 2,
+        "write",
+        "commit table",
+        *PUBLISH,
+    ),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Scene:
+    """A graph and a change of its schema: what is there before and after, and the durable writes between."""
+
+    uri: str
+    name: str
+    before: tuple[str, list[Record]]
+    after: tuple[str, list[Record]]
+    writes: tuple[str, ...]
+
+    @property
+    def published(self) -> int:
+        """The ordinal of the write before which nothing is visible and after which all is."""
+        return self.writes.index("publish") + 1
+
+    def shown(self, graph: omnigraph.Graph) -> str:
+        found = _seen(graph)
+        return "before" if found == self.before else "after" if found == self.after else "neither"
+
+
+def _seen(graph: omnigraph.Graph) -> tuple[str, list[Record]]:
+    rows = look(graph)
+    return graph.schema, rows
+
+
+@pytest.fixture(scope="module")
+def scenes(pattern: Path) -> Callable[[str], Scene]:
+    @cache
+    def scene(name: str) -> Scene:
+        return _scene(str(pattern), name)
+
+    return scene
+
+
+def _scene(uri: str, name: str) -> Scene:
+    changed = copied(uri)
+    graph = omnigraph.open(changed)
+    ordinals = child.Ordinals()
+    with child.hooked(ordinals):
+        Apply(name).run(graph)
+    return Scene(uri, name, _seen(omnigraph.open(uri)), _seen(graph), tuple(ordinals.written))
+
+
+@pytest.mark.parametrize("name", WRITES)
+def test_a_change_that_dies_at_any_durable_write_happened_whole_or_not_at_all(
+    scenes: Callable[[str], Scene], name: str
+) -> None:
+    scene = scenes(name)
+    assert scene.writes == WRITES[name]
+    deaths = [Death(_copied(scene.uri), Apply(name), at) for at in range(1, len(scene.writes) + 1)]
+    die(deaths)
+    for death in deaths:
+        expected = "after" if death.ordinal > scene.published else "before"
+        assert scene.shown(omnigraph.open(death.uri, read_only=True)) == expected, "what can be read at once"
+        assert _recovered(scene, death.uri) == expected, scene.writes[death.ordinal - 1]
+
+
+@pytest.mark.parametrize("name", ["many things at once", "add a node type"])
+def test_a_change_whose_storage_fails_at_any_durable_write_happened_whole_or_not_at_all(
+    scenes: Callable[[str], Scene], name: str
+) -> None:
+    scene = scenes(name)
+    for ordinal in range(1, len(scene.writes) + 1):
+        uri = _copied(scene.uri)
+        graph = omnigraph.open(uri)
+        expected = "after" if ordinal > scene.published else "before"
+        with at_write(ordinal, refuse):
+            _try(scene, graph, expected)
+        assert scene.shown(graph) == expected, "through the handle that failed"
+        assert _recovered(scene, uri) == expected
+
+
+def _try(scene: Scene, graph: omnigraph.Graph, expected: str) -> None:
+    """What is visible is acknowledged; what is not is an error."""
+    try:
+        Apply(scene.name).run(graph)
+    except OmnigraphError:
+        assert expected == "before"
+    else:
+        assert expected == "after"
+
+
+def test_a_recovery_that_dies_at_any_durable_write_ends_as_if_it_had_not(scenes: Callable[[str], Scene]) -> None:
+    scene = scenes("many things at once")
+    for ordinal in (scene.published - 1, scene.published, *range(scene.published + 1, len(scene.writes) + 1)):
+        uri = _copied(scene.uri)
+        die([Death(uri, Apply(scene.name), ordinal)])
+        with at_write(0, refuse) as writes:
+            omnigraph.open(_copied(uri))
+        again = [child.Death("open", _copied(uri), at) for at in range(1, len(writes) + 1)]
+        assert again
+        child.die(again)
+        expected = "after" if ordinal > scene.published else "before"
+        assert [_recovered(scene, death.uri) for death in again] == [expected] * len(again)
+
+
+@pytest.mark.parametrize("ordinal", range(3))
+def test_a_live_handle_and_the_next_write_finish_what_another_left(
+    scenes: Callable[[str], Scene], ordinal: int
+) -> None:
+    """With the new catalog: nobody has to open the graph again."""
+    scene = scenes("many things at once")
+    uri = _copied(scene.uri)
+    live = omnigraph.open(uri)
+    assert scene.shown(live) == "before"
+    die([Death(uri, Apply(scene.name), scene.published + 1 + ordinal)])
+
+    assert scene.shown(live) == "after"
+    live.mutate('query q() { insert Human { name: "eve", city: "Rom" } }')
+
+    store = store_of(uri)
+    assert_settled(store)
+    found = store.contract.read()
+    assert found
+    assert found.text == live.schema == CHANGES[scene.name].schema
+    assert omnigraph.open(uri).schema == CHANGES[scene.name].schema
+
+
+def test_a_change_that_dies_on_an_object_store_happened_whole_or_not_at_all(s3_uri: str) -> None:
+    town.make(s3_uri)
+    scene = _scene(s3_uri, "many things at once")
+    at = scene.published
+    for ordinal in (at - 1, at, at + 1, at + 3):
+        uri, expected = copied(s3_uri), "after" if ordinal > at else "before"
+        process = _FORKS.Process(target=_die_elsewhere, args=(uri, scene.name, ordinal, dict(os.environ)))
+        process.start()
+        process.join(120)
+        assert process.exitcode == child.DIED
+        assert scene.shown(omnigraph.open(uri, read_only=True)) == expected
+        assert _recovered(scene, uri) == expected, scene.writes[ordinal - 1]
+
+
+def _die_elsewhere(uri: str, name: str, ordinal: int, environment: dict[str, str]) -> None:
+    os.environ.update(environment)  # that of the process this one was forked from is older
+    graph = opened(uri)
+    with child.hooked(child.Ordinals(ordinal)):
+        Apply(name).run(graph)
+
+
+def _recovered(scene: Scene, uri: str) -> str:
+    """Open a graph after a death, look what it shows, and go on: with a write, and with the change."""
+    graph = opened(uri)
+    store = store_of(uri)
+    assert_settled(store)
+    shown = scene.shown(graph)
+    files = store.contract.read()
+    assert files
+    assert files.text == (SCHEMA if shown == "before" else CHANGES[scene.name].schema)
+    assert (len(store.audit.rows()) > 0) <= (len(store.manifest.load().commits()) > 3)
+    again: Any = Apply(scene.name).run(graph)
+    assert again.applied == (shown == "before")
+    assert scene.shown(graph) == "after"
+    takes = CHANGES[scene.name].takes
+    graph.load([{**takes, "data": {"name": "next", **takes["data"]}}], mode="append")
+    assert len(look(graph)) == len(scene.after[1]) + 1
+    assert_settled(store)
+    return shown
+
+
+def _copied(uri: str) -> str:
+    return str(shutil.copytree(uri, Path(uri).with_name(uuid.uuid4().hex)))
