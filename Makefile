@@ -5,13 +5,14 @@ BIN := .venv/bin
 SECONDS ?= 60
 .DEFAULT_GOAL := help
 
-.PHONY: help setup demo test check format bench fuzz lock clean
+.PHONY: help setup demo test check format bench soak fuzz lock clean
 
 help:
 	@echo "make demo    set up and show what Omnigraph does"
 	@echo "make test    set up and run the tests"
 	@echo "make check   format, lint, types, imports, tests"
 	@echo "make bench   run the benchmarks"
+	@echo "make soak    search long: a load of six million records with planted defects, properties with many examples"
 	@echo "make fuzz    fuzz the languages for SECONDS=$(SECONDS)"
 	@echo "make setup   build .venv only;  make format  rewrite files;  make lock  renew the lock file"
 
@@ -46,6 +47,7 @@ bench: setup .peers/.done
 	$(BIN)/python benchmarks/commit.py
 	$(BIN)/python benchmarks/mutate.py
 	$(BIN)/python benchmarks/merge.py
+	$(BIN)/python benchmarks/maintenance.py
 	$(BIN)/python benchmarks/convert.py
 	$(BIN)/python benchmarks/load.py
 	$(BIN)/python -m benchmarks.query
@@ -56,6 +58,11 @@ PEERS := kuzu==0.11.3 ladybug==0.22.0 duckdb==2.0.0 lancedb==0.40.0
 	$(PYTHON) -m venv .peers
 	-for peer in $(PEERS); do .peers/bin/python -m pip install --quiet --disable-pip-version-check $$peer; done
 	@touch $@
+
+# Six million records with a thousand defects of every kind; then every property, with thousands of examples instead of tens.
+soak: setup
+	OMNIGRAPH_SOAK=1 $(BIN)/python -m pytest -n 0 tests/pipeline/test_planted_defects.py
+	OMNIGRAPH_HYPOTHESIS_PROFILE=soak $(BIN)/python -m pytest -n 2 -m hypothesis
 
 # The fuzzer comes as a binary for Linux on common Python versions only, so it is not part of the environment.
 fuzz: setup

@@ -54,12 +54,22 @@ STEPS = (
     ("Which version of each table the graph consists of now", f"snapshot {GRAPH}", 0),
     ("A book goes, and its edges with it", mutate("retire", {"slug": "notes"}), 0),
     ("The same question again: one step is missing now", query("influences", {"slug": "passages"}), 0),
-    ("The history: a commit for each change, none for what was refused", f"commit list {GRAPH}", 0),
+    ("A branch for an agent, which costs nothing until it changes something", f"branch create agent {GRAPH}", 0),
     (
-        "What next year's schema would take, and what stands in its way",
-        "schema plan --from library.pg --to library_next.pg",
+        "It works there; main does not see it",
+        mutate("correct", {"slug": "stars", "title": "The Heavens", "pages": 621}) + " --branch agent",
         0,
     ),
+    ("What the branch has and main has not", f"diff main agent --store {GRAPH}", 0),
+    ("What a merge would do", f"branch merge agent {GRAPH} --dry-run", 0),
+    ("The merge: one commit with two parents", f"branch merge agent {GRAPH} --delete-branch --as demo", 0),
+    ("The history: a commit for each change, none for what was refused", f"log {GRAPH} --graph", 0),
+    (
+        "What next year's schema would take, and what stands in its way",
+        f"schema plan {GRAPH} --schema library_next.pg",
+        0,
+    ),
+    ("A check-up", f"doctor {GRAPH}", 0),
 )
 
 

@@ -178,7 +178,7 @@ def read_until_done(uri: str, done: Any) -> dict[tuple[str, str], list[Any]]:
     """Ask again and again; what was answered, by query and commit."""
     graph = omnigraph.open(uri, read_only=True)
     seen: dict[tuple[str, str], list[Any]] = {}
-    while not done.wait(0.05):
+    while not done.wait(0.2):
         for source, key in ((NAMES, PERSON), (WALKS, KNOWS)):
             found = graph.query(source)
             assert seen.setdefault((key, commit_of(found)), found.rows) == found.rows

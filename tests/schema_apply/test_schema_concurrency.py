@@ -45,11 +45,10 @@ def test_a_write_that_was_prepared_before_a_change_is_prepared_anew(graph: Graph
     WRITES[write](serial)
     other, done = omnigraph.open(graph.uri), False
 
-    with at_write(1, doing(other.apply_schema, CHANGES[change].schema)):
-        # What looked in a table for what to change is not prepared again behind the back of its caller.
-        with suppress(ExpectedVersionMismatchError):
-            WRITES[write](graph)
-            done = True
+    # What looked in a table for what to change is not prepared again behind the back of its caller.
+    with at_write(1, doing(other.apply_schema, CHANGES[change].schema)), suppress(ExpectedVersionMismatchError):
+        WRITES[write](graph)
+        done = True
     assert done or (write in ("update", "delete") and CHANGES[change].moves)
     if not done:
         WRITES[write](graph)

@@ -92,7 +92,7 @@ def test_a_change_that_dies_at_any_durable_write_happened_whole_or_not_at_all(
 ) -> None:
     scene = scenes(name)
     assert scene.writes == WRITES[name]
-    deaths = [Death(_copied(scene.uri), Apply(name), at) for at in range(1, len(scene.writes) + 1)]
+    deaths = [_death(_copied(scene.uri), name, at) for at in range(1, len(scene.writes) + 1)]
     die(deaths)
     for death in deaths:
         expected = "after" if death.ordinal > scene.published else "before"
@@ -129,7 +129,7 @@ def test_a_recovery_that_dies_at_any_durable_write_ends_as_if_it_had_not(scenes:
     scene = scenes("many things at once")
     for ordinal in (scene.published - 1, scene.published, *range(scene.published + 1, len(scene.writes) + 1)):
         uri = _copied(scene.uri)
-        die([Death(uri, Apply(scene.name), ordinal)])
+        die([_death(uri, scene.name, ordinal)])
         with at_write(0, refuse) as writes:
             omnigraph.open(_copied(uri))
         again = [child.Death("open", _copied(uri), at) for at in range(1, len(writes) + 1)]
@@ -148,7 +148,7 @@ def test_a_live_handle_and_the_next_write_finish_what_another_left(
     uri = _copied(scene.uri)
     live = omnigraph.open(uri)
     assert scene.shown(live) == "before"
-    die([Death(uri, Apply(scene.name), scene.published + 1 + ordinal)])
+    die([_death(uri, scene.name, scene.published + 1 + ordinal)])
 
     assert scene.shown(live) == "after"
     live.mutate('query q() { insert Human { name: "eve", city: "Rom" } }')
@@ -200,6 +200,11 @@ def _recovered(scene: Scene, uri: str) -> str:
     assert len(look(graph)) == len(scene.after[1]) + 1
     assert_settled(store)
     return shown
+
+
+def _death(uri: str, name: str, ordinal: int) -> Death:
+    order: Any = Apply(name)  # whatever can be run
+    return Death(uri, order, ordinal)
 
 
 def _copied(uri: str) -> str:

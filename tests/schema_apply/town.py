@@ -184,8 +184,8 @@ CHANGES = {
         takes=node("Person", age=9, mood="wild", bio=None),
     ),
     "add an index": Change(
-        edited(("since: I32?", "since: I32? @index")),
-        ("add constraint @index(since) on edge 'Knows'",),
+        edited(("mood: enum(calm, glad)?", "mood: enum(calm, glad)? @index")),
+        ("add constraint @index(mood) on node 'Person'",),
     ),
     "describe": Change(
         edited(

@@ -275,7 +275,8 @@ class _Recovery:
         assert commit_id
         merged = self.sidecar.merge_source_commit_id if forward else None
         details = self.sidecar.details if forward else None
-        lineage = Lineage(commit_id, RECOVERY_ACTOR, merged, time.time_ns() // 1000, details)
+        branch = self.sidecar.merge_source_branch if forward else None
+        lineage = Lineage(commit_id, RECOVERY_ACTOR, merged, time.time_ns() // 1000, details, branch)
         self.held.check()
         published = self.store.manifest.publish(self.state.branch, changes, expected, lineage)
         self.state = published.state

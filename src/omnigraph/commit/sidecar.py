@@ -74,6 +74,7 @@ class Sidecar:
     adoptions: tuple[Adoption, ...] = ()
     details: dict[str, Any] | None = None
     schema_source: str | None = None
+    merge_source_branch: str | None = None
 
     @property
     def names_transactions(self) -> bool:
@@ -120,6 +121,7 @@ def arm(plan: PublishPlan, state: ManifestState) -> Sidecar:
         ),
         dict(plan.lineage.details) if plan.lineage.details else None,
         plan.schema.source if plan.schema else None,
+        plan.lineage.merged_branch,
     )
 
 

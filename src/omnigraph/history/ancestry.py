@@ -3,32 +3,38 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, KeysView, Mapping, Sequence
+from contextlib import suppress
 from functools import cached_property
+from operator import or_, xor
 
+from omnigraph.errors import BranchNotFoundError
 from omnigraph.manifest.publisher import Manifest
 from omnigraph.manifest.rows import MAIN, Commit
 from omnigraph.manifest.state import ManifestState
 
 
 class Ancestry:
-    """The commits of some states. Others are looked for on all branches, but only when one is missing."""
+    """The commits of some states. Those that were merged are on other branches, and are looked for if need be."""
 
     def __init__(self, manifest: Manifest, states: Iterable[ManifestState]) -> None:
         self._manifest = manifest
         self._known = {commit.commit_id: commit for state in states for commit in state.commits()}
+        self._looked: set[str] = set()
 
     def find(self, commit_id: str) -> Commit | None:
-        """Find a commit; None when the branch that had it is gone."""
-        return self._known.get(commit_id) or self._elsewhere.get(commit_id)
+        """Find a commit among those that are known so far."""
+        return self._known.get(commit_id)
 
-    @cached_property
-    def _elsewhere(self) -> Mapping[str, Commit]:
-        states = [self._manifest.load(None if name == MAIN else name) for name in self._manifest.branches()]
-        return {commit.commit_id: commit for state in states for commit in state.commits()}
+    def contains(self, head: Commit, commit_id: str) -> bool:
+        """Tell whether a commit descends from another."""
+        found = self.distances(head)
+        while commit_id not in found and self._look_for(found):
+            found = self.distances(head)
+        return commit_id in found
 
     def distances(self, *commits: Commit) -> dict[str, int]:
-        """How many steps each ancestor of some commits is away, by the shortest way; they themselves are at 0."""
+        """How many steps each known ancestor of some commits is away, by the shortest way; they themselves are at 0."""
         found, waiting = {commit.commit_id: 0 for commit in commits}, deque(commits)
         while waiting:
             one = waiting.popleft()
@@ -42,14 +48,49 @@ class Ancestry:
     def bases(self, ones: Sequence[Commit], other: Commit, without: Container[str] = ()) -> list[Commit]:
         """The latest commits that both one of some and another descend from, the nearest first.
 
-        One that another descends from tells nothing more. Where branches were merged crosswise several are left.
+        One that another descends from tells nothing more. Where branches were merged crosswise several are left. What
+        was merged before the sides parted is looked at only to tell several apart: else the cost would follow the
+        length of the history.
         """
+        latest = self._latest(ones, other, without, xor)
+        return latest if len(latest) == 1 else self._latest(ones, other, without, or_)
+
+    def _latest(
+        self,
+        ones: Sequence[Commit],
+        other: Commit,
+        without: Container[str],
+        chosen: Callable[[KeysView[str], KeysView[str]], Iterable[str]],
+    ) -> list[Commit]:
         here, there = self.distances(*ones), self.distances(other)
+        while self._look_for(chosen(here.keys(), there.keys())):
+            here, there = self.distances(*ones), self.distances(other)
         common = {name: here[name] + there[name] for name in here.keys() & there.keys() if name not in without}
-        found = [commit for name in common if (commit := self.find(name))]
+        found = [self._known[name] for name in common]
         older = {ancestor for commit in found for ancestor in self._parents_among(commit, common)}
         latest = self._unrelated([commit for commit in found if commit.commit_id not in older])
         return sorted(latest, key=lambda one: (common[one.commit_id], -one.manifest_version, one.commit_id))
+
+    def _look_for(self, names: Iterable[str]) -> bool:
+        """Look for what some commits merged and is not known, where it was made; tell whether anything was found."""
+        merges = [self._known[name] for name in names if self._known[name].merged_parent_id]
+        missing = [commit for commit in merges if commit.merged_parent_id not in self._known]
+        if not missing:
+            return False
+        living = {*self._living} - self._looked
+        named = {commit.merged_branch for commit in missing}
+        chosen = living if None in named else living & named
+        self._looked |= chosen
+        before = len(self._known)
+        for name in sorted(chosen):
+            with suppress(BranchNotFoundError):  # it is gone meanwhile
+                state = self._manifest.load(None if name == MAIN else name)
+                self._known.update({commit.commit_id: commit for commit in state.commits()})
+        return len(self._known) > before
+
+    @cached_property
+    def _living(self) -> Sequence[str]:
+        return self._manifest.branches()
 
     def _unrelated(self, commits: list[Commit]) -> list[Commit]:
         """Leave out those that others descend from by way of a commit that does not count."""

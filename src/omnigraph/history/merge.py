@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from omnigraph.commit.plan import WriteTxn
@@ -133,7 +133,8 @@ class _Merging:
         assert self.source.head
         resolved = sides.resolution.to_dict()
         details = {"resolution": resolved} if resolved else None
-        return Lineage.new(self.request.actor, self.source.head.commit_id, details)
+        lineage = Lineage.new(self.request.actor, self.source.head.commit_id, details)
+        return replace(lineage, merged_branch=self.request.source or MAIN)
 
     def result(self, bringing: Bringing | None, commit: Commit | None) -> MergeResult:
         source, target = self.request.source or MAIN, self.request.target or MAIN
@@ -153,7 +154,7 @@ class _Reverting:
     def sides(self, txn: WriteTxn) -> Sides:
         ancestry = Ancestry(self.store.manifest, [txn.base])
         assert txn.base.head
-        if self.commit.commit_id not in ancestry.distances(txn.base.head):
+        if not ancestry.contains(txn.base.head, self.commit.commit_id):
             message = f"branch '{self.request.target or MAIN}' does not contain commit '{self.commit.commit_id}'"
             raise _impossible(message, self.request, "revert it on a branch that does")
         assert self.commit.parent_id

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 
 from omnigraph.lang.catalog import Columns, EdgeType, NodeType
 from omnigraph.lang.types import Type
-from omnigraph.storage.indices import IndexSpec
+from omnigraph.storage.indices import INDEX_KINDS, IndexSpec
 from omnigraph.storage.reading import DST, ID, SRC, TableReader, TableVersion
 from omnigraph.storage.tables import MAX_ROWS_PER_FILE
 from omnigraph.storage.upkeep import IndexBuild, MakeUp, has_value
 
-BTREE, INVERTED, VECTOR = "BTREE", "INVERTED", "IVF_FLAT"
+BTREE, INVERTED, VECTOR = INDEX_KINDS
 NO_VECTORS = "no row has a vector yet"
 # A few rows more get a segment of their own; when they are many, or segments are, the index is built anew.
 _MOST_SEGMENTS = 8

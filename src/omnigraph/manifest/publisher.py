@@ -55,6 +55,7 @@ class Lineage:
     merged_parent_id: str | None = None
     created_at: int = 0
     details: Mapping[str, Any] | None = None
+    merged_branch: str | None = None
 
     @classmethod
     def new(
@@ -126,7 +127,7 @@ class Manifest:
 
     def branches(self) -> list[str]:
         """All branches, main first. An entry of a live listing is what makes a branch exist."""
-        return [MAIN, *sorted(self.table.branches())]
+        return [MAIN, *self.table.branch_names()]
 
     def incarnation(self, branch: str | None) -> str:
         """Identify a branch as it was made: another one of its name, made later, has another. That of main is empty."""
@@ -281,6 +282,7 @@ def _commit(state: ManifestState, lineage: Lineage) -> Commit:
         lineage.actor_id,
         lineage.created_at,
         lineage.details,
+        lineage.merged_branch,
     )
 
 

@@ -114,6 +114,7 @@ class Commit:
     """One commit of the graph. `branch` is None on main; `created_at` is in microseconds since 1970.
 
     `details` tells more about some commits: how conflicts of a merge were resolved, which commit was reverted.
+    `merged_branch` is where the second parent of a merge was made; older merges do not tell.
     """
 
     commit_id: str
@@ -124,6 +125,7 @@ class Commit:
     actor_id: str | None
     created_at: int
     details: Mapping[str, Any] | None = field(default=None, hash=False)
+    merged_branch: str | None = None
 
     @property
     def order(self) -> tuple[int, int, str]:
@@ -137,6 +139,7 @@ class Commit:
             "actor_id": self.actor_id,
             "created_at": self.created_at,
             "details": self.details,
+            "merged_branch": self.merged_branch,
         }
         return {
             OBJECT_ID: self.commit_id,
@@ -181,6 +184,7 @@ def decode_commit(record: dict[str, Any]) -> Commit:
             metadata.get("actor_id"),
             int(metadata["created_at"]),
             metadata.get("details"),
+            metadata.get("merged_branch"),
         )
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         message = f"the row of commit '{record[OBJECT_ID]}' in `{MANIFEST_PATH}` cannot be read"

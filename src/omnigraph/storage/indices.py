@@ -8,6 +8,8 @@ from typing import Any
 
 import lance
 
+INDEX_KINDS = ("BTREE", "INVERTED", "IVF_FLAT")
+
 
 @dataclass(frozen=True, slots=True)
 class IndexSpec:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from typing import Any
-from urllib.parse import quote
+from urllib.parse import quote, unquote
 
 import lance
 import pyarrow as pa
@@ -126,6 +126,11 @@ class InternalTable:
                     raise
         message = f"the branches of {self.uri()} changed while they were listed, {_LIST_ATTEMPTS} times"
         raise ContentionError(message, attempts=_LIST_ATTEMPTS, hint="try again")
+
+    def branch_names(self) -> list[str]:
+        """Name the native branches, by the files that make them be: one request, however many there are."""
+        files = ObjectStore(self.location).list(f"{self.path}/_refs/branches")
+        return sorted(unquote(name.removesuffix(".json")) for name in files if name.endswith(".json"))
 
     def has_branch(self, name: str) -> bool:
         """Tell whether a native branch is there, by the file that makes it be; it costs the same among many."""

@@ -18,7 +18,7 @@ from lance.fragment import write_fragments
 
 from omnigraph.errors import ConflictError, CorruptGraphError, StorageError, StorageFullError
 from omnigraph.storage.durable import durable_write
-from omnigraph.storage.indices import IndexSpec, build_index, segments
+from omnigraph.storage.indices import INDEX_KINDS, IndexSpec, build_index, segments
 from omnigraph.storage.lance_errors import Kind, classify, lance_call
 from omnigraph.storage.objects import ObjectStore
 from omnigraph.storage.predicates import Predicate, lance_filter
@@ -74,6 +74,12 @@ class SchemaChange:
 
     def __post_init__(self) -> None:
         assert all(field.nullable for field in self.add)
+
+    @property
+    def index_names(self) -> set[str]:
+        """What indices on columns are called whose names come with the change."""
+        taken = [*(new for _, new in self.rename), *(field.name for field in self.add)]
+        return {IndexSpec(column, kind).name for column in taken for kind in INDEX_KINDS}
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,7 +238,13 @@ class TableStorage(TableReader):
         with lance_call(dataset.uri, "stage schema change"):
             fragments = [fragment.metadata for fragment in dataset.get_fragments()]
             operation = lance.LanceOperation.Merge(fragments, self._changed_schema(dataset, change))
-        return _staged(base, lance.Transaction(base.version, operation))
+            stale = segments(dataset, lambda name, _: name in change.index_names)
+        staged = _staged(base, lance.Transaction(base.version, operation))
+        if not stale:
+            return staged
+        # An index keeps its name when its column gets another; then nobody could build one for who takes the name.
+        forget = lance.Transaction(base.version, lance.LanceOperation.CreateIndex([], stale))
+        return replace(staged, then=_staged(base, forget).transaction)
 
     def _changed_schema(self, dataset: lance.LanceDataset, change: SchemaChange) -> Any:
         """Let lance change a throw-away clone: it knows which field ids are free, and a reused one reads garbage."""

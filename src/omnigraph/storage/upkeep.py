@@ -284,21 +284,26 @@ def fits(tables: TableReader, staged: Staged, pin: TableVersion) -> bool:
         if classify(error) is Kind.NOT_FOUND:  # a cleanup has removed what it was staged on
             return False
         raise
-    return all(_step_fits(step.operation, before, now) for step in staged.steps)
+    same_columns = before.columns == now.columns
+    return same_columns and all(_step_fits(step.operation, before, now) for step in staged.steps)
 
 
 @dataclass(frozen=True, slots=True)
 class _Facts:
-    """The fragments of a version by number, each with its files and its deletions; and the segments of its indices."""
+    """The fragments of a version by number, each with its files and its deletions; and the segments of its indices.
+
+    `columns` are those that lance knows, by their numbers: one that comes again has another.
+    """
 
     fragments: Mapping[int, tuple[object, object]]
     segments: frozenset[str]
+    columns: str
 
 
 def _facts(tables: TableReader, table: TableVersion) -> _Facts:
     found = {one.number: (one.files, one.deletions) for one in fragments(tables, table)}
     segments = (one.uuid for index in make_up(tables, table).indices.values() for one in index)
-    return _Facts(found, frozenset(segments))
+    return _Facts(found, frozenset(segments), str(tables.open(table).lance_schema))
 
 
 def _step_fits(operation: Any, before: _Facts, now: _Facts) -> bool:
