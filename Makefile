@@ -49,7 +49,7 @@ bench: setup .peers/.done
 	$(BIN)/python benchmarks/merge.py
 	$(BIN)/python benchmarks/maintenance.py
 	$(BIN)/python benchmarks/convert.py
-	$(BIN)/python benchmarks/load.py
+	$(BIN)/python -m benchmarks.load
 	$(BIN)/python -m benchmarks.query
 
 # What we are compared with has an environment of its own; one that cannot be had is left out of the comparison.

@@ -10,9 +10,8 @@ import threading
 import time
 from pathlib import Path
 
-from load_data import SCHEMA
-
 import omnigraph
+from benchmarks.load_data import SCHEMA
 from omnigraph.pipeline.session import spark_context, stop_session
 
 _INTERVAL = 0.2
@@ -55,12 +54,12 @@ class _Memory:
 
 def _tree(root: int) -> list[int]:
     below: dict[int, list[int]] = {}
-    for process in filter(str.isdigit, os.listdir("/proc")):
+    for place in Path("/proc").glob("[0-9]*"):
         try:
-            parent = int(Path("/proc", process, "stat").read_text().rpartition(")")[2].split()[1])
-        except OSError:
+            parent = int((place / "stat").read_text().rpartition(")")[2].split()[1])
+        except OSError:  # it has just ended
             continue
-        below.setdefault(parent, []).append(int(process))
+        below.setdefault(parent, []).append(int(place.name))
     found = [root]
     for process in found:
         found += below.get(process, [])

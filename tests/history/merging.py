@@ -111,19 +111,11 @@ class History:
         return found
 
     def past(self, bases: Sequence[Node]) -> tuple[Image, set[Entity]]:
-        """What several commits have in common: themselves merged, and the entities that they contradict about."""
-        image, unknown = dict(bases[0].image), set[Entity]()
-        for at, base in enumerate(bases[1:], 1):
-            roots = self.bases([node.name for node in bases[:at]], base.name)
-            root, lost = self.past(roots) if roots else ({}, set())
-            for one in image.keys() | base.image.keys() | root.keys() | lost:
-                mine, theirs, was = image.get(one), base.image.get(one), root.get(one)
-                here, there = one in lost or mine != was, one in lost or theirs != was
-                if here and there and mine != theirs:
-                    unknown.add(one)
-                if not here:
-                    image = applied(image, {one: theirs})
-        return image, unknown
+        """What several commits have in common: themselves merged."""
+        befores = [
+            self.past(self.bases([node.name for node in bases[:at]], base.name)) for at, base in enumerate(bases) if at
+        ]
+        return joined([node.image for node in bases], befores)
 
     # Merging
 
@@ -142,6 +134,25 @@ class History:
         before = self.nodes[node.parents[0]].image
         expected = Combination(node.image, (), before, self.head(target).image).run("merged", None)
         return expected if expected.change or expected.conflicts else Expected("already_up_to_date")
+
+
+def joined(images: Sequence[Image], befores: Sequence[tuple[Image, Collection[Entity]]]) -> tuple[Image, set[Entity]]:
+    """Merge several states that two sides come from; each but the first has something in common with those before it.
+
+    Return also the entities that they contradict each other about.
+    """
+    image, unknown = images[0], set[Entity]()
+    for other, (root, lost) in zip(images[1:], befores, strict=True):
+        change: dict[Entity, Row | None] = {}
+        for one in {*image, *other, *root, *lost}:
+            mine, theirs, was = image.get(one), other.get(one), root.get(one)
+            here, there = one in lost or mine != was, one in lost or theirs != was
+            if here and there and mine != theirs:
+                unknown.add(one)
+            if not here:
+                change[one] = theirs
+        image = applied(image, change)
+    return image, unknown
 
 
 def applied(image: Image, change: Mapping[Entity, Row | None]) -> dict[Entity, Row]:

@@ -280,7 +280,9 @@ def test_a_name_is_taken_once_and_no_name_lies_below_another(graph: Graph, first
     assert "Eve" in ages(graph, first)
 
 
-@pytest.mark.parametrize("api", [api for api in APIS if api not in ("create", "context", "tag", "untag", "embed", "diff")])
+@pytest.mark.parametrize(
+    "api", [api for api in APIS if api not in ("create", "context", "tag", "untag", "embed", "diff")]
+)
 def test_a_branch_that_is_not_there_is_not_found_wherever_one_is_named(graph: Graph, api: str) -> None:
     before = files(graph)
 

@@ -47,7 +47,13 @@ WRITES = {
     "merge that forks": ("fork table", "write rows", "fork table", "write rows", *["commit table"] * 2),
     "revert": ("stage delete", "write rows", "stage replacement", *["commit table"] * 2),
 }
-MERGES = [name for name, operation in OPERATIONS.items() if "merge" in name or "forward" in name]
+# What the commit of a merge tells: whence it came, and how conflicts were settled.
+TOLD: dict[str, tuple[str, object]] = {
+    "fast-forward": ("feature", None),
+    "three-way merge": ("feature", {"resolution": {"default": "theirs"}}),
+    "merge that takes tables over": ("main", None),
+    "merge that forks": ("feature", None),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,7 +240,7 @@ def _end(scene: Scene, uri: str, at_once: str | None = None) -> End:
         commits = _commits(store, scene.branch)
         assert [commit.parent_id for commit in commits] == [None, *(commit.commit_id for commit in commits[:-1])]
         added = len(commits) - scene.commits
-        assert shown == "before" or scene.name not in MERGES or commits[-1].merged_parent_id
+        assert shown == "before" or scene.name not in TOLD or _told(commits[-1]) == TOLD[scene.name]
     else:
         added = 0
     end = End(
@@ -249,11 +255,16 @@ def _end(scene: Scene, uri: str, at_once: str | None = None) -> End:
     )
     with suppress(RefExistsError, BranchNotFoundError):
         again = OPERATIONS[scene.name].act(graph)
-        assert shown == "before" or scene.name not in MERGES or again.outcome == "already_up_to_date"
+        assert shown == "before" or scene.name not in TOLD or again.outcome == "already_up_to_date"
     end = replace(end, done_again_shows=scene.shown(uri))
     bring(graph, "main", person("next", 1))
     assert drifted(store_at(uri)) == []
     return end
+
+
+def _told(commit: Commit) -> tuple[str | None, object]:
+    assert commit.merged_parent_id
+    return commit.merged_branch, commit.details
 
 
 def _facts(uri: str) -> tuple[object, ...]:

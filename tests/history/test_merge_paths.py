@@ -9,14 +9,17 @@ from pathlib import Path
 
 import pytest
 
+import omnigraph
 from omnigraph.history import delta
 from omnigraph.history.combine import Combination, Combined, Past
 from omnigraph.history.resolution import Resolution
 from omnigraph.storage.columns import table_key
+from omnigraph.storage.counters import counted
 from omnigraph.storage.fragments import Addresses
 from omnigraph.storage.tables import TableVersion
 from tests.history import merging
 from tests.history.tables import THING, Versions, any_row, exact, plain
+from tests.support.mutations import small_graph
 
 KEY = table_key(THING)
 RESOLUTIONS = [None, "ours", "theirs"]
@@ -86,16 +89,34 @@ def _at(versions: Versions, table: TableVersion, addresses: Addresses) -> set[st
 
 
 def _expected(
-    versions: Versions, base: TableVersion, sides: tuple[TableVersion, TableVersion], resolve: str | None
+    versions: Versions, past: Past, sides: tuple[TableVersion, TableVersion], resolve: str | None
 ) -> tuple[dict[str, object], set[tuple[str, str]]]:
     """What changes, None for what goes, and what contradicts; as a plain comparison of the rows has it."""
-    images = [
-        {(KEY, name): {"row": exact(row)} for name, row in versions.states[one].items()} for one in (base, *sides)
-    ]
-    past, source, target = images
-    expected = merging.Combination(past, (), source, target).run("merged", resolve)
+    common, unknown = _past(versions, past)
+    source, target = (_image(versions, one) for one in sides)
+    expected = merging.Combination(common, unknown, source, target).run("merged", resolve)
     change = {name: row and row["row"] for (_, name), row in expected.change.items()}
     return change, {(kind, name) for kind, _, name in expected.conflicts}
+
+
+def _past(versions: Versions, past: Past) -> tuple[merging.Image, set[merging.Entity]]:
+    images = [_image(versions, base[KEY]) for base in past.bases]
+    return merging.joined(images, [_past(versions, before) for before in past.before])
+
+
+def _image(versions: Versions, table: TableVersion) -> merging.Image:
+    return {(KEY, name): {"row": exact(row)} for name, row in versions.states[table].items()}
+
+
+def _check(
+    versions: Versions, past: Past, sides: tuple[TableVersion, TableVersion], resolve: str | None, found: Found | None
+) -> None:
+    change, conflicts = _expected(versions, past, sides, resolve)
+    if found is None:
+        assert (change, conflicts) == ({}, set())
+        return
+    assert found.conflicts == conflicts
+    assert {**found.inserted, **found.updated, **dict.fromkeys(found.deleted)} == change
 
 
 @pytest.fixture
@@ -124,14 +145,11 @@ def test_any_three_versions_merge_alike_on_both_paths_and_as_a_model_says(
     compare_in_full()
     for (base, sides, resolve), found in zip(cases, recorded, strict=True):
         assert found == _run(versions, Past([{KEY: base}]), sides, resolve)
-        if found is not None:
-            change, conflicts = _expected(versions, base, sides, resolve)
-            assert found.conflicts == conflicts
-            assert {**found.inserted, **found.updated, **dict.fromkeys(found.deleted)} == change
+        _check(versions, Past([{KEY: base}]), sides, resolve, found)
 
 
 @pytest.mark.parametrize("seed", range(5, 6))
-def test_versions_with_several_common_ones_merge_alike_on_both_paths(
+def test_versions_with_several_common_ones_merge_alike_on_both_paths_and_as_a_model_says(
     seed: int, tmp_path: Path, compare_in_full: Callable[[], None]
 ) -> None:
     one = random.Random(seed)  # noqa: S311 - repeatable
@@ -145,9 +163,32 @@ def test_versions_with_several_common_ones_merge_alike_on_both_paths(
         )
     recorded = [_run(versions, past, sides, None) for past, sides in cases]
     compare_in_full()
-    assert recorded == [_run(versions, past, sides, None) for past, sides in cases]
+    for (past, sides), found in zip(cases, recorded, strict=True):
+        assert found == _run(versions, past, sides, None)
+        _check(versions, past, sides, None, found)
     assert any(found and found.conflicts for found in recorded)
     assert any(found and not found.conflicts for found in recorded)
+
+
+def test_a_merge_asks_for_no_branch_that_has_nothing_to_do_with_it(tmp_path: Path) -> None:
+    """Not even where others were merged and deleted since, so that not all of the past is known any more."""
+    assert _requests(tmp_path / "many", idle=12) == _requests(tmp_path / "few", idle=0)
+
+
+def _requests(folder: Path, *, idle: int) -> int:
+    small_graph(str(folder))
+    graph = omnigraph.open(folder)
+    for number in range(idle):
+        graph.create_branch(f"idle{number}")
+    for name in ("mine", "first", "second"):
+        graph.create_branch(name)
+        graph.mutate("query q($n: String) { insert Person { name: $n } }", {"n": name}, branch=name)
+    for name in ("first", "second"):
+        graph.merge(name)
+        graph.delete_branch(name)
+    with counted() as requests:
+        assert graph.merge("mine", dry_run=True).outcome == "merged"
+    return requests.total
 
 
 def _triples(

@@ -12,7 +12,8 @@ from tests.support import steps
 executor = SparkExecutor(spark_context(sys.argv[1], {"spark.executor.memory": "512m"}))
 tasks = [steps.MeetingTask(sys.argv[2], number) for number in range(6)]
 homes = executor.run("read", steps.home_of_the_package, range(2))
-print(json.dumps({"homes": homes, "results": executor.run("write", steps.meets, tasks)}))
+types = executor.run("check", steps.types_of, ["node A { x: String }", "node B { y: I32? }"])
+print(json.dumps({"homes": homes, "types": types, "results": executor.run("write", steps.meets, tasks)}))
 """
 
 
@@ -31,4 +32,5 @@ def test_a_worker_that_is_killed_changes_nothing_about_the_result(spark_cluster:
     begun = {file.stem for file in tmp_path.glob("*.begun")}
     assert len(tokens) == 6
     assert tokens < begun, "no task was run again"
+    assert report["types"] == [["A"], ["B"]], "the grammar did not come along"
     assert all(".zip/omnigraph/" in home for home in report["homes"]), "the driver's package was not used"

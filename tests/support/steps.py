@@ -11,6 +11,7 @@ from pathlib import Path
 
 import omnigraph
 from omnigraph.errors import ConstraintError, StorageFullError, Violation
+from omnigraph.lang import Source, compile_schema
 
 _PATIENCE = 300
 
@@ -79,6 +80,11 @@ def libraries_of_the_daemon(_: int) -> tuple[bool, bool]:
 
 def _has_lance(process: int) -> bool:
     return "/lance/" in Path(f"/proc/{process}/maps").read_text(encoding="utf-8")
+
+
+def types_of(schema: str) -> list[str]:
+    """Compile a schema, which needs the grammar that comes with the package."""
+    return sorted(compile_schema(Source(schema)).nodes)
 
 
 def home_of_the_package(_: int) -> str:

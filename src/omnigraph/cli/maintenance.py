@@ -11,16 +11,14 @@ import typer
 
 from omnigraph.cli import output
 from omnigraph.cli.graph import Json, graph_address
+from omnigraph.cli.target import Store, Uri, Yes, ask_before_removing, opened
 
 if TYPE_CHECKING:
-    from omnigraph.graph import Graph
     from omnigraph.maintenance.cleanup import CleanupResult, TableCleanup
     from omnigraph.maintenance.doctor import Report
     from omnigraph.maintenance.repair import RepairResult, TableRepair
     from omnigraph.maintenance.upkeep import TableUpkeep, UpkeepResult
 
-Uri = Annotated[str | None, typer.Argument(help="The graph, or give --store.", metavar="URI")]
-Store = Annotated[str | None, typer.Option("--store", "--uri", help="The graph.", metavar="URI")]
 Quiet = Annotated[bool, typer.Option(help="Show no progress, and do not say which graph is changed.")]
 
 _UNITS = {"": "seconds", "s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
@@ -43,7 +41,7 @@ def optimize(
     if engine not in ("auto", "local", "spark"):
         raise typer.BadParameter(f"'{engine}' is not one of auto, local, spark", param_hint="--engine")
     address = graph_address(uri, store)
-    graph = _opened("optimize", address, quiet=quiet)
+    graph = opened("optimize", address, quiet=quiet)
     progress = SILENT if quiet else progress_on()
     done = graph.optimize(branch, engine=engine, master=master, progress=progress)
     if as_json:
@@ -66,7 +64,7 @@ def cleanup(
     confirm: Annotated[
         bool, typer.Option("--confirm", help="Remove it. Without this, only tell what would go.")
     ] = False,
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask before a graph that is not local is changed.")] = False,
+    yes: Yes = False,
     quiet: Quiet = False,
     as_json: Json = False,
 ) -> None:
@@ -79,8 +77,8 @@ def cleanup(
     age = None if older_than is None else _duration("--older-than", older_than)
     orphan_age = _duration("--orphans-older-than", orphans_older_than)
     if confirm:
-        _ask_before_removing(address, yes=yes, as_json=as_json)
-    graph = _opened("cleanup", address, quiet=quiet or not confirm)
+        ask_before_removing(f"Remove old versions from {address}?", address, yes=yes, as_json=as_json)
+    graph = opened("cleanup", address, quiet=quiet or not confirm)
     progress = SILENT if quiet else progress_on()
     done = graph.cleanup(keep, age, confirm=confirm, orphan_age=orphan_age, progress=progress)
     if not confirm:
@@ -104,7 +102,7 @@ def repair(
     address = graph_address(uri, store)
     if force and not confirm:
         raise typer.BadParameter("give --confirm as well", param_hint="--force")
-    graph = _opened("repair", address, quiet=quiet or not confirm)
+    graph = opened("repair", address, quiet=quiet or not confirm)
     done = graph.repair(confirm=confirm, force=force)
     if as_json:
         output.document(_repair_document(address, done, confirm=confirm, force=force))
@@ -128,15 +126,6 @@ def doctor(uri: Uri = None, *, store: Store = None, as_json: Json = False) -> No
 
 
 # What they share -----------------------------------------------------------------------------------
-
-
-def _opened(label: str, address: str, *, quiet: bool) -> Graph:
-    import omnigraph  # noqa: PLC0415 - loads the engine
-
-    if not quiet:
-        where = "remote" if "://" in address and not address.startswith("file://") else "local"
-        output.note(f"omnigraph {label} → {address} (direct, {where})")
-    return omnigraph.open(address)
 
 
 def _duration(name: str, text: str) -> dt.timedelta:
@@ -183,19 +172,6 @@ def _upkeep_text(row: TableUpkeep) -> str:
 
 
 # cleanup -------------------------------------------------------------------------------------------
-
-
-def _ask_before_removing(address: str, *, yes: bool, as_json: bool) -> None:
-    """What is removed from a shared place is gone for others too: that needs a word more."""
-    if yes or "://" not in address or address.startswith("file://"):
-        return
-    import sys  # noqa: PLC0415 - `--help` must stay quick
-
-    if as_json or not sys.stdin.isatty():
-        output.note(f"Error: {address} is not local; give --yes to remove from it", style="bold red")
-        raise typer.Exit(1)
-    if not typer.confirm(f"Remove old versions from {address}?", err=True):
-        raise typer.Exit(1)
 
 
 def _policy(keep: int | None, older_than: str | None) -> str:

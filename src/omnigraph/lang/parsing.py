@@ -6,7 +6,6 @@ import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache, cached_property
-from pathlib import Path
 from typing import Any, ClassVar
 
 from lark import Lark, Token, Transformer
@@ -16,7 +15,6 @@ from lark.utils import TextSlice
 from omnigraph.lang.source import Name, Rejection, Source, Span
 from omnigraph.lang.syntax_errors import explain
 
-_GRAMMARS = Path(__file__).parent / "grammar"
 _MAX_SYNTAX_ERRORS = 20
 _MAX_NESTING = 100
 _ESCAPES = {'"': '"', "\\": "\\", "n": "\n", "r": "\r", "t": "\t"}
@@ -44,8 +42,10 @@ class Grammar:
         return self._make(keep_all_tokens=True)
 
     def _make(self, **options: Any) -> Lark:
-        return Lark.open(
-            str(_GRAMMARS / self.file),
+        return Lark.open_from_package(  # the package may be in an archive, as on the executors of a cluster
+            "omnigraph.lang",
+            self.file,
+            ("grammar",),
             parser="lalr",
             lexer="contextual",
             maybe_placeholders=True,

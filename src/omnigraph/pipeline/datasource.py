@@ -59,6 +59,7 @@ from omnigraph.pipeline.json_text import with_items
 from omnigraph.pipeline.load import Engine, LoadRequest, load
 from omnigraph.pipeline.outputs import written
 from omnigraph.pipeline.reading import Fragments, column_names, groups, in_any_order
+from omnigraph.pipeline.session import make_active
 from omnigraph.pipeline.shipping import ship_package
 from omnigraph.pipeline.sources import discover
 from omnigraph.query.query import state_of
@@ -90,7 +91,7 @@ def register(spark: SparkSession) -> None:
     ship_package(spark.sparkContext)
     spark.dataSource.register(OmnigraphSource)
     # A write looks for its source in the session of its thread, and that need not be the one that made the session.
-    type(spark)._get_j_spark_session_class(spark._jvm).setActiveSession(spark._jsparkSession)  # noqa: SLF001
+    make_active(spark)
 
 
 # Reading -------------------------------------------------------------------------------------------

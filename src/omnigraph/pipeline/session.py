@@ -90,7 +90,7 @@ def spark_session(master: str | None = None, conf: Mapping[str, str] | None = No
     """
     wish = _Wish(master, dict(conf or {}))
     session = Errand(lambda: _session_of(_context(wish))).result()
-    _make_active(session)
+    make_active(session)
     return session
 
 
@@ -119,7 +119,7 @@ def _session_of(context: SparkContext) -> SparkSession:
         return session if session is not None and session.sparkContext is context else SparkSession(context)
 
 
-def _make_active(session: SparkSession) -> None:
+def make_active(session: SparkSession) -> None:
     """Make it the session of this thread, as whoever asks for one expects; a thread of ours has got it."""
     SparkSession = type(session)  # noqa: N806 - the class itself is meant
     SparkSession._get_j_spark_session_class(session._jvm).setActiveSession(session._jsparkSession)  # noqa: SLF001

@@ -104,7 +104,8 @@ class _Vectors:
         """Rows among which the nearest surely are. One product tells most of the others apart, up to rounding."""
         if limit is None or not 0 < limit < len(self.matrix):
             return slice(None)
-        about = self.lengths - 2 * (self.matrix @ query)
+        # Not `@`: threads of a linear algebra library wait for each other when the machine is busy.
+        about = self.lengths - 2 * np.einsum("ij,j->i", self.matrix, query)
         error = 8 * len(query) * np.finfo(np.float32).eps * (self.lengths.max() + query @ query)
         last = np.partition(about, limit - 1)[limit - 1] + 2 * error
         return np.flatnonzero(about <= last) if np.isfinite(last) else slice(None)
