@@ -110,7 +110,7 @@ def test_it_names_the_branch_of_the_graph_and_of_each_table(store: Store) -> Non
     (written,) = records(store).values()
     document = json.loads(written)
     assert document["branch"] == "feature"
-    assert [pin["table_branch"].partition(".")[0] for pin in document["tables"]] == ["feature", "feature"]
+    assert [pin["table_branch"].partition("/")[2] for pin in document["tables"]] == ["feature", "feature"]
 
 
 def test_it_reads_back_as_it_was_written(store: Store) -> None:

@@ -185,7 +185,8 @@ class Combination:
                 clashes.add((_kind(was, theirs, ours), *one))
             elif resolve == "theirs":
                 change[one] = theirs
-        conflicts = clashes or set(broken(self.target, change))
+        # A fast-forward leads to a state that was checked when it was written.
+        conflicts = clashes or (set() if outcome == "fast_forward" else set(broken(self.target, change)))
         return Expected(outcome, change, frozenset(conflicts), frozenset(contested))
 
 

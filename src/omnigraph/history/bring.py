@@ -44,11 +44,15 @@ class Counts:
 
 @dataclass(frozen=True, slots=True)
 class Sides:
-    """What to bring onto a branch: the change from the past to the source, and what becomes of contradictions."""
+    """What to bring onto a branch: the change from the past to the source, and what becomes of contradictions.
+
+    `is_checked` says that the result is the source itself, which was checked when it was written.
+    """
 
     past: Past
     source: Snapshot
     resolution: Resolution
+    is_checked: bool = False
 
     @property
     def table_keys(self) -> list[str]:
@@ -94,7 +98,7 @@ class Bringing:
     def _conflicts(self) -> tuple[MergeConflict, ...]:
         """Rows that contradict each other; if there are none, the rules that the result would break."""
         clashes = tuple(conflict for combined in self.tables.values() for conflict in combined.conflicts)
-        if clashes:
+        if clashes or self.sides.is_checked:
             return clashes
         changes = {key: _change(combined) for key, combined in self.tables.items() if not combined.is_empty}
         values = [

@@ -127,7 +127,8 @@ class _Merging:
             self.outcome = Outcome.ALREADY_UP_TO_DATE
             return None
         self.outcome = Outcome.FAST_FORWARD if bases == [target.commit_id] else Outcome.MERGED
-        return Sides(finding.joined(past), self.source.snapshot, self.request.resolution)
+        forward = self.outcome is Outcome.FAST_FORWARD
+        return Sides(finding.joined(past), self.source.snapshot, self.request.resolution, is_checked=forward)
 
     def lineage(self, sides: Sides) -> Lineage:
         assert self.source.head
