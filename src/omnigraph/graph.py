@@ -36,7 +36,6 @@ from omnigraph.history.branches import (
     delete_branch,
     delete_tag,
     find_commit,
-    reclaimed,
     resolve,
     tags,
 )
@@ -52,14 +51,13 @@ from omnigraph.maintenance.cleanup import CleanupRequest, CleanupResult, cleanup
 from omnigraph.maintenance.doctor import Report, examine
 from omnigraph.maintenance.optimize import optimize
 from omnigraph.maintenance.repair import RepairResult, mode_of, repair
-from omnigraph.maintenance.retention import is_reclaimed
 from omnigraph.maintenance.upkeep import UpkeepResult, ensure_indices
 from omnigraph.manifest import contract
 from omnigraph.manifest.rows import MAIN, MANIFEST_PATH, Commit
 from omnigraph.manifest.state import ManifestState, Snapshot
 from omnigraph.on_branch import OnBranch
-from omnigraph.pinned import Pinned
-from omnigraph.pipeline.export import ExportRequest, ExportResult, export_files, export_lines
+from omnigraph.pinned import Pinned, export_state, telling_reclaimed
+from omnigraph.pipeline.export import ExportRequest, ExportResult
 from omnigraph.pipeline.inputs import as_files
 from omnigraph.pipeline.load import Engine, LoadRequest, LoadResult, load, option
 from omnigraph.pipeline.progress import SILENT, Progress
@@ -207,26 +205,15 @@ class Graph:
         found = resolve(self._store.manifest, ref)
         state = State(found.snapshot, found.head)
         known = self._store.schema_at(state.snapshot) or self._read_contract()
-        return Pinned(self, self._reader(state, known.catalog))
+        return Pinned(self._store, self._reader(state, known.catalog))
 
     def _read(self, query: Query, do: Callable[[Reader, Query], _A]) -> _A:
         state, catalog = self._state(query.branch, query.commit)
-        with self.telling_reclaimed(state):
+        with telling_reclaimed(self._store, state):
             return do(self._reader(state, catalog), query)
 
     def _reader(self, state: State, catalog: Catalog) -> Reader:
         return Reader(self._store.tables, state, catalog, self._cache, self._embedding)
-
-    @contextmanager
-    def telling_reclaimed(self, state: State) -> Iterator[None]:
-        """Tell of files that are missing whether a cleanup has removed them."""
-        try:
-            yield
-        except StorageError as error:
-            missing = classify(error) is Kind.NOT_FOUND and is_reclaimed(self._store.tables, state.snapshot)
-            if not missing or state.commit is None:
-                raise
-            raise reclaimed(state.commit) from error
 
     def _state(self, branch: str | None, commit: str | None) -> tuple[State, Catalog]:
         """Find the state to read; of main as it is now that takes one request, unless it has changed."""
@@ -347,18 +334,7 @@ class Graph:
         spark = partial(spark_executor, master, conf)
         target = None if path is None else os.fspath(path)
         request = ExportRequest(target, types, format, option(Engine, "engine", engine), progress, spark)
-        return self.export_state(state, request)
-
-    def export_state(self, state: State, request: ExportRequest) -> Iterator[str] | ExportResult:
-        """Write one state of the graph."""
-        if request.path is None:
-            return self._lines(state, export_lines(self._store, state, request))
-        with self.telling_reclaimed(state):
-            return export_files(self._store, state, request)
-
-    def _lines(self, state: State, lines: Iterator[str]) -> Iterator[str]:
-        with self.telling_reclaimed(state):
-            yield from lines
+        return export_state(self._store, state, request)
 
     def ensure_indices(
         self,

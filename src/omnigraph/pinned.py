@@ -4,29 +4,57 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Any, overload
+from typing import Any, overload
 
+from omnigraph.commit.store import Store
 from omnigraph.engines import spark_executor
+from omnigraph.errors import StorageError
+from omnigraph.history.branches import reclaimed
 from omnigraph.lang.catalog import Catalog
 from omnigraph.lang.source import source_given
+from omnigraph.maintenance.retention import is_reclaimed
 from omnigraph.manifest.rows import Commit
-from omnigraph.pipeline.export import ExportRequest, ExportResult
+from omnigraph.pipeline.export import ExportRequest, ExportResult, export_files, export_lines
 from omnigraph.pipeline.load import Engine, option
 from omnigraph.pipeline.progress import SILENT
 from omnigraph.query.explain import Explanation
-from omnigraph.query.query import Query, Reader
+from omnigraph.query.query import Query, Reader, State
 from omnigraph.query.result import Result
+from omnigraph.storage.lance_errors import Kind, classify
 
-if TYPE_CHECKING:
-    from omnigraph.graph import Graph
+
+@contextmanager
+def telling_reclaimed(store: Store, state: State) -> Iterator[None]:
+    """Tell of files that are missing whether a cleanup has removed them."""
+    try:
+        yield
+    except StorageError as error:
+        missing = classify(error) is Kind.NOT_FOUND and is_reclaimed(store.tables, state.snapshot)
+        if not missing or state.commit is None:
+            raise
+        raise reclaimed(state.commit) from error
+
+
+def export_state(store: Store, state: State, request: ExportRequest) -> Iterator[str] | ExportResult:
+    """Write one state of the graph."""
+    if request.path is None:
+        return _lines(store, state, export_lines(store, state, request))
+    with telling_reclaimed(store, state):
+        return export_files(store, state, request)
+
+
+def _lines(store: Store, state: State, lines: Iterator[str]) -> Iterator[str]:
+    with telling_reclaimed(store, state):
+        yield from lines
 
 
 class Pinned:
     """One state of a graph, to read. Every query and every export of it sees the same."""
 
-    def __init__(self, graph: Graph, reader: Reader) -> None:
-        self._graph = graph
+    def __init__(self, store: Store, reader: Reader) -> None:
+        self._store = store
         self._reader = reader
 
     @property
@@ -42,14 +70,14 @@ class Pinned:
         self, source: str | os.PathLike[str], params: Mapping[str, Any] | None = None, *, name: str | None = None
     ) -> Result:
         """Run a query that reads."""
-        with self._graph.telling_reclaimed(self._reader.state):
+        with telling_reclaimed(self._store, self._reader.state):
             return self._reader.run(self._asked(source, params, name))
 
     def explain(
         self, source: str | os.PathLike[str], params: Mapping[str, Any] | None = None, *, name: str | None = None
     ) -> Explanation:
         """Run a query and tell how it was done."""
-        with self._graph.telling_reclaimed(self._reader.state):
+        with telling_reclaimed(self._store, self._reader.state):
             return self._reader.explain(self._asked(source, params, name))
 
     @overload
@@ -74,7 +102,7 @@ class Pinned:
         target = None if path is None else os.fspath(path)
         spark = partial(spark_executor, None, None)
         request = ExportRequest(target, types, format, option(Engine, "engine", engine), SILENT, spark)
-        return self._graph.export_state(self._reader.state, request)
+        return export_state(self._store, self._reader.state, request)
 
     def _asked(self, source: str | os.PathLike[str], params: Mapping[str, Any] | None, name: str | None) -> Query:
         state = self._reader.state

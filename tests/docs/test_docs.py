@@ -333,7 +333,7 @@ def test_everything_a_graph_consists_of_is_in_the_layout() -> None:
 
 
 def test_every_column_of_the_manifest_is_documented_and_no_other() -> None:
-    kinds = {"table", "table_version", "table_tombstone", "graph_commit", "graph_head"}
+    kinds = {"table", "table_version", "table_tombstone", "graph_commit", "graph_head", "graph_schema"}
     assert first_column("docs/dev/storage.md", "The manifest") == kinds | set(SCHEMA.names)
 
 

@@ -21,8 +21,8 @@ from tests.commit import child
 from tests.commit.places import copied
 from tests.history.crashing import opened
 from tests.schema_apply import town
-from tests.schema_apply.town import CHANGES, SCHEMA, Apply, Record, look
-from tests.support.faults import assert_settled, refuse
+from tests.schema_apply.town import CHANGES, SCHEMA, Apply, Record, edited, look
+from tests.support.faults import CrashError, assert_settled, crash, refuse
 from tests.support.mutations import Death, at_write, die, store_of
 
 _FORKS = multiprocessing.get_context("forkserver")
@@ -159,6 +159,26 @@ def test_a_live_handle_and_the_next_write_finish_what_another_left(
     assert found
     assert found.text == live.schema == CHANGES[scene.name].schema
     assert omnigraph.open(uri).schema == CHANGES[scene.name].schema
+
+
+def test_a_table_that_moves_twice_in_a_change_moves_whole_or_not_at_all(graph: omnigraph.Graph) -> None:
+    """A property takes the name of another one: the indices that are called after it go in a step of their own."""
+    graph.apply_schema(edited(("bio: String? @index", 'story: String? @index @rename_from("bio")')))
+    text = edited(("bio: String? @index", "story: String? @index bio: String?"))
+    before, whole = look(graph), omnigraph.open(_copied(graph.uri))
+    with at_write(0, refuse) as writes:
+        whole.apply_schema(text)
+    assert writes == ["stage schema change", "write", *["commit table"] * 2, *PUBLISH]
+    for ordinal in range(1, len(writes) + 1):
+        uri = _copied(graph.uri)
+        with pytest.raises(CrashError), at_write(ordinal, crash):
+            omnigraph.open(uri).apply_schema(text)
+        found = look(omnigraph.open(uri))
+        assert found == (look(whole) if ordinal > writes.index("publish") + 1 else before)
+        assert_settled(store_of(uri))
+        assert omnigraph.open(uri).apply_schema(text).applied == (found == before)
+        omnigraph.open(uri).optimize()
+        assert look(omnigraph.open(uri)) == look(whole)
 
 
 def test_a_change_that_dies_on_an_object_store_happened_whole_or_not_at_all(s3_uri: str) -> None:

@@ -249,3 +249,22 @@ def test_a_renamed_key_and_its_ids_stay(tmp_path: Path) -> None:
     assert towns == [renamed({"id": "Ulm", "name": "Ulm"}, "name", "title")]
     graph.load([node("Town", title="Ulm"), node("Town", title="Rom")], mode="merge")
     assert [one["data"]["id"] for one in look(graph) if one.get("type") == "Town"] == ["Rom", "Ulm"]
+
+
+def test_names_come_again_and_drops_are_for_good_on_an_object_store_too(s3_uri: str) -> None:
+    graph = make(s3_uri)
+    before, old = look(graph), graph.commits()[0].commit_id
+    graph.apply_schema(HUMAN)
+    graph.apply_schema(HUMAN + "node Person { name: String @key }")
+    graph.load([node("Person", name="new"), node("Human", name="eve")], mode="append")
+    assert len(look(graph)) == len(before) + 2
+    assert look(graph, old) == before
+
+    graph.apply_schema(HUMAN, allow_data_loss=True)
+
+    fresh = omnigraph.open(s3_uri)
+    assert len(look(fresh)) == len(before) + 1
+    assert look(fresh, old) == before
+    with pytest.raises(omnigraph.errors.HistoryReclaimedError):
+        look(fresh, graph.commits()[1].commit_id)
+    assert fresh.doctor().is_healthy

@@ -274,10 +274,12 @@ def _refuse(problems: Iterable[Violation], lines: _Lines) -> None:
     if not found:
         return
     located = tuple(lines.located(problem) for problem in found)
-    kind = KeyConflictError if all(problem.rule == "key" for problem in found) else LoadRejectedError
     count = f"{len(found):,} problems" if len(found) > 1 else "1 problem"
     message = f"the load was refused, nothing was changed: {count}"
-    raise kind(message, violations=located, hint=located[0].hint or "mend the records and load again")
+    hint = located[0].hint or "mend the records and load again"
+    if all(problem.rule == "key" for problem in found):
+        raise KeyConflictError(message, violations=located, hint=hint)
+    raise LoadRejectedError(message, violations=located, hint=hint)
 
 
 def _numbered(part: Converted, key: str, task: int) -> pa.Table:
