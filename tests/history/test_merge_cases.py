@@ -213,6 +213,7 @@ def test_a_value_that_the_schema_does_not_allow_is_refused_though_no_write_of_ou
     store = Store.at(Location.parse(graph.uri))
     txn = begin(store, "feature")
     publish(store, plan(txn, upsert(store, txn, "node:P", [{"id": "b", "name": "b", "age": 1000}])))
+    run(graph, 'insert P { name: "c" }')
 
     assert conflicts(graph, "feature") == [("value_constraint_violation", "node:P", "b")]
 

@@ -70,7 +70,7 @@ def mode_of(environment: os._Environ[str] | dict[str, str] = os.environ) -> Mode
     return Mode(wish)
 
 
-def reach(graph: GraphView, step: Expand, origins: Positions, hops: Steps) -> Reach:
+def follow(graph: GraphView, step: Expand, origins: Positions, hops: Steps) -> Reach:
     """Find the edges that a step follows from some origins, which may repeat."""
     choice = _choose(graph, step, origins, hops)
     if choice.mode is Mode.ADJACENCY:

@@ -9,7 +9,7 @@ import numpy as np
 from omnigraph.lang import ir
 from omnigraph.query.adjacency import Steps, walk
 from omnigraph.query.evaluate import Values, holds, pushed
-from omnigraph.query.expansion import Choice, Reach, reach
+from omnigraph.query.expansion import Choice, Reach, follow
 from omnigraph.query.frame import Frame
 from omnigraph.query.room import check_room
 from omnigraph.query.text import text_mask
@@ -69,7 +69,7 @@ class Matcher:
         hops = self.hops(step)
         if hops is None:
             return self.bind_target(step, frame.take(np.arange(0)), np.empty(0, np.int64))
-        found = self.reach(step, frame.columns[step.origin], hops)
+        found = self.follow(step, frame.columns[step.origin], hops)
         adjacent, origins = found.adjacent, found.numbers
         if hops.most == 1:
             if step.closes:
@@ -91,8 +91,8 @@ class Matcher:
         reached = targets[np.repeat(starts[inverse], counts) + within]
         return self.bind_target(step, frame.take(rows), reached)
 
-    def reach(self, step: ir.Expand, origins: Positions, hops: Steps) -> Reach:
-        found = reach(self.graph, step, origins, hops)
+    def follow(self, step: ir.Expand, origins: Positions, hops: Steps) -> Reach:
+        found = follow(self.graph, step, origins, hops)
         self.choice = found.choice
         return found
 
@@ -109,7 +109,7 @@ class Matcher:
         """One row for each edge; those of one row in order of their ids."""
         assert step.edge_variable is not None
         view = self.graph.edge(step.edge_type)
-        found = self.reach(step, frame.columns[step.origin], Steps(1, 1))
+        found = self.follow(step, frame.columns[step.origin], Steps(1, 1))
         check_room(int(found.adjacent.degrees(found.numbers).sum()), len(frame.columns) + 2)
         rows, targets, edges = found.adjacent.expand_edges(found.numbers)
         order = np.lexsort((view.id_ranks(edges), rows))

@@ -80,7 +80,7 @@ class Tally:
         weights = frame.columns[WEIGHT]
         if hops is None:
             return self.matcher.bind_target(step, Frame(0, {WEIGHT: weights[:0]}), weights[:0])
-        found = self.matcher.reach(step, frame.columns[step.origin], hops)
+        found = self.matcher.follow(step, frame.columns[step.origin], hops)
         pairs = found.adjacent if step.edge_variable else found.adjacent.distinct
         if hops.most == 1 and not target_is_needed:
             return Frame(1, {WEIGHT: _products(pairs, found.numbers, weights)})
