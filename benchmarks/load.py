@@ -158,7 +158,7 @@ def peers(root: Path, counts: tuple[int, int]) -> None:
         return
     graph = omnigraph.init(root / "beside", SCHEMA)
     took = seconds(lambda: graph.load(root / "data", mode="append", engine="spark"))
-    read = "query q() { match { $a: Person  $a knows $b } return { sum($a.age) as a, sum($b.age) as b } }"
+    read = "query q() { match { $a: Person  $a $k:knows $b } return { sum($a.age) as a, sum($b.age) as b } }"
     (row,) = graph.query(read).rows
     for name in filter(_is_installed, PEERS):
         done = _printed([PEER_PYTHON, HERE / "load_peer.py", name, root / "data"])
