@@ -3,23 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol, TypeVar
+from typing import Any
 
+from omnigraph.commit.runner import R, Runner, T
 from omnigraph.pipeline.progress import SILENT, Progress
 
-T = TypeVar("T")
-R = TypeVar("R")
-
-
-class Executor(Protocol):
-    """Runs one step over many tasks.
-
-    A step is a function of a module. Its task and its result can be pickled and are small. It may run more than once
-    for one task, on any machine, so it leaves nothing behind that would count twice. What it raises, `run` raises.
-    """
-
-    def run(self, phase: str, step: Callable[[T], R], tasks: Sequence[T]) -> list[R]:
-        """Return one result for each task, in the order of the tasks. `phase` is what a person is told."""
+Executor = Runner
 
 
 class LocalExecutor:
