@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import logging
 import os
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -11,6 +12,7 @@ from functools import partial
 from types import TracebackType
 from typing import Any, Self, TypeVar, Unpack, overload
 
+from omnigraph.access import READS, Access, Action, Principal, authorize
 from omnigraph.commit.recovery import heal, sweep
 from omnigraph.commit.store import Store
 from omnigraph.embed import Embedder
@@ -40,7 +42,7 @@ from omnigraph.history.branches import (
     tags,
 )
 from omnigraph.history.diff import Diff, diff
-from omnigraph.history.feed import ChangeOptions, ChangePage, ChangeRequest, Feed
+from omnigraph.history.feed import Baseline, ChangeOptions, ChangePage, ChangeRequest, Feed
 from omnigraph.history.log import LogEntry, log
 from omnigraph.history.merge import MergeRequest, MergeResult, merge, preview, revert
 from omnigraph.history.resolution import Resolution, Resolve
@@ -104,6 +106,7 @@ class Graph:
     def __init__(self, store: Store, *, read_only: bool, embedder: Embedder | None = None) -> None:
         self._store = store
         self.read_only = read_only
+        self._principal: Principal | None = None
         self._cache = Cache(_CACHE_BYTES)
         self._feed = Feed(store)
         self._embedding = Embedding(embedder)
@@ -119,6 +122,12 @@ class Graph:
                 self._contract = self._read_contract()
             sweep(store)
 
+    def acting_as(self, principal: Principal) -> Graph:
+        """The same graph in the hands of somebody who may do only some things, and in whose name commits are made."""
+        handle = copy.copy(self)
+        handle._principal = principal  # noqa: SLF001 - it is one of us
+        return handle
+
     @property
     def uri(self) -> str:
         return self._store.location.uri
@@ -130,22 +139,23 @@ class Graph:
     @property
     def schema(self) -> str:
         """The accepted schema, as it was written."""
+        self._admit(Action.READ)
         return self._contract.text
 
     def snapshot(self, branch: str = MAIN) -> Snapshot:
         """Capture which version of each table the graph consists of now."""
-        self._contract = self._read_contract()
+        self._look(branch)
         return self._store.manifest.load(_branch(branch)).snapshot
 
     def commits(self, branch: str = MAIN, actor: str | None = None) -> list[Commit]:
         """List the commits of a branch, newest first, optionally those of one actor."""
-        self._contract = self._read_contract()
+        self._look(branch)
         found = self._store.manifest.load(_branch(branch)).commits()
         return [commit for commit in reversed(found) if actor is None or commit.actor_id == actor]
 
     def commit(self, commit_id: str) -> Commit:
         """Find a commit on whichever branch has it."""
-        self._contract = self._read_contract()
+        self._look()
         return find_commit(self._store.manifest, commit_id)
 
     def mutate(
@@ -164,9 +174,11 @@ class Graph:
         mutation happens only if the branch is at that commit. When it returns, the change is durable and visible;
         when it raises, nothing was changed, except for OutcomeUnknownError: then ask `outcome`.
         """
-        self._refuse_read_only()
+        self._admit(Action.CHANGE, branch)
         text = source_given(source, ".gq", "<query>")
-        return mutate(self._store, Mutation(text, name, params, _branch(branch), actor, if_commit), self._embedding)
+        return mutate(
+            self._store, Mutation(text, name, params, _branch(branch), self._actor(actor), if_commit), self._embedding
+        )
 
     def query(
         self,
@@ -202,12 +214,14 @@ class Graph:
 
     def at(self, ref: str) -> Pinned:
         """A view of one state, to read: a branch as it is now, a tag or a commit. It stays what it is."""
+        self._admit(Action.READ, ref)
         found = resolve(self._store.manifest, ref)
         state = State(found.snapshot, found.head)
         known = self._store.schema_at(state.snapshot) or self._read_contract()
-        return Pinned(self._store, self._reader(state, known.catalog))
+        return Pinned(self._store, self._reader(state, known.catalog), partial(self._admit, Action.EXPORT, ref))
 
     def _read(self, query: Query, do: Callable[[Reader, Query], _A]) -> _A:
+        self._admit(Action.READ, query.branch or MAIN)
         state, catalog = self._state(query.branch, query.commit)
         with telling_reclaimed(self._store, state):
             return do(self._reader(state, catalog), query)
@@ -255,14 +269,18 @@ class Graph:
         is local, spark, or auto: then small data is loaded in this process and large data on Spark, which `master` and
         `conf` are for. `dry_run` only checks.
         """
-        self._refuse_read_only()
+        self._admit(Action.CHANGE, branch)
+        if base is not None and branch.strip() not in self.branches():
+            self._admit(Action.BRANCH_CREATE, base, branch)
         how, by = option(LoadMode, "mode", mode), option(Engine, "engine", engine)
         self._contract = self._read_contract()
         with as_files(data, self._store.location, self.catalog) as (addresses, own):
             splits = discover(addresses, self.catalog, format=format, mapping=mapping if own is None else own)
             spark = partial(spark_executor, master, conf)
             begins = None if base is None else checked_name(base)
-            request = LoadRequest(splits, how, _branch(branch), actor, by, dry_run, progress, spark, begins)
+            request = LoadRequest(
+                splits, how, _branch(branch), self._actor(actor), by, dry_run, progress, spark, begins
+            )
             return load(self._store, request)
 
     def embed(
@@ -278,10 +296,12 @@ class Graph:
 
         Each batch is a commit. If one fails, those before it stay, and the next call does the rest.
         """
-        self._refuse_read_only()
+        self._admit(Action.CHANGE, branch)
         progress.phase("embed", 1)
         try:
-            request = EmbedRequest(embed_mode(mode), types, _branch(branch), actor, partial(progress.advance, 0))
+            request = EmbedRequest(
+                embed_mode(mode), types, _branch(branch), self._actor(actor), partial(progress.advance, 0)
+            )
             return embed_graph(self._store, request, self._embedding)
         finally:
             progress.finish()
@@ -330,6 +350,7 @@ class Graph:
 
         Without a path they come as lines of JSON. A path that ends like its format is one file, any other a directory.
         """
+        self._admit(Action.EXPORT, branch)
         state, _ = self._state(_branch(branch), snapshot)
         spark = partial(spark_executor, master, conf)
         target = None if path is None else os.fspath(path)
@@ -347,9 +368,11 @@ class Graph:
         progress: Progress = SILENT,
     ) -> UpkeepResult:
         """Build the indices that the schema asks for over all rows, in one commit. No answer depends on them."""
-        self._refuse_read_only()
+        self._admit(Action.ADMIN, branch)
         with finishing(progress):
-            return ensure_indices(self._store, _branch(branch), choose_runner(engine, master, conf, progress), actor)
+            return ensure_indices(
+                self._store, _branch(branch), choose_runner(engine, master, conf, progress), self._actor(actor)
+            )
 
     def optimize(
         self,
@@ -362,9 +385,11 @@ class Graph:
         progress: Progress = SILENT,
     ) -> UpkeepResult:
         """Make many small fragments few large ones and let indices cover them, in one commit; rows stay as they are."""
-        self._refuse_read_only()
+        self._admit(Action.ADMIN, branch)
         with finishing(progress):
-            return optimize(self._store, _branch(branch), choose_runner(engine, master, conf, progress), actor)
+            return optimize(
+                self._store, _branch(branch), choose_runner(engine, master, conf, progress), self._actor(actor)
+            )
 
     def diff(
         self,
@@ -380,7 +405,7 @@ class Graph:
         A state is a branch, a commit, or a branch at a commit or version: `main`, an id, `main@12`. Changes are read
         when the answer is iterated; `kinds` are node and edge, `operations` insert, update and delete.
         """
-        self._contract = self._read_contract()
+        self._look()
         return diff(self._store, a, b, kinds=kinds, types=types, operations=operations)
 
     def changes(self, branch: str = MAIN, *, after: str | None = None, **request: Unpack[ChangeOptions]) -> ChangePage:
@@ -389,24 +414,32 @@ class Graph:
         `start` is now, beginning or after:<commit>, which `after` is short for; `cursor` and `page_token` go on where
         an earlier page ended. What was told once may be told again, never left out.
         """
-        self._contract = self._read_contract()
+        self._look(branch)
         if after is not None:
             request["start"] = f"after:{after}"
         return self._feed.poll(ChangeRequest(branch, **request))
 
     def change_cursor(self, after: str, branch: str = MAIN) -> str:
         """The cursor of all changes behind a commit: with it `changes` goes on from an export at that commit."""
-        self._contract = self._read_contract()
+        self._look(branch)
         return self._feed.cursor(ChangeRequest(branch, f"after:{after}"))
+
+    def baseline(self, branch: str = MAIN, **request: Unpack[ChangeOptions]) -> Baseline:
+        """Where to begin to follow a branch: export the tables that it names at its commit, then go on with its cursor.
+
+        `kinds` and `types` choose tables; with the cursor `changes` takes the same `kinds`, `types` and `operations`.
+        """
+        self._look(branch)
+        return self._feed.baseline(ChangeRequest(branch, **request))
 
     def log(self, branches: Sequence[str] | None = None) -> list[LogEntry]:
         """List the commits of some branches, or of all, newest first, with the branches and tags that are at them."""
-        self._contract = self._read_contract()
+        self._look()
         return log(self._store.manifest, self.branches() if branches is None else branches)
 
     def commit_changes(self, commit_id: str, **request: Unpack[ChangeOptions]) -> ChangePage:
         """Tell what one commit changed with respect to its first parent."""
-        self._contract = self._read_contract()
+        self._look()
         return self._feed.commit(commit_id, ChangeRequest(**request))
 
     def cleanup(
@@ -423,7 +456,7 @@ class Graph:
         Without `confirm` nothing is removed, and the result tells what would be. Branches and tags are kept as they
         are. Files that nothing refers to go when they are older than `orphan_age`.
         """
-        self._refuse_read_only()
+        self._admit(Action.ADMIN)
         request = CleanupRequest(keep, older_than, confirm, orphan_age)
         with finishing(progress):
             progress.phase("clean up", len(self._store.manifest.load().paths))
@@ -434,15 +467,17 @@ class Graph:
 
         With `force` as well, whatever is there is kept.
         """
-        self._refuse_read_only()
+        self._admit(Action.ADMIN)
         return repair(self._store, mode_of(confirm=confirm, force=force))
 
     def doctor(self) -> Report:
         """Report the health of the graph: what stands in the way, what could be better, and what to run."""
+        self._admit(Action.READ)
         return examine(self._store, self._read_contract().catalog)
 
     def plan_schema(self, schema: str | os.PathLike[str], *, allow_data_loss: bool = False) -> SchemaResult:
         """Tell which steps lead to a schema, whether each is supported, and how many entities they touch."""
+        self._admit(Action.READ)
         return preview_schema(self._store, source_given(schema, ".pg", "<schema>"), _drops(allow_data_loss))
 
     def apply_schema(
@@ -452,8 +487,10 @@ class Graph:
 
         What is dropped stays readable at earlier commits until a cleanup, unless `allow_data_loss` gives it up at once.
         """
-        self._refuse_read_only()
-        done = apply_schema(self._store, source_given(schema, ".pg", "<schema>"), _drops(allow_data_loss), actor)
+        self._admit(Action.SCHEMA_APPLY, target=MAIN)
+        done = apply_schema(
+            self._store, source_given(schema, ".pg", "<schema>"), _drops(allow_data_loss), self._actor(actor)
+        )
         if done.given_up:
             give_up_past(self._store, done.given_up)
         self._contract = self._read_contract()
@@ -461,6 +498,7 @@ class Graph:
 
     def outcome(self, operation_id: str, branch: str = MAIN) -> Commit | None:
         """Tell what became of an operation whose outcome was unknown: its commit, or None if it changed nothing."""
+        self._admit(Action.READ, branch)
         if not self.read_only:
             heal(self._store, self._store.gates.patience)
         found = self._store.manifest.load(_branch(branch)).commit(operation_id)
@@ -469,22 +507,35 @@ class Graph:
             raise RecoveryRequiredError(message, operation_id=operation_id, hint="open the graph read-write")
         return found
 
-    def _refuse_read_only(self) -> None:
-        if self.read_only:
+    def _admit(self, action: Action, branch: str | None = None, target: str | None = None) -> None:
+        """The one door: whoever asks must be allowed to, and a handle that is read-only changes nothing."""
+        if self._principal is not None:
+            authorize(self._principal, Access(action, branch, target))
+        if self.read_only and action not in READS:
             raise ReadOnlyError(f"{self.uri} is open read-only", hint="open it without `read_only`")
+
+    def _look(self, branch: str | None = None) -> None:
+        """Admit a read, and go by the schema as it is now."""
+        self._admit(Action.READ, branch)
+        self._contract = self._read_contract()
+
+    def _actor(self, named: str | None) -> str | None:
+        """In whose name a change is made; whoever has proven who it is has no other."""
+        return self._principal.actor if self._principal else named
 
     def branches(self) -> list[str]:
         """List the branches, main first."""
+        self._admit(Action.READ)
         return [name for name in self._store.manifest.branches() if not name.startswith("__")]
 
     def create_branch(self, name: str, base: str = MAIN) -> None:
         """Make a branch that begins as its base is: another branch, a tag or a commit. No data is copied."""
-        self._refuse_read_only()
+        self._admit(Action.BRANCH_CREATE, base, name)
         create_branch(self._store, name, base)
 
     def delete_branch(self, name: str) -> None:
         """Delete a branch and what only it has."""
-        self._refuse_read_only()
+        self._admit(Action.BRANCH_DELETE, target=name)
         delete_branch(self._store, name)
 
     def merge(
@@ -506,10 +557,9 @@ class Graph:
         them for each type, or a list of conflicts each with the side to `take`. `dry_run` only tells what would be. A
         merge of very many entities runs on Spark, unless `engine` says otherwise.
         """
-        request = MergeRequest(_branch(source), _branch(into), actor, Resolution.of(resolve))
+        request = MergeRequest(_branch(source), _branch(into), self._actor(actor), Resolution.of(resolve))
         runner = choose_runner(engine, master, conf, progress)
-        if not dry_run:
-            self._refuse_read_only()
+        self._admit(Action.READ if dry_run else Action.BRANCH_MERGE, source, into)
         with finishing(progress):
             return (preview if dry_run else merge)(self._store, request, runner)
 
@@ -522,22 +572,23 @@ class Graph:
         resolve: Resolve | None = None,
     ) -> MergeResult:
         """Undo what one commit changed, by a new commit. What was changed again since then is a conflict."""
-        self._refuse_read_only()
-        request = MergeRequest(None, _branch(branch), actor, Resolution.of(resolve))
+        self._admit(Action.CHANGE, branch)
+        request = MergeRequest(None, _branch(branch), self._actor(actor), Resolution.of(resolve))
         return revert(self._store, self.commit(commit_id), request, choose_runner("auto", None, None, SILENT))
 
     def tags(self) -> list[Tag]:
         """List the tags by name, each with its commit."""
+        self._admit(Action.READ)
         return tags(self._store.manifest)
 
     def create_tag(self, name: str, ref: str = MAIN) -> Tag:
         """Give the commit that a branch is at, or a commit by its id, a name that stays."""
-        self._refuse_read_only()
+        self._admit(Action.BRANCH_CREATE, ref, name)
         return create_tag(self._store, name, ref)
 
     def delete_tag(self, name: str) -> None:
         """Take a name away; the commit stays."""
-        self._refuse_read_only()
+        self._admit(Action.BRANCH_DELETE, target=name)
         delete_tag(self._store, name)
 
     @contextmanager

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import Any, overload
@@ -53,9 +53,10 @@ def _lines(store: Store, state: State, lines: Iterator[str]) -> Iterator[str]:
 class Pinned:
     """One state of a graph, to read. Every query and every export of it sees the same."""
 
-    def __init__(self, store: Store, reader: Reader) -> None:
+    def __init__(self, store: Store, reader: Reader, admit_export: Callable[[], None]) -> None:
         self._store = store
         self._reader = reader
+        self._admit_export = admit_export
 
     @property
     def commit(self) -> Commit | None:
@@ -99,6 +100,7 @@ class Pinned:
         engine: str = "auto",
     ) -> Iterator[str] | ExportResult:
         """Write the entities, or those of some types, in a form that `load` takes; without a path as lines of JSON."""
+        self._admit_export()
         target = None if path is None else os.fspath(path)
         spark = partial(spark_executor, None, None)
         request = ExportRequest(target, types, format, option(Engine, "engine", engine), SILENT, spark)

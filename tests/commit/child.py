@@ -14,15 +14,14 @@ from __future__ import annotations
 import argparse
 import math
 import multiprocessing
-import os
 import subprocess
 import sys
 import threading
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
-from itertools import count, islice
+from itertools import count
 from pathlib import Path
 from typing import Self
 
@@ -34,9 +33,9 @@ from omnigraph.commit.store import Store
 from omnigraph.graph import Graph
 from omnigraph.storage import durable
 from omnigraph.storage.location import Location
+from tests.support.deaths import die_each
 from tests.support.graphs import COMPANY, KNOWS, PERSON, append, company, delete, person, plan, upsert
 
-DIED = 137
 AT_ONCE = 4
 COUNTER = "counter"
 LIFETIME = 2.0  # of a lease: to be waited for when its holder is dead, to be kept on a busy machine
@@ -105,17 +104,8 @@ class Death:
 
 
 def die(deaths: Iterable[Death]) -> None:
-    """Carry out orders, each in a process of its own, several at once. Whoever does not die is an error."""
-    orders = iter(deaths)
-    while chosen := list(islice(orders, AT_ONCE)):
-        processes = [_FORKS.Process(target=_die, args=(death, dict(os.environ))) for death in chosen]
-        for process in processes:
-            process.start()
-        for process in processes:
-            process.join(120)
-            process.kill()
-        ends = {death: process.exitcode for death, process in zip(chosen, processes, strict=True)}
-        assert ends == dict.fromkeys(chosen, DIED)
+    """Carry out orders, each in a process of its own."""
+    die_each(_die, deaths)
 
 
 def store_at(uri: str, *, timeout: float = 60, lifetime: float = LEASE_SECONDS) -> Store:
@@ -198,8 +188,7 @@ def gate(text: str) -> Gate:
 # The program ---------------------------------------------------------------------------------------
 
 
-def _die(death: Death, environment: Mapping[str, str]) -> None:
-    os.environ.update(environment)  # that of the process this one was forked from is older
+def _die(death: Death) -> None:
     with hooked(Ordinals(death.ordinal)):
         _run(death.command, after_a_lifetime(store_at(death.uri)), [])
 

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import multiprocessing
-import os
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from itertools import islice
 from typing import Any
 
 import omnigraph
 from omnigraph.commit.store import Store
 from omnigraph.graph import Graph
-from tests.commit.child import AT_ONCE, DIED, Ordinals, after_a_lifetime, hooked, store_at
+from tests.commit.child import Ordinals, after_a_lifetime, hooked, store_at
+from tests.support.deaths import die_each
 from tests.support.graphs import contents
 from tests.support.mutations import Rows, small_graph
 
@@ -152,21 +151,11 @@ class Death:
 
 
 def die(deaths: Iterable[Death]) -> None:
-    """Carry out orders, each in a process of its own, several at once. Whoever does not die is an error."""
-    orders = iter(deaths)
-    while chosen := list(islice(orders, AT_ONCE)):
-        processes = [_FORKS.Process(target=_die, args=(death, dict(os.environ))) for death in chosen]
-        for process in processes:
-            process.start()
-        for process in processes:
-            process.join(120)
-            process.kill()
-        ends = {death: process.exitcode for death, process in zip(chosen, processes, strict=True)}
-        assert ends == dict.fromkeys(chosen, DIED)
+    """Carry out orders, each in a process of its own."""
+    die_each(_die, deaths)
 
 
-def _die(death: Death, environment: Mapping[str, str]) -> None:
-    os.environ.update(environment)  # that of the process this one was forked from is older
+def _die(death: Death) -> None:
     graph = opened(death.uri)
     with hooked(Ordinals(death.ordinal)):
         OPERATIONS[death.name].act(graph)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 from functools import partial
 from pathlib import Path
 
@@ -139,6 +141,24 @@ def test_a_baseline_is_an_export_with_the_cursor_behind_it(graph: Graph, tmp_pat
     assert found["snapshot_commit_id"] == graph.commits()[0].commit_id
     assert len(out.read_text().splitlines()) == 18
     assert poll("--cursor", found["resume_cursor"], "--json").document["caught_up"] is True
+
+
+def test_a_baseline_of_some_types_has_the_cursor_of_their_changes(tmp_path: Path) -> None:
+    uri, out = str(shutil.copytree("g", tmp_path / "g")), tmp_path / "base.jsonl"
+    wanted = ("--kind", "node", "--type", "Person", "--op", "delete")
+    baseline = partial(command, "changes", "baseline", "--uri", uri, "--out", str(out))
+    follow = partial(command, "changes", "poll", "--uri", uri, "--cursor")
+
+    found = baseline(*wanted).document
+
+    assert {json.loads(line)["type"] for line in out.read_text().splitlines()} == {"Person"}
+    written = omnigraph.open(uri)
+    written.mutate('query q() { insert Person { name: "new" } }')
+    written.mutate('query q() { delete Person where name = "new" }')
+    told = follow(found["resume_cursor"], *wanted, "--json").document
+    assert [one["op"] for block in told["blocks"] for one in block["changes"]] == ["delete"]
+    assert "rejected" in follow(found["resume_cursor"]).err, "it is the cursor of other changes"
+    assert baseline("--type", "Nobody").code == 1
 
 
 def test_the_changes_of_a_commit_go_on_behind_a_page(graph: Graph) -> None:

@@ -326,7 +326,7 @@ def test_a_change_of_the_schema_is_refused_after_what_comes_before_it_was_told(g
     with pytest.raises(ChangeRefusedError) as caught:
         graph.changes(cursor=page.cursor)
 
-    assert (caught.value.commit_id, caught.value.reason) == (changed, "schema")
+    assert (caught.value.commit_id, caught.value.reason) == (changed, "schema_boundary")
     assert graph.changes(after=changed).caught_up
 
 
@@ -351,7 +351,7 @@ def test_the_first_commit_has_no_changes_to_tell(graph: Graph) -> None:
     with pytest.raises(ChangeRefusedError) as caught:
         graph.commit_changes(genesis)
 
-    assert (caught.value.reason, caught.value.commit_id) == ("genesis", genesis)
+    assert (caught.value.reason, caught.value.commit_id) == ("parentless_commit", genesis)
 
 
 def test_a_page_token_of_one_commit_does_not_fit_another(graph: Graph) -> None:

@@ -105,3 +105,9 @@ class Index:
 class Clean:
     def run(self, graph: Graph) -> Any:
         return graph.cleanup(keep=1, confirm=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Mend:
+    def run(self, graph: Graph) -> Any:
+        return graph.repair(confirm=True, force=True)

@@ -22,6 +22,7 @@ from tests.commit.places import copied
 from tests.history.crashing import opened
 from tests.schema_apply import town
 from tests.schema_apply.town import CHANGES, SCHEMA, Apply, Record, edited, look
+from tests.support.deaths import DIED
 from tests.support.faults import CrashError, assert_settled, crash, refuse
 from tests.support.mutations import Death, at_write, die, store_of
 
@@ -190,7 +191,7 @@ def test_a_change_that_dies_on_an_object_store_happened_whole_or_not_at_all(s3_u
         process = _FORKS.Process(target=_die_elsewhere, args=(uri, scene.name, ordinal, dict(os.environ)))
         process.start()
         process.join(120)
-        assert process.exitcode == child.DIED
+        assert process.exitcode == DIED
         assert scene.shown(omnigraph.open(uri, read_only=True)) == expected
         assert _recovered(scene, uri) == expected, scene.writes[ordinal - 1]
 

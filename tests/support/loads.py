@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import islice
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -31,6 +30,7 @@ from omnigraph.pipeline.load import LoadResult
 from omnigraph.pipeline.steps import StageResult, StageTask
 from omnigraph.storage import durable
 from omnigraph.storage.location import Location
+from tests.support.deaths import die_each
 from tests.support.faults import assert_settled, pins
 from tests.support.graphs import SCHEMA
 from tests.support.mutations import at_write
@@ -101,8 +101,6 @@ GRAPHS = {"people": (PEOPLE, PEOPLE_DATA), "rules": (RULES, RULES_DATA)}
 NEXT = '{"type": "Company", "data": {"name": "Next"}}'
 """A record that suits both graphs."""
 
-DIED = 137
-_AT_ONCE = 4
 _PATIENCE = 120.0
 _FORKS = multiprocessing.get_context("forkserver")
 _FORKS.set_forkserver_preload([__name__])
@@ -245,16 +243,8 @@ class Death:
 
 
 def die(deaths: Iterable[Death]) -> None:
-    """Carry out orders, each in a process of its own, several at once. Whoever does not die is an error."""
-    orders = iter(deaths)
-    while chosen := list(islice(orders, _AT_ONCE)):
-        processes = [_FORKS.Process(target=_die, args=(death,)) for death in chosen]
-        for process in processes:
-            process.start()
-        for process in processes:
-            process.join(_PATIENCE)
-            process.kill()
-        assert [process.exitcode for process in processes] == [DIED] * len(chosen)
+    """Carry out orders, each in a process of its own."""
+    die_each(_die, deaths)
 
 
 def _die(death: Death) -> None:

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from itertools import count, islice
+from itertools import count
 from multiprocessing.connection import Connection
 from typing import Any, Self
 
@@ -26,6 +26,7 @@ from omnigraph.storage import durable
 from omnigraph.storage.location import Location
 from omnigraph.storage.tables import IndexSpec
 from omnigraph.write.mutation import MutationResult
+from tests.support.deaths import die_each
 from tests.support.faults import dataset
 from tests.support.graphs import append, contents, edge, plan
 
@@ -45,8 +46,6 @@ edge Knows: Person -> Person @card(0..3) { how: String? }
 edge Wrote: Person -> Note @card(1..2) { @unique(src, dst) }
 """
 PERSON, NOTE, KNOWS, WROTE = "node:Person", "node:Note", "edge:Knows", "edge:Wrote"
-DIED = 137
-_AT_ONCE = 6
 _PATIENCE = 120.0
 _FORKS = multiprocessing.get_context("forkserver")
 _FORKS.set_forkserver_preload([__name__])
@@ -192,16 +191,8 @@ class Death:
 
 
 def die(deaths: Iterable[Death]) -> None:
-    """Carry out orders, each in a process of its own, several at once. Whoever does not die is an error."""
-    orders = iter(deaths)
-    while chosen := list(islice(orders, _AT_ONCE)):
-        processes = [_FORKS.Process(target=_die, args=(death,)) for death in chosen]
-        for process in processes:
-            process.start()
-        for process in processes:
-            process.join(_PATIENCE)
-            process.kill()
-        assert [process.exitcode for process in processes] == [DIED] * len(chosen)
+    """Carry out orders, each in a process of its own."""
+    die_each(_die, deaths)
 
 
 def _die(death: Death) -> None:

@@ -67,15 +67,17 @@ def baseline(
     uri: Store,
     out: Annotated[str, typer.Option(help="The file to write, ending in .jsonl.", metavar="PATH")],
     branch: Branch = "main",
+    kinds: Kinds = None,
+    types: Types = None,
+    operations: Operations = None,
 ) -> None:
     """Export a branch, and print the cursor that goes on right behind the exported state."""
     import omnigraph  # noqa: PLC0415 - loads the engine
 
     graph = omnigraph.open(uri, read_only=True)
-    commit = graph.commits(branch)[0].commit_id
-    cursor = graph.change_cursor(commit, branch)
-    graph.export(out, branch=branch, snapshot=commit)
-    output.document({"snapshot_commit_id": commit, "resume_cursor": cursor})
+    begins = graph.baseline(branch, kinds=kinds, types=types, operations=operations)
+    graph.export(out, branch=branch, snapshot=begins.commit_id, types=begins.tables)
+    output.document({"snapshot_commit_id": begins.commit_id, "resume_cursor": begins.cursor})
 
 
 def commit_changes(

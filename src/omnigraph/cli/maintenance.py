@@ -216,16 +216,17 @@ def _repair_document(address: str, done: RepairResult, *, confirm: bool, force: 
         "uri": address,
         "confirm": confirm,
         "force": force,
-        "manifest_version": done.commit.manifest_version if done.commit else None,
+        "manifest_version": next((one.manifest_version for one in done.commits if one.branch is None), None),
+        "commits": [one.commit_id for one in done.commits],
         "tables": [{**asdict(row), "operations": list(row.operations)} for row in done.tables],
     }
 
 
 def _show_repair(address: str, done: RepairResult) -> None:
     output.data(f"repair {address} — {len(done.tables)} tables")
-    width = max((len(row.table_key) for row in done.tables), default=0)
-    for row in done.tables:
-        output.data(f"  {row.table_key.ljust(width)}  {_repair_text(row)}")
+    names = [row.table_key if row.branch == "main" else f"{row.table_key} on {row.branch}" for row in done.tables]
+    for name, row in zip(names, done.tables, strict=True):
+        output.data(f"  {name.ljust(max(map(len, names)))}  {_repair_text(row)}")
     if any(row.action == "preview" for row in done.tables):
         output.note("nothing was changed; give --confirm to keep what is proven harmless")
     if done.is_refused:

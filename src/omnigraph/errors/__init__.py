@@ -81,6 +81,19 @@ OmnigraphError                       the root; catch this to catch everything of
 ├── RecoveryRequiredError            a write stopped half-way; its operation will be finished or undone
 ├── SidecarError                     a recovery record that cannot be read or acted on
 ├── OptionError                      an option of a call, such as the mode of a load, is none of those possible
+├── UnauthorizedError                a request without a token that is known
+├── ForbiddenError                   something that whoever asks may not do
+├── TooManyRequestsError             more at once than one actor may ask for
+├── NotServedError                   something that is done where the storage is, not through a server
+├── ServerUnavailableError           the server cannot be reached, or is too slow
+├── ServerAnswerError                an answer that a client cannot understand
+├── RequestError                     a request that a server cannot use as it was sent
+│   ├── RequestShapeError            JSON that is not of the form that the route takes
+│   ├── MediaTypeError               a body of a kind that the route does not take
+│   ├── RouteNotFoundError           there is nothing at the address
+│   └── MethodNotAllowedError        the address does not know the method
+├── StoredQueryNotFoundError         no stored query of that name
+├── StoredQueryBrokenError           stored queries that do not suit a schema
 ├── JavaMissingError                 no Java, or one that is too old for Spark
 └── SparkError                       Spark cannot start, or cannot finish its work
 """
@@ -151,6 +164,23 @@ from omnigraph.errors.pipeline import (
     OptionError,
     SparkError,
 )
+from omnigraph.errors.requests import (
+    MediaTypeError,
+    MethodNotAllowedError,
+    RequestError,
+    RequestShapeError,
+    RouteNotFoundError,
+    StoredQueryBrokenError,
+    StoredQueryNotFoundError,
+)
+from omnigraph.errors.serving import (
+    ForbiddenError,
+    NotServedError,
+    ServerAnswerError,
+    ServerUnavailableError,
+    TooManyRequestsError,
+    UnauthorizedError,
+)
 from omnigraph.errors.storage import (
     AlreadyInitializedError,
     BranchNotFoundError,
@@ -220,6 +250,7 @@ __all__ = [
     "ExportTypeError",
     "ExportValueError",
     "FileAccessError",
+    "ForbiddenError",
     "FormatError",
     "FormatTooNewError",
     "FormatTooOldError",
@@ -240,10 +271,13 @@ __all__ = [
     "LibraryMissingError",
     "LiteralError",
     "LoadRejectedError",
+    "MediaTypeError",
     "MergeConflict",
     "MergeConflictError",
     "MergeError",
+    "MethodNotAllowedError",
     "NotAGraphError",
+    "NotServedError",
     "OmnigraphError",
     "OptionError",
     "OutcomeUnknownError",
@@ -260,20 +294,29 @@ __all__ = [
     "RefExistsError",
     "RefNameError",
     "RepairError",
+    "RequestError",
+    "RequestShapeError",
     "ResolutionError",
     "ResourceLimitError",
     "RetentionError",
+    "RouteNotFoundError",
     "SchemaBoundaryError",
     "SchemaDriftError",
     "SchemaError",
     "SchemaUnsupportedError",
+    "ServerAnswerError",
+    "ServerUnavailableError",
     "SidecarError",
     "SourceError",
     "SparkError",
     "StorageDeniedError",
     "StorageError",
     "StorageFullError",
+    "StoredQueryBrokenError",
+    "StoredQueryNotFoundError",
     "TagNotFoundError",
+    "TooManyRequestsError",
+    "UnauthorizedError",
     "UnsupportedUriError",
     "ValueRejectedError",
     "Violation",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import unicodedata
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 _CLIP = 100
 _ZERO_WIDTH = frozenset({"Mn", "Me", "Cf"})
@@ -91,7 +91,7 @@ class OmnigraphError(Exception):
         cls.__module__ = "omnigraph.errors"  # where people import it from, and what a traceback shows
 
     def __init__(self, message: str, *, hint: str | None = None, **fields: Any) -> None:
-        assert fields.keys() == set(_fields_of(type(self))), f"{type(self).__name__} takes {_fields_of(type(self))}"
+        assert fields.keys() == set(fields_of(type(self))), f"{type(self).__name__} takes {fields_of(type(self))}"
         super().__init__(message)
         self.message = message
         self.hint = hint
@@ -101,22 +101,23 @@ class OmnigraphError(Exception):
         return f"{self.message}\nhint: {self.hint}" if self.hint else self.message
 
     def __reduce__(self) -> tuple[Any, ...]:
-        fields = {name: getattr(self, name) for name in _fields_of(type(self))}
-        return _rebuild, (type(self), self.message, self.hint, fields)
+        fields = {name: getattr(self, name) for name in fields_of(type(self))}
+        return type(self).rebuilt, (self.message, self.hint, fields)
+
+    @classmethod
+    def rebuilt(cls, message: str, hint: str | None, fields: dict[str, Any]) -> Self:
+        """Make the error again of what it consists of, as it comes from another process."""
+        return cls(message, hint=hint, **fields)
 
     def details(self) -> dict[str, Any]:
         """Fields a program needs to act on this error, beyond its code and message."""
-        return {name: getattr(self, name) for name in _fields_of(type(self))}
+        return {name: getattr(self, name) for name in fields_of(type(self))}
 
 
 OmnigraphError.__module__ = "omnigraph.errors"
 
 
-def _fields_of(cls: type[OmnigraphError]) -> tuple[str, ...]:
+def fields_of(cls: type[OmnigraphError]) -> tuple[str, ...]:
     """Name the declared fields, those of the base first."""
     declared = (name for owner in reversed(cls.__mro__) for name in vars(owner).get("__annotations__", ()))
     return tuple(name for name in dict.fromkeys(declared) if name not in ("code", "http_status"))
-
-
-def _rebuild(cls: type[OmnigraphError], message: str, hint: str | None, fields: dict[str, Any]) -> OmnigraphError:
-    return cls(message, hint=hint, **fields)

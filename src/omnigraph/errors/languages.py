@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Self
 
 from omnigraph.errors.base import Diagnostic, OmnigraphError
 
@@ -23,8 +23,9 @@ class CompileError(OmnigraphError):
     def __str__(self) -> str:
         return "\n\n".join(str(diagnostic) for diagnostic in self.diagnostics)
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self.diagnostics,)
+    @classmethod
+    def rebuilt(cls, message: str, hint: str | None, fields: dict[str, Any]) -> Self:  # noqa: ARG003 - the first says it
+        return cls(fields["diagnostics"])
 
     def details(self) -> dict[str, Any]:
         return {"diagnostics": [diagnostic.to_dict() for diagnostic in self.diagnostics]}

@@ -43,7 +43,7 @@ class Violation:
 
     `rule` is what it breaks: required, enum, finite, range, check, unique, endpoint, cardinality; for input that is
     loaded also json, shape, type and key. `record` is the number of the statement or of the input record that brings
-    the entity, from 0, if one does.
+    the entity, from 0, if one does. `kind` is node or edge, where that is known.
     """
 
     rule: str
@@ -55,6 +55,7 @@ class Violation:
     hint: str | None = None
     file: str | None = None
     line: int | None = None
+    kind: str | None = None
 
     def __str__(self) -> str:
         at = f"{self.file}:{self.line}: " if self.line is not None else f"{self.file}: " if self.file else ""

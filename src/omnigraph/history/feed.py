@@ -28,6 +28,7 @@ DEFAULT_LIMIT, MAX_LIMIT = 1000, 8192
 DEFAULT_BYTES, MAX_BYTES = 4 * 2**20, 32 * 2**20
 DEFAULT_COMMITS, MAX_COMMITS = 128, 512
 _NOW, _BEGINNING, _AFTER = "now", "beginning", "after:"
+PARENTLESS, SCHEMA_CHANGED = "parentless_commit", "schema_boundary"  # why nobody can say what a commit changed
 
 
 class ChangeOptions(TypedDict, total=False):
@@ -104,6 +105,15 @@ class ChangePage:
         return iter(self.blocks)
 
 
+@dataclass(frozen=True, slots=True)
+class Baseline:
+    """Where to begin to follow a branch: an export of these tables at this commit, and the cursor right behind it."""
+
+    commit_id: str
+    cursor: str
+    tables: tuple[str, ...]
+
+
 class Feed:
     """Tells what was changed. It keeps what it found out about a large commit until that is told in full."""
 
@@ -132,6 +142,14 @@ class Feed:
         history.place(position.after)
         return position.encode(scope)
 
+    def baseline(self, request: ChangeRequest) -> Baseline:
+        """Where to begin to follow what a request asks for: the branch as it is now."""
+        history = _History.of(self._store, request.branch)
+        wanted, scope = self._scope(request, history)
+        commit_id = history.head.commit.commit_id
+        tables = tuple(key for key in history.head.snapshot.entries if wanted.wants_table(key))
+        return Baseline(commit_id, Position(commit_id).encode(scope), tables)
+
     def _scope(self, request: ChangeRequest, history: _History) -> tuple[ChangeFilter, Scope]:
         wanted = self._filter(request, history.head)
         return wanted, Scope.of(history.commits[0].commit_id, request.branch, history.incarnation, wanted.digest)
@@ -146,7 +164,7 @@ class Feed:
         if commit.parent_id is None:
             message = f"commit {commit_id} is the first one: there is nothing to compare it with"
             hint = "export the graph at this commit instead"
-            raise ChangeRefusedError(message, commit_id=commit_id, reason="genesis", hint=hint)
+            raise ChangeRefusedError(message, commit_id=commit_id, reason=PARENTLESS, hint=hint)
         parent = find_commit(manifest, commit.parent_id)
         wanted = self._filter(request, at_commit(manifest, commit))
         scope = Scope.of(commit.parent_id, "", "", wanted.digest)
@@ -161,7 +179,7 @@ class Feed:
         if any(entry.row_count for entry in entries):
             message = f"commit {first.commit_id} has no parent, and entities: who began there would miss them"
             hint = f"export the graph at it, and go on with after:{first.commit_id}"
-            raise ChangeRefusedError(message, commit_id=first.commit_id, reason="genesis", hint=hint)
+            raise ChangeRefusedError(message, commit_id=first.commit_id, reason=PARENTLESS, hint=hint)
 
     def _filter(self, request: ChangeRequest, target: Target) -> ChangeFilter:
         return chosen(request.kinds, request.types, request.operations, type_names(target))
@@ -214,7 +232,7 @@ def _told_diff(diff: Diff) -> Diff:
         commit = diff.after.commit
         message = f"commit {commit.commit_id} changed the schema: what it did to each entity is not told"
         hint = f"go on behind it with after:{commit.commit_id}; export the graph at it for a baseline"
-        raise ChangeRefusedError(message, commit_id=commit.commit_id, reason="schema", hint=hint)
+        raise ChangeRefusedError(message, commit_id=commit.commit_id, reason=SCHEMA_CHANGED, hint=hint)
     return diff
 
 

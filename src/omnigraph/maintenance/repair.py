@@ -10,10 +10,9 @@ from omnigraph.commit.adopt import adopt_heads
 from omnigraph.commit.gates import Held
 from omnigraph.commit.plan import gates_for
 from omnigraph.commit.store import Store
-from omnigraph.errors import CorruptGraphError, OmnigraphError, RepairError
-from omnigraph.maintenance.upkeep import settle
+from omnigraph.errors import CorruptGraphError, OmnigraphError, RecoveryRequiredError, RepairError
 from omnigraph.manifest.publisher import Lineage
-from omnigraph.manifest.rows import Commit
+from omnigraph.manifest.rows import MAIN, Commit
 from omnigraph.manifest.state import ManifestState
 from omnigraph.storage.tables import TableVersion
 
@@ -50,7 +49,7 @@ class Mode(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class TableRepair:
-    """One table: its pin and its head, what moved it in between, and what was done."""
+    """One table, or the fork of it that a branch has: its pin and its head, what moved it since, and what was done."""
 
     table_key: str
     manifest_version: int
@@ -59,15 +58,16 @@ class TableRepair:
     action: Action
     operations: tuple[str, ...] = ()
     error: str | None = None
+    branch: str = MAIN
 
 
 @dataclass(frozen=True, slots=True)
 class RepairResult:
-    """What was found, and the commit that pins what was healed, if anything was."""
+    """What was found, and the commits that pin what was healed: one for each branch on which anything was."""
 
     mode: Mode
     tables: tuple[TableRepair, ...]
-    commit: Commit | None
+    commits: tuple[Commit, ...]
 
     @property
     def is_refused(self) -> bool:
@@ -83,16 +83,45 @@ def mode_of(*, confirm: bool, force: bool) -> Mode:
 
 
 def repair(store: Store, mode: Mode) -> RepairResult:
-    """Classify what has moved the tables of main, by their transactions, and pin what may be kept in one commit."""
-    settle(store)
-    keys = store.manifest.load(None).snapshot.entries
-    with store.gates.hold(gates_for(None, keys)) as held:
-        state = store.manifest.load_to_write(None)
-        tables = {key: entry.table for key, entry in state.snapshot.entries.items()}
+    """Classify what has moved the tables of all branches, by their transactions, and pin what may be kept.
+
+    That is one commit for each branch. Nothing is looked at while a write that stopped half-way explains a head.
+    """
+    pending = filter(None, map(store.sidecars.read, store.sidecars.pending()))
+    for branch in {sidecar.branch for sidecar in pending}:
+        with store.gates.hold(gates_for(branch, ())):
+            _refuse_dead(store, branch)
+    done = [_repaired(store, None if name == MAIN else name, mode) for name in store.manifest.branches()]
+    rows = (row for found, _ in done for row in found)
+    return RepairResult(mode, tuple(rows), tuple(commit for _, commit in done if commit))
+
+
+def _refuse_dead(store: Store, branch: str | None) -> None:
+    """Under the gate of a branch nobody is writing to it: a record that is still there is that of a dead writer."""
+    for operation_id in store.sidecars.pending():
+        sidecar = store.sidecars.read(operation_id)
+        if sidecar is not None and sidecar.branch == branch:
+            message = f"operation {operation_id} stopped half-way; what it has moved is not for `repair`"
+            hint = "reopen the graph read-write; that finishes or undoes it"
+            raise RecoveryRequiredError(message, operation_id=operation_id, hint=hint)
+
+
+def _repaired(store: Store, branch: str | None, mode: Mode) -> tuple[list[TableRepair], Commit | None]:
+    """Look at the tables that a branch owns; those that it has inherited are looked at where they belong."""
+    keys = _owned(store.manifest.load(branch))
+    with store.gates.hold(gates_for(branch, keys)) as held:
+        _refuse_dead(store, branch)
+        state = store.manifest.load(branch)
+        tables = {key: table for key, table in _owned(state).items() if key in keys}
         found = [_judged(store, table, mode) for table in tables.values()]
         kept = [row.table_key for row in found if row.action in (Action.HEALED, Action.FORCED)]
         commit = _published(store, state, [tables[key] for key in kept], held, mode) if kept else None
-    return RepairResult(mode, tuple(found), commit)
+    return [replace(row, branch=branch or MAIN) for row in found], commit
+
+
+def _owned(state: ManifestState) -> dict[str, TableVersion]:
+    tables = (entry.table for entry in state.snapshot.entries.values())
+    return {table.key: table for table in tables if table.owner == state.branch}
 
 
 def _published(store: Store, state: ManifestState, tables: list[TableVersion], held: Held, mode: Mode) -> Commit:

@@ -97,16 +97,19 @@ def export_files(store: Store, state: State, request: ExportRequest) -> ExportRe
 
 
 def chosen_tables(snapshot: Snapshot, types: Sequence[str] | None) -> list[TableVersion]:
-    """Find the tables of some types, or of all; a name may be that of a node type, of an edge type, or of both."""
+    """Find the tables of some types, or of all; a name may be that of a node type, of an edge type, or of both.
+
+    The key of a table, such as `node:Person`, means that one.
+    """
     tables = [entry.table for entry in snapshot.entries.values()]
     if types is None:
         return tables
-    names = {_name(table) for table in tables}
+    names, keys = {_name(table) for table in tables}, {table.key for table in tables}
     for wanted in types:
-        if wanted not in names:
+        if wanted not in names | keys:
             hint = did_you_mean(wanted, sorted(names))
             raise ExportTypeError(f"unknown export type '{wanted}'", type_name=wanted, hint=hint)
-    return [table for table in tables if _name(table) in types]
+    return [table for table in tables if _name(table) in types or table.key in types]
 
 
 def _name(table: TableVersion) -> str:

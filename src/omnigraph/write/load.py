@@ -112,7 +112,8 @@ def existing(declared: NodeType | EdgeType, rows: pa.Table) -> Iterator[Violatio
     kind = "node" if isinstance(declared, NodeType) else "edge"
     for row in rows.select([ID, RECORD]).to_pylist():
         message = f"{kind} type '{declared.name}' already has this id: '{row[ID]}'"
-        yield Violation("key", declared.name, row[ID], (ID,), message, row[RECORD], "load it with mode `merge`")
+        hint = "load it with mode `merge`"
+        yield Violation("key", declared.name, row[ID], (ID,), message, row[RECORD], hint, kind=kind)
 
 
 def _repeated(rows: pa.Table) -> pa.Table:

@@ -1,0 +1,1 @@
+"""The HTTP server: the same graph for many clients. It holds no logic of its own."""

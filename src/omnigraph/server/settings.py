@@ -1,0 +1,63 @@
+"""What a server serves, to whom, and how much of it at once: plain values, wherever they were read from."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from omnigraph.server.tokens import Tokens
+
+KIBI, MEBI, GIBI = 2**10, 2**20, 2**30
+
+
+@dataclass(frozen=True, slots=True)
+class QueryFile:
+    """Stored queries in a file: all of them, or the one that is named."""
+
+    path: str
+    name: str | None = None
+    tool_name: str | None = None
+    exposed: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class ServedGraph:
+    """A graph to serve. With a schema it is made, if it is not there."""
+
+    uri: str
+    schema: str | None = None
+    queries: tuple[QueryFile, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """How much one request, and one actor, may ask for. Times are in seconds."""
+
+    body_bytes: int = MEBI
+    load_bytes: int = 32 * MEBI
+    header_bytes: int = 32 * KIBI
+    json_depth: int = 64
+    body_seconds: float = 30.0
+    shutdown_seconds: float = 60.0
+    actor_requests: int = 16
+    actor_bytes: int = 4 * GIBI
+    threads: int = 40
+    connections: int = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Serving:
+    """All that a server is told. `single` means one graph, which `/graphs` does not list.
+
+    Without tokens everybody may do everything: that is what `open_mode` says, and nothing else does.
+    """
+
+    graphs: Mapping[str, ServedGraph]
+    default: str | None = None
+    single: bool = True
+    tokens: Tokens = field(default_factory=Tokens)
+    open_mode: bool = False
+    limits: Limits = field(default_factory=Limits)
+    load_roots: tuple[str, ...] = ()
+    require_all_graphs: bool = False
+    reported_version: str | None = None

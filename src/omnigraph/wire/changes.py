@@ -1,0 +1,145 @@
+"""What commits changed, as documents and lines of JSON, and back."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Mapping
+from typing import Any
+
+from omnigraph.history.change import Change, Kind, Operation
+from omnigraph.history.diff import Diff, DiffStats, SchemaDifference
+from omnigraph.history.feed import Baseline, ChangeBlock, ChangePage
+from omnigraph.manifest.rows import MAIN, Commit
+from omnigraph.wire.codec import decode, encode
+from omnigraph.wire.commits import Document, commit_of, commit_output
+
+_BLOB = "base64:"
+_ENDS = ("src", "dst")
+
+
+def cause_output(commit: Commit) -> Document:
+    """The commit of some changes: as a commit is told elsewhere, and by the names that a feed has for the same."""
+    return {
+        **commit_output(commit),
+        "authored_branch": commit.branch or MAIN,
+        "authored_at": commit.created_at,
+    }
+
+
+def entity_change_output(change: Change) -> Document:
+    """One changed entity. `blobs` names the properties whose texts stand for bytes."""
+    document: Document = {
+        "kind": change.kind,
+        "type": {"id": f"{change.kind}:{change.type_name}", "name": change.type_name},
+        "id": change.id,
+        "op": change.operation,
+    }
+    for side, properties in (("before", change.before), ("after", change.after)):
+        if properties is not None:
+            told = {name: _plain(value) for name, value in properties.items()}
+            document[side] = {"properties": told, **_ends(change, side)}
+    blobs = {name for image in (change.before, change.after) for name in _blobs(image)}
+    more = {"changed": list(change.changed), "blobs": sorted(blobs)}
+    return {**document, **{name: names for name, names in more.items() if names}}
+
+
+def _ends(change: Change, side: str) -> Document:
+    """The ends of an edge. Those from before it was moved are not known."""
+    moved = side == "before" and any(end in change.changed for end in _ENDS)
+    if change.endpoints is None or moved:
+        return {}
+    return {"endpoints": dict(zip(("from", "to"), change.endpoints, strict=True))}
+
+
+def _blobs(image: Mapping[str, Any] | None) -> list[str]:
+    return [name for name, value in (image or {}).items() if isinstance(value, bytes)]
+
+
+def _plain(value: Any) -> Any:
+    return f"{_BLOB}{base64.b64encode(value).decode()}" if isinstance(value, bytes) else value
+
+
+def entity_change_of(document: Mapping[str, Any]) -> Change:
+    blobs = document.get("blobs", ())
+    image = document.get("after") or document["before"]
+    ends = image.get("endpoints")
+    return Change(
+        Operation(document["op"]),
+        Kind(document["kind"]),
+        document["type"]["name"],
+        document["id"],
+        None if ends is None else (ends["from"], ends["to"]),
+        _properties(document.get("before"), blobs),
+        _properties(document.get("after"), blobs),
+        tuple(document.get("changed", ())),
+    )
+
+
+def _properties(image: Mapping[str, Any] | None, blobs: list[str]) -> dict[str, Any] | None:
+    if image is None:
+        return None
+    return {name: _bytes(value) if name in blobs else value for name, value in image["properties"].items()}
+
+
+def _bytes(value: str | None) -> bytes | None:
+    return None if value is None else base64.b64decode(value.removeprefix(_BLOB))
+
+
+def block_output(block: ChangeBlock) -> Document:
+    return {"cause": cause_output(block.cause), "changes": [entity_change_output(one) for one in block.changes]}
+
+
+def block_of(document: Mapping[str, Any]) -> ChangeBlock:
+    return ChangeBlock(commit_of(document["cause"]), tuple(map(entity_change_of, document["changes"])))
+
+
+def feed_output(page: ChangePage) -> Document:
+    return {"blocks": [block_output(block) for block in page.blocks], **_continued(page), "caught_up": page.caught_up}
+
+
+def feed_of(document: Mapping[str, Any]) -> ChangePage:
+    blocks = tuple(map(block_of, document["blocks"]))
+    return ChangePage(blocks, document.get("cursor"), document.get("next_page_token"), document["caught_up"])
+
+
+def commit_changes_output(page: ChangePage) -> Document:
+    (block,) = page.blocks
+    return {**block_output(block), **_continued(page), "caught_up": page.caught_up}
+
+
+def commit_changes_of(document: Mapping[str, Any]) -> ChangePage:
+    return feed_of({**document, "blocks": [document]})
+
+
+def _continued(page: ChangePage) -> Document:
+    told = {"cursor": page.cursor, "next_page_token": page.next_page_token}
+    return {name: value for name, value in told.items() if value is not None}
+
+
+def baseline_output(begins: Baseline) -> Document:
+    """The last line of a baseline, behind the entities."""
+    return {"baseline": {"snapshot_commit_id": begins.commit_id, "resume_cursor": begins.cursor}}
+
+
+def diff_head_output(found: Diff) -> Document:
+    """The first line of a difference: between which commits it is, and how the types differ."""
+    return {
+        "from": commit_output(found.before.commit),
+        "to": commit_output(found.after.commit),
+        "schema": encode(found.schema),
+    }
+
+
+def diff_stats_output(stats: DiffStats) -> Document:
+    """The last line of a difference, behind the changes."""
+    return {"stats": encode(stats.counts), "compared": list(stats.compared)}
+
+
+def diff_stats_of(document: Mapping[str, Any]) -> DiffStats:
+    counts = {key: {Operation(name): count for name, count in one.items()} for key, one in document["stats"].items()}
+    return DiffStats(counts, tuple(document["compared"]))
+
+
+def schema_difference_of(document: Mapping[str, Any]) -> SchemaDifference:
+    found: SchemaDifference = decode(SchemaDifference, document["schema"])
+    return found

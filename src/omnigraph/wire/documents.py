@@ -1,0 +1,170 @@
+"""What reads and writes answer, as documents, and back."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import Any
+
+from omnigraph.errors import MergeConflict
+from omnigraph.history.bring import Counts
+from omnigraph.history.merge import MergeResult, Outcome
+from omnigraph.lang.evolution import SchemaPlan, Step
+from omnigraph.pipeline.load import LoadResult
+from omnigraph.query.result import Result
+from omnigraph.schema_apply.apply import SchemaResult
+from omnigraph.wire.codec import decode
+from omnigraph.wire.commits import Document, optional_commit, optional_commit_of
+from omnigraph.write.load import LoadMode
+from omnigraph.write.mutation import MutationResult
+
+
+def read_head(result: Result, snapshot: str | None) -> Document:
+    """What is said about an answer beside its rows; a read of a snapshot tells which, any other its branch."""
+    target = {"branch": result.branch if snapshot is None else None, "snapshot": snapshot}
+    return {"query_name": result.query_name, "target": target, "row_count": len(result)}
+
+
+def read_output(result: Result, snapshot: str | None) -> Document:
+    columns = {"columns": result.columns} if result.columns else {}
+    commit = {"graph_commit_id": result.commit.commit_id} if result.commit else {}
+    return {**read_head(result, snapshot), **columns, "rows": result.rows, **commit}
+
+
+def change_output(done: MutationResult) -> Document:
+    return {
+        "branch": done.branch,
+        "query_name": done.query_name,
+        "affected_nodes": done.affected_nodes,
+        "affected_edges": done.affected_edges,
+        "actor_id": done.actor_id,
+        "commit": optional_commit(done.commit),
+    }
+
+
+def change_of(document: Mapping[str, Any]) -> MutationResult:
+    return MutationResult(
+        document["query_name"],
+        document["branch"],
+        document["affected_nodes"],
+        document["affected_edges"],
+        document["actor_id"],
+        optional_commit_of(document["commit"]),
+    )
+
+
+def ingest_output(uri: str, done: LoadResult) -> Document:
+    return {"uri": uri, **batch_output(done)}
+
+
+def batch_output(done: LoadResult) -> Document:
+    """A load, told in the words of tables and in those of entities."""
+    counts = {**_keyed("node", done.nodes), **_keyed("edge", done.edges)}
+    return {
+        "branch": done.branch,
+        "base_branch": done.base_branch,
+        "branch_created": done.branch_created,
+        "mode": done.mode,
+        "tables": [{"table_key": key, "rows_loaded": count} for key, count in sorted(counts.items())],
+        "nodes": _loaded(done.nodes),
+        "edges": _loaded(done.edges),
+        "total_entities": done.total,
+        "total_rows": done.total,
+        "actor_id": done.actor_id,
+        "commit": optional_commit(done.commit),
+    }
+
+
+def _keyed(kind: str, counts: Mapping[str, int]) -> dict[str, int]:
+    return {f"{kind}:{name}": count for name, count in counts.items()}
+
+
+def _loaded(counts: Mapping[str, int]) -> list[Document]:
+    return [{"name": name, "entities_loaded": count, "rows_loaded": count} for name, count in sorted(counts.items())]
+
+
+def load_of(document: Mapping[str, Any]) -> LoadResult:
+    nodes, edges = ({one["name"]: one["entities_loaded"] for one in document[part]} for part in ("nodes", "edges"))
+    return LoadResult(
+        document["branch"],
+        LoadMode(document["mode"]),
+        nodes,
+        edges,
+        document["actor_id"],
+        optional_commit_of(document["commit"]),
+        document["base_branch"],
+        document["branch_created"],
+    )
+
+
+def merge_output(done: MergeResult, actor: str | None) -> Document:
+    return {"source": done.source, "target": done.target, **_brought(done, actor)}
+
+
+def revert_output(done: MergeResult, actor: str | None) -> Document:
+    return {"reverted": done.source, "branch": done.target, **_brought(done, actor)}
+
+
+def _brought(done: MergeResult, actor: str | None) -> Document:
+    return {
+        "outcome": done.outcome,
+        "actor_id": actor,
+        "changes": {key: asdict(counts) for key, counts in done.changes.items()},
+        "conflicts": [conflict.to_dict() for conflict in done.conflicts],
+        "compared": list(done.compared),
+        "commit": optional_commit(done.commit),
+    }
+
+
+def merge_of(document: Mapping[str, Any]) -> MergeResult:
+    """A merge or a revert, whichever it was."""
+    return MergeResult(
+        document["source"] if "source" in document else document["reverted"],
+        document["target"] if "target" in document else document["branch"],
+        Outcome(document["outcome"]),
+        {key: Counts(**counts) for key, counts in document["changes"].items()},
+        tuple(map(conflict_of, document["conflicts"])),
+        optional_commit_of(document["commit"]),
+        tuple(document["compared"]),
+    )
+
+
+def conflict_of(document: Mapping[str, Any]) -> MergeConflict:
+    return MergeConflict(document["kind"], document["table_key"], document["row_id"], document["message"])
+
+
+def schema_output(source: str) -> Document:
+    return {"schema_source": source}
+
+
+def schema_plan_output(uri: str, done: SchemaResult) -> Document:
+    return {
+        "uri": uri,
+        **done.plan.to_dict(),
+        "rows": dict(done.rows),
+        "manifest_version": done.manifest_version,
+        "graph_manifest_version": done.manifest_version,
+    }
+
+
+def schema_apply_output(uri: str, done: SchemaResult) -> Document:
+    document = {**schema_plan_output(uri, done), "applied": done.applied, "commit": optional_commit(done.commit)}
+    return {**document, **({"given_up": list(done.given_up)} if done.given_up else {})}
+
+
+def schema_result_of(document: Mapping[str, Any]) -> SchemaResult:
+    """A change of the schema that was made, or only planned."""
+    return SchemaResult(
+        SchemaPlan(tuple(map(_step_of, document["steps"]))),
+        document.get("applied", False),
+        document["manifest_version"],
+        document["rows"],
+        optional_commit_of(document.get("commit")),
+        tuple(document.get("given_up", ())),
+    )
+
+
+def _step_of(document: Mapping[str, Any]) -> Step:
+    kind = next(one for one in Step.__subclasses__() if one.kind == document["kind"])
+    step: Step = decode(kind, {"from_" if name == "from" else name: value for name, value in document.items()})
+    return step

@@ -1,0 +1,129 @@
+"""Errors as the bodies of answers, and back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar, get_type_hints
+
+from omnigraph import errors
+from omnigraph.errors import (
+    ChangeRefusedError,
+    ExpectedVersionMismatchError,
+    HistoryReclaimedError,
+    KeyConflictError,
+    MergeConflictError,
+    OmnigraphError,
+    OutcomeUnknownError,
+    PreconditionFailedError,
+    RecoveryRequiredError,
+    ResourceLimitError,
+    ServerAnswerError,
+)
+from omnigraph.errors.base import fields_of
+from omnigraph.wire.codec import decode, encode
+
+Body = dict[str, Any]
+
+_CODES = {
+    401: "unauthorized",
+    403: "forbidden",
+    404: "not_found",
+    405: "method_not_allowed",
+    409: "conflict",
+    429: "too_many_requests",
+}
+_WITHOUT_CODE = (410, 412, 503)  # their detail says what they are
+_SERVER_FAULT = 500
+
+
+def status(error: OmnigraphError) -> int:
+    return error.http_status
+
+
+def code(number: int) -> str | None:
+    """The one of few codes that every answer with this status has; None if it has none."""
+    if number in _WITHOUT_CODE:
+        return None
+    return _CODES.get(number, "internal" if number >= _SERVER_FAULT else "bad_request")
+
+
+def body(error: OmnigraphError, *, full: bool) -> Body:
+    """What an error is to a program of any make; in full, for a client of ours, also which class with which fields."""
+    known = code(status(error))
+    told: Body = {"error": str(error), **({"code": known} if known else {}), **_detail(error)}
+    return {**told, "problem": _problem(error)} if full else told
+
+
+def _detail(error: OmnigraphError) -> Body:
+    for kind, detail in _DETAILS.items():
+        if isinstance(error, kind):
+            return detail(error)
+    return {}
+
+
+def _version_conflict(error: ExpectedVersionMismatchError) -> Body:
+    """A table that moved has exactly this form; what moved beside tables, such as the head of a branch, another."""
+    found = {"expected": error.expected, "actual": error.actual}
+    if ":" in error.table_key:
+        return {"manifest_conflict": {"table_key": error.table_key, **found}}
+    told = {name: str(version) for name, version in found.items()}
+    return {"read_set_conflict": {"member": error.table_key, **told}}
+
+
+def _key_conflict(error: KeyConflictError) -> Body:
+    first = error.violations[0]
+    found = {
+        "table_key": f"{first.kind}:{first.type_name}" if first.kind else None,
+        "key": first.entity_id,
+        "entity_kind": first.kind,
+        "type_name": first.type_name,
+        "entity_id": first.entity_id,
+    }
+    return {"key_conflict": {name: value for name, value in found.items() if value is not None}}
+
+
+def _diff_refusal(error: ChangeRefusedError) -> Body:
+    return {"change_diff_refusal": {"graph_commit_id": error.commit_id, "reason": error.reason}}
+
+
+def _precondition(error: PreconditionFailedError) -> Body:
+    return {"precondition_failure": {"expected": error.expected, "actual": error.actual}}
+
+
+def _resource(error: ResourceLimitError) -> Body:
+    return {"resource_limit": {"resource": error.resource, "limit": error.limit, "actual": error.actual}}
+
+
+def _recovery(error: RecoveryRequiredError | OutcomeUnknownError) -> Body:
+    return {"recovery_required": {"operation_id": error.operation_id}}
+
+
+_DETAILS: dict[type[OmnigraphError], Callable[[Any], Body]] = {
+    ExpectedVersionMismatchError: _version_conflict,
+    KeyConflictError: _key_conflict,
+    MergeConflictError: MergeConflictError.details,
+    ChangeRefusedError: _diff_refusal,
+    HistoryReclaimedError: lambda error: {"change_feed_gap": {"first_unreadable_commit_id": error.commit_id}},
+    PreconditionFailedError: _precondition,
+    ResourceLimitError: _resource,
+    RecoveryRequiredError: _recovery,
+    OutcomeUnknownError: _recovery,
+}
+
+
+def _problem(error: OmnigraphError) -> Body:
+    fields = {name: encode(getattr(error, name)) for name in fields_of(type(error))}
+    return {"type": type(error).__name__, "message": error.message, "hint": error.hint, "fields": fields}
+
+
+def raised(number: int, told: Any) -> OmnigraphError:
+    """The error that an answer tells. If it is not one of ours in full, it is known by its status and text."""
+    problem = told.get("problem") if isinstance(told, Mapping) else None
+    kind = getattr(errors, problem["type"], None) if isinstance(problem, Mapping) else None
+    if isinstance(kind, type) and issubclass(kind, OmnigraphError):
+        hints = get_type_hints(kind, {**vars(errors), "ClassVar": ClassVar})
+        fields = {name: decode(hints[name], problem["fields"][name]) for name in fields_of(kind)}
+        return kind.rebuilt(problem["message"], problem["hint"], fields)
+    text = told.get("error") if isinstance(told, Mapping) else None
+    message = text or f"the server answered with status {number}"
+    return ServerAnswerError(message, status=number, hint="see the log of the server, or of what stands before it")
