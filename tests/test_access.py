@@ -108,7 +108,7 @@ def test_commits_carry_the_name_that_was_proven(tmp_path: Path) -> None:
 
 def test_a_new_branch_for_a_load_must_be_allowed_too(graph: Graph, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[Access] = []
-    monkeypatch.setattr("omnigraph.graph.authorize", lambda _, access: asked.append(access))
+    monkeypatch.setattr("omnigraph.graph.handle.authorize", lambda _, access: asked.append(access))
     handle = as_role(graph, Role.WRITE)
     handle.load([RECORD], mode="merge", branch="fresh", base="main", dry_run=True)
     handle.load([RECORD], mode="merge", branch="side", base="main", dry_run=True)

@@ -1,0 +1,144 @@
+"""What every part of a graph builds on: its store, its schema, and the one door."""
+
+from __future__ import annotations
+
+import copy
+import logging
+from types import TracebackType
+from typing import Self
+
+from omnigraph.access import READS, Access, Action, Principal, authorize
+from omnigraph.commit.recovery import heal, sweep
+from omnigraph.commit.store import Store
+from omnigraph.embed import Embedder
+from omnigraph.embed.embedding import Embedding
+from omnigraph.errors import (
+    CorruptGraphError,
+    GraphNotFoundError,
+    NotAGraphError,
+    ReadOnlyError,
+    StorageError,
+)
+from omnigraph.genesis import is_made
+from omnigraph.history.branches import (
+    checked_name,
+)
+from omnigraph.history.feed import Feed
+from omnigraph.lang.catalog import Catalog
+from omnigraph.manifest import contract
+from omnigraph.manifest.rows import MAIN, MANIFEST_PATH
+from omnigraph.manifest.state import ManifestState
+from omnigraph.query.cache import Cache
+from omnigraph.query.current import Current
+
+_CACHE_BYTES = 1024 * 1024 * 1024
+_LOG = logging.getLogger(__name__)
+
+
+class Handle:
+    """A graph that is open: its store, its schema, who holds it, and the one door."""
+
+    def __init__(self, store: Store, *, read_only: bool, embedder: Embedder | None = None) -> None:
+        self._store = store
+        self.read_only = read_only
+        self._principal: Principal | None = None
+        self._cache = Cache(_CACHE_BYTES)
+        self._feed = Feed(store)
+        self._embedding = Embedding(embedder)
+        self._contract = self._read_contract()
+        self._current = Current(store, self._read_contract)
+        if read_only:
+            store.manifest.load()
+        else:
+            store.manifest.load_to_write(None)
+            if self._contract.foreign:
+                contract.write_compiled(store.objects, self._contract.catalog)
+                _LOG.warning("the compiled schema of %s was rebuilt from %s", self.uri, contract.SOURCE)
+                self._contract = self._read_contract()
+            sweep(store)
+
+    def acting_as(self, principal: Principal) -> Self:
+        """The same graph in the hands of somebody who may do only some things, and in whose name commits are made."""
+        handle = copy.copy(self)
+        handle._principal = principal  # noqa: SLF001 - it is one of us
+        return handle
+
+    @property
+    def uri(self) -> str:
+        return self._store.location.uri
+
+    @property
+    def catalog(self) -> Catalog:
+        return self._contract.catalog
+
+    @property
+    def schema(self) -> str:
+        """The accepted schema, as it was written."""
+        self._admit(Action.READ)
+        return self._contract.text
+
+    def refresh(self) -> None:
+        """Pick up schema changes, and recover what other writers left behind."""
+        self._contract = self._read_contract()
+        if not self.read_only:
+            heal(self._store, self._store.gates.patience)
+
+    def close(self) -> None:
+        """Let the handle go. Nothing is buffered, so nothing is written."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"<Graph {self.uri}{' read-only' if self.read_only else ''}>"
+
+    def _admit(self, action: Action, branch: str | None = None, target: str | None = None) -> None:
+        """The one door: whoever asks must be allowed to, and a handle that is read-only changes nothing."""
+        if self._principal is not None:
+            authorize(self._principal, Access(action, branch, target))
+        if self.read_only and action not in READS:
+            raise ReadOnlyError(f"{self.uri} is open read-only", hint="open it without `read_only`")
+
+    def _look(self, branch: str | None = None) -> None:
+        """Admit a read, and go by the schema as it is now."""
+        self._admit(Action.READ, branch)
+        self._contract = self._read_contract()
+
+    def _actor(self, named: str | None) -> str | None:
+        """In whose name a change is made; whoever has proven who it is has no other."""
+        return self._principal.actor if self._principal else named
+
+    def _read_contract(self, state: ManifestState | None = None) -> contract.Contract:
+        objects = self._store.objects
+        if not objects.exists(MANIFEST_PATH):
+            raise self._absent()
+        try:
+            found = self._store.schema_of(state or self._store.manifest.load())
+        except StorageError:
+            if is_made(self._store):
+                raise
+            raise self._absent() from None
+        if found is None:
+            message = f"{self.uri} has lost its {contract.SOURCE}"
+            raise CorruptGraphError(message, path=contract.SOURCE, hint="restore it from a backup")
+        return found
+
+    def _absent(self) -> GraphNotFoundError | NotAGraphError:
+        objects = self._store.objects
+        if contract.is_started(objects):
+            message = f"somebody began to make a graph at {self.uri} and did not finish"
+            return NotAGraphError(message, uri=self.uri, hint="finish it with `omnigraph init --force`")
+        if objects.exists(""):
+            message = f"{self.uri} is not a graph"
+            return NotAGraphError(message, uri=self.uri, hint="name the directory that `omnigraph init` made")
+        return GraphNotFoundError(f"no graph at {self.uri}", uri=self.uri, hint="make one with `omnigraph init`")
+
+
+def named_branch(name: str) -> str | None:
+    name = checked_name(name)
+    return None if name == MAIN else name

@@ -1,0 +1,174 @@
+"""Reading a graph: queries, states of the past, exports."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any, TypeVar, overload
+
+from omnigraph.access import Action
+from omnigraph.engines import spark_executor
+from omnigraph.errors import (
+    HistoryReclaimedError,
+    StorageError,
+)
+from omnigraph.graph.handle import Handle, named_branch
+from omnigraph.history.branches import (
+    find_commit,
+    resolve,
+)
+from omnigraph.lang.catalog import Catalog
+from omnigraph.lang.source import source_given
+from omnigraph.manifest import contract
+from omnigraph.manifest.rows import MAIN, MANIFEST_PATH, Commit
+from omnigraph.manifest.state import ManifestState, Snapshot
+from omnigraph.pinned import Pinned, export_state, telling_reclaimed
+from omnigraph.pipeline.export import ExportRequest, ExportResult
+from omnigraph.pipeline.load import Engine, option
+from omnigraph.pipeline.progress import SILENT, Progress
+from omnigraph.query.explain import Explanation
+from omnigraph.query.query import Query, Reader, State, state_of
+from omnigraph.query.result import Result
+from omnigraph.storage.lance_errors import Kind, classify
+
+_A = TypeVar("_A")
+
+
+class Reading(Handle):
+    """What reads."""
+
+    def snapshot(self, branch: str = MAIN) -> Snapshot:
+        """Capture which version of each table the graph consists of now."""
+        self._look(branch)
+        return self._store.manifest.load(named_branch(branch)).snapshot
+
+    def commits(self, branch: str = MAIN, actor: str | None = None) -> list[Commit]:
+        """List the commits of a branch, newest first, optionally those of one actor."""
+        self._look(branch)
+        found = self._store.manifest.load(named_branch(branch)).commits()
+        return [commit for commit in reversed(found) if actor is None or commit.actor_id == actor]
+
+    def commit(self, commit_id: str) -> Commit:
+        """Find a commit on whichever branch has it."""
+        self._look()
+        return find_commit(self._store.manifest, commit_id)
+
+    def query(
+        self,
+        source: str | os.PathLike[str],
+        params: Mapping[str, Any] | None = None,
+        *,
+        name: str | None = None,
+        branch: str = MAIN,
+        snapshot: str | None = None,
+    ) -> Result:
+        """Run a query that reads. It sees one state of the graph: the branch as it is, or as it was at a commit."""
+        text = source_given(source, ".gq", "<query>")
+        query = Query(text, name, params, named_branch(branch), snapshot)
+        try:
+            return self._read(query, Reader.run)
+        except HistoryReclaimedError:
+            if snapshot is not None:
+                raise
+            return self._read(query, Reader.run)  # the branch has moved on, and what it was is gone
+
+    def explain(
+        self,
+        source: str | os.PathLike[str],
+        params: Mapping[str, Any] | None = None,
+        *,
+        name: str | None = None,
+        branch: str = MAIN,
+        snapshot: str | None = None,
+    ) -> Explanation:
+        """Run a query that reads, and tell how it was done: its steps, their rows and what they cost."""
+        text = source_given(source, ".gq", "<query>")
+        return self._read(Query(text, name, params, named_branch(branch), snapshot), Reader.explain)
+
+    def at(self, ref: str) -> Pinned:
+        """A view of one state, to read: a branch as it is now, a tag or a commit. It stays what it is."""
+        self._admit(Action.READ, ref)
+        found = resolve(self._store.manifest, ref)
+        state = State(found.snapshot, found.head)
+        known = self._store.schema_at(state.snapshot) or self._read_contract()
+        reader = self._reader(state, known.catalog)
+        return Pinned(self._store, reader, known.text, partial(self._admit, Action.EXPORT, ref))
+
+    @overload
+    def export(
+        self,
+        path: None = None,
+        *,
+        branch: str = ...,
+        snapshot: str | None = ...,
+        types: Sequence[str] | None = ...,
+        format: str = ...,
+        engine: str = ...,
+    ) -> Iterator[str]: ...
+
+    @overload
+    def export(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        branch: str = ...,
+        snapshot: str | None = ...,
+        types: Sequence[str] | None = ...,
+        format: str = ...,
+        engine: str = ...,
+        master: str | None = ...,
+        conf: Mapping[str, str] | None = ...,
+        progress: Progress = ...,
+    ) -> ExportResult: ...
+
+    def export(
+        self,
+        path: str | os.PathLike[str] | None = None,
+        *,
+        branch: str = MAIN,
+        snapshot: str | None = None,
+        types: Sequence[str] | None = None,
+        format: str = "jsonl",  # noqa: A002 - the name the API fixes
+        engine: str = "auto",
+        master: str | None = None,
+        conf: Mapping[str, str] | None = None,
+        progress: Progress = SILENT,
+    ) -> Iterator[str] | ExportResult:
+        """Write the entities of the graph, or of some types, in a form that `load` takes.
+
+        Without a path they come as lines of JSON. A path that ends like its format is one file, any other a directory.
+        """
+        self._admit(Action.EXPORT, branch)
+        state, _ = self._state(named_branch(branch), snapshot)
+        spark = partial(spark_executor, master, conf)
+        target = None if path is None else os.fspath(path)
+        request = ExportRequest(target, types, format, option(Engine, "engine", engine), progress, spark)
+        return export_state(self._store, state, request)
+
+    def _read(self, query: Query, do: Callable[[Reader, Query], _A]) -> _A:
+        self._admit(Action.READ, query.branch or MAIN)
+        state, catalog = self._state(query.branch, query.commit)
+        with telling_reclaimed(self._store, state):
+            return do(self._reader(state, catalog), query)
+
+    def _reader(self, state: State, catalog: Catalog) -> Reader:
+        return Reader(self._store.tables, state, catalog, self._cache, self._embedding)
+
+    def _state(self, branch: str | None, commit: str | None) -> tuple[State, Catalog]:
+        """Find the state to read; of main as it is now that takes one request, unless it has changed."""
+        if branch is None and commit is None:
+            current, known = self._load_current()
+            self._contract = known
+            return State(current.snapshot, current.head), known.catalog
+        state = state_of(self._store.manifest, branch, commit)
+        known = self._store.schema_at(state.snapshot) or self._read_contract()
+        return state, known.catalog
+
+    def _load_current(self) -> tuple[ManifestState, contract.Contract]:
+        try:
+            return self._current.load()
+        except StorageError as error:
+            if classify(error) is Kind.NOT_FOUND and not self._store.objects.exists(MANIFEST_PATH):
+                raise self._absent() from None
+            raise
