@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, Phase, settings
@@ -19,6 +20,7 @@ settings.register_profile(
 settings.register_profile("soak", settings.get_profile("lean"), max_examples=5_000, derandomize=False)
 settings.load_profile(os.environ.get("OMNIGRAPH_HYPOTHESIS_PROFILE", "lean"))
 
+_SETTINGS = ("OMNIGRAPH_PROFILE", "OMNIGRAPH_BEARER_TOKEN", "OMNIGRAPH_CONFIG")
 _KEYS = ("OPENROUTER_API_KEY", "OPENAI_API_KEY", "GEMINI_API_KEY")
 
 
@@ -26,4 +28,12 @@ _KEYS = ("OPENROUTER_API_KEY", "OPENAI_API_KEY", "GEMINI_API_KEY")
 def no_embedder_of_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever runs the tests may have a key, and must not pay for them."""
     for name in [name for name in os.environ if name in _KEYS or name.startswith("OMNIGRAPH_EMBED")]:
+        monkeypatch.delenv(name)
+
+
+@pytest.fixture(autouse=True)
+def no_settings_of_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever runs the tests may have a configuration, and the tests must not know it."""
+    monkeypatch.setenv("OMNIGRAPH_HOME", str(Path(__file__).with_name("nowhere")))
+    for name in [name for name in os.environ if name in _SETTINGS or name.startswith("OMNIGRAPH_TOKEN_")]:
         monkeypatch.delenv(name)

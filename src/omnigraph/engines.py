@@ -28,12 +28,15 @@ def finishing(progress: Progress) -> Iterator[None]:
         progress.finish()
 
 
-def choose_runner(engine: str, master: str | None, conf: Mapping[str, str] | None, progress: Progress) -> ChooseRunner:
-    """Say who does the upkeep of so many rows."""
+def choose_runner(
+    engine: str, master: str | None, conf: Mapping[str, str] | None, progress: Progress, at_once: int = 1
+) -> ChooseRunner:
+    """Say who does the upkeep of so many rows; this process does some tasks at once."""
     chosen = option(Engine, "engine", engine)
 
     def choose(rows: int) -> Executor:
-        large = chosen is Engine.AUTO and rows > _MOST_ROWS_OF_UPKEEP
-        return spark_executor(master, conf, progress) if large or chosen is Engine.SPARK else LocalExecutor(progress)
+        if chosen is Engine.SPARK or (chosen is Engine.AUTO and rows > _MOST_ROWS_OF_UPKEEP):
+            return spark_executor(master, conf, progress)
+        return LocalExecutor(progress, at_once)
 
     return choose

@@ -11,11 +11,11 @@ from typing import Any, overload
 from omnigraph.commit.store import Store
 from omnigraph.engines import spark_executor
 from omnigraph.errors import StorageError
-from omnigraph.history.branches import reclaimed
 from omnigraph.lang.catalog import Catalog
 from omnigraph.lang.source import source_given
 from omnigraph.maintenance.retention import is_reclaimed
-from omnigraph.manifest.rows import Commit
+from omnigraph.manifest.past import reclaimed
+from omnigraph.manifest.rows import MAIN, Commit
 from omnigraph.pipeline.export import ExportRequest, ExportResult, export_files, export_lines
 from omnigraph.pipeline.load import Engine, option
 from omnigraph.pipeline.progress import SILENT
@@ -53,10 +53,16 @@ def _lines(store: Store, state: State, lines: Iterator[str]) -> Iterator[str]:
 class Pinned:
     """One state of a graph, to read. Every query and every export of it sees the same."""
 
-    def __init__(self, store: Store, reader: Reader, admit_export: Callable[[], None]) -> None:
+    def __init__(self, store: Store, reader: Reader, schema: str, admit_export: Callable[[], None]) -> None:
         self._store = store
         self._reader = reader
         self._admit_export = admit_export
+        self.schema = schema
+
+    @property
+    def branch(self) -> str:
+        """The branch that this was a state of."""
+        return self._reader.state.snapshot.branch or MAIN
 
     @property
     def commit(self) -> Commit | None:

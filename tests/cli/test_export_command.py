@@ -74,7 +74,6 @@ def test_a_type_that_is_not_there_fails_before_any_output(graph: Graph) -> None:
 @pytest.mark.parametrize(
     "arguments, complaint",
     [
-        ([], "name the graph"),
         (["g", "--branch", "main", "--snapshot", "c"], "either --branch or --snapshot"),
         (["g", "--format", "xml"], "'xml' is not one of jsonl, csv, parquet"),
         (["g", "--engine", "dask"], "'dask' is not one of auto, local, spark"),

@@ -66,9 +66,15 @@ def test_programs_get_one_document(graph: Graph) -> None:
         "base_branch": None,
         "branch_created": False,
         "mode": "merge",
-        "nodes": [{"name": "Person", "entities_loaded": 2}],
-        "edges": [{"name": "Knows", "entities_loaded": 1}],
+        "tables": [{"table_key": "edge:Knows", "rows_loaded": 1}, {"table_key": "node:Person", "rows_loaded": 2}],
+        "nodes": [{"name": "Person", "entities_loaded": 2, "rows_loaded": 2}],
+        "edges": [{"name": "Knows", "entities_loaded": 1, "rows_loaded": 1}],
         "total_entities": 3,
+        "total_rows": 3,
+        "nodes_loaded": 2,
+        "edges_loaded": 1,
+        "node_types_loaded": 1,
+        "edge_types_loaded": 1,
         "actor_id": "eve",
         "commit": {
             "graph_commit_id": head.commit_id,
@@ -78,6 +84,8 @@ def test_programs_get_one_document(graph: Graph) -> None:
             "merged_parent_commit_id": None,
             "actor_id": "eve",
             "created_at": head.created_at,
+            "graph_branch": None,
+            "graph_manifest_version": head.manifest_version,
         },
     }
     assert run.out == json.dumps(run.document, indent=2) + "\n"
@@ -251,7 +259,6 @@ def test_a_file_of_problems_that_cannot_be_written_does_not_hide_that_the_load_w
     [
         (["g", "--data", "good.jsonl"], "--mode"),
         (["g", "--mode", "append"], "--data"),
-        (["--data", "good.jsonl", "--mode", "append"], "URI"),
         (["g", "--data", "good.jsonl", "--mode", "upsert"], "'upsert' is not one of append, merge, overwrite"),
         (["g", "--data", "good.jsonl", "--mode", "append", "--engine", "flink"], "'flink' is not one of"),
         (["g", "--data", "good.jsonl", "--mode", "append", "--conf", "nothing"], "'nothing' is no KEY=VALUE"),

@@ -122,6 +122,33 @@ def test_a_change_of_the_schema_and_any_other_write_keep_each_other_out(
         pass
 
 
+def test_those_who_share_a_gate_by_turns_do_not_keep_out_whoever_wants_it_alone(root_uri: str) -> None:
+    """While he waits for those who are inside, nobody else goes in."""
+    newcomer = [Gate("schema", shared=True), Gate("branch:other")]
+    deadline = time.monotonic() + 30
+
+    def alone() -> None:
+        with gates_at(root_uri).hold(APPLY):
+            pass
+
+    with ExitStack() as inside:
+        inside.enter_context(gates_at(root_uri).hold(WRITE))
+        waiting = threading.Thread(target=alone)
+        waiting.start()
+        while time.monotonic() < deadline:
+            try:
+                with gates_at(root_uri, 0).hold(newcomer):
+                    time.sleep(0.01)
+            except GateTimeoutError:
+                break
+        assert time.monotonic() < deadline, "newcomers still go in"
+        assert waiting.is_alive()
+    waiting.join(60)
+    assert not waiting.is_alive()
+    with gates_at(root_uri, _BRIEFLY).hold(newcomer):
+        pass
+
+
 def test_whoever_waits_for_the_schema_gate_holds_nothing_that_its_owner_needs(s3_uri: str) -> None:
     """On an object store a writer looks at the schema gate, takes its own, and must look again."""
     applier, applying, taken = gates_at(s3_uri, timeout=3), ExitStack(), threading.Event()

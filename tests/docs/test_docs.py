@@ -5,14 +5,16 @@ The first word behind an opening fence says what happens to the block:
     pg              must compile as a schema and be in canonical layout
     gq              must compile against the nearest valid `pg` block above it on the page, and be canonical
     python          runs; all blocks of a page share one namespace and one temporary directory
-    console         each `$ ` line runs in that directory; the lines below it are what it must print
+    console         each `$ ` line runs in that directory; the lines below it are what it must print. A line that starts
+                    `omnigraph-server` and ends with `&` starts a server, which runs until the page ends
     sh json text ebnf       not executed
 
 `error=CODE` behind `pg` or `gq` says that the block must fail, with this code first. `file=NAME` also writes the
 block to the page's directory, for the python and console blocks below it.
 
 In what a command prints, `/data` stands for the page's directory. A commit id or a time is different in every run: the
-one on the page stands for the one that was printed, in the rest of the page as well.
+one on the page stands for the one that was printed, in the rest of the page as well. So does the address of a server,
+whose port the kernel chooses.
 """
 
 from __future__ import annotations
@@ -21,12 +23,14 @@ import dataclasses
 import errno
 import os
 import re
+import shlex
+import shutil
 import subprocess
 import sys
 import threading
 import traceback
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -72,7 +76,8 @@ OPTIONS = {
     "ebnf": set(),
 }
 CODE = r"(?:[PT]\d{1,2}|[CSD]\d|[QL]\d{3}|OG-[A-Z]{2}-\d{3})"
-VARYING = re.compile(r"\b(?:[0-7][0-9A-HJKMNP-TV-Z]{25}|\d{16})\b")  # ULIDs, and times in microseconds
+ADDRESS = r"127\.0\.0\.1:\d+"
+VARYING = re.compile(rf"\b(?:[0-7][0-9A-HJKMNP-TV-Z]{{25}}|\d{{16}}|{ADDRESS})\b")  # ULIDs, times, servers
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,27 +182,40 @@ def test_what_a_page_runs_works(page: str, tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.chdir(tmp_path)
     names: dict[str, Any] = {}
     seen: dict[str, str] = {}
-    for block in blocks_of(page):
-        if "file" in block.options:
-            path = tmp_path / block.options["file"]
-            path.parent.mkdir(exist_ok=True)
-            path.write_text(block.text, encoding="utf-8")
-        if block.language == "python":
-            code = compile(block.text, str(block), "exec", dont_inherit=True)
-            exec(code, names)  # noqa: S102 - our own text
-        if block.language == "console":
-            run_console(block, tmp_path, seen)
+    with ExitStack() as servers:
+        for block in blocks_of(page):
+            if "file" in block.options:
+                path = tmp_path / block.options["file"]
+                path.parent.mkdir(exist_ok=True)
+                path.write_text(block.text, encoding="utf-8")
+            if block.language == "python":
+                code = compile(as_seen(block.text, seen), str(block), "exec", dont_inherit=True)
+                exec(code, names)  # noqa: S102 - our own text
+            if block.language == "console":
+                run_console(block, tmp_path, seen, servers)
 
 
-def run_console(block: Block, directory: Path, seen: dict[str, str]) -> None:
+def environment_of(directory: Path) -> dict[str, str]:
+    """As plain as can be: the commands of this environment, and a home of the page's own."""
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
-    plain = {"PATH": path, "NO_COLOR": "1", "TERM": "dumb", "PYTHONUTF8": "1"}
+    return {"PATH": path, "NO_COLOR": "1", "TERM": "dumb", "PYTHONUTF8": "1", "HOME": str(directory)}
+
+
+def run_console(block: Block, directory: Path, seen: dict[str, str], servers: ExitStack) -> None:
+    plain = environment_of(directory)
     before, *steps = re.split(r"^\$ ", block.text, flags=re.MULTILINE)
     assert steps and not before, f"{block}: a console block starts with `$ `"  # noqa: PT018
     status = 0
     for step in steps:
         command, _, expected = step.partition("\n")
-        assert re.match(r"omnigraph |cat |echo \$\?$", command), f"{block}: `{command}` is not ours to run"
+        if command.startswith("omnigraph-server ") and command.endswith(" &"):
+            shown, address = servers.enter_context(served_page(as_seen(command, seen), directory, plain))
+            seen[shown] = address
+            assert expected == f"OMNIGRAPH_LISTEN_ADDR={shown}\n", f"{block}: $ {command}"
+            continue
+        assert re.match(r"omnigraph |curl |cat |echo \$\?$", command), f"{block}: `{command}` is not ours to run"
+        if command.startswith("curl ") and shutil.which("curl") is None:
+            continue
         done = subprocess.run(
             ["/bin/sh", "-c", f"(exit {status}); {as_seen(command, seen)}"],
             cwd=directory,
@@ -210,9 +228,29 @@ def run_console(block: Block, directory: Path, seen: dict[str, str]) -> None:
         printed = done.stdout.replace(str(directory), "/data")
         for ours, theirs in zip(VARYING.findall(expected), VARYING.findall(printed), strict=False):
             seen.setdefault(ours, theirs)
-        assert printed.rstrip() == as_seen(expected, seen).rstrip(), f"{block}: $ {command}"
+        assert trimmed(printed) == trimmed(as_seen(expected, seen)), f"{block}: $ {command}"
         assert done.returncode != 2, f"{block}: $ {command} is not a valid command"
         status = done.returncode
+
+
+def trimmed(text: str) -> str:
+    """Without blanks at the ends of lines, which no page keeps for long."""
+    return "\n".join(line.rstrip() for line in text.splitlines()).rstrip()
+
+
+@contextmanager
+def served_page(command: str, directory: Path, environment: dict[str, str]) -> Iterator[tuple[str, str]]:
+    """Start a server of a page on a port that the kernel chooses; give its address on the page and the real one."""
+    [shown] = re.findall(ADDRESS, command)
+    words = shlex.split(command.removesuffix(" &").replace(shown, "127.0.0.1:0"))
+    with subprocess.Popen(words, cwd=directory, env=environment, stdout=subprocess.PIPE, text=True) as server:
+        assert server.stdout is not None
+        try:
+            ready = server.stdout.readline().strip()
+            assert ready.startswith("OMNIGRAPH_LISTEN_ADDR="), f"$ {command}: {ready!r}"
+            yield shown, ready.partition("=")[2]
+        finally:
+            server.terminate()
 
 
 def as_seen(text: str, seen: dict[str, str]) -> str:
@@ -575,8 +613,9 @@ def test_every_link_leads_somewhere(page: str) -> None:
             assert anchor in anchors_of(str(linked.resolve().relative_to(ROOT))), f"{page}: {target}"
 
 
-def test_every_page_can_be_reached_from_the_readme() -> None:
-    seen, waiting = set(), ["README.md"]
+@pytest.mark.parametrize("start", ["README.md", "docs/index.md"])
+def test_every_page_can_be_reached_from_where_people_start(start: str) -> None:
+    seen, waiting = {"README.md"} - {start}, [start]
     while waiting:
         page = waiting.pop()
         if page in seen:

@@ -72,8 +72,8 @@ def test_a_diff_in_json_is_one_document() -> None:
 
     assert [one["op"] for one in found["changes"]] == ["update", *["insert"] * 16]
     assert found["changes"][0]["changed"] == ["age", "bio", "photo"]
-    assert found["changes"][0]["after"]["photo"] == "base64:AQID"
-    assert set(found["changes"][-1]["endpoints"]) == {"src", "dst"}
+    assert found["changes"][0]["after"]["properties"]["photo"] == "base64:AQID"
+    assert set(found["changes"][-1]["after"]["endpoints"]) == {"from", "to"}
     assert found["stats"] == {"node:Person": {"insert": 15, "update": 1}, "edge:Knows": {"insert": 1}}
     assert found["from"]["actor_id"] == "ada"
     assert diff("main", "main", "--uri", "g", "--json").document["changes"] == []
@@ -180,7 +180,7 @@ def test_the_changes_of_a_commit_go_on_behind_a_page(graph: Graph) -> None:
 
 
 def test_the_log_is_drawn_with_names_and_actors() -> None:
-    run = command("log", "g", "--graph")
+    run = command("log", "g", "--draw")
 
     lines = run.out.splitlines()
     assert [line.partition(" 0")[0].rstrip() for line in lines] == ["*", "|\\", "* |", "* |", "| *", "|/", "*", "*"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -300,6 +301,22 @@ def test_a_gap_names_the_commit_that_cannot_be_read_after_what_can_be_told(graph
     page = reader.changes(start="now")
     add(reader, "p9")
     assert told(reader.changes(cursor=page.cursor)) == [["p9"]]
+
+
+def test_a_reader_that_has_the_tables_open_is_told_of_a_gap_as_well(graph: Graph) -> None:
+    start = graph.changes().cursor
+    past = [add(graph, f"p{number}") for number in range(3)]
+    reader = omnigraph.open(graph.uri)
+    for version in (1, 2, 3, 4):
+        table = replace(graph.snapshot().entries["node:Person"].table, version=version)
+        reader._store.tables.open(table)
+    graph.optimize()
+    graph.cleanup(keep=1, confirm=True)
+
+    with pytest.raises(HistoryReclaimedError):
+        reader.changes(cursor=start)
+    with pytest.raises(HistoryReclaimedError):
+        list(reader.diff(past[0], past[2]))
 
 
 def _schema_commit(graph: Graph) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -9,9 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import omnigraph
+from omnigraph.commit.store import Store
 from omnigraph.graph import Graph
+from omnigraph.maintenance.cleanup import CleanupRequest, CleanupResult, cleanup
 from omnigraph.maintenance.upkeep import UpkeepResult
-from omnigraph.storage import durable
+from omnigraph.manifest.rows import MANIFEST_PATH
+from omnigraph.storage import durable, reclaim
 from omnigraph.storage.tables import TableVersion
 from omnigraph.storage.upkeep import MakeUp, make_up
 from tests.support.mutations import store_of
@@ -56,6 +60,22 @@ def named(graph: Graph, name: str) -> list[Any]:
     """What an index on the key finds."""
     text = f'query one() {{ match {{ $p: Person {{ name: "{name}" }} }} return {{ $p.age }} }}'
     return [row["p.age"] for row in graph.query(text).rows]
+
+
+def cleaned(store: Store, meanwhile: Callable[[], object] = lambda: None, **policy: Any) -> CleanupResult:
+    """Clean up as if all versions of the manifest were old; others act when the first table is done."""
+    actions = [meanwhile]
+
+    def advance() -> None:
+        while actions:
+            actions.pop()()
+
+    request = CleanupRequest(**policy, confirm=True, manifest_age=dt.timedelta())
+    return cleanup(store, request, advance)
+
+
+def manifest_versions(store: Store, branch: str | None = None) -> list[int]:
+    return reclaim.versions(store.tables, MANIFEST_PATH, branch)
 
 
 def table_of(graph: Graph, key: str, branch: str = "main") -> TableVersion:
@@ -104,7 +124,7 @@ class Index:
 @dataclass(frozen=True, slots=True)
 class Clean:
     def run(self, graph: Graph) -> Any:
-        return graph.cleanup(keep=1, confirm=True)
+        return cleaned(store_of(graph.uri), keep=1)
 
 
 @dataclass(frozen=True, slots=True)

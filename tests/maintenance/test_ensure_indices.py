@@ -63,7 +63,7 @@ def test_an_index_on_vectors_waits_for_the_first(graph: Graph) -> None:
     pending = {row.table_key: row.pending_indexes for row in graph.ensure_indices().tables}
     assert pending == {PERSON: (PendingIndex("near", NO_VECTORS),), KNOWS: (), PLACE: ()}
     graph.mutate('query add() { insert Person { name: "v", near: [1.0, 2.0] } }')
-    [row] = [row for row in graph.ensure_indices().tables if row.table_key == PERSON]
+    [row] = [row for row in graph.optimize().tables if row.table_key == PERSON]
     assert row.pending_indexes == ()
     assert coverage(graph, PERSON)["near_ivf_flat"]
     add(graph, 51)

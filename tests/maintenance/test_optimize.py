@@ -237,6 +237,13 @@ def test_a_graph_without_rows_is_no_problem(tmp_path: Path) -> None:
     assert graph.ensure_indices().commit is None
 
 
+def test_the_books_of_a_graph_without_types_are_compacted_as_well(tmp_path: Path) -> None:
+    graph = omnigraph.init(tmp_path / "bare", "node A { x: I32? }")
+    graph.apply_schema("")
+    [row] = graph.optimize().tables
+    assert (row.table_key, row.fragments_added, row.committed) == ("__manifest", 1, True)
+
+
 # Branches ------------------------------------------------------------------------------------------
 
 

@@ -212,7 +212,9 @@ def test_tables_that_a_branch_owns_are_repaired_on_that_branch(graph: Graph, sto
     assert [(one.branch, one.actor_id) for one in forced.commits] == [("feature", FORCE_ACTOR)]
     for branch in (None, "feature"):
         assert store.sidecars.pending() == []
-        own = {key for key, entry in store.manifest.load(branch).snapshot.entries.items() if entry.table.owner == branch}
+        own = {
+            key for key, entry in store.manifest.load(branch).snapshot.entries.items() if entry.table.owner == branch
+        }
         assert all(pair[0] == pair[1] for key, pair in heads_and_pins(store, branch).items() if key in own)
     graph.merge("feature")
     assert len(people(graph)) == 9

@@ -16,7 +16,7 @@ import omnigraph
 from omnigraph.errors import OmnigraphError
 from omnigraph.graph import Graph
 from tests.commit import child
-from tests.maintenance.scene import Clean, Index, Tidy, coverage, made_of
+from tests.maintenance.scene import Clean, Index, Tidy, coverage, made_of, manifest_versions
 from tests.support.faults import assert_settled, refuse
 from tests.support.graphs import contents
 from tests.support.mutations import Death, Query, at_write, die, store_of
@@ -39,7 +39,7 @@ WRITES = {
         *PUBLISH,
         "compact",
     ),
-    "cleanup": ("remove versions",) * 2,
+    "cleanup": ("remove versions",) * 3,
 }
 
 
@@ -107,9 +107,12 @@ def test_upkeep_whose_storage_fails_at_any_durable_write_loses_nothing(
         _recovers(uri, scene)
 
 
-def test_a_recovery_from_upkeep_that_dies_at_any_durable_write_loses_nothing(scenes: Callable[[str], Scene]) -> None:
-    """Between the two commits of a table, when all have moved, and when all is visible."""
-    scene = scenes("optimize")
+@pytest.mark.parametrize("name", ["ensure_indices", "optimize"])
+def test_a_recovery_from_upkeep_that_dies_at_any_durable_write_loses_nothing(
+    scenes: Callable[[str], Scene], name: str
+) -> None:
+    """When some tables have moved, or one of them half-way; when all have, and when all is visible."""
+    scene = scenes(name)
     first = [at for at, write in enumerate(scene.writes, 1) if write == "commit table"][1]
     for ordinal in (first, scene.writes.index("publish") + 1, scene.writes.index("publish") + 2):
         uri = _copied(scene.uri)
@@ -121,6 +124,15 @@ def test_a_recovery_from_upkeep_that_dies_at_any_durable_write_loses_nothing(sce
         child.die(again)
         for death in again:
             _recovers(death.uri, scene)
+
+
+def test_cleanups_that_each_die_at_a_durable_write_bring_it_to_its_end(scenes: Callable[[str], Scene]) -> None:
+    scene = scenes("cleanup")
+    uri = _copied(scene.uri)
+    for ordinal in (1, 2, 1):
+        die([Death(uri, scene.order, ordinal)])
+        assert contents(store_of(uri)) == scene.rows
+    _recovers(uri, scene)
 
 
 def _recovers(uri: str, scene: Scene) -> None:
@@ -142,6 +154,7 @@ def _is_tidy(graph: Graph, scene: Scene) -> None:
             len(store_of(graph.uri).tables.head(entry.table.path, None).version_refs()) for entry in _tables(graph)
         ]
         assert versions == [1, 1]
+        assert len(manifest_versions(store_of(graph.uri))) == 1
         return
     assert all(all(coverage(graph, key).values()) for key in TABLES)
     if isinstance(scene.order, Tidy):

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 import omnigraph
-from omnigraph.errors import OmnigraphError
+from omnigraph.errors import HistoryReclaimedError, OmnigraphError
 from omnigraph.manifest import contract
 from tests.commit import child
 from tests.commit.places import copied
@@ -99,6 +99,42 @@ def test_a_change_that_dies_at_any_durable_write_happened_whole_or_not_at_all(
         expected = "after" if death.ordinal > scene.published else "before"
         assert scene.shown(omnigraph.open(death.uri, read_only=True)) == expected, "what can be read at once"
         assert _recovered(scene, death.uri) == expected, scene.writes[death.ordinal - 1]
+
+
+@pytest.mark.parametrize("name", [name for name in CHANGES if name not in WRITES])
+def test_a_change_of_any_kind_that_stops_at_any_durable_write_happened_whole_or_not_at_all(
+    scenes: Callable[[str], Scene], name: str
+) -> None:
+    """Nobody cleans up after what stops it, as if its process had died."""
+    scene = scenes(name)
+    for ordinal in range(1, len(scene.writes) + 1):
+        uri = _copied(scene.uri)
+        with pytest.raises(CrashError), at_write(ordinal, crash):
+            Apply(name).run(omnigraph.open(uri))
+        expected = "after" if ordinal > scene.published else "before"
+        assert scene.shown(omnigraph.open(uri, read_only=True)) == expected
+        assert scene.shown(omnigraph.open(uri)) == expected, scene.writes[ordinal - 1]
+        assert_settled(store_of(uri))
+
+
+def test_a_drop_for_good_that_stops_at_any_durable_write_can_be_made_again(graph: omnigraph.Graph) -> None:
+    text = CHANGES["drop a node type and its edges"].schema
+    old, whole = graph.commits()[0].commit_id, omnigraph.open(_copied(graph.uri))
+    with at_write(0, refuse) as writes:
+        whole.apply_schema(text, allow_data_loss=True)
+    emptied = ("create table", "create table", "remove versions")  # the first finds that there is one
+    assert writes == ["write", *PUBLISH, *emptied * 2]
+    for ordinal in range(1, len(writes) + 1):
+        uri = _copied(graph.uri)
+        with pytest.raises(CrashError), at_write(ordinal, crash):
+            omnigraph.open(uri).apply_schema(text, allow_data_loss=True)
+        again = omnigraph.open(uri)
+        assert again.apply_schema(text, allow_data_loss=True).applied == (ordinal <= writes.index("publish") + 1)
+        assert look(again) == look(whole)
+        again.cleanup(keep=1, confirm=True)
+        assert_settled(store_of(uri))
+        with pytest.raises(HistoryReclaimedError):
+            look(omnigraph.open(uri), old)
 
 
 @pytest.mark.parametrize("name", ["many things at once", "add a node type"])

@@ -73,6 +73,25 @@ def test_indices_go_on_under_new_names_and_go_with_their_property(graph: Graph) 
     assert graph.doctor().is_healthy
 
 
+def test_an_index_under_the_name_of_before_is_dropped_when_the_new_one_is_built(graph: Graph) -> None:
+    """Until then it serves the property under its new name."""
+    graph.apply_schema(CHANGES["rename a property"].schema)
+    assert {"age_btree"} <= set(_indices(graph)), "a rename touches no index"
+    graph.optimize()
+    names = _indices(graph)
+    assert "years_btree" in names
+    assert "age_btree" not in names
+    assert graph.optimize().commit is None
+    assert graph.doctor().findings == ()
+    years = "query q($y: I32) { match { $p: Person { years: $y } } return { $p.name } }"
+    assert graph.query(years, {"y": 1}).rows == [{"p.name": "bob"}]
+
+
+def _indices(graph: Graph) -> list[str]:
+    table = graph.snapshot().entries[PERSON].table
+    return [one.name for one in store_of(graph.uri).tables.open(table).describe_indices()]
+
+
 def test_a_property_that_takes_the_name_of_another_gets_indices_of_its_own(graph: Graph) -> None:
     """Lance keeps the name of an index when its column is renamed, and has no two indices of one name."""
     graph.apply_schema(edited(("bio: String? @index", 'story: String? @index @rename_from("bio")')))

@@ -230,8 +230,12 @@ def test_cleanup_gives_back_the_space_of_a_type_that_is_gone(graph: Graph) -> No
     graph.apply_schema(WITHOUT_TOWN)
     path = Path(graph.uri)
     assert len(_data_files(path)) == 4
-    graph.cleanup(keep=1, confirm=True, orphan_age=dt.timedelta(0))
+    told = graph.cleanup(keep=1, orphan_age=dt.timedelta(0))
+    done = graph.cleanup(keep=1, confirm=True, orphan_age=dt.timedelta(0))
+    assert told.tables == done.tables, "what it says beforehand is what it does, the last version of the type included"
+    assert {row.table_key: row.old_versions_removed for row in done.tables}["node:Town"] == 3
     assert len(_data_files(path)) == 2
+    assert not any(row.old_versions_removed for row in graph.cleanup(keep=1).tables)
     graph.apply_schema(SCHEMA)
     graph.load([node("Town", name="Rom")], mode="append")
     assert graph.query("query q() { match { $t: Town } return { $t.name } }").rows == [{"t.name": "Rom"}]

@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from omnigraph.cli import (
+    alias,
     branch,
     changes,
     diff,
@@ -23,43 +24,58 @@ from omnigraph.cli import (
     maintenance,
     mutate,
     output,
+    queries,
     query,
     revert,
     schema,
+    session,
     tag,
 )
+from omnigraph.cli.address import Scope
+from omnigraph.cli.command import NOT_SHOWN, callback, command
+from omnigraph.cli.flags import COMMON
+from omnigraph.cli.root import LEGEND, Root
 from omnigraph.errors import OmnigraphError
 from omnigraph.version import INTERNAL_SCHEMA_VERSION, __version__
 
 app = typer.Typer(
     name="omnigraph",
+    cls=Root,
     help="A typed property graph on open columnar storage, versioned like git.",
+    epilog=LEGEND,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-app.command("init")(graph.init)
-app.command("snapshot")(graph.snapshot)
+command(app, "init")(graph.init)
+command(app, "snapshot")(graph.snapshot)
 app.add_typer(graph.commit, name="commit")
-graph.commit.command("changes")(changes.commit_changes)
-app.command("diff")(diff.diff)
+command(graph.commit, "commit changes")(changes.commit_changes)
+command(app, "diff")(diff.diff)
 app.add_typer(changes.app, name="changes")
-app.command("log")(log.log)
-app.command("load")(load.load)
-app.command("export")(export.export)
-app.command("mutate")(mutate.mutate)
-app.command("query")(query.query)
-app.command("embed")(embed.embed)
-app.command("optimize")(maintenance.optimize)
-app.command("cleanup")(maintenance.cleanup)
-app.command("repair")(maintenance.repair)
-app.command("doctor")(maintenance.doctor)
+command(app, "log")(log.log)
+command(app, "load")(load.load)
+command(app, "ingest", hidden=True)(load.ingest)
+command(app, "export")(export.export)
+command(app, "mutate")(mutate.mutate)
+command(app, "query")(query.query)
+command(app, "embed")(embed.embed)
+command(app, "optimize")(maintenance.optimize)
+command(app, "cleanup")(maintenance.cleanup)
+command(app, "repair")(maintenance.repair)
+command(app, "doctor")(maintenance.doctor)
 app.add_typer(branch.app, name="branch")
-app.command("revert")(revert.revert)
+command(app, "revert")(revert.revert)
 app.add_typer(tag.app, name="tag")
-app.command("lint")(lint.lint)
-app.command("fmt")(fmt.fmt)
+command(app, "lint")(lint.lint)
+command(app, "fmt")(fmt.fmt)
 app.add_typer(schema.app, name="schema")
+app.add_typer(queries.app, name="queries")
+command(app, "alias")(alias.alias)
+app.add_typer(session.graphs, name="graphs")
+app.add_typer(session.profile, name="profile")
+command(app, "login")(session.login)
+command(app, "logout")(session.logout)
 
 
 def _print_version(wanted: bool) -> None:  # noqa: FBT001 - the shape typer wants of a callback
@@ -68,7 +84,7 @@ def _print_version(wanted: bool) -> None:  # noqa: FBT001 - the shape typer want
         raise typer.Exit
 
 
-@app.callback()
+@callback(app, COMMON - NOT_SHOWN)
 def omnigraph(
     *,
     _version: Annotated[
@@ -79,8 +95,8 @@ def omnigraph(
     """A typed property graph on open columnar storage, versioned like git."""
 
 
-@app.command()
-def version() -> None:
+@command(app, "version")
+def version(_scope: Scope) -> None:
     """Print the version of omnigraph and of its storage format."""
     output.data(f"omnigraph {__version__}")
     output.data(f"internal-schema {INTERNAL_SCHEMA_VERSION}")

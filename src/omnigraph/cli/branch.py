@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from omnigraph.cli import output
+from omnigraph.cli.address import Scope
+from omnigraph.cli.arguments import Json, Uri
+from omnigraph.cli.command import command, group
 from omnigraph.cli.engine import ENGINES, Conf, Engine, Master, one_of, progress, settings
-from omnigraph.cli.graph import Json, commit_document, graph_address
 from omnigraph.cli.resolving import Ours, Resolve, Theirs, refused, resolution
-from omnigraph.cli.target import Actor, Quiet, Store, Uri, Yes, ask_before_removing, opened
 from omnigraph.errors import MergeConflictError, OmnigraphError
 
 if TYPE_CHECKING:
@@ -19,37 +20,36 @@ if TYPE_CHECKING:
     from omnigraph.graph import Graph
     from omnigraph.history.merge import MergeResult
 
-app = typer.Typer(help="Work on branches of a graph.", no_args_is_help=True)
+app = group("Work on branches of a graph.")
 
 Name = Annotated[str, typer.Argument(help="The name of the branch.", metavar="NAME")]
 
 
-@app.command()
+@command(app, "branch create")
 def create(
+    scope: Scope,
     name: Name,
     uri: Uri = None,
     *,
-    store: Store = None,
     base: Annotated[str, typer.Option("--from", help="A branch, tag or commit to begin as.", metavar="REF")] = "main",
-    actor: Actor = None,
-    quiet: Quiet = False,
     as_json: Json = False,
 ) -> None:
     """Make a branch. No data is copied."""
-    address = graph_address(uri, store)
-    opened("branch create", address, quiet=quiet).create_branch(name, base)
+    target = scope.at(uri)
+    actor = target.actor
+    target.write_aloud().create_branch(name, base)
     if as_json:
-        output.document({"uri": address, "from": base, "name": name.strip(), "actor_id": actor})
+        from omnigraph.wire.commits import branch_created_output  # noqa: PLC0415 - loads the engine
+
+        output.document(branch_created_output(target.uri, name, base, actor))
         return
     output.data(f"created branch {name.strip()} from {base}")
 
 
-@app.command("list")
-def list_branches(uri: Uri = None, *, store: Store = None, as_json: Json = False) -> None:
+@command(app, "branch list")
+def list_branches(scope: Scope, uri: Uri = None, *, as_json: Json = False) -> None:
     """List the branches by name."""
-    import omnigraph  # noqa: PLC0415 - loads the engine
-
-    names = sorted(omnigraph.open(graph_address(uri, store), read_only=True).branches())
+    names = sorted(scope.at(uri).read().branches())
     if as_json:
         output.document({"branches": names})
         return
@@ -57,33 +57,33 @@ def list_branches(uri: Uri = None, *, store: Store = None, as_json: Json = False
         output.data(name)
 
 
-@app.command()
+@command(app, "branch delete")
 def delete(
+    scope: Scope,
     name: Name,
     uri: Uri = None,
     *,
-    store: Store = None,
-    actor: Actor = None,
-    yes: Yes = False,
-    quiet: Quiet = False,
     as_json: Json = False,
 ) -> None:
     """Delete a branch and what only it has."""
-    address = graph_address(uri, store)
-    ask_before_removing(f"Delete branch {name} of {address}?", address, yes=yes, as_json=as_json)
-    opened("branch delete", address, quiet=quiet).delete_branch(name)
+    target = scope.at(uri)
+    actor = target.actor
+    target.ask_before_removing(f"Delete branch {name} of {target.uri}?", as_json=as_json)
+    target.write_aloud().delete_branch(name)
     if as_json:
-        output.document({"uri": address, "name": name.strip(), "actor_id": actor})
+        from omnigraph.wire.commits import branch_deleted_output  # noqa: PLC0415 - loads the engine
+
+        output.document(branch_deleted_output(target.uri, name, actor))
         return
     output.data(f"deleted branch {name.strip()}")
 
 
-@app.command()
+@command(app, "branch merge")
 def merge(
+    scope: Scope,
     source: Annotated[str, typer.Argument(help="The branch that has the changes.", metavar="SOURCE")],
     uri: Uri = None,
     *,
-    store: Store = None,
     into: Annotated[str, typer.Option(help="The branch that gets them.", metavar="NAME")] = "main",
     ours: Ours = False,
     theirs: Theirs = False,
@@ -95,26 +95,22 @@ def merge(
     engine: Engine = "auto",
     master: Master = None,
     conf: Conf = None,
-    actor: Actor = None,
-    quiet: Quiet = False,
     as_json: Json = False,
 ) -> None:
     """Bring onto a branch what another one has, in one commit or not at all."""
-    address = graph_address(uri, store)
+    target = scope.at(uri)
+    actor = target.actor
     options: dict[str, Any] = {
         "resolve": resolution(resolve, ours=ours, theirs=theirs),
         "engine": one_of("--engine", engine, ENGINES),
         "master": master,
         "conf": settings(conf),
-        "progress": progress(quiet=quiet),
+        "progress": progress(quiet=scope.flags.quiet),
     }
     if dry_run:
-        import omnigraph  # noqa: PLC0415 - loads the engine
-
-        found = omnigraph.open(address, read_only=True).merge(source, into, dry_run=True, **options)
-        _show_preview(found, as_json=as_json)
+        _show_preview(target.read().merge(source, into, dry_run=True, **options), as_json=as_json)
         return
-    graph = opened("branch merge", address, quiet=quiet)
+    graph = target.write_aloud()
     try:
         done = graph.merge(source, into, actor=actor, **options)
     except MergeConflictError as error:
@@ -122,8 +118,10 @@ def merge(
         raise
     problem = _deletion_problem(graph, done.source) if delete_branch else None
     if as_json:
+        from omnigraph.wire.documents import merge_output  # noqa: PLC0415 - loads the engine
+
         deleted = {"branch_deleted": problem is None, "branch_delete_error": problem} if delete_branch else {}
-        output.document({**merge_document(done, actor), **deleted})
+        output.document({**merge_output(done, actor), **deleted})
         return
     output.data(f"merged {done.source} into {done.target}: {done.outcome}")
     if delete_branch and problem is None:
@@ -143,7 +141,9 @@ def _deletion_problem(graph: Graph, name: str) -> str | None:
 def _show_preview(found: MergeResult, *, as_json: bool) -> None:
     """A merge that would be refused ends with 1, so that a script can ask before it merges."""
     if as_json:
-        output.document({**merge_document(found, None), "dry_run": True})
+        from omnigraph.wire.documents import merge_output  # noqa: PLC0415 - loads the engine
+
+        output.document({**merge_output(found, None), "dry_run": True})
     else:
         output.data(f"would merge {found.source} into {found.target}: {found.outcome}")
         for line in _change_lines(found):
@@ -152,22 +152,6 @@ def _show_preview(found: MergeResult, *, as_json: bool) -> None:
             output.data(f"conflict {conflict}", style="red")
     if found.conflicts:
         raise typer.Exit(1)
-
-
-def merge_document(done: MergeResult, actor: str | None) -> dict[str, Any]:
-    return {
-        "source": done.source,
-        "target": done.target,
-        "outcome": done.outcome,
-        "actor_id": actor,
-        "changes": {
-            key: {"inserted": counts.inserted, "updated": counts.updated, "deleted": counts.deleted}
-            for key, counts in done.changes.items()
-        },
-        "conflicts": [conflict.to_dict() for conflict in done.conflicts],
-        "compared": list(done.compared),
-        "commit": commit_document(done.commit) if done.commit else None,
-    }
 
 
 def _change_lines(done: MergeResult) -> Iterator[str]:

@@ -9,14 +9,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from omnigraph.cli import output
-from omnigraph.cli.graph import Branch, Json, commit_document
+from omnigraph.cli.address import Scope
+from omnigraph.cli.arguments import Branch, CommitId, Json, Uri
+from omnigraph.cli.command import command, group
 
 if TYPE_CHECKING:
     from omnigraph.graph import Graph
     from omnigraph.history.change import Change
     from omnigraph.history.feed import ChangeOptions, ChangePage
 
-Store = Annotated[str, typer.Option("--uri", "--store", help="The graph.", metavar="URI")]
 Kinds = Annotated[list[str] | None, typer.Option("--kind", help="Only node or edge.", metavar="KIND")]
 Types = Annotated[list[str] | None, typer.Option("--type", help="Only entities of this type.", metavar="NAME")]
 Operations = Annotated[list[str] | None, typer.Option("--op", help="Only insert, update or delete.", metavar="OP")]
@@ -26,14 +27,15 @@ STYLES = {"insert": "green", "update": "yellow", "delete": "red"}
 SIGNS = {"insert": "+", "update": "~", "delete": "-"}
 _WIDEST = 60
 
-app = typer.Typer(help="Follow what changes in a graph.", no_args_is_help=True)
+app = group("Follow what changes in a graph.")
 
 
-@app.command("poll")
+@command(app, "changes poll")
 def poll(
+    scope: Scope,
+    uri: Uri = None,
     *,
-    uri: Store,
-    branch: Branch = "main",
+    branch: Branch = None,
     cursor: Annotated[str | None, typer.Option(help="Where the last poll ended.", metavar="CURSOR")] = None,
     start: Annotated[
         str | None, typer.Option(help="Where to start: now, beginning or after:COMMIT.", metavar="PLACE")
@@ -45,9 +47,7 @@ def poll(
     as_json: Json = False,
 ) -> None:
     """Print the changes since a cursor, commit by commit, and the cursor for the next time."""
-    import omnigraph  # noqa: PLC0415 - loads the engine
-
-    graph = omnigraph.open(uri, read_only=True)
+    graph, branch = scope.at(uri).read(), scope.branch(branch)
     wanted: ChangeOptions = {"kinds": kinds, "types": types, "operations": operations, "limit": limit}
     first: ChangeOptions = {**wanted, "cursor": cursor, "start": start}
     _print_pages(_pages(graph, branch, graph.changes(branch, **first), wanted), as_json=as_json)
@@ -61,29 +61,29 @@ def _pages(graph: Graph, branch: str, page: ChangePage, wanted: ChangeOptions) -
         yield page
 
 
-@app.command("baseline")
+@command(app, "changes baseline")
 def baseline(
+    scope: Scope,
+    uri: Uri = None,
     *,
-    uri: Store,
     out: Annotated[str, typer.Option(help="The file to write, ending in .jsonl.", metavar="PATH")],
-    branch: Branch = "main",
+    branch: Branch = None,
     kinds: Kinds = None,
     types: Types = None,
     operations: Operations = None,
 ) -> None:
     """Export a branch, and print the cursor that goes on right behind the exported state."""
-    import omnigraph  # noqa: PLC0415 - loads the engine
-
-    graph = omnigraph.open(uri, read_only=True)
+    graph, branch = scope.at(uri).read(), scope.branch(branch)
     begins = graph.baseline(branch, kinds=kinds, types=types, operations=operations)
     graph.export(out, branch=branch, snapshot=begins.commit_id, types=begins.tables)
     output.document({"snapshot_commit_id": begins.commit_id, "resume_cursor": begins.cursor})
 
 
 def commit_changes(
-    commit_id: Annotated[str, typer.Argument(help="The id of the commit.", metavar="COMMIT")],
+    scope: Scope,
+    commit_id: CommitId,
+    uri: Uri = None,
     *,
-    uri: Store,
     limit: Limit = 1000,
     page_token: Annotated[str | None, typer.Option(help="Go on where a page ended.", metavar="TOKEN")] = None,
     kinds: Kinds = None,
@@ -92,16 +92,14 @@ def commit_changes(
     as_json: Json = False,
 ) -> None:
     """Show what one commit changed with respect to its first parent."""
-    import omnigraph  # noqa: PLC0415 - loads the engine
-
-    graph = omnigraph.open(uri, read_only=True)
+    graph = scope.at(uri).read()
     page = graph.commit_changes(
         commit_id, page_token=page_token, limit=limit, kinds=kinds, types=types, operations=operations
     )
-    (block,) = page.blocks
     if as_json:
-        document = {"cause": commit_document(block.cause), "changes": [one.to_dict() for one in block.changes]}
-        output.document({**document, **({"next_page_token": page.next_page_token} if page.next_page_token else {})})
+        from omnigraph.wire.changes import commit_changes_output  # noqa: PLC0415 - loads the engine
+
+        output.document(commit_changes_output(page))
         return
     _print_block(page)
     if page.next_page_token:
@@ -122,16 +120,18 @@ def _print_pages(pages: Iterator[ChangePage], *, as_json: bool) -> None:
 
 def _document(pages: Iterator[ChangePage]) -> Iterator[str]:
     """One JSON document, piece by piece: a commit that was told in several pages is one block."""
+    from omnigraph.wire.changes import cause_output, entity_change_output  # noqa: PLC0415 - loads the engine
+
     yield '{"blocks": ['
     open_block, page = None, None
     for page in pages:
         for block in page.blocks:
             if block.cause.commit_id != open_block:
                 yield "]}, " if open_block else ""
-                yield f'{{"cause": {json.dumps(commit_document(block.cause))}, "changes": ['
+                yield f'{{"cause": {json.dumps(cause_output(block.cause))}, "changes": ['
                 separator = ""
             for change in block.changes:
-                yield separator + json.dumps(change.to_dict(), ensure_ascii=False)
+                yield separator + json.dumps(entity_change_output(change), ensure_ascii=False)
                 separator = ", "
             open_block = block.cause.commit_id
     assert page is not None

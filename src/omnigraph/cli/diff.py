@@ -6,13 +6,14 @@ import itertools
 import json
 from collections import Counter
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from omnigraph.cli import output
-from omnigraph.cli.changes import SIGNS, STYLES, Kinds, Operations, Store, Types, property_lines
-from omnigraph.cli.graph import Json, commit_document
+from omnigraph.cli.address import Scope
+from omnigraph.cli.arguments import Json, Uri
+from omnigraph.cli.changes import SIGNS, STYLES, Kinds, Operations, Types, property_lines
 
 if TYPE_CHECKING:
     from omnigraph.history.change import Change
@@ -22,10 +23,11 @@ _SHOWN = 10
 
 
 def diff(
+    scope: Scope,
     before: Annotated[str, typer.Argument(help="A branch, tag, commit, BRANCH@COMMIT or BRANCH@VERSION.", metavar="A")],
     after: Annotated[str, typer.Argument(help="The state to compare it with.", metavar="B")],
+    uri: Uri = None,
     *,
-    uri: Store,
     kinds: Kinds = None,
     types: Types = None,
     operations: Operations = None,
@@ -35,9 +37,7 @@ def diff(
     as_json: Json = False,
 ) -> None:
     """Show what turns A into B: entities inserted (+), updated (~) and deleted (-), by type."""
-    import omnigraph  # noqa: PLC0415 - loads the engine
-
-    graph = omnigraph.open(uri, read_only=True)
+    graph = scope.at(uri).read()
     found = graph.diff(before, after, kinds=kinds, types=types, operations=operations)
     if as_json:
         for text in _document(found, with_changes=not stat):
@@ -96,18 +96,9 @@ def _print_change(change: Change) -> None:
 
 def _document(found: Diff, *, with_changes: bool) -> Iterator[str]:
     """One JSON document, piece by piece."""
-    schema = found.schema
-    head: dict[str, Any] = {
-        "from": commit_document(found.before.commit),
-        "to": commit_document(found.after.commit),
-        "schema": {
-            "types_added": schema.types_added,
-            "types_removed": schema.types_removed,
-            "properties_added": schema.properties_added,
-            "properties_removed": schema.properties_removed,
-        },
-    }
-    yield json.dumps(head, ensure_ascii=False)[:-1]
+    from omnigraph.wire.changes import diff_head_output, entity_change_output  # noqa: PLC0415 - loads the engine
+
+    yield json.dumps(diff_head_output(found), ensure_ascii=False)[:-1]
     counts: dict[str, Counter[str]] = {}
     compared: dict[str, bool] = {}
     separator = ', "changes": ['
@@ -115,7 +106,7 @@ def _document(found: Diff, *, with_changes: bool) -> Iterator[str]:
         counts.setdefault(rows.key, Counter()).update(rows.counts)
         compared[rows.key] = rows.compared
         for change in rows.changes() if with_changes else ():
-            yield separator + json.dumps(change.to_dict(), ensure_ascii=False)
+            yield separator + json.dumps(entity_change_output(change), ensure_ascii=False)
             separator = ", "
     if with_changes:
         yield f"{separator}]" if separator != ", " else "]"

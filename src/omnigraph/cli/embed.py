@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from omnigraph.cli import output
-from omnigraph.cli.graph import Json
+from omnigraph.cli.address import Scope, Target
+from omnigraph.cli.arguments import Json
+from omnigraph.cli.engine import progress
 
 if TYPE_CHECKING:
     from omnigraph.embed.files import Selection, Selector
@@ -16,14 +18,13 @@ if TYPE_CHECKING:
 
 
 def embed(
+    scope: Scope,
     *,
     seed: Annotated[str | None, typer.Option(help="A manifest that names the files.", metavar="FILE")] = None,
     input_: Annotated[str | None, typer.Option("--input", help="The records, as JSONL.", metavar="FILE")] = None,
     output_: Annotated[str | None, typer.Option("--output", help="Where they go.", metavar="FILE")] = None,
     spec: Annotated[str | None, typer.Option(help="What is embedded: JSON, or a file of it.", metavar="JSON")] = None,
-    store: Annotated[str | None, typer.Option(help="A graph, instead of files.", metavar="URI")] = None,
     branch: Annotated[str | None, typer.Option(help="The branch of the graph.", metavar="NAME")] = None,
-    actor: Annotated[str | None, typer.Option("--as", help="Who changes the graph.", metavar="ACTOR")] = None,
     again: Annotated[bool, typer.Option("--reembed-all", help="Also what has a vector already.")] = False,
     clean: Annotated[bool, typer.Option("--clean", help="Take the vectors away instead.")] = False,
     types: Annotated[list[str] | None, typer.Option("--type", help="Only this type.", metavar="TYPE")] = None,
@@ -35,8 +36,8 @@ def embed(
     """Add the vectors that records of a file, or nodes of a graph, do not have yet."""
     if again and clean:
         raise typer.BadParameter("give either --clean or --reembed-all", param_hint="--clean")
-    if store is None:
-        _only_for_graphs(branch, actor)
+    if scope.flags.store is None:
+        _only_for_graphs(branch, scope.flags.actor)
         mode = "clean" if clean else "reembed_all" if again else "reembed_selected" if select else "fill_missing"
         selection = _selection(mode, types, select)
         _embed_file(_files(seed, input_, output_, spec), selection, as_json=as_json)
@@ -45,7 +46,7 @@ def embed(
         message = "it goes with --branch, --as, --type and --reembed-all; the other options are for files"
         raise typer.BadParameter(message, param_hint="--store")
     mode = "reembed_all" if again else "fill_missing"
-    _embed_graph(store, mode, branch or "main", actor, types, as_json=as_json)
+    _embed_graph(scope.at(), mode, branch or "main", types, as_json=as_json)
 
 
 def _only_for_graphs(branch: str | None, actor: str | None) -> None:
@@ -87,25 +88,23 @@ def _embed_file(files: FilePlan, selection: Selection, *, as_json: bool) -> None
 
     done = embed_file(files, selection)
     if as_json:
-        output.document(asdict(done))
+        told = asdict(done)
+        older = {f"{name.removesuffix('records')}rows": count for name, count in told.items() if "records" in name}
+        output.document({**told, **older})
         return
     counts = f"embedded {done.embedded_records} records"
     others = f"(selected {done.selected_records}, cleaned {done.cleaned_records})"
     output.data(f"{counts} {others} from {done.input} -> {done.output} [{done.model or 'no model'} {done.dimension}d]")
 
 
-def _embed_graph(
-    store: str, mode: str, branch: str, actor: str | None, types: list[str] | None, *, as_json: bool
-) -> None:
-    import omnigraph  # noqa: PLC0415 - loads the engine
-    from omnigraph.pipeline.progress import progress_on  # noqa: PLC0415
-
-    done = omnigraph.open(store).embed(types, mode=mode, branch=branch, actor=actor, progress=progress_on())
+def _embed_graph(target: Target, mode: str, branch: str, types: list[str] | None, *, as_json: bool) -> None:
+    shown = progress(quiet=target.scope.flags.quiet)
+    done = target.write().embed(types, mode=mode, branch=branch, actor=target.actor, progress=shown)
     if as_json:
         properties = [{"name": name, "entities_embedded": count} for name, count in done.embedded.items()]
         commits = [commit.commit_id for commit in done.commits]
         counts = {"properties": properties, "total_entities": done.total, "commits": commits}
-        output.document({"store": store, "branch": branch, "mode": mode, "model": done.model, **counts})
+        output.document({"store": target.uri, "branch": branch, "mode": mode, "model": done.model, **counts})
         return
-    made = f"embedded {done.total} entities of {store} on branch {branch} in {len(done.commits)} commits"
+    made = f"embedded {done.total} entities of {target.uri} on branch {branch} in {len(done.commits)} commits"
     output.data(f"{made} [{done.model or 'no model'}]")

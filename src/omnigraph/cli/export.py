@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from omnigraph.cli import output
+from omnigraph.cli.address import Scope
+from omnigraph.cli.arguments import Uri
 from omnigraph.cli.engine import ENGINES, Conf, Engine, Master, one_of, progress, settings
-from omnigraph.cli.graph import graph_address
-from omnigraph.cli.target import Store, Uri
 
 if TYPE_CHECKING:
     from omnigraph.pipeline.export import ExportResult
@@ -19,13 +19,16 @@ _FORMATS = ("jsonl", "csv", "parquet")
 
 
 def export(
+    scope: Scope,
     uri: Uri = None,
     *,
-    store: Store = None,
     branch: Annotated[str | None, typer.Option(help="The branch to export.", metavar="NAME")] = None,
     snapshot: Annotated[str | None, typer.Option(help="A commit: export it as it was then.", metavar="COMMIT")] = None,
     types: Annotated[
         list[str] | None, typer.Option("--type", help="Only this type; may be repeated.", metavar="NAME")
+    ] = None,
+    tables: Annotated[
+        list[str] | None, typer.Option("--table", help="The same by its key: node:NAME or edge:NAME.", metavar="KEY")
     ] = None,
     path: Annotated[
         str | None, typer.Option("--output", "-o", help="A file, or a new directory; also s3://.", metavar="PATH")
@@ -36,17 +39,18 @@ def export(
     engine: Engine = "auto",
     master: Master = None,
     conf: Conf = None,
-    quiet: Annotated[bool, typer.Option(help="Show no progress.")] = False,
+    jsonl: Annotated[bool, typer.Option("--jsonl", hidden=True)] = False,
 ) -> None:
     """Write every entity, or those of some types, in a form that can be loaded again."""
-    import omnigraph  # noqa: PLC0415 - loads the engine
-
-    address = graph_address(uri, store)
+    if jsonl:
+        output.deprecated("export --jsonl", "export")
+    target = scope.at(uri)
+    types = [*(types or ()), *(tables or ())] or None
     if branch is not None and snapshot is not None:
         raise typer.BadParameter("give either --branch or --snapshot", param_hint="--snapshot")
     format_ = one_of("--format", format_ or _format_of(path), _FORMATS)
     engine = one_of("--engine", engine, ENGINES)
-    graph, branch = omnigraph.open(address, read_only=True), branch or "main"
+    graph, branch = target.read(), scope.branch(branch)
     if path is None:
         lines = graph.export(branch=branch, snapshot=snapshot, types=types, format=format_, engine=engine)
         sys.stdout.writelines(lines)
@@ -60,9 +64,9 @@ def export(
         engine=engine,
         master=master,
         conf=settings(conf),
-        progress=progress(quiet=quiet),
+        progress=progress(quiet=scope.flags.quiet),
     )
-    output.data(_summary(address, done))
+    output.data(_summary(target.uri, done))
 
 
 def _format_of(path: str | None) -> str:

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from omnigraph.cli import output
+from omnigraph.cli.address import Scope
+from omnigraph.cli.arguments import Json
 from omnigraph.errors import CompileError, FileAccessError, OmnigraphError
 
 if TYPE_CHECKING:
@@ -40,11 +42,12 @@ class Formatted:
 
 
 def fmt(
+    scope: Scope,  # noqa: ARG001 - it is about files alone
     paths: Annotated[list[str], typer.Argument(help="Files or directories; `-` reads stdin.", metavar="PATH...")],
     *,
     check: Annotated[bool, typer.Option(help="Change nothing; exit with 1 if a file would change.")] = False,
     lang: Annotated[Language | None, typer.Option(help="The language of stdin or of files without a suffix.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
+    as_json: Json = False,
 ) -> None:
     """Format .pg and .gq files in place. Comments stay, and the meaning never changes.
 

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from omnigraph.cli import output
+from omnigraph.cli.address import Scope
+from omnigraph.cli.arguments import Json, Uri
 from omnigraph.errors import FileAccessError
 
 if TYPE_CHECKING:
@@ -14,11 +16,12 @@ if TYPE_CHECKING:
 
 
 def lint(
-    uri: Annotated[str | None, typer.Argument(help="A graph whose schema to check against.", metavar="[URI]")] = None,
+    scope: Scope,
+    uri: Uri = None,
     *,
     query: Annotated[str, typer.Option(help="The .gq file to check.", metavar="FILE")],
     schema: Annotated[str | None, typer.Option(help="The .pg schema to check against.", metavar="FILE")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
+    as_json: Json = False,
 ) -> None:
     """Check every query of a file: syntax, types, and what is legal but likely wrong.
 
@@ -26,8 +29,8 @@ def lint(
     """
     from omnigraph.lang import Source, lint_queries  # noqa: PLC0415 - `--help` must stay quick
 
-    catalog, origin = _catalog(uri, schema)
-    report = lint_queries(Source.read(query), catalog, origin)
+    catalog, origin = _catalog(scope, uri, schema)
+    report = lint_queries(Source.read(scope.project.query_file(query)), catalog, origin)
     if as_json:
         output.document(report.to_dict())
     else:
@@ -36,18 +39,17 @@ def lint(
         raise typer.Exit(1)
 
 
-def _catalog(uri: str | None, schema: str | None) -> tuple[Catalog, dict[str, str]]:
+def _catalog(scope: Scope, uri: str | None, schema: str | None) -> tuple[Catalog, dict[str, str]]:
     """The catalog to check against, and where it comes from; a file wins over a graph."""
     from omnigraph.lang import Source, compile_schema  # noqa: PLC0415 - `--help` must stay quick
 
     if schema is not None:
         return compile_schema(Source.read(schema)), {"kind": "file", "path": schema}
-    if uri is None:
+    target = scope.find(uri)
+    if target is None:
         hint = "pass --schema FILE, or the address of a graph"
         raise FileAccessError("there is no schema to check against", path="", hint=hint)
-    import omnigraph  # noqa: PLC0415 - loads the engine
-
-    graph = omnigraph.open(uri, read_only=True)
+    graph = target.read()
     return graph.catalog, {"kind": "graph", "uri": graph.uri}
 
 

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from omnigraph.cli import output
+from omnigraph.cli.address import Scope, Target
+from omnigraph.cli.arguments import Json, Uri
 from omnigraph.cli.engine import ENGINES, Conf, Engine, Master, one_of, progress, settings
-from omnigraph.cli.graph import Json, commit_document, graph_address
-from omnigraph.cli.target import Actor, Store, Uri, Yes, ask_before_removing, opened
 from omnigraph.errors import FileAccessError, LoadRejectedError
 
 if TYPE_CHECKING:
@@ -21,15 +21,18 @@ if TYPE_CHECKING:
 _MODES = ("append", "merge", "overwrite")
 
 
+Data = Annotated[list[str], typer.Option(help="A file, directory, pattern or s3:// address; may be repeated.")]
+Onto = Annotated[str | None, typer.Option(help="The branch to load into; else main.", metavar="NAME")]
+
+
 def load(
+    scope: Scope,
     uri: Uri = None,
     *,
-    data: Annotated[list[str], typer.Option(help="A file, directory, pattern or s3:// address; may be repeated.")],
+    data: Data,
     mode: Annotated[str, typer.Option(help="append, merge or overwrite.")],
-    store: Store = None,
-    branch: Annotated[str, typer.Option(help="The branch to load into.", metavar="NAME")] = "main",
+    branch: Onto = None,
     base: Annotated[str | None, typer.Option("--from", help="Make the branch of this one.", metavar="NAME")] = None,
-    actor: Actor = None,
     engine: Engine = "auto",
     master: Master = None,
     conf: Conf = None,
@@ -37,17 +40,15 @@ def load(
     mapping: Annotated[str | None, typer.Option("--map", help="Which file holds which type.", metavar="FILE")] = None,
     errors: Annotated[str | None, typer.Option(help="Write every problem there, as JSONL.", metavar="FILE")] = None,
     dry_run: Annotated[bool, typer.Option(help="Check everything and change nothing.")] = False,
-    yes: Yes = False,
-    quiet: Annotated[bool, typer.Option(help="Show no progress, and do not say which graph is changed.")] = False,
     as_json: Json = False,
 ) -> None:
     """Load JSONL, CSV or Parquet, checked against the schema, in one commit."""
-    address = graph_address(uri, store)
+    target = scope.at(uri)
     options: dict[str, Any] = {
         "mode": one_of("--mode", mode, _MODES),
-        "branch": branch,
+        "branch": scope.branch(branch),
         "base": base,
-        "actor": actor,
+        "actor": target.actor,
         "engine": one_of("--engine", engine, ENGINES),
         "format": format_,
         "mapping": mapping,
@@ -56,19 +57,61 @@ def load(
         "conf": settings(conf),
     }
     if mode == "overwrite" and not dry_run:
-        ask_before_removing(f"Replace what is in {address}?", address, yes=yes, as_json=as_json)
-    graph = opened("load", address, quiet=quiet or dry_run)
+        target.ask_before_removing(f"Replace what is in {target.uri}?", as_json=as_json)
+    graph = target.write() if dry_run else target.write_aloud()
     with _problems_in(errors):
-        done = graph.load(data, **options, progress=progress(quiet=quiet))
+        done = graph.load(data, **options, progress=progress(quiet=scope.flags.quiet))
     if as_json:
-        output.document(_document(address, done))
+        from omnigraph.wire.documents import ingest_output  # noqa: PLC0415 - loads the engine
+
+        output.document({**ingest_output(target.uri, done), **_counts(done)})
     else:
-        _tell(address, done, "checked" if dry_run else "loaded")
+        _tell(target, done, "checked" if dry_run else "loaded")
 
 
-def _tell(address: str, done: LoadResult, checked: str) -> None:
+def _counts(done: LoadResult) -> dict[str, int]:
+    """What programs of an earlier time look for."""
+    return {
+        "nodes_loaded": sum(done.nodes.values()),
+        "edges_loaded": sum(done.edges.values()),
+        "node_types_loaded": len(done.nodes),
+        "edge_types_loaded": len(done.edges),
+    }
+
+
+def ingest(
+    scope: Scope,
+    uri: Uri = None,
+    *,
+    data: Data,
+    mode: Annotated[str, typer.Option(help="append, merge or overwrite.")] = "merge",
+    branch: Onto = None,
+    base: Annotated[str, typer.Option("--from", help="Make the branch of this one.", metavar="NAME")] = "main",
+    as_json: Json = False,
+) -> None:
+    """Load JSONL onto a branch, which is made if it is not there. An old name: use load."""
+    output.deprecated("ingest", "load")
+    target = scope.at(uri)
+    if one_of("--mode", mode, _MODES) == "overwrite":
+        target.ask_before_removing(f"Replace what is in {target.uri}?", as_json=as_json)
+    options: dict[str, Any] = {"mode": mode, "branch": scope.branch(branch), "base": base, "actor": target.actor}
+    done = target.write_aloud().load(data, **options)
+    if as_json:
+        from omnigraph.wire.documents import ingest_output  # noqa: PLC0415 - loads the engine
+
+        output.document(ingest_output(target.uri, done))
+        return
+    output.data(f"ingested {done.total} entities from {', '.join(data)} into branch {done.branch}")
+    for kind, counts in (("node", done.nodes), ("edge", done.edges)):
+        for name, count in sorted(counts.items()):
+            output.data(f"{kind} {name}: {count}")
+    if done.actor_id:
+        output.data(f"actor_id: {done.actor_id}")
+
+
+def _tell(target: Target, done: LoadResult, checked: str) -> None:
     counts = f"{done.total} entities across {len(done.nodes)} node types and {len(done.edges)} edge types"
-    output.data(f"{checked} {address} on branch {done.branch} with {done.mode}: {counts}")
+    output.data(f"{checked} {target.uri} on branch {done.branch} with {done.mode}: {counts}")
     if done.branch_created:
         output.data(f"branch {done.branch} created from {done.base_branch}")
 
@@ -93,18 +136,3 @@ def _write_problems(path: str, error: LoadRejectedError) -> None:
     except OSError as problem:
         raise FileAccessError(f"cannot write {path}: {problem.strerror}", path=path) from error
     output.note(f"{len(error.violations)} problems are in {path}")
-
-
-def _document(address: str, done: LoadResult) -> dict[str, Any]:
-    return {
-        "uri": address,
-        "branch": done.branch,
-        "base_branch": done.base_branch,
-        "branch_created": done.branch_created,
-        "mode": done.mode,
-        "nodes": [{"name": name, "entities_loaded": count} for name, count in sorted(done.nodes.items())],
-        "edges": [{"name": name, "entities_loaded": count} for name, count in sorted(done.edges.items())],
-        "total_entities": done.total,
-        "actor_id": done.actor_id,
-        "commit": commit_document(done.commit) if done.commit else None,
-    }

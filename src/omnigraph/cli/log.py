@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from omnigraph.cli import output
-from omnigraph.cli.graph import Json, commit_document, graph_address
+from omnigraph.cli.address import Scope
+from omnigraph.cli.arguments import Json, Uri
 
 if TYPE_CHECKING:
     from omnigraph.history.log import LogEntry
@@ -17,27 +18,23 @@ _SHOWN = 50
 
 
 def log(
-    uri: Annotated[str | None, typer.Argument(help="The graph.", metavar="URI")] = None,
+    scope: Scope,
+    uri: Uri = None,
     *,
-    store: Annotated[str | None, typer.Option("--uri", "--store", help="The graph.", metavar="URI")] = None,
     branches: Annotated[
         list[str] | None, typer.Option("--branch", help="A branch; all of them if none is named.", metavar="NAME")
     ] = None,
-    graph: Annotated[bool, typer.Option("--graph", help="Draw where branches part and meet.")] = False,
+    draw: Annotated[bool, typer.Option("--draw", help="Draw where branches part and meet.")] = False,
     limit: Annotated[int, typer.Option(help="How many commits to print.", min=1, metavar="N")] = _SHOWN,
     as_json: Json = False,
 ) -> None:
     """Show the history of branches, newest first."""
-    import omnigraph  # noqa: PLC0415 - loads the engine
-    from omnigraph.history.log import drawn  # noqa: PLC0415
+    from omnigraph.history.log import drawn  # noqa: PLC0415 - loads the engine
+    from omnigraph.wire.commits import log_output  # noqa: PLC0415
 
-    found = omnigraph.open(graph_address(uri, store), read_only=True).log(branches)
+    found = scope.at(uri).read().log(branches)
     if as_json:
-        entries = [
-            {**commit_document(one.commit), "branches": list(one.branches), "tags": list(one.tags)}
-            for one in found[:limit]
-        ]
-        output.document({"commits": entries})
+        output.document(log_output(found[:limit]))
         return
     known = {one.commit.commit_id: one for one in found}
     shown = 0
@@ -47,8 +44,8 @@ def log(
             break
         shown += commit is not None
         text = _line(known[commit.commit_id]) if commit else ""
-        if graph or commit:
-            output.data(f"{lanes} {text}".rstrip() if graph else text)
+        if draw or commit:
+            output.data(f"{lanes} {text}".rstrip() if draw else text)
 
 
 def _line(entry: LogEntry) -> str:

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import datetime as dt
 import re
+from collections.abc import Iterable
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from omnigraph.cli import output
-from omnigraph.cli.graph import Json, graph_address
-from omnigraph.cli.target import Store, Uri, Yes, ask_before_removing, opened
+from omnigraph.cli.address import Scope
+from omnigraph.cli.arguments import Json, Uri
+from omnigraph.cli.engine import ENGINES, Engine, Master, one_of, progress
 
 if TYPE_CHECKING:
     from omnigraph.maintenance.cleanup import CleanupResult, TableCleanup
@@ -19,41 +21,34 @@ if TYPE_CHECKING:
     from omnigraph.maintenance.repair import RepairResult, TableRepair
     from omnigraph.maintenance.upkeep import TableUpkeep, UpkeepResult
 
-Quiet = Annotated[bool, typer.Option(help="Show no progress, and do not say which graph is changed.")]
-
 _UNITS = {"": "seconds", "s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
 _DURATION = re.compile(r"(\d{1,9})([smhdw]?)")
 
 
 def optimize(
+    scope: Scope,
     uri: Uri = None,
     *,
-    store: Store = None,
     branch: Annotated[str, typer.Option(help="The branch whose tables to look after.", metavar="NAME")] = "main",
-    engine: Annotated[str, typer.Option(help="local, spark, or auto: large tables on Spark.")] = "auto",
-    master: Annotated[str | None, typer.Option(help="The Spark master; local[*,4] if none.", metavar="URL")] = None,
-    quiet: Quiet = False,
+    engine: Engine = "auto",
+    master: Master = None,
     as_json: Json = False,
 ) -> None:
     """Make many small files few large ones, and let every index cover them."""
-    from omnigraph.pipeline.progress import SILENT, progress_on  # noqa: PLC0415 - loads the engine
-
-    if engine not in ("auto", "local", "spark"):
-        raise typer.BadParameter(f"'{engine}' is not one of auto, local, spark", param_hint="--engine")
-    address = graph_address(uri, store)
-    graph = opened("optimize", address, quiet=quiet)
-    progress = SILENT if quiet else progress_on()
-    done = graph.optimize(branch, engine=engine, master=master, progress=progress)
+    engine = one_of("--engine", engine, ENGINES)
+    target = scope.at(uri)
+    graph = target.write_aloud()
+    done = graph.optimize(branch, engine=engine, master=master, progress=progress(quiet=scope.flags.quiet))
     if as_json:
-        output.document({"uri": address, "tables": [_upkeep_document(row) for row in done.tables]})
+        output.document({"uri": target.uri, **_tables(map(_upkeep_document, done.tables))})
         return
-    _show_upkeep(address, done)
+    _show_upkeep(target.uri, done)
 
 
 def cleanup(
+    scope: Scope,
     uri: Uri = None,
     *,
-    store: Store = None,
     keep: Annotated[int | None, typer.Option(help="How many commits of each branch to keep.", min=0)] = None,
     older_than: Annotated[
         str | None, typer.Option(help="Keep the commits that are younger: 90s, 15m, 12h, 30d, 4w.", metavar="DURATION")
@@ -64,59 +59,52 @@ def cleanup(
     confirm: Annotated[
         bool, typer.Option("--confirm", help="Remove it. Without this, only tell what would go.")
     ] = False,
-    yes: Yes = False,
-    quiet: Quiet = False,
     as_json: Json = False,
 ) -> None:
     """Remove what only old commits need, and what failed writes have left behind."""
-    from omnigraph.pipeline.progress import SILENT, progress_on  # noqa: PLC0415 - loads the engine
-
-    address = graph_address(uri, store)
+    target = scope.at(uri)
     if keep is None and older_than is None:
         raise typer.BadParameter("say what to keep: --keep, --older-than, or both", param_hint="--keep")
     age = None if older_than is None else _duration("--older-than", older_than)
     orphan_age = _duration("--orphans-older-than", orphans_older_than)
     if confirm:
-        ask_before_removing(f"Remove old versions from {address}?", address, yes=yes, as_json=as_json)
-    graph = opened("cleanup", address, quiet=quiet or not confirm)
-    progress = SILENT if quiet else progress_on()
-    done = graph.cleanup(keep, age, confirm=confirm, orphan_age=orphan_age, progress=progress)
+        target.ask_before_removing(f"Remove old versions from {target.uri}?", as_json=as_json)
+    graph = target.write_aloud() if confirm else target.write()
+    shown = progress(quiet=scope.flags.quiet)
+    done = graph.cleanup(keep, age, confirm=confirm, orphan_age=orphan_age, progress=shown)
     if not confirm:
         output.note(_policy(keep, older_than))
     if as_json:
-        output.document(_cleanup_document(address, keep, age, done))
+        output.document(_cleanup_document(target.uri, keep, age, done))
         return
-    _show_cleanup(address, done)
+    _show_cleanup(target.uri, done)
 
 
 def repair(
+    scope: Scope,
     uri: Uri = None,
     *,
-    store: Store = None,
     confirm: Annotated[bool, typer.Option("--confirm", help="Keep what is proven to have changed no rows.")] = False,
     force: Annotated[bool, typer.Option("--force", help="With --confirm: keep whatever is there.")] = False,
-    quiet: Quiet = False,
     as_json: Json = False,
 ) -> None:
     """Look at tables that something else has written to, and take over what it did, if that may be done."""
-    address = graph_address(uri, store)
+    target = scope.at(uri)
     if force and not confirm:
         raise typer.BadParameter("give --confirm as well", param_hint="--force")
-    graph = opened("repair", address, quiet=quiet or not confirm)
+    graph = target.write_aloud() if confirm else target.write()
     done = graph.repair(confirm=confirm, force=force)
     if as_json:
-        output.document(_repair_document(address, done, confirm=confirm, force=force))
+        output.document(_repair_document(target.uri, done, confirm=confirm, force=force))
     else:
-        _show_repair(address, done)
+        _show_repair(target.uri, done)
     if done.is_refused:
         raise typer.Exit(1)
 
 
-def doctor(uri: Uri = None, *, store: Store = None, as_json: Json = False) -> None:
+def doctor(scope: Scope, uri: Uri = None, *, as_json: Json = False) -> None:
     """Report the health of a graph: what stands in the way, what could be better, and what to run."""
-    import omnigraph  # noqa: PLC0415 - loads the engine
-
-    report = omnigraph.open(graph_address(uri, store), read_only=True).doctor()
+    report = scope.at(uri).read().doctor()
     if as_json:
         output.document({**asdict(report), "healthy": report.is_healthy})
     else:
@@ -135,6 +123,13 @@ def _duration(name: str, text: str) -> dt.timedelta:
     return dt.timedelta(**{_UNITS[found[2]]: int(found[1])})
 
 
+def _tables(rows: Iterable[dict[str, Any]]) -> dict[str, Any]:
+    """What is told of each table, in the words of tables and in those of types: programs know one or the other."""
+    other = {"table_key": "type_key", "manifest_version": "published_dataset_version"}
+    told = [{**row, **{other[name]: row[name] for name in other if name in row}} for row in rows]
+    return {"tables": told, "datasets": told}
+
+
 def _bytes(size: int) -> str:
     power = max((size.bit_length() - 1) // 10, 0)
     unit = ("B", "KiB", "MiB", "GiB", "TiB")[min(power, 4)]
@@ -148,7 +143,7 @@ def _upkeep_document(row: TableUpkeep) -> dict[str, Any]:
     return {
         **asdict(row),
         "indexes": list(row.indexes),
-        "pending_indexes": [asdict(one) for one in row.pending_indexes],
+        "pending_indexes": [{**asdict(one), "property": one.column} for one in row.pending_indexes],
     }
 
 
@@ -187,7 +182,7 @@ def _cleanup_document(address: str, keep: int | None, age: dt.timedelta | None, 
         "keep_versions": keep,
         "older_than_secs": None if age is None else int(age.total_seconds()),
         "confirmed": done.confirmed,
-        "tables": [{**asdict(row), "forks_removed": list(row.forks_removed)} for row in done.tables],
+        **_tables({**asdict(row), "forks_removed": list(row.forks_removed)} for row in done.tables),
         "temporary_files_removed": done.temporary.files,
         "temporary_bytes_removed": done.temporary.size,
     }
@@ -212,13 +207,15 @@ def _cleanup_text(row: TableCleanup) -> str:
 
 
 def _repair_document(address: str, done: RepairResult, *, confirm: bool, force: bool) -> dict[str, Any]:
+    version = next((one.manifest_version for one in done.commits if one.branch is None), None)
     return {
         "uri": address,
         "confirm": confirm,
         "force": force,
-        "manifest_version": next((one.manifest_version for one in done.commits if one.branch is None), None),
+        "manifest_version": version,
+        "graph_manifest_version": version,
         "commits": [one.commit_id for one in done.commits],
-        "tables": [{**asdict(row), "operations": list(row.operations)} for row in done.tables],
+        **_tables({**asdict(row), "operations": list(row.operations)} for row in done.tables),
     }
 
 

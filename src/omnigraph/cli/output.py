@@ -22,7 +22,7 @@ def data(text: str, style: str = "") -> None:
     _console(sys.stdout).print(Text(text, style=style), soft_wrap=True)
 
 
-def document(value: dict[str, Any]) -> None:
+def document(value: dict[str, Any] | list[Any]) -> None:
     """Print one JSON document."""
     sys.stdout.write(json.dumps(value, indent=2, ensure_ascii=False) + "\n")
 
@@ -42,6 +42,11 @@ def table(columns: list[str], rows: list[list[str]]) -> None:
 def note(text: str, style: str = "") -> None:
     """Tell the person something that is not data."""
     _console(sys.stderr).print(Text(text, style=style), soft_wrap=True)
+
+
+def deprecated(typed: str, now: str) -> None:
+    """Tell that a spelling is an old one. It works all the same."""
+    note(f"warning: `{typed}` is deprecated; use `{now}`", style="yellow")
 
 
 def error(problem: OmnigraphError) -> None:

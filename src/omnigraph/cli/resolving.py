@@ -64,4 +64,6 @@ def _listed(file: str) -> list[dict[str, Any]]:
 def refused(error: MergeConflictError, *, as_json: bool) -> None:
     """Give programs the conflicts as a document; people read them on stderr."""
     if as_json:
-        output.document({"error": error.message, "code": error.code, **error.details()})
+        from omnigraph.wire.problems import body  # noqa: PLC0415 - loads the engine
+
+        output.document(body(error, full=False))

@@ -2,34 +2,30 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from omnigraph.cli import output
-from omnigraph.cli.graph import Json, graph_address
-from omnigraph.cli.target import Actor, Quiet, Store, Uri, Yes, ask_before_removing, opened
+from omnigraph.cli.address import Scope, Target
+from omnigraph.cli.arguments import Json, Uri
+from omnigraph.cli.command import command, group
 
 if TYPE_CHECKING:
     from omnigraph.lang.evolution import SchemaPlan
     from omnigraph.schema_apply.apply import SchemaResult
 
-app = typer.Typer(help="Show, plan and change the schema of a graph.", no_args_is_help=True)
+app = group("Show, plan and change the schema of a graph.")
 
 Schema = Annotated[str | None, typer.Option(help="The schema as it should be.", metavar="FILE")]
 DataLoss = Annotated[bool, typer.Option(help="Drop for good: what is dropped is removed from the past as well.")]
 
 
-@app.callback()
-def schema() -> None:
-    """Show, plan and change the schema of a graph."""
-
-
-@app.command()
+@command(app, "schema plan")
 def plan(
+    scope: Scope,
     uri: Uri = None,
     *,
-    store: Store = None,
     schema: Schema = None,
     accepted: Annotated[
         str | None, typer.Option("--from", help="Instead of a graph: a schema file.", metavar="FILE")
@@ -43,64 +39,61 @@ def plan(
     Exits with 0 also when the plan is not supported: the answer is in the output.
     """
     if accepted is not None or desired is not None:
-        if accepted is None or desired is None or (uri, store, schema) != (None, None, None):
+        if accepted is None or desired is None or (uri, scope.flags.store, schema) != (None, None, None):
             raise typer.BadParameter("two files are compared with --from and --to, and nothing else", param_hint="--to")
         _show_plan(*_between_files(accepted, desired, allow_data_loss=allow_data_loss), as_json=as_json)
         return
-    address = graph_address(uri, store)
-    done = _preview(address, _given(schema), allow_data_loss=allow_data_loss)
+    target = scope.at(uri)
+    done = _preview(target, _given(schema), allow_data_loss=allow_data_loss)
     if as_json:
-        output.document({"uri": address, **done.plan.to_dict(), "rows": dict(done.rows)})
+        from omnigraph.wire.documents import schema_plan_output  # noqa: PLC0415 - loads the engine
+
+        output.document(schema_plan_output(target.uri, done))
         return
-    _show_steps(address, done.plan)
+    _show_steps(target.uri, done.plan)
     _show_rows(done)
 
 
-@app.command()
+@command(app, "schema apply")
 def apply(
+    scope: Scope,
     uri: Uri = None,
     *,
-    store: Store = None,
     schema: Schema = None,
     allow_data_loss: DataLoss = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only tell what would be done.")] = False,
-    actor: Actor = None,
-    yes: Yes = False,
-    quiet: Quiet = False,
     as_json: Json = False,
 ) -> None:
     """Change the schema of a graph in one commit. No data is rewritten, and no branch but main may be there."""
     from pathlib import Path  # noqa: PLC0415 - `--help` must stay quick
 
-    address, file = graph_address(uri, store), _given(schema)
+    target, file = scope.at(uri), _given(schema)
+    actor = target.actor
     if dry_run:
-        done = _preview(address, file, allow_data_loss=allow_data_loss)
+        done = _preview(target, file, allow_data_loss=allow_data_loss)
     else:
         if allow_data_loss:
-            ask_before_removing(f"Drop for good from {address}?", address, yes=yes, as_json=as_json)
-        graph = opened("schema apply", address, quiet=quiet)
-        done = graph.apply_schema(Path(file), allow_data_loss=allow_data_loss, actor=actor)
+            target.ask_before_removing(f"Drop for good from {target.uri}?", as_json=as_json)
+        done = target.write_aloud().apply_schema(Path(file), allow_data_loss=allow_data_loss, actor=actor)
     if as_json:
-        output.document(_document(address, done))
+        from omnigraph.wire.documents import schema_apply_output  # noqa: PLC0415 - loads the engine
+
+        output.document(schema_apply_output(target.uri, done))
     else:
-        _show_result(address, done)
+        _show_result(target.uri, done)
     if not done.plan.supported:
         raise typer.Exit(1)
 
 
-@app.command()
-def show(uri: Uri = None, *, store: Store = None, as_json: Json = False) -> None:
+@command(app, "schema show")
+@command(app, "schema get", hidden=True)
+def show(scope: Scope, uri: Uri = None, *, as_json: Json = False) -> None:
     """Print the schema of a graph as it was written."""
-    import omnigraph  # noqa: PLC0415 - loads the engine
-
-    text = omnigraph.open(graph_address(uri, store), read_only=True).schema
+    text = scope.at(uri).read().schema
     if as_json:
         output.document({"schema_source": text})
     else:
         output.raw(text)
-
-
-app.command("get", hidden=True)(show)
 
 
 def _given(schema: str | None) -> str:
@@ -109,13 +102,10 @@ def _given(schema: str | None) -> str:
     return schema
 
 
-def _preview(address: str, file: str, *, allow_data_loss: bool) -> SchemaResult:
+def _preview(target: Target, file: str, *, allow_data_loss: bool) -> SchemaResult:
     from pathlib import Path  # noqa: PLC0415 - `--help` must stay quick
 
-    import omnigraph  # noqa: PLC0415 - loads the engine
-
-    graph = omnigraph.open(address, read_only=True)
-    return graph.plan_schema(Path(file), allow_data_loss=allow_data_loss)
+    return target.read().plan_schema(Path(file), allow_data_loss=allow_data_loss)
 
 
 def _between_files(accepted: str, desired: str, *, allow_data_loss: bool) -> tuple[str, str, SchemaPlan]:
@@ -153,17 +143,6 @@ def _show_rows(done: SchemaResult) -> None:
         output.note(
             "what is dropped cannot be read again, and neither can earlier commits of the types it is dropped from"
         )
-
-
-def _document(address: str, done: SchemaResult) -> dict[str, Any]:
-    return {
-        "uri": address,
-        **done.plan.to_dict(),
-        "rows": dict(done.rows),
-        "applied": done.applied,
-        "manifest_version": done.manifest_version,
-        "commit": done.commit.commit_id if done.commit else None,
-    }
 
 
 def _show_result(address: str, done: SchemaResult) -> None:

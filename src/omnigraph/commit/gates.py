@@ -27,6 +27,7 @@ from omnigraph.storage.location import Location
 from omnigraph.storage.objects import ObjectStore, Version, storage_error
 
 DIRECTORY = "__gates"
+SHARED = "schema"  # the one gate that many may hold at once
 DEFAULT_TIMEOUT = 60.0
 LEASE_SECONDS = 15.0
 _RENEWALS = 3
@@ -40,6 +41,9 @@ class Gate:
 
     name: str
     shared: bool = False
+
+    def __post_init__(self) -> None:
+        assert not self.shared or self.name == SHARED, "only this one may be shared"
 
 
 class Held(Protocol):
@@ -99,14 +103,32 @@ class LocalGates:
 
         `worth_it` tells, now and then, whether there is still something to wait for.
         """
+        longest = self._timeout if timeout is None else timeout
         with ExitStack() as stack:
             for gate in gates:
-                stack.enter_context(self._locked(gate, self._timeout if timeout is None else timeout, worth_it))
+                stack.enter_context(self._taken(gate, longest, worth_it))
             yield _Locked()
 
     @contextmanager
-    def _locked(self, gate: Gate, timeout: float, worth_it: Callable[[], bool] | None) -> Iterator[None]:
-        path = self._directory / f"{_file_name(gate.name)}.lock"
+    def _taken(self, gate: Gate, timeout: float, worth_it: Callable[[], bool] | None) -> Iterator[None]:
+        """Take a gate. Before one that many may share there is another: whoever wants it alone shuts that first.
+
+        Without it, those who share the gate by turns would keep out whoever wants it alone for as long as they come.
+        """
+        if gate.name != SHARED:
+            with self._locked(gate, gate.name, timeout, worth_it):
+                yield
+            return
+        with ExitStack() as before, ExitStack() as taken:
+            before.enter_context(self._locked(gate, f"before {gate.name}", timeout, worth_it))
+            taken.enter_context(self._locked(gate, gate.name, timeout, worth_it))
+            if gate.shared:
+                before.close()
+            yield
+
+    @contextmanager
+    def _locked(self, gate: Gate, name: str, timeout: float, worth_it: Callable[[], bool] | None) -> Iterator[None]:
+        path = self._directory / f"{_file_name(name)}.lock"
         with _lock_failures(path):
             file = _open_lock(path)
         try:

@@ -29,9 +29,10 @@ from omnigraph.manifest.contract import promote
 from omnigraph.manifest.publisher import Changes, Published
 from omnigraph.manifest.rows import MAIN, SCHEMA_ID, TombstoneRow, VersionRow
 from omnigraph.manifest.state import HEAD, ManifestState
+from omnigraph.storage.fitting import fits
 from omnigraph.storage.lance_errors import Kind, classify
 from omnigraph.storage.tables import TableVersion
-from omnigraph.storage.upkeep import fits, following
+from omnigraph.storage.upkeep import following
 
 _LOG = logging.getLogger(__name__)
 _GATED_ATTEMPTS = 3

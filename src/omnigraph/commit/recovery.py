@@ -18,11 +18,12 @@ from omnigraph.commit.audit import AuditRow, Outcome, RecoveryKind
 from omnigraph.commit.gates import Gate, Held
 from omnigraph.commit.plan import WriterKind, gates_for
 from omnigraph.commit.sidecar import Pin, Sidecar
+from omnigraph.commit.staged_schema import leftovers, put_in_place
 from omnigraph.commit.store import Store
 from omnigraph.errors import CorruptGraphError, ExpectedVersionMismatchError, GateTimeoutError
 from omnigraph.manifest.contract import promote
 from omnigraph.manifest.publisher import Changes, Lineage
-from omnigraph.manifest.rows import MAIN, Commit, VersionRow
+from omnigraph.manifest.rows import MAIN, Commit, TableRow, TombstoneRow, VersionRow
 from omnigraph.manifest.state import ManifestState
 from omnigraph.storage.tables import TableVersion
 
@@ -209,16 +210,25 @@ class _Recovery:
         return next(((kind, commit) for kind, commit in found if commit), None)
 
     def _was_finished_by_number(self) -> bool:
-        """A record that names no transactions belongs to a finished write if nothing moves and a pin is past it."""
+        """A record that names no transactions is of a finished write if nothing moves, and a pin is past it.
+
+        Or if a table is there that it makes.
+        """
         still = all(seen.movement is Movement.NONE for seen in self.observed)
         passed = any(seen.manifest_version > seen.pin.expected_version for seen in self.observed)
-        return not self.sidecar.names_transactions and still and passed
+        made = any(one.table_key in self.state.paths for one in self.sidecar.additional_registrations)
+        return not self.sidecar.names_transactions and still and (passed or made)
 
     def _is_complete(self) -> bool:
-        """All that was planned has happened. A schema apply is never: the files that it writes last are not there."""
-        if self.sidecar.writer_kind == WriterKind.SCHEMA_APPLY or len(self.observed) < len(self.sidecar.tables):
+        """All that was planned has happened. Of a schema apply only others know that, by files that they stage last."""
+        if self.sidecar.writer_kind == WriterKind.SCHEMA_APPLY and not self._is_schema_staged():
             return False
-        return all(seen.movement is Movement.COMPLETE for seen in self.observed)
+        moved = all(seen.movement is Movement.COMPLETE for seen in self.observed)
+        return moved and len(self.observed) == len(self.sidecar.tables)
+
+    def _is_schema_staged(self) -> bool:
+        """Others stage the files of a schema when its tables are made, and know nothing of a schema in the manifest."""
+        return not self.sidecar.names_transactions and not self.state.schema and bool(leftovers(self.store.objects))
 
     # Acting
 
@@ -226,10 +236,24 @@ class _Recovery:
         """Publish what the heads already are."""
         failpoints.reach(failpoints.RECOVERY_BEFORE_ROLL_FORWARD)
         rows = tuple(_version_row(self.store, seen.table) for seen in self.observed)
+        if self.sidecar.writer_kind == WriterKind.SCHEMA_APPLY:
+            self._publish(self._schema_changes(rows), self._expected(self.observed), RecoveryKind.ROLLED_FORWARD)
+            return
         adopted = self.sidecar.adoptions
         taken = tuple(VersionRow(one.table_key, one.version, None, one.row_count) for one in adopted)
         expected = self._expected(self.observed) | {one.table_key: one.expected_version for one in adopted}
         self._publish(Changes((*rows, *taken)), expected, RecoveryKind.ROLLED_FORWARD)
+
+    def _schema_changes(self, rows: tuple[VersionRow, ...]) -> Changes:
+        """The tables that come and go with a schema that others have staged."""
+        made = [one for one in self.sidecar.additional_registrations if one.table_key not in self.state.paths]
+        heads = (head_row(self.store, one.table_key, one.table_path, one.table_branch) for one in made)
+        gone = [one for one in self.sidecar.tombstones if one.table_key in self.state.snapshot.entries]
+        return Changes(
+            (*rows, *heads),
+            tuple(TableRow(one.table_key, one.table_path) for one in made),
+            tuple(TombstoneRow(one.table_key, one.tombstone_version) for one in gone),
+        )
 
     def _roll_back(self) -> None:
         """Restore every table that moved to its pin, and publish the restored heads, so that heads are pins again.
@@ -293,10 +317,17 @@ class _Recovery:
         outcomes = tuple(outcome for pin in sidecar.tables for outcome in _outcomes(self.store, kind, pin, then))
         row = AuditRow(commit.commit_id, kind, sidecar.actor_id, sidecar.operation_id, sidecar.writer_kind, outcomes)
         self.held.check()
-        if kind is RecoveryKind.ROLLED_FORWARD and sidecar.schema_source is not None:
-            promote(self.store.objects, sidecar.schema_source)
+        if kind is RecoveryKind.ROLLED_FORWARD and sidecar.writer_kind == WriterKind.SCHEMA_APPLY:
+            self._promote()
         self.store.audit.record(row)
         self.store.sidecars.delete(sidecar.operation_id)
+
+    def _promote(self) -> None:
+        """Put the files of a schema in place that is published."""
+        if self.sidecar.schema_source is not None:
+            promote(self.store.objects, self.sidecar.schema_source)
+        elif self._is_schema_staged():
+            put_in_place(self.store.objects)
 
 
 def _outcomes(store: Store, kind: RecoveryKind, pin: Pin, then: ManifestState) -> Iterator[Outcome]:

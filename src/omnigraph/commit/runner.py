@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Protocol, TypeVar
 
 T = TypeVar("T")
@@ -18,6 +19,19 @@ class Runner(Protocol):
 
     def run(self, phase: str, step: Callable[[T], R], tasks: Sequence[T]) -> list[R]:
         """Return one result for each task, in the order of the tasks. `phase` is what a person is told."""
+
+
+def side_by_side(step: Callable[[T], R], tasks: Sequence[T], at_once: int) -> Iterator[R]:
+    """Run a step over tasks in this process, some at once; the results come in the order of the tasks.
+
+    When one fails, those that have begun are waited for, and no others begin.
+    """
+    workers = min(at_once, len(tasks))
+    if workers <= 1:
+        yield from map(step, tasks)
+        return
+    with ThreadPoolExecutor(workers, thread_name_prefix="omnigraph") as pool:
+        yield from pool.map(step, tasks)
 
 
 ChooseRunner = Callable[[int], Runner]

@@ -12,6 +12,7 @@ from omnigraph.manifest.contract import SOURCE, Contract, ContractReader, compil
 from omnigraph.manifest.publisher import Manifest
 from omnigraph.manifest.rows import SchemaRow
 from omnigraph.manifest.state import ManifestState, Snapshot
+from omnigraph.storage.columns import table_keys
 from omnigraph.storage.location import Location
 from omnigraph.storage.objects import ObjectStore
 from omnigraph.storage.tables import TableStorage
@@ -36,8 +37,11 @@ class Store:
         the schema was changed since the state was read.
         """
         row, found = state.schema, self._files()
+        if row is None and found and not found.is_changed:
+            _refuse_missing(found, state)
+            return found
         if row is None:
-            return found if found and not found.is_changed else self._origin()
+            return self._origin()
         if found and found.catalog.fingerprint == row.fingerprint:
             return found
         if not self.sidecars.pending():
@@ -83,3 +87,12 @@ class Store:
             Audit(location),
             gates_of(location, objects, gate_timeout),
         )
+
+
+def _refuse_missing(found: Contract, state: ManifestState) -> None:
+    """Files that declare what the graph has no table of are those from before a change that others have published."""
+    missing = sorted(table_keys(found.catalog) - state.snapshot.entries.keys())
+    if missing:
+        message = f"{SOURCE} declares what the graph has no table of: {', '.join(missing)}"
+        hint = "open the graph read-write, which finishes a change of the schema that another program left half-way"
+        raise SchemaDriftError(message, path=SOURCE, hint=hint)

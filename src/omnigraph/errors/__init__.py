@@ -80,10 +80,16 @@ OmnigraphError                       the root; catch this to catch everything of
 │   └── BranchInUseError             a branch from which others were made
 ├── RecoveryRequiredError            a write stopped half-way; its operation will be finished or undone
 ├── SidecarError                     a recovery record that cannot be read or acted on
+├── AddressError                     a command that names no graph, or in a way that does not go with it
+├── ConfigError                      a file of settings that cannot be used, or a name that is not in it
+├── AliasError                       an alias that is not there, or that is called wrongly
 ├── OptionError                      an option of a call, such as the mode of a load, is none of those possible
 ├── UnauthorizedError                a request without a token that is known
 ├── ForbiddenError                   something that whoever asks may not do
 ├── TooManyRequestsError             more at once than one actor may ask for
+├── LoadNotFoundError                no load of that id in the background
+├── RequestTimeoutError              a request whose body comes too slowly
+├── ServerStartError                 a server that does not start
 ├── NotServedError                   something that is done where the storage is, not through a server
 ├── ServerUnavailableError           the server cannot be reached, or is too slow
 ├── ServerAnswerError                an answer that a client cannot understand
@@ -102,6 +108,11 @@ from omnigraph.errors.base import (
     Diagnostic,
     OmnigraphError,
     Place,
+)
+from omnigraph.errors.commandline import (
+    AddressError,
+    AliasError,
+    ConfigError,
 )
 from omnigraph.errors.embedding import (
     EmbedderAnswerError,
@@ -175,8 +186,11 @@ from omnigraph.errors.requests import (
 )
 from omnigraph.errors.serving import (
     ForbiddenError,
+    LoadNotFoundError,
     NotServedError,
+    RequestTimeoutError,
     ServerAnswerError,
+    ServerStartError,
     ServerUnavailableError,
     TooManyRequestsError,
     UnauthorizedError,
@@ -220,6 +234,8 @@ from omnigraph.errors.writing import (
 )
 
 __all__ = [
+    "AddressError",
+    "AliasError",
     "AlreadyInitializedError",
     "BranchInUseError",
     "BranchNotFoundError",
@@ -229,6 +245,7 @@ __all__ = [
     "ChangeRequestError",
     "CommitNotFoundError",
     "CompileError",
+    "ConfigError",
     "ConflictError",
     "ConstraintError",
     "ContentionError",
@@ -270,6 +287,7 @@ __all__ = [
     "KeyConflictError",
     "LibraryMissingError",
     "LiteralError",
+    "LoadNotFoundError",
     "LoadRejectedError",
     "MediaTypeError",
     "MergeConflict",
@@ -296,6 +314,7 @@ __all__ = [
     "RepairError",
     "RequestError",
     "RequestShapeError",
+    "RequestTimeoutError",
     "ResolutionError",
     "ResourceLimitError",
     "RetentionError",
@@ -305,6 +324,7 @@ __all__ = [
     "SchemaError",
     "SchemaUnsupportedError",
     "ServerAnswerError",
+    "ServerStartError",
     "ServerUnavailableError",
     "SidecarError",
     "SourceError",

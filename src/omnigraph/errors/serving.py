@@ -49,3 +49,25 @@ class ServerAnswerError(OmnigraphError):
     code = "server_answer"
     http_status = 502
     status: int
+
+
+class ServerStartError(OmnigraphError):
+    """A server that does not start: there is nothing to serve, nobody to serve it to, or no address to do it at."""
+
+    code = "server_start"
+    http_status = 500
+
+
+class RequestTimeoutError(OmnigraphError):
+    """A request whose body comes too slowly."""
+
+    code = "request_timeout"
+    http_status = 408
+
+
+class LoadNotFoundError(OmnigraphError):
+    """No load of that id, or one that was begun before the server was."""
+
+    code = "not_found"
+    http_status = 404
+    load_id: str

@@ -130,12 +130,13 @@ class PreconditionFailedError(OmnigraphError):
 class OutcomeUnknownError(OmnigraphError):
     """The change was prepared, but whether it took effect is not known yet: ask with `Graph.outcome`.
 
-    Recovery finishes or undoes it. `operation_id` is the id of its commit, if it becomes one.
+    Recovery finishes or undoes it. `operation_id` is the id of its commit, if it becomes one. It is None if the answer
+    of a server is lost: then the latest commits tell.
     """
 
     code = "outcome_unknown"
     http_status = 503
-    operation_id: str
+    operation_id: str | None
 
 
 class ConflictError(OmnigraphError):

@@ -9,6 +9,7 @@ from typing import Self
 
 from omnigraph.access import READS, Access, Action, Principal, authorize
 from omnigraph.commit.recovery import heal, sweep
+from omnigraph.commit.staged_schema import reconcile
 from omnigraph.commit.store import Store
 from omnigraph.embed import Embedder
 from omnigraph.embed.embedding import Embedding
@@ -45,17 +46,24 @@ class Handle:
         self._cache = Cache(_CACHE_BYTES)
         self._feed = Feed(store)
         self._embedding = Embedding(embedder)
+        if not read_only:
+            self._recover()
         self._contract = self._read_contract()
         self._current = Current(store, self._read_contract)
-        if read_only:
-            store.manifest.load()
-        else:
-            store.manifest.load_to_write(None)
-            if self._contract.foreign:
-                contract.write_compiled(store.objects, self._contract.catalog)
-                _LOG.warning("the compiled schema of %s was rebuilt from %s", self.uri, contract.SOURCE)
-                self._contract = self._read_contract()
-            sweep(store)
+        if self._contract.foreign and not read_only:
+            contract.write_compiled(store.objects, self._contract.catalog)
+            _LOG.warning("the compiled schema of %s was rebuilt from %s", self.uri, contract.SOURCE)
+            self._contract = self._read_contract()
+
+    def _recover(self) -> None:
+        """Bring the graph to the current format, and finish or undo what stopped half-way; then it can be read."""
+        try:
+            self._store.manifest.load_to_write(None)
+        except StorageError:
+            self._read_contract()  # tells why, if it is that there is no graph
+            raise
+        sweep(self._store)
+        reconcile(self._store)
 
     def acting_as(self, principal: Principal) -> Self:
         """The same graph in the hands of somebody who may do only some things, and in whose name commits are made."""
@@ -74,7 +82,7 @@ class Handle:
     @property
     def schema(self) -> str:
         """The accepted schema, as it was written."""
-        self._admit(Action.READ)
+        self._look()
         return self._contract.text
 
     def refresh(self) -> None:

@@ -12,6 +12,7 @@ from omnigraph.maintenance.cleanup import CleanupRequest, CleanupResult, cleanup
 from omnigraph.maintenance.doctor import Report, examine
 from omnigraph.maintenance.optimize import optimize
 from omnigraph.maintenance.repair import RepairResult, mode_of, repair
+from omnigraph.maintenance.together import at_once
 from omnigraph.maintenance.upkeep import UpkeepResult, ensure_indices
 from omnigraph.manifest.rows import MAIN
 from omnigraph.pipeline.progress import SILENT, Progress
@@ -34,9 +35,8 @@ class Upkeep(Handle):
         """Build the indices that the schema asks for over all rows, in one commit. No answer depends on them."""
         self._admit(Action.ADMIN, branch)
         with finishing(progress):
-            return ensure_indices(
-                self._store, named_branch(branch), choose_runner(engine, master, conf, progress), self._actor(actor)
-            )
+            runner = choose_runner(engine, master, conf, progress, at_once())
+            return ensure_indices(self._store, named_branch(branch), runner, self._actor(actor))
 
     def optimize(
         self,
@@ -51,9 +51,8 @@ class Upkeep(Handle):
         """Make many small fragments few large ones and let indices cover them, in one commit; rows stay as they are."""
         self._admit(Action.ADMIN, branch)
         with finishing(progress):
-            return optimize(
-                self._store, named_branch(branch), choose_runner(engine, master, conf, progress), self._actor(actor)
-            )
+            runner = choose_runner(engine, master, conf, progress, at_once())
+            return optimize(self._store, named_branch(branch), runner, self._actor(actor))
 
     def cleanup(
         self,

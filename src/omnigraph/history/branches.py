@@ -16,7 +16,6 @@ from omnigraph.errors import (
     BranchInUseError,
     BranchNotFoundError,
     CommitNotFoundError,
-    HistoryReclaimedError,
     OmnigraphError,
     RefExistsError,
     RefNameError,
@@ -24,8 +23,9 @@ from omnigraph.errors import (
     StorageError,
     TagNotFoundError,
 )
+from omnigraph.manifest.past import reclaimed, state_at
 from omnigraph.manifest.publisher import Manifest
-from omnigraph.manifest.rows import MAIN, Commit
+from omnigraph.manifest.rows import FOREIGN_LOCK, MAIN, Commit
 from omnigraph.manifest.state import ManifestState
 from omnigraph.storage.lance_errors import Kind, classify
 from omnigraph.storage.tables import TableVersion
@@ -130,7 +130,7 @@ def resolve(manifest: Manifest, ref: str) -> ManifestState:
     except CommitNotFoundError as error:
         message = f"there is no branch, tag or commit '{ref}'"
         raise BranchNotFoundError(message, branch=ref, hint="see `omnigraph branch list`") from error
-    return manifest.load(commit.branch, commit.manifest_version)
+    return state_at(manifest, commit)
 
 
 def _kept(store: Store, ref: str) -> ManifestState:
@@ -147,12 +147,6 @@ def _kept(store: Store, ref: str) -> ManifestState:
     return state
 
 
-def reclaimed(commit: Commit) -> HistoryReclaimedError:
-    message = f"the state of commit {commit.commit_id} was cleaned up"
-    hint = "read a later commit; a change feed starts again from a baseline"
-    return HistoryReclaimedError(message, commit_id=commit.commit_id, hint=hint)
-
-
 def find_commit(manifest: Manifest, commit_id: str) -> Commit:
     """Find a commit on whichever branch has it."""
     for name in manifest.branches():
@@ -167,7 +161,7 @@ def delete_branch(store: Store, name: str, if_head: str | None = None) -> None:
 
     With `if_head` it is deleted only if it is at that commit.
     """
-    name = checked_name(name)
+    name = name if name == FOREIGN_LOCK else checked_name(name)
     if name == MAIN:
         raise RefNameError(f"'{MAIN}' cannot be deleted", name=name, hint="name another branch")
     heal(store)

@@ -6,6 +6,7 @@ import itertools
 import json
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,15 +16,16 @@ import pyarrow.compute as pc
 
 from omnigraph.commit.store import Store
 from omnigraph.errors import StorageError
-from omnigraph.history.branches import reclaimed
 from omnigraph.history.change import Change, ChangeFilter, Kind, Operation, chosen, whole_id
 from omnigraph.history.delta import EDGE_KEYS, NODE_KEYS, Touched, touched_rows
 from omnigraph.history.equality import differing, differing_rows
 from omnigraph.history.target import Target, resolve
+from omnigraph.manifest.past import reclaimed
 from omnigraph.storage.columns import plain_values
 from omnigraph.storage.lance_errors import Kind as Failure
 from omnigraph.storage.lance_errors import classify
 from omnigraph.storage.reading import DST, ID, SRC, TableReader, TableVersion
+from omnigraph.storage.reclaim import versions
 
 _ROWS = 1024  # read at a time
 _ROWS_WITH_BLOBS = 64  # which can be large
@@ -122,6 +124,22 @@ class ChangedRows:
         return sorted(found, key=lambda change: change.id)
 
 
+class DiffTally:
+    """Counts changes while they are read."""
+
+    def __init__(self) -> None:
+        self._counts: dict[str, Counter[Operation]] = {}
+        self._compared: set[str] = set()
+
+    def add(self, rows: ChangedRows) -> None:
+        self._counts.setdefault(rows.key, Counter()).update(rows.counts)
+        self._compared |= {rows.key} if rows.compared else set()
+
+    @property
+    def stats(self) -> DiffStats:
+        return DiffStats({key: dict(found) for key, found in self._counts.items()}, tuple(sorted(self._compared)))
+
+
 @dataclass(frozen=True, slots=True)
 class Diff:
     """What turns one state of a graph into another. Nothing is read before it is asked for, and only in parts.
@@ -140,17 +158,16 @@ class Diff:
 
     def rows(self) -> Iterator[ChangedRows]:
         """The changed rows, some at a time and each time of one type."""
-        for pair in self.pairs():
-            yield from changed_rows(pair.key, touched(self.tables, pair), self.filter)
+        with self.telling_reclaimed():
+            for pair in self.pairs():
+                yield from changed_rows(pair.key, touched(self.tables, pair), self.filter)
 
     def stats(self) -> DiffStats:
         """Count the changes."""
-        counts: dict[str, Counter[Operation]] = {}
-        compared = set()
+        tally = DiffTally()
         for rows in self.rows():
-            counts.setdefault(rows.key, Counter()).update(rows.counts)
-            compared |= {rows.key} if rows.compared else set()
-        return DiffStats({key: dict(found) for key, found in counts.items()}, tuple(sorted(compared)))
+            tally.add(rows)
+        return tally.stats
 
     @property
     def schema(self) -> SchemaDifference:
@@ -168,7 +185,7 @@ class Diff:
 
     def to_arrow(self) -> pa.Table:
         """All changes as one table; the properties before and after are JSON texts."""
-        return pa.Table.from_batches((_batch(rows) for rows in self.rows()), schema=CHANGE_SCHEMA)
+        return pa.Table.from_batches((change_batch(rows.changes()) for rows in self.rows()), schema=CHANGE_SCHEMA)
 
     def pairs(self) -> list[TablePair]:
         """The tables that the two states do not share, in order."""
@@ -182,18 +199,35 @@ class Diff:
 
     def check_readable(self) -> None:
         """See that the tables of both states are still there; raises what names the commit of which one is not."""
-        pairs = self.pairs()
-        for target, tables in (
-            (self.before, [pair.before for pair in pairs]),
-            (self.after, [pair.after for pair in pairs]),
-        ):
+        for target, tables in self._sides():
             try:
-                for table in filter(None, tables):
+                for table in tables:
                     self.tables.open(table)
             except StorageError as error:
                 if classify(error) is not Failure.NOT_FOUND:
                     raise
                 raise reclaimed(target.commit) from error
+
+    @contextmanager
+    def telling_reclaimed(self) -> Iterator[None]:
+        """Tell of files that are missing whether a cleanup has removed them since their tables were opened."""
+        try:
+            yield
+        except StorageError as error:
+            if classify(error) is not Failure.NOT_FOUND:
+                raise
+            for target, tables in self._sides():
+                if any(one.version not in versions(self.tables, one.path, one.branch) for one in tables):
+                    raise reclaimed(target.commit) from error
+            raise
+
+    def _sides(self) -> list[tuple[Target, list[TableVersion]]]:
+        """Each state with those of its tables that the other does not share."""
+        pairs = self.pairs()
+        return [
+            (self.before, [pair.before for pair in pairs if pair.before]),
+            (self.after, [pair.after for pair in pairs if pair.after]),
+        ]
 
 
 def diff(
@@ -289,8 +323,9 @@ def _changed_names(before: pa.Table, after: pa.Table) -> list[tuple[str, ...]]:
     return [tuple(name for name, mask in masks if mask[at]) for at in range(after.num_rows)]
 
 
-def _batch(rows: ChangedRows) -> pa.RecordBatch:
-    found = [change.to_dict() for change in rows.changes()]
+def change_batch(changes: Sequence[Change]) -> pa.RecordBatch:
+    """Some changes as rows; the properties before and after are JSON texts."""
+    found = [change.to_dict() for change in changes]
     sides = [{side: json.dumps(one[side]) if side in one else None for side in ("before", "after")} for one in found]
     ends = [one.get("endpoints", {"src": None, "dst": None}) for one in found]
     records = [{**one, **end, **side} for one, end, side in zip(found, ends, sides, strict=True)]

@@ -193,12 +193,13 @@ class Feed:
                 before = before or at_commit(self._store.manifest, done)
                 after = at_commit(self._store.manifest, commit)
                 diff = _told_diff(Diff(self._store.tables, before, after, told.filter))
+                with diff.telling_reclaimed():
+                    stopped = told.add(commit, self._changes(diff, position))
             except (HistoryReclaimedError, ChangeRefusedError):
                 if not told.blocks:
                     raise
                 told.reaches_head = False  # what comes before it can still be told; the next poll begins with it
                 break
-            stopped = told.add(commit, self._changes(diff, position))
             if stopped is not None:
                 token = replace(stopped, after=done.commit_id, until=until)
                 return told.page(None, token.encode(told.scope))

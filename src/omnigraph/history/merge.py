@@ -10,7 +10,7 @@ from enum import StrEnum
 from omnigraph.commit.plan import WriteTxn
 from omnigraph.commit.runner import ChooseRunner
 from omnigraph.commit.store import Store
-from omnigraph.errors import BranchNotFoundError, MergeConflict, MergeError, StorageError
+from omnigraph.errors import BranchNotFoundError, HistoryReclaimedError, MergeConflict, MergeError, StorageError
 from omnigraph.history.ancestry import Ancestry
 from omnigraph.history.bring import Bringing, Counts, Sides, bring, tables_of
 from omnigraph.history.change import ChangeFilter
@@ -18,6 +18,7 @@ from omnigraph.history.combine import Past
 from omnigraph.history.diff import Diff
 from omnigraph.history.resolution import Resolution
 from omnigraph.history.target import at_commit
+from omnigraph.manifest.past import state_at
 from omnigraph.manifest.publisher import Lineage, Manifest
 from omnigraph.manifest.rows import MAIN, Commit
 from omnigraph.manifest.state import ManifestState
@@ -199,18 +200,21 @@ class _Past:
 
     def _read(self, commit: Commit) -> ManifestState | None:
         try:
-            state = _state(self.manifest, commit)
+            state = state_at(self.manifest, commit)
         except BranchNotFoundError:
             return None
-        except StorageError as error:
-            if classify(error) is not Kind.NOT_FOUND:
+        except HistoryReclaimedError:
+            if self._is_there(commit):  # to pass it over would bring back what one side has deleted since
                 raise
             return None
         return state if state.head == commit else None
 
-
-def _state(manifest: Manifest, commit: Commit) -> ManifestState:
-    return manifest.load(commit.branch, commit.manifest_version)
+    def _is_there(self, commit: Commit) -> bool:
+        """Tell whether the branch of a commit is still the one that it was made on."""
+        try:
+            return self.manifest.load(commit.branch).commit(commit.commit_id) is not None
+        except BranchNotFoundError:
+            return False
 
 
 def _impossible(message: str, request: MergeRequest, hint: str) -> MergeError:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from omnigraph.errors import CommitNotFoundError, StorageError
-from omnigraph.history.branches import checked_name, find_commit, reclaimed
+from omnigraph.errors import CommitNotFoundError
+from omnigraph.history.branches import checked_name, find_commit
 from omnigraph.history.branches import resolve as named_state
+from omnigraph.manifest.past import state_at
 from omnigraph.manifest.publisher import Manifest
 from omnigraph.manifest.rows import MAIN, Commit
 from omnigraph.manifest.state import ManifestState, Snapshot
-from omnigraph.storage.lance_errors import Kind, classify
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,13 +40,7 @@ def branch_of(name: str) -> str | None:
 
 def at_commit(manifest: Manifest, commit: Commit) -> Target:
     """Read the state that a commit made."""
-    try:
-        state = manifest.load(commit.branch, commit.manifest_version)
-    except StorageError as error:
-        if classify(error) is not Kind.NOT_FOUND:
-            raise
-        raise reclaimed(commit) from error
-    return Target(commit, state.snapshot)
+    return Target(commit, state_at(manifest, commit).snapshot)
 
 
 def _state_on(manifest: Manifest, name: str, which: str) -> Target:

@@ -7,30 +7,38 @@ import logging
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
-from omnigraph.commit import failpoints
+from omnigraph.commit import audit, failpoints
 from omnigraph.commit.gates import Gate
 from omnigraph.commit.plan import gates_for, ref_gates, table_gates
 from omnigraph.commit.store import Store
-from omnigraph.errors import DriftError, OmnigraphError, RetentionError
+from omnigraph.errors import DriftError, OmnigraphError, RecoveryRequiredError, RetentionError
 from omnigraph.maintenance.retention import Needed, Place, Policy, needed, refs_of
+from omnigraph.maintenance.together import together
 from omnigraph.maintenance.upkeep import settle
-from omnigraph.manifest.rows import MAIN
+from omnigraph.manifest.rows import MAIN, MANIFEST_PATH
 from omnigraph.storage import reclaim
 from omnigraph.storage.reading import TableVersion
 from omnigraph.storage.reclaim import ORPHAN_AGE, Orphan, Removal
 
 TEMPORARY = "__tmp"
+# Whoever publishes compares with what was published since the manifest was opened. What was removed in between would go
+# unnoticed, and leave two rows of one; but nobody publishes on what was opened that long ago.
+MANIFEST_AGE = dt.timedelta(days=1)
 _LOG = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class CleanupRequest:
-    """What to keep, and whether to remove the rest or only to tell what would be removed."""
+    """What to keep, and whether to remove the rest or only to tell what would be removed.
+
+    Versions of the internal tables that are younger than `manifest_age` stay whatever else is said.
+    """
 
     keep: int | None = None
     older_than: dt.timedelta | None = None
     confirm: bool = False
     orphan_age: dt.timedelta = ORPHAN_AGE
+    manifest_age: dt.timedelta = MANIFEST_AGE
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +73,7 @@ def cleanup(store: Store, request: CleanupRequest, advance: Callable[[], None] =
     for key, path in paths:
         tables.append(run.table(key, path))
         advance()
-    return CleanupResult(request.confirm, tuple(tables), run.remove(run.abandoned()))
+    return CleanupResult(request.confirm, (*tables, *run.internal_tables()), run.remove(run.abandoned()))
 
 
 def give_up_past(store: Store, table_keys: Collection[str]) -> None:
@@ -94,14 +102,14 @@ def _refuse_drift(store: Store) -> None:
     """A table that others have moved may have to be given back what cleanup would remove."""
     for name in store.manifest.branches():
         branch = None if name == MAIN else name
-        for entry in store.manifest.load(branch).snapshot.entries.values():
-            if entry.table.owner == branch:
-                _refuse_drifted(store, branch, entry.table)
+        entries = store.manifest.load(branch).snapshot.entries.values()
+        owned = [entry.table for entry in entries if entry.table.owner == branch]
+        for table, head in zip(owned, together(store.tables.head_version, owned), strict=True):
+            if head != table.version:
+                _refuse_drifted(store, branch, table)
 
 
 def _refuse_drifted(store: Store, branch: str | None, table: TableVersion) -> None:
-    if store.tables.head_version(table) == table.version:
-        return
     with store.gates.hold(gates_for(branch, [table.key])):  # nobody of ours is moving it now
         pin = store.manifest.load(branch).actual_version(table.key)
         head = store.tables.head_version(table)
@@ -141,13 +149,16 @@ class _Cleanup:
         path, fork = place
         with self.store.gates.hold(_gates(key, fork)) as held:
             self._look_again()
-            if self.request.confirm and place not in self.needed.versions and fork is None:
+            is_gone = fork is None and place not in self.needed.versions  # a type, and lance keeps the latest version
+            if is_gone and self.request.confirm:
                 held.check()
-                reclaim.empty(self.store.tables, path)  # of a type that is gone; lance keeps the latest version
+                reclaim.empty(self.store.tables, path)
             chosen = self._not_needed(place)
             old = reclaim.stale_previews(self.store.objects, path, fork, self._orphaned_before)
             if not self.request.confirm:
                 found = reclaim.preview_versions(self.store.tables, path, fork, chosen)
+                if is_gone:
+                    found += reclaim.preview_emptying(self.store.tables, self.store.objects, path)
                 return found + Removal(files=len(old), size=sum(one.size for one in old))
             held.check()
             failpoints.reach(failpoints.CLEANUP_BEFORE_REMOVAL)
@@ -160,8 +171,51 @@ class _Cleanup:
             self.needed = needed(self.store, self.policy, self.now)
 
     def _not_needed(self, place: Place) -> list[int]:
-        kept = self.needed.versions.get(place, frozenset())
-        return [version for version in reclaim.versions(self.store.tables, *place)[:-1] if version not in kept]
+        """The versions that nobody needs; those that came since it was looked at are not judged."""
+        there = reclaim.versions(self.store.tables, *place)[:-1]
+        kept, head = self.needed.versions.get(place, frozenset()), self.needed.heads.get(place)
+        return [version for version in there if version not in kept and (head is None or version < head)]
+
+    # The tables that describe the graph
+
+    def internal_tables(self) -> list[TableCleanup]:
+        found = [self._internal(MANIFEST_PATH, [None if name == MAIN else name for name in self.needed.branches])]
+        if self.store.objects.exists(audit.PATH):
+            found.append(self._internal(audit.PATH, [None]))
+        return found
+
+    def _internal(self, path: str, branches: Sequence[str | None]) -> TableCleanup:
+        removed = Removal()
+        try:
+            for branch in branches:
+                removed += self._internal_versions((path, branch))
+        except OmnigraphError as error:
+            return _told(path, removed, (), error.message)
+        return _told(path, removed, (), None)
+
+    def _internal_versions(self, place: Place) -> Removal:
+        """Remove old versions behind the gate of the branch: nobody publishes meanwhile, and nobody makes a branch."""
+        path, branch = place
+        with self.store.gates.hold(ref_gates(branch or MAIN)) as held:
+            if branch is not None and not self.store.manifest.table.has_branch(branch):
+                return Removal()
+            self._look_again()
+            self._refuse_pending(branch)
+            old = set(reclaim.versions_before(self.store.objects, path, branch, self.now - self.request.manifest_age))
+            chosen = [version for version in self._not_needed(place) if version in old]
+            if not self.request.confirm:
+                return reclaim.preview_versions(self.store.tables, path, branch, chosen)
+            held.check()
+            failpoints.reach(failpoints.CLEANUP_BEFORE_REMOVAL)
+            return reclaim.remove_versions(self.store.tables, path, branch, chosen)
+
+    def _refuse_pending(self, branch: str | None) -> None:
+        """Whoever finishes or undoes an operation looks at the state that it has made."""
+        for operation in self.store.sidecars.pending():
+            sidecar = self.store.sidecars.read(operation)
+            if sidecar is not None and sidecar.branch == branch:
+                message = f"operation {operation} stopped half-way; it must be finished or undone first"
+                raise RecoveryRequiredError(message, operation_id=operation, hint="run cleanup again")
 
     # Forks
 

@@ -8,13 +8,14 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from omnigraph.commit.sidecar import Sidecar
+from omnigraph.commit.staged_schema import fate_of, leftovers
 from omnigraph.commit.store import Store
 from omnigraph.errors import OmnigraphError
 from omnigraph.lang.catalog import Catalog, EdgeType, NodeType
 from omnigraph.maintenance import compaction, indices
 from omnigraph.maintenance.upkeep import declared_types
 from omnigraph.manifest.publisher import MAX_FRAGMENTS
-from omnigraph.manifest.rows import MAIN, MANIFEST_PATH
+from omnigraph.manifest.rows import FOREIGN_LOCK, MAIN, MANIFEST_PATH
 from omnigraph.manifest.state import ManifestState
 from omnigraph.storage import reclaim, upkeep
 from omnigraph.storage.internal import fragment_count
@@ -100,6 +101,7 @@ class _Examination:
 
     def report(self) -> Report:
         sidecars = self._pending()
+        self._staged_schema()
         branches = self.store.manifest.branches()
         known: set[tuple[str, str | None]] = set()
         for name in branches:
@@ -134,6 +136,19 @@ class _Examination:
         severity = Severity.PROBLEM if dead else Severity.ADVICE
         self._find(severity, sidecar.operation_id, message, "open the graph read-write" if dead else "wait for it")
 
+    def _staged_schema(self) -> None:
+        """Files of a change of the schema that another program has begun: some only wait for the next who writes."""
+        found = leftovers(self.store.objects)
+        if not found:
+            return
+        try:
+            fate_of(self.store, found)
+        except OmnigraphError as error:
+            self._find(Severity.PROBLEM, found[0], error.message, error.hint or "")
+            return
+        message = "another program was about to change the schema; whether it did is clear"
+        self._find(Severity.ADVICE, found[0], message, "open the graph read-write")
+
     def _branch(self, name: str, sidecars: list[Sidecar]) -> set[tuple[str, str | None]]:
         branch = None if name == MAIN else name
         try:
@@ -141,6 +156,9 @@ class _Examination:
         except OmnigraphError as error:
             self._find(Severity.PROBLEM, f"branch {name}", error.message, error.hint or "restore it from a backup")
             return set()
+        if name == FOREIGN_LOCK:
+            message = "another program changes the schema, or has died while it did"
+            self._find(Severity.ADVICE, f"branch {name}", message, f"if it has died: omnigraph branch delete {name}")
         self._manifest(state, name)
         moving = {key for sidecar in sidecars for key in sidecar.table_keys}
         types = declared_types(self.catalog)

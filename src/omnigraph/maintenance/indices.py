@@ -17,6 +17,7 @@ NO_VECTORS = "no row has a vector yet"
 # A few rows more get a segment of their own; when they are many, or segments are, the index is built anew.
 _MOST_SEGMENTS = 8
 _TAIL_SHARE = 4
+_OF_LANCE = "__"  # how the names of what lance keeps as indices for itself begin
 _ROWS_PER_SEGMENT = 64 * MAX_ROWS_PER_FILE  # a larger index is built in parts, side by side
 
 
@@ -69,6 +70,13 @@ def work(
         PendingIndex(build.spec.column, NO_VECTORS) for build in untrainable if build.spec.name not in made_of.indices
     ]
     return [build for build in builds if build not in untrainable], pending
+
+
+def unwanted(made_of: MakeUp, specs: Sequence[IndexSpec]) -> tuple[str, ...]:
+    """The segments of indices that no type asks for: their property has another name by now, or others built them."""
+    known = {spec.name for spec in specs}
+    names = (name for name in made_of.indices if name not in known and not name.startswith(_OF_LANCE))
+    return tuple(segment.uuid for name in names for segment in made_of.indices[name])
 
 
 def _build(made_of: MakeUp, spec: IndexSpec) -> IndexBuild | None:

@@ -1,23 +1,28 @@
-"""Which versions of which tables somebody may still read: those of the commits that are kept."""
+"""Which versions of which tables somebody may still read: those of the commits that are kept, and what merges need."""
 
 from __future__ import annotations
 
 import datetime as dt
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
+from itertools import chain
 
 import pyarrow.compute as pc
 
 from omnigraph.commit.store import Store
-from omnigraph.manifest.rows import MAIN, Commit
+from omnigraph.errors import HistoryReclaimedError
+from omnigraph.maintenance.common_past import common_past
+from omnigraph.manifest.past import state_at
+from omnigraph.manifest.rows import MAIN, MANIFEST_PATH, Commit
 from omnigraph.manifest.state import ManifestState, Snapshot
 from omnigraph.storage import reclaim
 from omnigraph.storage.columns import is_moved
 from omnigraph.storage.tables import TableStorage
 
 Place = tuple[str, str | None]
-"""A table, or a fork of it: its path, and the name of the fork."""
+"""A table, or a fork of it: its path, and the name of the fork. A branch of the manifest is one as well."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,11 +49,16 @@ class Policy:
 
 @dataclass(frozen=True, slots=True)
 class Needed:
-    """The versions that some kept commit consists of, by table and fork; and every fork that a branch knows."""
+    """The versions that some kept commit consists of, by table and fork; and every fork that a branch knows.
+
+    The manifest is among the tables: a past state is read from the version that its commit has made. `heads` are the
+    versions that branches are at; what came later was not looked at.
+    """
 
     refs: tuple[str, ...]
     branches: tuple[str, ...]
     versions: Mapping[Place, frozenset[int]]
+    heads: Mapping[Place, int]
     forks: frozenset[Place]
     paths: Mapping[str, str]
 
@@ -57,18 +67,22 @@ def needed(store: Store, policy: Policy, now: dt.datetime) -> Needed:
     """Collect what all branches need, and what is protected by name."""
     refs = refs_of(store)
     branches = store.manifest.branches()
-    versions: dict[Place, set[int]] = defaultdict(set)
+    collected = _Collected(store, policy, now)
     forks: set[Place] = set()
     paths: dict[str, str] = {}
-    for name in branches:
-        state = store.manifest.load(None if name == MAIN else name)
+    states = [store.manifest.load(None if name == MAIN else name) for name in branches]
+    for state in states:
         paths |= state.paths
         forks |= {(state.paths[key], fork) for key, _, fork in _rows(state)}
-        _need_since(store, state, policy.oldest_kept(state.commits(), now), versions)
+        collected.need_branch(state)
     for tag in store.manifest.table.tags().values():  # what has a name is kept whatever its age
-        _need(store.manifest.load(tag["branch"], tag["version"]), versions)
-    kept = {place: frozenset(found) for place, found in versions.items()}
-    return Needed(refs, tuple(branches), kept, frozenset(forks), paths)
+        collected.need(store.manifest.load(tag["branch"], tag["version"]))
+    collected.need_for_merges(states)
+    kept = {place: frozenset(found) for place, found in collected.versions.items()}
+    heads: dict[Place, int] = defaultdict(int)
+    for place, version in chain.from_iterable(map(_places, states)):
+        heads[place] = max(version, heads[place])  # a branch may have inherited what another one went on with
+    return Needed(refs, tuple(branches), kept, dict(heads), frozenset(forks), paths)
 
 
 def refs_of(store: Store) -> tuple[str, ...]:
@@ -76,34 +90,82 @@ def refs_of(store: Store) -> tuple[str, ...]:
     return (*store.manifest.branches(), *(f"tag {name}" for name in sorted(store.manifest.table.tags())))
 
 
-def _need(state: ManifestState, versions: dict[Place, set[int]]) -> None:
+class _Collected:
+    """The versions that are needed, as far as they are found. What an earlier cleanup removed is needed no more."""
+
+    def __init__(self, store: Store, policy: Policy, now: dt.datetime) -> None:
+        self.store = store
+        self.policy = policy
+        self.now = now
+        self.versions: dict[Place, set[int]] = defaultdict(set)
+        self._present = cache(self._look)
+
+    def need(self, state: ManifestState) -> None:
+        for place, version in _places(state):
+            self.versions[place].add(version)
+
+    def need_branch(self, state: ManifestState) -> None:
+        """Everything that was published from the oldest kept commit on, and what that commit consists of.
+
+        A version may have changed hands between forks since, so it is kept wherever the branch has known the table.
+        """
+        commits = state.commits()
+        oldest = self.policy.oldest_kept(commits, self.now)
+        kept = [commit for commit in commits if commit.order >= oldest.order and self._is_present(commit)]
+        for commit in kept:
+            self.versions[MANIFEST_PATH, commit.branch].add(commit.manifest_version)
+        first = next((found for commit in kept if (found := self._state(commit))), state)
+        self.need(first)
+        self.need(state)
+        self._need_between(first, state)
+        if any(map(is_moved, state.paths.values())):
+            # A type took the name of another one: its rows do not tell which of two tables they are of, but states do.
+            for found in map(self._state, kept[1:]):
+                self._need_if_there(found)
+
+    def _need_between(self, first: ManifestState, state: ManifestState) -> None:
+        known: dict[str, set[str | None]] = defaultdict(set)
+        for key, entry in first.snapshot.entries.items():
+            known[key].add(entry.table.branch)
+        rows = _rows(state)
+        for key, _, fork in rows:
+            known[key].add(fork)
+        for key, version, _ in rows:
+            if version >= first.actual_version(key):
+                for fork in known[key]:
+                    self.versions[state.paths[key], fork].add(version)
+
+    def need_for_merges(self, states: Sequence[ManifestState]) -> None:
+        """What any two branches have in common: without it they could no longer be merged."""
+        known = {commit.commit_id: commit for state in states for commit in state.commits()}
+        for name in sorted(common_past(known.values(), [state.head.commit_id for state in states if state.head])):
+            self._need_if_there(self._state(known[name]))
+
+    def _need_if_there(self, state: ManifestState | None) -> None:
+        if state is not None:
+            self.need(state)
+
+    def _state(self, commit: Commit) -> ManifestState | None:
+        """The state that a commit has made; None if an earlier cleanup removed it, or began to."""
+        try:
+            return state_at(self.store.manifest, commit) if self._is_present(commit) else None
+        except HistoryReclaimedError:
+            return None
+
+    def _is_present(self, commit: Commit) -> bool:
+        return commit.manifest_version in self._present(commit.branch)
+
+    def _look(self, branch: str | None) -> frozenset[int]:
+        if branch is not None and not self.store.manifest.table.has_branch(branch):
+            return frozenset()
+        return frozenset(reclaim.versions(self.store.tables, MANIFEST_PATH, branch))
+
+
+def _places(state: ManifestState) -> Iterator[tuple[Place, int]]:
+    """The versions that a state consists of, that of the manifest first."""
+    yield (MANIFEST_PATH, state.branch), state.version
     for entry in state.snapshot.entries.values():
-        versions[entry.table.path, entry.table.branch].add(entry.table.version)
-
-
-def _need_since(store: Store, state: ManifestState, oldest: Commit, versions: dict[Place, set[int]]) -> None:
-    """Everything that was published from a commit on, and what the commit consists of.
-
-    A version may have changed hands between forks since, so it is kept wherever the branch has known the table.
-    """
-    first = store.manifest.load(oldest.branch, oldest.manifest_version)
-    _need(first, versions)
-    _need(state, versions)
-    known: dict[str, set[str | None]] = defaultdict(set)
-    for key, entry in first.snapshot.entries.items():
-        known[key].add(entry.table.branch)
-    rows = _rows(state)
-    for key, _, fork in rows:
-        known[key].add(fork)
-    for key, version, _ in rows:
-        if version >= first.actual_version(key):
-            for fork in known[key]:
-                versions[state.paths[key], fork].add(version)
-    if any(map(is_moved, state.paths.values())):
-        # A type took the name of another one: its rows do not tell which of two tables they are of, but states do.
-        for commit in state.commits():
-            if commit.order > oldest.order:
-                _need(store.manifest.load(commit.branch, commit.manifest_version), versions)
+        yield (entry.table.path, entry.table.branch), entry.table.version
 
 
 def _rows(state: ManifestState) -> list[tuple[str, int, str | None]]:

@@ -22,12 +22,13 @@ from omnigraph.maintenance import indices, steps
 from omnigraph.maintenance.compaction import Bin, bins, nothing
 from omnigraph.maintenance.indices import PendingIndex
 from omnigraph.maintenance.steps import BuildTask, RewriteTask
+from omnigraph.maintenance.together import together
 from omnigraph.manifest.publisher import Lineage, Published
 from omnigraph.manifest.rows import Commit
 from omnigraph.storage import upkeep
 from omnigraph.storage.columns import table_key
 from omnigraph.storage.tables import Staged, TableVersion
-from omnigraph.storage.upkeep import IndexBuild, MakeUp
+from omnigraph.storage.upkeep import IndexBuild, MakeUp, Rewrite
 
 DRIFT = "drift_needs_repair"
 CONTENDED = "written_too_often"
@@ -86,6 +87,7 @@ class _Work:
     staged: Staged | None = None
     builds: Sequence[IndexBuild] = ()
     pending: Sequence[PendingIndex] = ()
+    unwanted: Sequence[str] = ()
     added: int = 0
 
     @property
@@ -134,12 +136,16 @@ class _Upkeep:
 
     def _turn_auto_cleanup_off(self, txn: WriteTxn) -> bool:
         """Tables of other origin may be set to remove their versions with every commit: no other may come first."""
-        tables = [table for table in _owned(txn) if self.store.tables.head_version(table) == table.version]
-        staged = [one for table in tables if (one := upkeep.stage_auto_cleanup_off(self.store.tables, table))]
+        staged = [one for one in together(self._auto_cleanup_off, _owned(txn)) if one]
         if staged:
             actions = tuple(TableAction(one, OpClass.MAINTENANCE) for one in staged)
             publish(self.store, PublishPlan(txn, self.kind, actions, lineage=Lineage.new(self.actor)))
         return bool(staged)
+
+    def _auto_cleanup_off(self, table: TableVersion) -> Staged | None:
+        if self.store.tables.head_version(table) != table.version:
+            return None
+        return upkeep.stage_auto_cleanup_off(self.store.tables, table)
 
     def _lost(self, error: ExpectedVersionMismatchError) -> None:
         """Another write changed what was rewritten: prepare this table anew, or leave it if that happens every time."""
@@ -165,20 +171,21 @@ class _Upkeep:
 
     def _prepare(self, txn: WriteTxn) -> None:
         """Do what is left to do, outside of every gate: others go on writing meanwhile."""
-        fresh = {key: self._look(table) for key, table in self._open_tables(txn).items()}
+        tables = self._open_tables(txn)
+        fresh = {work.base.key: work for work in together(self._look, tables)}
         self._rewrite(fresh)
         self._build(fresh, declared_types(txn.catalog))
         self.work |= fresh
 
-    def _open_tables(self, txn: WriteTxn) -> dict[str, TableVersion]:
+    def _open_tables(self, txn: WriteTxn) -> list[TableVersion]:
         for key in set(self.work) - set(txn.entries):
             del self.work[key]
         tables = [table for table in _owned(txn) if table.key not in self.work and table.key not in self.skipped]
-        return {table.key: table for table in tables if not self._has_drifted(table)}
+        heads = together(self.store.tables.head_version, tables)
+        seen = zip(tables, heads, strict=True)
+        return [table for table, head in seen if head == table.version or not self._has_drifted(table)]
 
     def _has_drifted(self, table: TableVersion) -> bool:
-        if self.store.tables.head_version(table) == table.version:
-            return False
         with self.store.gates.hold(gates_for(self.branch, [table.key])):  # nobody of ours is moving it now
             pin = self.store.manifest.load(self.branch).actual_version(table.key)
             head = self.store.tables.head_version(table)
@@ -199,10 +206,12 @@ class _Upkeep:
             return
         orders = [self._rewrite_task(work, group) for work, group in tasks]
         done = self.runner(sum(order.rows for order in orders)).run("compact", steps.rewrite, orders)
-        for work in fresh.values():
-            mine = [one.done for one, (owner, _) in zip(done, tasks, strict=True) if owner is work]
-            if mine:
-                work.staged = upkeep.stage_rewrite(self.store.tables, work.base, mine)
+        pairs = list(zip(done, tasks, strict=True))
+        mine = {key: [one.done for one, (owner, _) in pairs if owner is work] for key, work in fresh.items()}
+        together(lambda key: self._stage_rewrite(fresh[key], mine[key]), [key for key, found in mine.items() if found])
+
+    def _stage_rewrite(self, work: _Work, done: Sequence[Rewrite]) -> None:
+        work.staged = upkeep.stage_rewrite(self.store.tables, work.base, work.made_of, done)
 
     def _rewrite_task(self, work: _Work, group: Bin) -> RewriteTask:
         rows = _rows(work.made_of, group)
@@ -210,7 +219,7 @@ class _Upkeep:
 
     def _build(self, fresh: Mapping[str, _Work], types: Mapping[str, NodeType | EdgeType]) -> None:
         """Build the indices on the tables as they will be."""
-        seen = {key: self._preview(work) for key, work in fresh.items()}
+        seen = dict(zip(fresh, together(self._preview, fresh.values()), strict=True))
         try:
             self._build_on(fresh, types, seen)
         finally:
@@ -225,23 +234,24 @@ class _Upkeep:
         self, fresh: Mapping[str, _Work], types: Mapping[str, NodeType | EdgeType], seen: Mapping[str, TableVersion]
     ) -> None:
         tables = self.store.tables
-        orders: list[tuple[_Work, BuildTask]] = []
-        for key, work in fresh.items():
-            made_of = upkeep.make_up(tables, seen[key])
-            work.added = len(made_of.parts) - len(work.made_of.parts) + work.removed
-            specs = indices.wanted(types[key]) if key in types else []
-            work.builds, work.pending = indices.work(tables, seen[key], made_of, specs)
-            orders += [(work, task) for build in work.builds for task in self._build_tasks(seen[key], made_of, build)]
-        if not orders:
-            return
+        planned = together(lambda key: self._plan_indices(fresh[key], seen[key], types.get(key)), fresh)
+        orders = [(work, task) for work, found in zip(fresh.values(), planned, strict=True) for task in found]
         tasks = [task for _, task in orders]
-        done = self.runner(sum(task.rows for task in tasks)).run("index", steps.build, tasks)
+        done = self.runner(sum(task.rows for task in tasks)).run("index", steps.build, tasks) if tasks else []
         for work in fresh.values():
             built = [one.segment for one, (owner, _) in zip(done, orders, strict=True) if owner is work]
-            if built:
+            if built or work.unwanted:
                 replaced = [uuid for build in work.builds for uuid in build.replaces]
-                then = upkeep.stage_indices(tables, work.base, built, replaced)
+                then = upkeep.stage_indices(tables, work.base, built, [*replaced, *work.unwanted])
                 work.staged = upkeep.chained(work.staged, then) if work.staged else then
+
+    def _plan_indices(self, work: _Work, seen: TableVersion, declared: NodeType | EdgeType | None) -> list[BuildTask]:
+        made_of = upkeep.make_up(self.store.tables, seen)
+        work.added = len(made_of.parts) - len(work.made_of.parts) + work.removed
+        specs = indices.wanted(declared) if declared else []
+        work.builds, work.pending = indices.work(self.store.tables, seen, made_of, specs)
+        work.unwanted = indices.unwanted(made_of, specs) if declared else ()
+        return [task for build in work.builds for task in self._build_tasks(seen, made_of, build)]
 
     def _build_tasks(self, table: TableVersion, made_of: MakeUp, build: IndexBuild) -> list[BuildTask]:
         shares = indices.shares(made_of, build)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from functools import lru_cache
 from typing import Any
@@ -74,6 +75,11 @@ def promote(objects: ObjectStore, text: str) -> None:
     write_compiled(objects, compile_schema(Source(text, SOURCE)), changed=True)
 
 
+def is_ours(document: Mapping[str, object]) -> bool:
+    """Tell whether it was us who compiled a schema: only then do we know its hash."""
+    return document.get("format") == _FORMAT
+
+
 def rewrite_source(objects: ObjectStore, text: str) -> None:
     """Put another text in place; unless it is about to be promoted, it must mean the same."""
     objects.write(SOURCE, text.encode())
@@ -89,7 +95,7 @@ def _contract(source_data: bytes, state_data: bytes | None, ir_data: bytes | Non
     state, compiled = _document(STATE, state_data), _document(IR, ir_data)
     source = Source.decode(source_data, SOURCE)
     catalog = compile_schema(source)
-    foreign = compiled.get("format") != _FORMAT
+    foreign = not is_ours(compiled)
     hashes = {state.get("schema_ir_hash"), fingerprint_of(compiled.get("catalog"))}
     # A comment in the source may change; what it means may not, until schema apply changes all three.
     if not foreign and hashes != {catalog.fingerprint}:

@@ -39,6 +39,9 @@ def as_files(data: Any, location: Location, catalog: Catalog) -> Iterator[tuple[
     try:
         if isinstance(data, Mapping):
             mapping = {"files": dict(_write_tables(data, objects, directory, catalog))}
+        elif hasattr(data, "read"):  # an open file of lines of JSON
+            objects.write(f"{directory}/records.jsonl", data.read())
+            mapping = {"files": {}}
         else:
             objects.write(f"{directory}/records.jsonl", b"".join(map(_line, data)))
             mapping = {"files": {}}

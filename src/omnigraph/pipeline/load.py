@@ -174,7 +174,7 @@ class _Small:
         load = SmallLoad(self.store.tables, txn, self.request.mode)
         problems = [placed(problem, task) for task, part in enumerate(self.converted) for problem in part.problems]
         problems += load.problems(self.batches)
-        _refuse(problems, _Lines(self.request.splits, [part.lines for part in self.converted]))
+        refuse(problems, Places(self.request.splits, [part.lines for part in self.converted]))
         if self.request.dry_run or not self.batches:
             return None
         return load.plan(self.batches, self.lineage)
@@ -241,7 +241,7 @@ def _run_big(store: Store, request: LoadRequest, lineage: Lineage, big: BigLoad)
         comparison = Comparison(big, txn)
         counts.update({key: loaded.rows for key, loaded in comparison.loaded.items()})
         problems = [*big.value_problems(), *comparison.problems()]
-        _refuse(problems, _Lines(request.splits, [result.lines for result in big.results]))
+        refuse(problems, Places(request.splits, [result.lines for result in big.results]))
         if request.dry_run or not comparison.loaded:
             return None
         request.progress.phase("publish", 1)
@@ -250,7 +250,7 @@ def _run_big(store: Store, request: LoadRequest, lineage: Lineage, big: BigLoad)
     return _result(request, counts, write(store, request.branch, prepare))
 
 
-class _Lines:
+class Places:
     """Where records are: in which file, and in which line of it."""
 
     def __init__(self, splits: Sequence[Split], lines: Sequence[int]) -> None:
@@ -268,12 +268,12 @@ class _Lines:
         return replace(problem, file=named(self._splits[task].file), line=self._before[task] + record + 1)
 
 
-def _refuse(problems: Iterable[Violation], lines: _Lines) -> None:
+def refuse(problems: Iterable[Violation], places: Places) -> None:
     """Raise if there are problems: all of them, in the order of the input."""
     found = sorted(problems, key=lambda problem: (problem.record is None, problem.record or 0, problem.message))
     if not found:
         return
-    located = tuple(lines.located(problem) for problem in found)
+    located = tuple(places.located(problem) for problem in found)
     count = f"{len(found):,} problems" if len(found) > 1 else "1 problem"
     message = f"the load was refused, nothing was changed: {count}"
     hint = located[0].hint or "mend the records and load again"

@@ -210,14 +210,15 @@ def _rules(mapping: Address | Mapping[str, Any] | None, catalog: Catalog) -> lis
     if mapping is None:
         return []
     path = None if isinstance(mapping, Mapping) else os.fspath(mapping)
-    document = mapping if isinstance(mapping, Mapping) else _read_mapping(Path(mapping))
+    document = mapping if isinstance(mapping, Mapping) else read_mapping(Path(mapping))
     files = document.get("files") if isinstance(document, Mapping) and set(document) == {"files"} else None
     if not isinstance(files, Mapping):
         raise _wrong(path, "it must have the one member 'files', an object")
     return [_rule(path, pattern, entry, catalog) for pattern, entry in files.items()]
 
 
-def _read_mapping(path: Path) -> Any:
+def read_mapping(path: Path) -> Any:
+    """Read a document that maps files to types; what it says is looked at later."""
     try:
         return json.loads(path.read_bytes())
     except (OSError, ValueError, RecursionError) as error:

@@ -17,6 +17,7 @@ from omnigraph.lang.catalog import Catalog
 from omnigraph.lang.compiler import CompiledQuery, compile_query
 from omnigraph.lang.params import decode_parameters
 from omnigraph.lang.source import Source
+from omnigraph.manifest.past import state_at
 from omnigraph.manifest.publisher import Manifest
 from omnigraph.manifest.rows import MAIN, Commit
 from omnigraph.manifest.state import ManifestState, Snapshot
@@ -59,7 +60,7 @@ def state_of(manifest: Manifest, branch: str | None, commit: str | None) -> Stat
     if commit is None:
         return State(state.snapshot, state.head)
     found = state.commit(commit) or _elsewhere(manifest, state, commit)
-    return State(manifest.load(found.branch, found.manifest_version).snapshot, found)
+    return State(state_at(manifest, found).snapshot, found)
 
 
 def _elsewhere(manifest: Manifest, state: ManifestState, commit: str) -> Commit:

@@ -5,15 +5,10 @@ So a branch `review/x`, sent as `review%2Fx`, is one segment: a server that deco
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
 from urllib.parse import quote, unquote
 
-from starlette.convertors import Convertor, register_url_convertor
+from starlette.convertors import Convertor
 from starlette.types import ASGIApp, Receive, Scope, Send
-
-SEGMENT = "segment"
-
-Application = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 
 class SegmentConvertor(Convertor[str]):
@@ -28,9 +23,6 @@ class SegmentConvertor(Convertor[str]):
         return quote(value, safe="")
 
 
-register_url_convertor(SEGMENT, SegmentConvertor())
-
-
 class RawPath:
     """Lets the application see the path as it was sent."""
 
@@ -39,5 +31,5 @@ class RawPath:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http" and scope.get("raw_path"):
-            scope = {**scope, "path": scope["raw_path"].decode("latin-1")}
+            scope["path"] = scope["raw_path"].decode("latin-1")
         await self.app(scope, receive, send)

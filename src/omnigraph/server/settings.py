@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from omnigraph.server.tokens import Tokens
 
 KIBI, MEBI, GIBI = 2**10, 2**20, 2**30
+METRICS_FOLDER = "PROMETHEUS_MULTIPROC_DIR"
+"""The variable that names where the processes of one server keep their numbers, if there are several."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,24 +33,27 @@ class ServedGraph:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """How much one request, and one actor, may ask for. Times are in seconds."""
+    """How much one request, and one actor, may ask for. Times are in seconds; counts are those of one process."""
 
     body_bytes: int = MEBI
     load_bytes: int = 32 * MEBI
-    header_bytes: int = 32 * KIBI
-    json_depth: int = 64
+    head_bytes: int = 32 * KIBI
+    head_seconds: float = 10.0
     body_seconds: float = 30.0
-    shutdown_seconds: float = 60.0
+    json_depth: int = 64
     actor_requests: int = 16
     actor_bytes: int = 4 * GIBI
+    requests: int = 512
     threads: int = 40
-    connections: int = 1024
+    loads: int = 2
+    shutdown_seconds: float = 60.0
 
 
 @dataclass(frozen=True, slots=True)
 class Serving:
     """All that a server is told. `single` means one graph, which `/graphs` does not list.
 
+    `folder` is where its processes share what they know; it goes when the server does.
     Without tokens everybody may do everything: that is what `open_mode` says, and nothing else does.
     """
 
@@ -61,3 +66,4 @@ class Serving:
     load_roots: tuple[str, ...] = ()
     require_all_graphs: bool = False
     reported_version: str | None = None
+    folder: str | None = None

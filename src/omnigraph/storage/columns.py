@@ -35,6 +35,11 @@ def table_key(declared: NodeType | EdgeType) -> str:
     return f"{'node' if isinstance(declared, NodeType) else 'edge'}:{declared.name}"
 
 
+def table_keys(catalog: Catalog) -> set[str]:
+    """The keys of the tables that a schema asks for."""
+    return {f"node:{name}" for name in catalog.nodes} | {f"edge:{name}" for name in catalog.edges}
+
+
 def declared_of(catalog: Catalog, key: str) -> NodeType | EdgeType:
     """The type whose entities a table holds."""
     kind, _, name = key.partition(":")

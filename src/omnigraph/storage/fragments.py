@@ -10,6 +10,7 @@ import lance
 import numpy as np
 import pyarrow as pa
 import pyarrow.ipc
+from lance.fragment import DataFile
 
 from omnigraph.errors import StorageError
 from omnigraph.storage.lance_errors import Kind, classify, lance_call
@@ -49,7 +50,7 @@ def fragments(tables: TableReader, table: TableVersion) -> list[Fragment]:
 
 
 def _fragment(found: lance.FragmentMetadata) -> Fragment:
-    files = (*((file.path, tuple(file.fields)) for file in found.files), *map(repr, found.overlays or ()))
+    files = (*((path_of(file), tuple(file.fields)) for file in found.files), *map(repr, found.overlays or ()))
     deleted = found.deletion_file
     return Fragment(
         found.id,
@@ -58,6 +59,11 @@ def _fragment(found: lance.FragmentMetadata) -> Fragment:
         Deletions(deleted.path(found.id), deleted.file_type == _ARRAY, deleted.base_id) if deleted else None,
         found.row_id_meta is not None and found.last_updated_at_version_meta is not None,
     )
+
+
+def path_of(file: DataFile) -> str:
+    """Where a file is. Lance makes a class each time it is asked itself, which is felt with thousands of files."""
+    return str(file._path)  # noqa: SLF001
 
 
 def has_same_deletions(one: Fragment, other: Fragment) -> bool:

@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 import datetime as dt
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import lance
+
 from omnigraph.storage.durable import durable_write
 from omnigraph.storage.lance_errors import lance_call
 from omnigraph.storage.objects import ObjectStore
+from omnigraph.storage.reading import TableReader
 from omnigraph.storage.tables import TableStorage
 
 # Lance takes younger files for those of a write that is under way, and so do we.
 ORPHAN_AGE = dt.timedelta(days=7)
 _NEVER = dt.timedelta(days=365 * 100)
+# Lance names a version so that the latest comes first; older tables have the plain number.
+_MAX_U64, _DIGITS = 2**64 - 1, 20
+_NEWEST = 2**64 - 1  # lance names a version by how far it is from this one, so that the latest is listed first
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,11 +36,18 @@ class Removal:
         return Removal(self.versions + other.versions, self.files + other.files, self.size + other.size)
 
 
-def versions(tables: TableStorage, path: str, fork: str | None) -> list[int]:
+def versions(tables: TableReader, path: str, fork: str | None) -> list[int]:
     """The versions of a table, or of a fork of it, oldest first."""
     dataset = tables.head(path, fork)
     with lance_call(dataset.uri, "list the versions of"):
         return sorted(int(one["version"]) for one in dataset.version_refs())
+
+
+def versions_before(objects: ObjectStore, path: str, fork: str | None, before: dt.datetime) -> list[int]:
+    """The versions of a table that were made before some time."""
+    found = orphans(objects, _versions_of(path, fork), before)
+    names = (one.name.rpartition("/")[2].removesuffix(".manifest") for one in found)
+    return sorted(_MAX_U64 - int(name) if len(name) == _DIGITS else int(name) for name in names if name.isdecimal())
 
 
 def preview_versions(tables: TableStorage, path: str, fork: str | None, chosen: Sequence[int]) -> Removal:
@@ -55,10 +69,37 @@ def remove_versions(tables: TableStorage, path: str, fork: str | None, chosen: S
 def empty(tables: TableStorage, path: str) -> None:
     """Put a version without rows on top of a table, so that all of its rows can be removed."""
     dataset = tables.head(path, None)
-    with lance_call(dataset.uri, "count the rows of"):
-        is_empty = dataset.count_rows() == 0
-    if not is_empty:
+    if not _is_empty(dataset):
         tables.create(path, dataset.schema)
+
+
+def preview_emptying(tables: TableStorage, objects: ObjectStore, path: str) -> Removal:
+    """Tell what goes beside older versions if a table is emptied: its latest one, and all that this consists of."""
+    dataset = tables.head(path, None)
+    if _is_empty(dataset):
+        return Removal()
+    own = _own_files(dataset)
+    names = ((one, one.name.removeprefix(f"{path}/")) for one in objects.list_below(path))
+    found = [one for one, name in names if own.fullmatch(name)]
+    return Removal(1, len(found), sum(one.size for one in found))
+
+
+def _is_empty(dataset: lance.LanceDataset) -> bool:
+    with lance_call(dataset.uri, "count the rows of"):
+        return bool(dataset.count_rows() == 0)
+
+
+def _own_files(dataset: lance.LanceDataset) -> re.Pattern[str]:
+    """The names of the files that a version consists of, below its table."""
+    with lance_call(dataset.uri, "read"):
+        made_by = dataset.read_transaction(dataset.version)
+        fragments = dataset.get_fragments()
+        segments = [part.uuid for index in dataset.describe_indices() for part in index.segments]
+    names = [f"_versions/{_NEWEST - dataset.version:020d}.manifest"]
+    names += [f"data/{file.path}" for fragment in fragments for file in fragment.data_files()]
+    names += [name for fragment in fragments if (name := fragment.deletion_file())]
+    patterns = [*map(re.escape, names), *(f"_indices/{uuid}/.*" for uuid in segments)]
+    return re.compile("|".join([*patterns, *([rf"_transactions/\d+-{made_by.uuid}\.txn"] if made_by else [])]))
 
 
 def _which(chosen: Sequence[int]) -> dict[str, Any]:
@@ -102,8 +143,12 @@ def orphans(objects: ObjectStore, prefix: str, before: dt.datetime) -> list[Orph
 
 def stale_previews(objects: ObjectStore, path: str, fork: str | None, before: dt.datetime) -> list[Orphan]:
     """The states that were made readable to look at them, and that nobody can be looking at any more."""
-    directory = "/".join((path, *(("tree", fork) if fork else ()), "_versions"))
-    return [one for one in orphans(objects, directory, before) if one.name.rpartition("/")[2].startswith("d")]
+    found = orphans(objects, _versions_of(path, fork), before)
+    return [one for one in found if one.name.rpartition("/")[2].startswith("d")]
+
+
+def _versions_of(path: str, fork: str | None) -> str:
+    return "/".join((path, *(("tree", fork) if fork else ()), "_versions"))
 
 
 def remove(objects: ObjectStore, found: Sequence[Orphan]) -> Removal:

@@ -12,14 +12,14 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import lance
+from lance.fragment import DataFile
 from lance.optimize import Compaction, CompactionTask
 
-from omnigraph.errors import StorageError
 from omnigraph.storage import indices
 from omnigraph.storage.durable import durable_write
-from omnigraph.storage.fragments import fragments
+from omnigraph.storage.fragments import path_of
 from omnigraph.storage.indices import IndexSpec
-from omnigraph.storage.lance_errors import Kind, classify, lance_call
+from omnigraph.storage.lance_errors import lance_call
 from omnigraph.storage.objects import ObjectStore
 from omnigraph.storage.reading import TableReader, TableVersion, transaction_id
 from omnigraph.storage.tables import MAX_ROWS_PER_FILE, STORAGE_VERSION, Staged, TableStorage, auto_cleanup_settings
@@ -161,20 +161,19 @@ def _described(dataset: lance.LanceDataset, numbers: set[int]) -> list[dict[str,
     return [known.get(one.fragment_id) or one.metadata.to_json() for one in chosen]
 
 
-def stage_rewrite(tables: TableStorage, base: TableVersion, rewrites: Sequence[Rewrite]) -> Staged:
+def stage_rewrite(tables: TableStorage, base: TableVersion, made_of: MakeUp, rewrites: Sequence[Rewrite]) -> Staged:
     """Put rewritten fragments in the place of the old ones. Indices keep what they cover only where all of it moved."""
     dataset = tables.own_handle(base)
     with lance_call(dataset.uri, "read"):
-        old = {fragment.fragment_id: fragment.metadata for fragment in dataset.get_fragments()}
+        old = {fragment.fragment_id: _plain(fragment.metadata) for fragment in dataset.get_fragments()}
     new = [[lance.FragmentMetadata.from_json(text) for text in one.new] for one in rewrites]
     written = [fragment for fragments in new for fragment in fragments]
-    covering = make_up(tables, base).covering
     free = iter(range(_next_number(tables, base, written) + _NUMBERS_LEFT, _ALL_ROWS)) if written else iter(())
     groups = [
         group
         for one, fragments in zip(rewrites, new, strict=True)
         for group in _groups(
-            [old[number] for number in one.old], [replace(f, id=next(free)) for f in fragments], covering
+            [old[number] for number in one.old], [replace(f, id=next(free)) for f in fragments], made_of.covering
         )
     ]
     operation = lance.LanceOperation.Rewrite(groups, [])
@@ -183,13 +182,42 @@ def stage_rewrite(tables: TableStorage, base: TableVersion, rewrites: Sequence[R
 
 def _next_number(tables: TableStorage, base: TableVersion, written: Sequence[Any]) -> int:
     """Ask lance which number it would give to the next fragment: it keeps those of fragments that are gone."""
-    before = make_up(tables, base).numbers
     bare = replace(written[0], row_id_meta=None, created_at_version_meta=None, last_updated_at_version_meta=None)
     seen = preview(tables, Staged(base, lance.Transaction(base.version, lance.LanceOperation.Append([bare]))))
     try:
-        return min(make_up(tables, seen).numbers - before)
+        return min(_numbers(tables, seen) - _numbers(tables, base))
     finally:
         forget(tables, seen)
+
+
+def _numbers(tables: TableStorage, table: TableVersion) -> set[int]:
+    dataset = tables.own_handle(table)
+    with lance_call(dataset.uri, "read"):
+        return set(dataset.fragment_ids())
+
+
+class _PlainFile(DataFile):
+    """A file as lance asks for it once more for each that it replaces."""
+
+    @property
+    def path(self) -> str:
+        return path_of(self)
+
+
+def _plain(fragment: lance.FragmentMetadata) -> lance.FragmentMetadata:
+    files: list[DataFile] = [
+        _PlainFile(
+            path_of(one),
+            one.fields,
+            one.column_indices,
+            one.file_major_version,
+            one.file_minor_version,
+            one.file_size_bytes,
+            one.base_id,
+        )
+        for one in fragment.files
+    ]
+    return replace(fragment, files=files)
 
 
 def _groups(old: Sequence[Any], new: list[Any], covering: Callable[[int], frozenset[str]]) -> list[Any]:
@@ -268,54 +296,3 @@ def stage_auto_cleanup_off(tables: TableStorage, base: TableVersion) -> Staged |
     gone = lance.LanceOperation.UpdateMap(dict.fromkeys(settings))
     operation = lance.LanceOperation.UpdateConfig(config_updates=gone)
     return Staged(base, lance.Transaction(base.version, operation, uuid=transaction_id()))
-
-
-# Committing ----------------------------------------------------------------------------------------
-
-
-def fits(tables: TableReader, staged: Staged, pin: TableVersion) -> bool:
-    """Tell whether upkeep that was staged on an earlier version still means the same on a later one.
-
-    What it replaces must be there unchanged, and the numbers it gives must be free.
-    """
-    try:
-        before, now = _facts(tables, staged.base), _facts(tables, pin)
-    except StorageError as error:
-        if classify(error) is Kind.NOT_FOUND:  # a cleanup has removed what it was staged on
-            return False
-        raise
-    same_columns = before.columns == now.columns
-    return same_columns and all(_step_fits(step.operation, before, now) for step in staged.steps)
-
-
-@dataclass(frozen=True, slots=True)
-class _Facts:
-    """The fragments of a version by number, each with its files and its deletions; and the segments of its indices.
-
-    `columns` are those that lance knows, by their numbers: one that comes again has another.
-    """
-
-    fragments: Mapping[int, tuple[object, object]]
-    segments: frozenset[str]
-    columns: str
-
-
-def _facts(tables: TableReader, table: TableVersion) -> _Facts:
-    found = {one.number: (one.files, one.deletions) for one in fragments(tables, table)}
-    segments = (one.uuid for index in make_up(tables, table).indices.values() for one in index)
-    return _Facts(found, frozenset(segments), str(tables.open(table).lance_schema))
-
-
-def _step_fits(operation: Any, before: _Facts, now: _Facts) -> bool:
-    if isinstance(operation, lance.LanceOperation.UpdateConfig):
-        return True
-    if isinstance(operation, lance.LanceOperation.Rewrite):
-        old = [one.id for group in operation.groups for one in group.old_fragments]
-        new = [one.id for group in operation.groups for one in group.new_fragments]
-        free = not new or min(new) > max(now.fragments, default=-1)
-        return free and all(before.fragments[number] == now.fragments.get(number) for number in old)
-    covered = {number for index in operation.new_indices for number in index.fragment_ids} & before.fragments.keys()
-    same = all(
-        number in now.fragments and before.fragments[number][0] == now.fragments[number][0] for number in covered
-    )
-    return same and before.segments == now.segments

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Mapping
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
 from typing import Any
 
 from omnigraph.history.change import Change, Kind, Operation
-from omnigraph.history.diff import Diff, DiffStats, SchemaDifference
+from omnigraph.history.diff import Diff, DiffStats, DiffTally, SchemaDifference
 from omnigraph.history.feed import Baseline, ChangeBlock, ChangePage
 from omnigraph.manifest.rows import MAIN, Commit
 from omnigraph.wire.codec import decode, encode
@@ -121,8 +124,41 @@ def baseline_output(begins: Baseline) -> Document:
     return {"baseline": {"snapshot_commit_id": begins.commit_id, "resume_cursor": begins.cursor}}
 
 
+def beginning_output(begins: Baseline) -> Document:
+    """A baseline without its entities: what to export, and the cursor to go on with."""
+    return {
+        "snapshot_commit_id": begins.commit_id,
+        "resume_cursor": begins.cursor,
+        "tables": list(begins.tables),
+    }
+
+
+def beginning_of(document: Mapping[str, Any]) -> Baseline:
+    return Baseline(document["snapshot_commit_id"], document["resume_cursor"], tuple(document["tables"]))
+
+
+def cursor_output(cursor: str) -> Document:
+    return {"cursor": cursor}
+
+
+class Show(StrEnum):
+    """How much of a difference is told."""
+
+    HEAD = "head"  # between which commits it is, and how the types differ
+    STATS = "stats"  # and how many entities of which types
+    CHANGES = "changes"  # and each of them
+
+
+@dataclass(frozen=True, slots=True)
+class DiffHead:
+    """What a difference is, without its changes."""
+
+    before: Commit
+    after: Commit
+    schema: SchemaDifference
+
+
 def diff_head_output(found: Diff) -> Document:
-    """The first line of a difference: between which commits it is, and how the types differ."""
     return {
         "from": commit_output(found.before.commit),
         "to": commit_output(found.after.commit),
@@ -130,8 +166,12 @@ def diff_head_output(found: Diff) -> Document:
     }
 
 
+def diff_head_of(document: Mapping[str, Any]) -> DiffHead:
+    schema: SchemaDifference = decode(SchemaDifference, document["schema"])
+    return DiffHead(commit_of(document["from"]), commit_of(document["to"]), schema)
+
+
 def diff_stats_output(stats: DiffStats) -> Document:
-    """The last line of a difference, behind the changes."""
     return {"stats": encode(stats.counts), "compared": list(stats.compared)}
 
 
@@ -140,6 +180,22 @@ def diff_stats_of(document: Mapping[str, Any]) -> DiffStats:
     return DiffStats(counts, tuple(document["compared"]))
 
 
-def schema_difference_of(document: Mapping[str, Any]) -> SchemaDifference:
-    found: SchemaDifference = decode(SchemaDifference, document["schema"])
-    return found
+def diff_lines(found: Diff, show: Show = Show.CHANGES) -> Iterator[str]:
+    """A difference as lines of JSON: the head, the changes in parts, and last how many there were.
+
+    A line before each part of changes says of which type they are, how many, and how they were found.
+    """
+    yield _line(diff_head_output(found))
+    if show is Show.HEAD:
+        return
+    tally = DiffTally()
+    for rows in found.rows():
+        tally.add(rows)
+        if show is Show.CHANGES:
+            yield _line({"rows": {"table_key": rows.key, "counts": encode(rows.counts), "compared": rows.compared}})
+            yield from (_line(entity_change_output(change)) for change in rows.changes())
+    yield _line(diff_stats_output(tally.stats))
+
+
+def _line(document: Document) -> str:
+    return json.dumps(document, ensure_ascii=False, separators=(",", ":")) + "\n"

@@ -55,5 +55,6 @@ def _decode_many(origin: Any, inner: Sequence[Any], value: Any) -> Any:
 
 
 @cache
-def _hints(kind: type) -> dict[str, Any]:
-    return get_type_hints(kind)
+def _hints(kind: Any) -> dict[str, Any]:
+    hints = get_type_hints(kind)
+    return {field.name: hints[field.name] for field in fields(kind)}

@@ -9,8 +9,13 @@ from typing import Any
 from omnigraph.errors import MergeConflict
 from omnigraph.history.bring import Counts
 from omnigraph.history.merge import MergeResult, Outcome
+from omnigraph.history.resolution import Resolution
+from omnigraph.lang import evolution
 from omnigraph.lang.evolution import SchemaPlan, Step
+from omnigraph.manifest.rows import Commit
+from omnigraph.pinned import Pinned
 from omnigraph.pipeline.load import LoadResult
+from omnigraph.query.explain import Explanation, PlanStep
 from omnigraph.query.result import Result
 from omnigraph.schema_apply.apply import SchemaResult
 from omnigraph.wire.codec import decode
@@ -29,6 +34,22 @@ def read_output(result: Result, snapshot: str | None) -> Document:
     columns = {"columns": result.columns} if result.columns else {}
     commit = {"graph_commit_id": result.commit.commit_id} if result.commit else {}
     return {**read_head(result, snapshot), **columns, "rows": result.rows, **commit}
+
+
+def explain_output(found: Explanation) -> Document:
+    return {**found.to_dict(), "commit": optional_commit(found.commit)}
+
+
+def explanation_of(document: Mapping[str, Any]) -> Explanation:
+    return Explanation(
+        document["query_name"],
+        document["target"]["branch"],
+        optional_commit_of(document["commit"]),
+        [decode(PlanStep, step) for step in document["steps"]],
+        document["row_count"],
+        document["requests"],
+        document["seconds"],
+    )
 
 
 def change_output(done: MutationResult) -> Document:
@@ -129,12 +150,30 @@ def merge_of(document: Mapping[str, Any]) -> MergeResult:
     )
 
 
+def resolution_of(given: Any) -> Resolution:
+    """Who wins, in any of the forms that a caller may say it in, or in the one that a commit keeps."""
+    if isinstance(given, Mapping) and given.keys() <= {"default", "types", "entities"}:
+        default = Resolution.of(given.get("default")).default
+        types = Resolution.of(given.get("types", {})).types
+        return Resolution(default, types, Resolution.of(given.get("entities", [])).entities)
+    return Resolution.of(given)
+
+
 def conflict_of(document: Mapping[str, Any]) -> MergeConflict:
     return MergeConflict(document["kind"], document["table_key"], document["row_id"], document["message"])
 
 
 def schema_output(source: str) -> Document:
     return {"schema_source": source}
+
+
+def outcome_output(commit: Commit | None) -> Document:
+    return {"commit": optional_commit(commit)}
+
+
+def state_output(pinned: Pinned) -> Document:
+    """A state that somebody named: on which branch, the commit that made it, and the schema it has."""
+    return {"branch": pinned.branch, "commit": optional_commit(pinned.commit), "schema_source": pinned.schema}
 
 
 def schema_plan_output(uri: str, done: SchemaResult) -> Document:
@@ -164,7 +203,15 @@ def schema_result_of(document: Mapping[str, Any]) -> SchemaResult:
     )
 
 
+_STEPS = {
+    kind.kind: kind
+    for kind in vars(evolution).values()
+    if isinstance(kind, type) and issubclass(kind, Step) and kind is not Step
+}
+
+
 def _step_of(document: Mapping[str, Any]) -> Step:
-    kind = next(one for one in Step.__subclasses__() if one.kind == document["kind"])
-    step: Step = decode(kind, {"from_" if name == "from" else name: value for name, value in document.items()})
+    step: Step = decode(
+        _STEPS[document["kind"]], {"from_" if name == "from" else name: value for name, value in document.items()}
+    )
     return step

@@ -82,6 +82,14 @@ def _key_conflict(error: KeyConflictError) -> Body:
     return {"key_conflict": {name: value for name, value in found.items() if value is not None}}
 
 
+def _merge_conflicts(error: MergeConflictError) -> Body:
+    items = [
+        {"table_key": one.table_key, "row_id": one.id, "kind": one.kind, "message": one.message}
+        for one in error.conflicts
+    ]
+    return {"merge_conflicts": items}
+
+
 def _diff_refusal(error: ChangeRefusedError) -> Body:
     return {"change_diff_refusal": {"graph_commit_id": error.commit_id, "reason": error.reason}}
 
@@ -101,7 +109,7 @@ def _recovery(error: RecoveryRequiredError | OutcomeUnknownError) -> Body:
 _DETAILS: dict[type[OmnigraphError], Callable[[Any], Body]] = {
     ExpectedVersionMismatchError: _version_conflict,
     KeyConflictError: _key_conflict,
-    MergeConflictError: MergeConflictError.details,
+    MergeConflictError: _merge_conflicts,
     ChangeRefusedError: _diff_refusal,
     HistoryReclaimedError: lambda error: {"change_feed_gap": {"first_unreadable_commit_id": error.commit_id}},
     PreconditionFailedError: _precondition,
@@ -118,12 +126,19 @@ def _problem(error: OmnigraphError) -> Body:
 
 def raised(number: int, told: Any) -> OmnigraphError:
     """The error that an answer tells. If it is not one of ours in full, it is known by its status and text."""
-    problem = told.get("problem") if isinstance(told, Mapping) else None
-    kind = getattr(errors, problem["type"], None) if isinstance(problem, Mapping) else None
-    if isinstance(kind, type) and issubclass(kind, OmnigraphError):
-        hints = get_type_hints(kind, {**vars(errors), "ClassVar": ClassVar})
-        fields = {name: decode(hints[name], problem["fields"][name]) for name in fields_of(kind)}
-        return kind.rebuilt(problem["message"], problem["hint"], fields)
-    text = told.get("error") if isinstance(told, Mapping) else None
-    message = text or f"the server answered with status {number}"
+    known = told if isinstance(told, Mapping) else {}
+    try:
+        return _rebuilt(known["problem"])
+    except (KeyError, TypeError, ValueError):  # of another make, or of another version
+        text = known.get("error")
+    message = text if isinstance(text, str) else f"the server answered with status {number}"
     return ServerAnswerError(message, status=number, hint="see the log of the server, or of what stands before it")
+
+
+def _rebuilt(problem: Mapping[str, Any]) -> OmnigraphError:
+    kind = getattr(errors, problem["type"], None)
+    if not isinstance(kind, type) or not issubclass(kind, OmnigraphError):
+        raise TypeError(f"no error of ours: {problem['type']}")
+    hints = get_type_hints(kind, {**vars(errors), "ClassVar": ClassVar})
+    fields = {name: decode(hints[name], problem["fields"][name]) for name in fields_of(kind)}
+    return kind.rebuilt(problem["message"], problem["hint"], fields)

@@ -1,0 +1,161 @@
+"""What serving costs: a warm lookup over HTTP and embedded, more processes against one, and a cold command.
+
+Run it as `python -m benchmarks.server`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import numpy as np
+import pyarrow as pa
+
+import omnigraph
+from benchmarks.server_client import PEOPLE, QUERY, Raw, body_of
+
+SCHEMA = "node Person { name: String @key  age: I32? }  edge Knows: Person -> Person"
+EDGES = 50_000
+TURNS, TIMES, COLD = 9, 200, 7
+SECONDS, CONNECTIONS = 4.0, 4
+WARM_LIMIT, COLD_LIMIT, SCALE_LIMIT = 3.0, 4.0, 1.5
+BIN = Path(sys.executable).parent
+
+
+def build(root: Path) -> str:
+    names = pa.array([f"p{number}" for number in range(PEOPLE)])
+    ends = np.random.default_rng(3).integers(0, PEOPLE, (2, EDGES))
+    people = pa.table({"name": names, "age": pa.array(np.arange(PEOPLE) % 90, pa.int32())})
+    knows = pa.table({"from": names.take(pa.array(ends[0])), "to": names.take(pa.array(ends[1]))})
+    with omnigraph.init(root, SCHEMA) as graph:
+        graph.load({"Person": people, "Knows": knows}, mode="append", engine="local")
+        graph.optimize(engine="local")
+    return str(root)
+
+
+@contextmanager
+def served(uri: str, workers: int) -> Iterator[str]:
+    """A server as people start it; the log of requests goes where it is not read."""
+    program = shutil.which("omnigraph-server", path=os.pathsep.join([str(BIN), os.environ["PATH"]]))
+    assert program is not None, "omnigraph-server is not installed"
+    command = [program, uri, "--bind", "127.0.0.1:0", "--unauthenticated"]
+    started = [*command, "--workers", str(workers)]
+    pipe, nowhere = subprocess.PIPE, subprocess.DEVNULL
+    with subprocess.Popen(started, stdout=pipe, stderr=nowhere, text=True) as server:
+        assert server.stdout is not None
+        try:
+            yield server.stdout.readline().strip().partition("=")[2]
+        finally:
+            server.terminate()
+
+
+def median(task: Callable[[int], Any], start: int) -> float:
+    times = []
+    for number in range(start, start + TIMES):
+        begun = time.perf_counter()
+        task(number)
+        times.append(time.perf_counter() - begun)
+    return statistics.median(times)
+
+
+def in_turns(tasks: dict[str, Callable[[int], Any]]) -> dict[str, float]:
+    """Each in turn, so that whatever disturbs the machine disturbs all. The first turn only warms up."""
+    found: dict[str, list[float]] = {name: [] for name in tasks}
+    for turn in range(TURNS + 1):
+        for name, task in tasks.items():
+            found[name].append(median(task, turn * TIMES))
+    return {name: statistics.median(times[1:]) for name, times in found.items()}
+
+
+def report(what: str, ratio: float, limit: str, good: bool, detail: str) -> bool:  # noqa: FBT001 - it is or it is not
+    print(f"{what:<62} {ratio:5.2f} ({limit})  {'met   ' if good else 'MISSED'}  {detail}")
+    return good
+
+
+def warm(uri: str) -> list[bool]:
+    """One question after the other: embedded, through our client, through a plain one, through a bare socket."""
+    with served(uri, 1) as address, omnigraph.open(uri, read_only=True) as graph:
+        plain = httpx.Client(base_url=f"http://{address}", headers={"Content-Type": "application/json"})
+        remote, bare = omnigraph.connect(f"http://{address}"), Raw(address)
+        expected = graph.query(QUERY, {"name": "p77"}).rows
+        assert expected == remote.query(QUERY, {"name": "p77"}).rows == json.loads(bare.ask(body_of(77)))["rows"]
+        found = in_turns(
+            {
+                "embedded": lambda n: graph.query(QUERY, {"name": f"p{n}"}).rows,
+                "client": lambda n: remote.query(QUERY, {"name": f"p{n}"}).rows,
+                "httpx": lambda n: plain.post("/query", content=body_of(n)).json()["rows"],
+                "socket": lambda n: json.loads(bare.ask(body_of(n)))["rows"],
+            }
+        )
+        remote.close()
+        plain.close()
+        bare.close()
+    floor = found["embedded"]
+    shown = {name: f"{taken * 1e3:.2f} ms, embedded {floor * 1e3:.2f} ms" for name, taken in found.items()}
+    ours, theirs, least = (found[name] / floor for name in ("client", "httpx", "socket"))
+    print(f"{'a warm lookup with httpx / embedded, for comparison':<62} {theirs:5.2f}{'':<24}{shown['httpx']}")
+    print(f"{'a warm lookup through a bare socket / embedded':<62} {least:5.2f}{'':<24}{shown['socket']}")
+    limit = f"at most {WARM_LIMIT}"
+    return [report("a warm lookup, served / embedded", ours, limit, ours <= WARM_LIMIT, shown["client"])]
+
+
+def throughput(uri: str, workers: int) -> tuple[float, float]:
+    """Answers a second, and which part of the cores those who asked took for themselves."""
+    load = [sys.executable, str(Path(__file__).with_name("server_client.py"))]
+    with served(uri, workers) as address:
+        for seconds in (1.0, SECONDS):  # the first only warms up
+            asking = [
+                subprocess.Popen([*load, address, str(CONNECTIONS), str(seconds)], stdout=subprocess.PIPE)
+                for _ in range(2)
+            ]
+            told = [json.loads(child.communicate()[0]) for child in asking]
+    busy = sum(one["busy"] for one in told) / SECONDS / (os.cpu_count() or 1)
+    return sum(one["asked"] / one["seconds"] for one in told), busy
+
+
+def scaling(uri: str) -> list[bool]:
+    (one, _), (two, busy), (again, _) = (throughput(uri, workers) for workers in (1, 2, 1))
+    ratio = two / max(one, again)
+    detail = f"{max(one, again):,.0f} and {two:,.0f} a second; those who ask take {busy:.0%} of the cores"
+    return [report("answers a second, 2 processes / 1", ratio, f"at least {SCALE_LIMIT}", ratio >= SCALE_LIMIT, detail)]
+
+
+def seconds(command: Sequence[str]) -> float:
+    begun = time.perf_counter()
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+    return time.perf_counter() - begun
+
+
+def cold(uri: str) -> list[bool]:
+    ask = [str(BIN / "omnigraph"), "query", "--store", uri, "-e", QUERY, "--params", '{"name": "p77"}']
+    load = [sys.executable, "-c", "import pyarrow, lance"]
+    for command in (ask, load):
+        seconds(command)  # so that files are in memory, and modules compiled
+    pairs = [(seconds(ask), seconds(load)) for _ in range(COLD)]
+    ours, floor = (statistics.median(side) for side in zip(*pairs, strict=True))
+    detail = f"{ours:.2f} s, importing takes {floor:.2f} s"
+    limit = f"at most {COLD_LIMIT}"
+    ratio = ours / floor
+    return [report("a cold `omnigraph query` / importing pyarrow and lance", ratio, limit, ratio <= COLD_LIMIT, detail)]
+
+
+def main() -> None:
+    with tempfile.TemporaryDirectory() as directory:
+        uri = build(Path(directory) / "graph")
+        good = [*cold(uri), *warm(uri), *scaling(uri)]
+    raise SystemExit(not all(good))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,67 @@
+"""All calls of a graph that is served, and those of one state of it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from omnigraph.client.asking import segment
+from omnigraph.client.changing import ChangeCalls
+from omnigraph.client.reading import Asked
+from omnigraph.client.steps import Request, Steps
+from omnigraph.client.upkeep import UpkeepCalls
+from omnigraph.lang.catalog import Catalog
+from omnigraph.lang.schema_check import compile_schema
+from omnigraph.lang.source import Source
+from omnigraph.manifest.rows import Commit
+from omnigraph.query.explain import Explanation
+from omnigraph.query.result import Result
+from omnigraph.wire.commits import commit_of
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """One state of a graph: of which branch, the commit that made it, and its types."""
+
+    branch: str
+    commit: Commit
+    schema: str
+    catalog: Catalog
+
+
+class Calls(ChangeCalls, UpkeepCalls):
+    """What can be asked of a graph that is served."""
+
+    def at(self, ref: str) -> Steps[State]:
+        """A view of one state, to read: a branch as it is now, a tag or a commit. It stays what it is."""
+        document = (yield Request("GET", f"/states/{segment(ref)}")).document
+        schema = document["schema_source"]
+        return State(document["branch"], commit_of(document["commit"]), schema, compile_schema(Source(schema)))
+
+
+@dataclass(frozen=True, slots=True)
+class PinnedCalls:
+    """What can be asked of one state."""
+
+    graph: Calls
+    state: State
+
+    @property
+    def asked(self) -> Asked:
+        return Asked(self.state.branch, self.state.commit.commit_id)
+
+    def query(
+        self, source: str | os.PathLike[str], params: Mapping[str, Any] | None = None, *, name: str | None = None
+    ) -> Steps[Result]:
+        """Run a query that reads."""
+        asked = self.asked
+        return self.graph.query(source, params, name=name, branch=asked.branch, snapshot=asked.snapshot)
+
+    def explain(
+        self, source: str | os.PathLike[str], params: Mapping[str, Any] | None = None, *, name: str | None = None
+    ) -> Steps[Explanation]:
+        """Run a query and tell how it was done."""
+        asked = self.asked
+        return self.graph.explain(source, params, name=name, branch=asked.branch, snapshot=asked.snapshot)

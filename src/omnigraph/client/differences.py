@@ -1,0 +1,150 @@
+"""A difference between two states of a graph that is served: read when it is asked for, and only in parts."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Collection, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import pyarrow as pa
+
+from omnigraph.client.asking import options
+from omnigraph.client.steps import LINES, Request, Steps, Stream
+from omnigraph.client.transport import Awaiting, Blocking
+from omnigraph.history.change import Change, Operation
+from omnigraph.history.diff import CHANGE_SCHEMA, DiffStats, SchemaDifference, change_batch
+from omnigraph.manifest.rows import Commit
+from omnigraph.wire.changes import DiffHead, Show, diff_head_of, diff_stats_of, entity_change_of
+
+
+@dataclass(frozen=True, slots=True)
+class Differing:
+    """Which difference: between two states, of some kinds, types and operations."""
+
+    before: str
+    after: str
+    kinds: Collection[str] | None
+    types: Collection[str] | None
+    operations: Collection[str] | None
+
+    def found(self) -> Steps[tuple[Differing, DiffHead]]:
+        """Find the two states. From then on the difference is between their commits."""
+        answer = yield self.request(Show.HEAD)
+        head = diff_head_of(answer.document)
+        return replace(self, before=head.before.commit_id, after=head.after.commit_id), head
+
+    def request(self, show: Show) -> Request:
+        query = {"from": self.before, "to": self.after, "kind": self.kinds, "type": self.types, "op": self.operations}
+        return Request("GET", "/diff", options(**query, show=show), accept=LINES)
+
+    def stats(self) -> Steps[DiffStats]:
+        answer = yield self.request(Show.STATS)
+        return diff_stats_of(json.loads(answer.content.splitlines()[-1]))
+
+    def rows(self) -> Stream[RemoteRows]:
+        return Stream(self.request(Show.CHANGES), _Rows().feed)
+
+
+@dataclass(frozen=True, slots=True)
+class At:
+    """One side of a difference."""
+
+    commit: Commit
+
+
+@dataclass(slots=True)
+class RemoteRows:
+    """Some changes of one type."""
+
+    key: str
+    counts: Mapping[Operation, int]
+    compared: bool
+    _changes: list[Change] = field(default_factory=list)
+
+    def changes(self) -> list[Change]:
+        """The changes, in the order of their ids."""
+        return self._changes
+
+
+class _Rows:
+    """Puts changes together that come line by line."""
+
+    def __init__(self) -> None:
+        self._open: RemoteRows | None = None
+
+    def feed(self, line: str) -> Iterator[RemoteRows]:
+        document: dict[str, Any] = json.loads(line)
+        if "op" in document:
+            assert self._open is not None, "a line before changes says of which type they are"
+            self._open.changes().append(entity_change_of(document))
+            return
+        if self._open is not None:
+            yield self._open
+        part = document.get("rows")
+        self._open = None if part is None else _begun(part)
+
+
+def _begun(part: Mapping[str, Any]) -> RemoteRows:
+    counts = {Operation(name): count for name, count in part["counts"].items()}
+    return RemoteRows(part["table_key"], counts, part["compared"])
+
+
+class _Sides:
+    """Between which commits a difference is, and how the types differ."""
+
+    def __init__(self, found: tuple[Differing, DiffHead]) -> None:
+        self._asked, head = found
+        self.before, self.after = At(head.before), At(head.after)
+        self.schema: SchemaDifference = head.schema
+
+
+class RemoteDiff(_Sides):
+    """What turns one state of a graph into another, as `Graph.diff` tells it."""
+
+    def __init__(self, transport: Blocking, found: tuple[Differing, DiffHead]) -> None:
+        super().__init__(found)
+        self._transport = transport
+
+    def __iter__(self) -> Iterator[Change]:
+        for rows in self.rows():
+            yield from rows.changes()
+
+    def rows(self) -> Iterator[RemoteRows]:
+        """The changes, some at a time and each time of one type."""
+        return self._transport.stream(self._asked.rows())
+
+    def stats(self) -> DiffStats:
+        """Count the changes."""
+        return self._transport.run(self._asked.stats())
+
+    def to_arrow(self) -> pa.Table:
+        """All changes as one table; the properties before and after are JSON texts."""
+        return pa.Table.from_batches((change_batch(rows.changes()) for rows in self.rows()), schema=CHANGE_SCHEMA)
+
+
+class AsyncDiff(_Sides):
+    """What turns one state of a graph into another, for `async for`."""
+
+    def __init__(self, transport: Awaiting, found: tuple[Differing, DiffHead]) -> None:
+        super().__init__(found)
+        self._transport = transport
+
+    async def __aiter__(self) -> AsyncIterator[Change]:
+        async for rows in self.rows():
+            for change in rows.changes():
+                yield change
+
+    async def rows(self) -> AsyncIterator[RemoteRows]:
+        """The changes, some at a time and each time of one type."""
+        async for rows in await self._transport.stream(self._asked.rows()):
+            yield rows
+
+    async def stats(self) -> DiffStats:
+        """Count the changes."""
+        return await self._transport.run(self._asked.stats())
+
+    async def to_arrow(self) -> pa.Table:
+        """All changes as one table; the properties before and after are JSON texts."""
+        batches = [change_batch(rows.changes()) async for rows in self.rows()]
+        return pa.Table.from_batches(batches, schema=CHANGE_SCHEMA)

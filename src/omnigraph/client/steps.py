@@ -1,0 +1,92 @@
+"""What a call to a server consists of: requests, and what to make of the answers. Who sends them is not known here.
+
+A call is a generator. It yields requests, is given their answers, or the error that came instead, and returns what the
+same call of a graph in storage returns. So one description serves clients that wait and clients that do not.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+from collections.abc import Callable, Generator, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import IO, Any, Generic, TypeVar
+
+from omnigraph.errors import ServerAnswerError
+
+T = TypeVar("T")
+JSON, LINES = "application/json", "application/x-ndjson"
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One request. `changes` says that it may change the graph, so that a lost answer leaves that open.
+
+    The body is a JSON document or a file; the answer goes to `sink` chunk by chunk, if there is one.
+    """
+
+    method: str
+    path: str
+    query: Iterable[tuple[str, str]] = ()
+    document: Any = None
+    file: IO[bytes] | None = None
+    headers: Mapping[str, str] = field(default_factory=dict)
+    changes: bool = False
+    accept: str = JSON
+    sink: Callable[[bytes], object] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What a server answered."""
+
+    status: int
+    content: bytes
+
+    @property
+    def document(self) -> Any:
+        try:
+            return json.loads(self.content)
+        except ValueError:
+            message = f"the answer is not JSON: {self.content[:80]!r}"
+            hint = "see that the address is that of an Omnigraph server"
+            raise ServerAnswerError(message, status=self.status, hint=hint) from None
+
+
+@dataclass(frozen=True, slots=True)
+class Pause:
+    """Wait a little before going on."""
+
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Stream(Generic[T]):
+    """An answer that is read as it comes: a request, and what each line of it becomes."""
+
+    request: Request
+    items: Callable[[str], Iterable[T]]
+
+
+Steps = Generator[Request | Pause, Answer, T]
+
+
+class Lines:
+    """Puts lines together from chunks. Only a newline ends one: texts may hold what else looks like an end."""
+
+    def __init__(self) -> None:
+        self._rest = b""
+
+    def feed(self, chunk: bytes) -> list[str]:
+        *lines, self._rest = (self._rest + chunk).split(b"\n")
+        return [line.decode() for line in lines]
+
+    def end(self) -> list[str]:
+        return [self._rest.decode()] if self._rest else []
+
+
+def answered(call: Callable[..., object]) -> inspect.Signature:
+    """The signature of a call as its callers see it: they get what the steps come to."""
+    signature = inspect.signature(call)
+    comes_to = str(signature.return_annotation).removeprefix("Steps[").removesuffix("]")
+    return signature.replace(return_annotation=comes_to)

@@ -1,0 +1,25 @@
+"""States of the past: the manifest as a commit left it, unless a cleanup has removed that."""
+
+from __future__ import annotations
+
+from omnigraph.errors import HistoryReclaimedError, StorageError
+from omnigraph.manifest.publisher import Manifest
+from omnigraph.manifest.rows import Commit
+from omnigraph.manifest.state import ManifestState
+from omnigraph.storage.lance_errors import Kind, classify
+
+
+def state_at(manifest: Manifest, commit: Commit) -> ManifestState:
+    """Read the state that a commit made."""
+    try:
+        return manifest.load(commit.branch, commit.manifest_version)
+    except StorageError as error:
+        if classify(error) is not Kind.NOT_FOUND:
+            raise
+        raise reclaimed(commit) from error
+
+
+def reclaimed(commit: Commit) -> HistoryReclaimedError:
+    message = f"the state of commit {commit.commit_id} was cleaned up"
+    hint = "read a later commit; a change feed starts again from a baseline"
+    return HistoryReclaimedError(message, commit_id=commit.commit_id, hint=hint)

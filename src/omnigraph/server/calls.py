@@ -1,0 +1,115 @@
+"""A request before its route runs: who asks, and for which graph."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import IO, Annotated
+
+from fastapi import Depends, Request
+
+from omnigraph.access import Access, Action, Principal, authorize
+from omnigraph.errors import ForbiddenError, GraphNotFoundError, RequestError
+from omnigraph.graph import Graph
+from omnigraph.server.admission import Admission
+from omnigraph.server.loads import Loads
+from omnigraph.server.metrics import Metrics
+from omnigraph.server.opening import Opened, OpenGraph
+from omnigraph.server.settings import Serving
+from omnigraph.server.watching import PRINCIPAL
+
+_GRAPH_ID = re.compile(r"[A-Za-z0-9-]{1,64}")
+_RESERVED = "policies"
+_KEY = "omnigraph.call"
+
+
+@dataclass(frozen=True, slots=True)
+class Service:
+    """What all requests share."""
+
+    serving: Serving
+    opened: Opened
+    admission: Admission
+    metrics: Metrics
+    loads: Loads
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One request: who asks (None if everybody may do everything), for which graph, and the lines that were sent."""
+
+    service: Service
+    principal: Principal | None
+    served: OpenGraph | None = None
+    lines: IO[bytes] | None = None
+
+    @property
+    def actor(self) -> str | None:
+        return None if self.principal is None else self.principal.actor
+
+    @property
+    def opened(self) -> OpenGraph:
+        assert self.served is not None, "a route of the server was asked as one of a graph"
+        return self.served
+
+    @property
+    def graph(self) -> Graph:
+        """The graph in the hands of whoever asks."""
+        graph = self.opened.graph
+        return graph if self.principal is None else graph.acting_as(self.principal)
+
+    def allow(self, action: Action, branch: str | None = None) -> None:
+        """Refuse what whoever asks may not do."""
+        if self.principal is not None:
+            authorize(self.principal, Access(action, branch))
+
+
+def service_of(request: Request) -> Service:
+    service: Service = request.app.state.service
+    return service
+
+
+def identified(request: Request) -> Call:
+    """Say who asks."""
+    service = service_of(request)
+    serving = service.serving
+    known = None if serving.open_mode else serving.tokens.authenticate(request.headers.get("authorization"))
+    setattr(request.state, PRINCIPAL, known)
+    return Call(service, known)
+
+
+def about_graph(call: Call, graph_id: str | None) -> OpenGraph:
+    """Find the graph that is asked for; the address without a name means the default one."""
+    if graph_id is not None and (graph_id == _RESERVED or not _GRAPH_ID.fullmatch(graph_id)):
+        hint = "a graph id has letters, digits and hyphens, 64 at most"
+        raise RequestError(f"{graph_id!r:.80} cannot be the id of a graph", hint=hint)
+    wanted = graph_id or call.service.serving.default
+    if wanted is None:
+        hint = "name one: /graphs/<id>/..."
+        raise GraphNotFoundError("this server has no default graph", uri="", hint=hint)
+    _check_scope(call.principal, wanted)
+    found = call.service.opened.graphs.get(wanted)
+    if found is None:
+        raise GraphNotFoundError(f"graph '{wanted}' not found", uri=wanted)
+    return found
+
+
+def _check_scope(principal: Principal | None, graph_id: str) -> None:
+    """A graph that a token is not for looks the same whether it is there or not."""
+    if principal is None or principal.graphs is None or graph_id in principal.graphs:
+        return
+    message = f"default-deny: the token of '{principal.actor}' is not for this graph"
+    raise ForbiddenError(message, action=Action.READ, hint="ask for a token that is")
+
+
+def remember(request: Request, call: Call) -> None:
+    """Keep a call for the route that is about to run."""
+    request.scope[_KEY] = call
+
+
+async def _call_of(request: Request) -> Call:
+    call: Call = request.scope[_KEY]
+    return call
+
+
+CallNow = Annotated[Call, Depends(_call_of)]

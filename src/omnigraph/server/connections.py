@@ -1,0 +1,93 @@
+"""Connections that may not keep the server waiting: for the head of a request there is a time and a size.
+
+uvicorn itself waits for a head as long as it takes, and takes one of any size.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+
+from omnigraph.server.settings import Limits
+
+_BAD, _TOO_LARGE = 400, 431
+
+
+def bounded(limits: Limits) -> type[HttpToolsProtocol]:
+    """Make the class of connections that keeps to some limits: uvicorn takes a class, and gives it no settings."""
+    return type("Connection", (BoundedConnection,), {"limits": limits})
+
+
+class BoundedConnection(HttpToolsProtocol):
+    """A connection of uvicorn that is closed if the head of a request takes too long or is too large."""
+
+    limits = Limits()
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self._in_head = True
+        self._received = 0  # bytes of a head that is not complete
+        self._parsed = 0
+        self._timer: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._start_timer()
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        if not self._in_head or self.transport.is_closing():
+            return
+        # The parser keeps what it has of a header that is not complete, and does not say how much that is.
+        self._received += len(data)
+        if self._received > self.limits.head_bytes:
+            self.send_400_response("")
+
+    def on_message_begin(self) -> None:
+        super().on_message_begin()
+        self._in_head, self._received, self._parsed = True, 0, 0
+        if self._timer is None:
+            self._start_timer()
+
+    def on_url(self, url: bytes) -> None:
+        self._count(len(url))
+        super().on_url(url)
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self._count(len(name) + len(value))
+        super().on_header(name, value)
+
+    def on_headers_complete(self) -> None:
+        self._stop_timer()
+        self._in_head = False
+        super().on_headers_complete()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._stop_timer()
+        super().connection_lost(exc)
+
+    def send_400_response(self, msg: str) -> None:
+        """Tell what is wrong with the head as every other error is told, and close the connection."""
+        large = max(self._received, self._parsed) > self.limits.head_bytes
+        error = f"the head of the request has more than {self.limits.head_bytes} bytes" if large else msg
+        body = json.dumps({"error": error, "code": "bad_request"}).encode()
+        length = f"content-length: {len(body)}\r\n".encode()
+        head = b"content-type: application/json\r\nconnection: close\r\n" + length
+        self.transport.write(STATUS_LINE[_TOO_LARGE if large else _BAD] + head + b"\r\n" + body)
+        self.transport.close()
+
+    def _count(self, size: int) -> None:
+        self._parsed += size
+        if self._parsed > self.limits.head_bytes:
+            raise ValueError("the head is too large")  # stops the parser, which then asks for the answer above
+
+    def _start_timer(self) -> None:
+        self._timer = self.loop.call_later(self.limits.head_seconds, self.transport.close)
+
+    def _stop_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None

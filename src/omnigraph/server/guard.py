@@ -1,0 +1,132 @@
+"""What comes before a route: who asks, whether they may, whether there is room, and only then what they sent."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, replace
+from enum import Enum
+from typing import Any, TypeVar
+
+from fastapi import Request, Response
+from fastapi.routing import APIRoute
+
+from omnigraph.access import READS, Action
+from omnigraph.errors import RequestError
+from omnigraph.server import intake
+from omnigraph.server.admission import size_of
+from omnigraph.server.calls import Call, about_graph, identified, remember
+from omnigraph.server.limits import most_bytes
+
+
+class About(Enum):
+    """What a route is about."""
+
+    GRAPH = "graph"
+    SERVER = "server"
+
+
+class Brings(Enum):
+    """What is sent to a route: JSON of the form that it declares, if any, or lines of JSON."""
+
+    DECLARED = "declared"
+    LINES = "lines"
+
+
+class Condition(Enum):
+    """Whether a route takes the commit that a change depends on."""
+
+    NONE = "none"
+    REQUIRED = "required"
+
+
+@dataclass(frozen=True, slots=True)
+class Need:
+    """What must hold before a route runs. Without an action it is enough to be known."""
+
+    action: Action | None
+    about: About = About.GRAPH
+    brings: Brings = Brings.DECLARED
+    condition: Condition = Condition.NONE
+
+
+Needs = Need | Callable[[Request, Call], Need]
+_F = TypeVar("_F", bound=Callable[..., Any])
+_Run = Callable[[Request], Coroutine[Any, Any, Response]]
+
+
+def needs(what: Action | Needs) -> Callable[[_F], _F]:
+    """Say what a route needs; a function says it if that depends on the request. Others are open to everybody."""
+
+    def marked(endpoint: _F) -> _F:
+        endpoint.__dict__["needs"] = Need(what) if isinstance(what, Action) else what
+        return endpoint
+
+    return marked
+
+
+class GuardedRoute(APIRoute):
+    """A route that runs only when all is well with a request."""
+
+    def get_route_handler(self) -> _Run:
+        run = super().get_route_handler()
+        what: Needs | None = getattr(self.endpoint, "needs", None)
+
+        async def guarded(request: Request) -> Response:
+            if what is None:
+                return await run(request)
+            call = identified(request)
+            if not isinstance(what, Need) or what.about is About.GRAPH:
+                call = replace(call, served=about_graph(call, request.path_params.get("graph_id")))
+            need = what if isinstance(what, Need) else what(request, call)
+            if need.action is not None:
+                call.allow(need.action, request.query_params.get("branch"))
+            intake.check_query(request, (parameter.alias for parameter in self.dependant.query_params))
+            _check_condition(request, need)
+            with _room(request, call, need):
+                return await self._run_with_body(run, request, call, need)
+
+        return guarded
+
+    async def _run_with_body(self, run: _Run, request: Request, call: Call, need: Need) -> Response:
+        if need.brings is Brings.LINES:
+            with await intake.lines_of(request) as lines:
+                remember(request, replace(call, lines=lines))
+                return await run(request)
+        remember(request, call)
+        if self.body_field is None:
+            return await run(request)
+        data = await intake.body_of(request)
+        if not data and not self.body_field.field_info.is_required():
+            return await run(request)
+        return await run(_Parsed(request, data))
+
+
+class _Parsed(Request):
+    """A request whose JSON was read already."""
+
+    def __init__(self, request: Request, data: bytes) -> None:
+        super().__init__(request.scope, request.receive)
+        self._body = data
+        self._value = intake.value_of(request, data)
+
+    async def json(self) -> Any:
+        return self._value
+
+
+def _room(request: Request, call: Call, need: Need) -> AbstractContextManager[None]:
+    """Take one of the places for changes; reads need none."""
+    if need.action is None or need.action in READS:
+        return nullcontext()
+    most = most_bytes(request.scope["path"].encode(), call.service.serving.limits)
+    return call.service.admission.admit(call.actor, size_of(request.headers.get("content-length"), most))
+
+
+def _check_condition(request: Request, need: Need) -> None:
+    given = intake.condition(request)
+    if need.condition is Condition.REQUIRED and given is None:
+        hint = f"send {intake.CONDITION} with the id of the commit that the branch is to be at"
+        raise RequestError(f"the header {intake.CONDITION} is missing", hint=hint)
+    if need.condition is Condition.NONE and given is not None:
+        hint = "send it to the routes that end with /if-graph-commit"
+        raise RequestError(f"the header {intake.CONDITION} means nothing here", hint=hint)

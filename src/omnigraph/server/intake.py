@@ -1,0 +1,114 @@
+"""What a request brings: its JSON, its lines, its condition. Each is refused with the place at which it is wrong."""
+
+from __future__ import annotations
+
+import json
+import re
+import tempfile
+from collections.abc import Iterable
+from email.message import Message
+from typing import IO, Any, NoReturn
+
+from fastapi import Request
+from starlette.requests import ClientDisconnect
+
+from omnigraph.errors import MediaTypeError, RequestError
+from omnigraph.lang.source import did_you_mean
+
+CONDITION = "Omnigraph-If-Graph-Commit"
+JSON, LINES = "application/json", "application/x-ndjson"
+_COMMIT = re.compile(r"[^\s,\"*]+")
+_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
+_IN_MEMORY = 2**20
+
+
+def check_query(request: Request, known: Iterable[str]) -> None:
+    """Refuse what a route does not know: a misspelt option must not pass for one that was not given."""
+    names = set(known)
+    for name in request.query_params:
+        if name not in names:
+            hint = did_you_mean(name, sorted(names)) or "see the OpenAPI document at /openapi.json"
+            raise RequestError(f"there is no query parameter {name!r:.80} here", hint=hint)
+
+
+def condition(request: Request) -> str | None:
+    """Read the commit that a change depends on: one, by its plain id."""
+    given = request.headers.getlist(CONDITION)
+    if not given:
+        return None
+    value = given[0].strip()
+    if len(given) > 1 or value.startswith("W/") or not _COMMIT.fullmatch(value):
+        hint = "send it once, with the plain id of one commit"
+        raise RequestError(f"the header {CONDITION} cannot be used as it is", hint=hint)
+    return value
+
+
+async def body_of(request: Request) -> bytes:
+    """Read all of a body."""
+    try:
+        return await request.body()
+    except ClientDisconnect:
+        raise _gone() from None
+
+
+def value_of(request: Request, data: bytes) -> Any:
+    """Read a body as JSON."""
+    if _media_type(request) != JSON and not _media_type(request).endswith("+json"):
+        raise MediaTypeError(f"the body is to be JSON, not {_shown_type(request)}", hint=f"send Content-Type: {JSON}")
+    try:
+        value = json.loads(data.decode(), parse_constant=_not_a_number)
+    except UnicodeDecodeError as error:
+        raise RequestError(f"the body is not UTF-8: see byte {error.start}", hint="encode it as UTF-8") from None
+    except json.JSONDecodeError as error:
+        message = f"the body is not JSON: {error.msg} at line {error.lineno}, column {error.colno}"
+        raise RequestError(message, hint="send one JSON object") from None
+    except (ValueError, RecursionError) as error:
+        raise RequestError(f"the body is not JSON that can be used: {error}", hint="send one JSON object") from None
+    if _SURROGATE.search(data):
+        _check_text(value)
+    return value
+
+
+def _check_text(value: Any) -> None:
+    """Half of a pair of escapes stands for no character."""
+    try:
+        json.dumps(value, ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        message = "the body has an escape that stands for no character: half of a surrogate pair"
+        raise RequestError(message, hint="send both halves, or the character itself") from None
+
+
+def _not_a_number(text: str) -> NoReturn:
+    raise ValueError(f"{text} is no number of JSON")
+
+
+async def lines_of(request: Request) -> IO[bytes]:
+    """Read lines of JSON into a file; a small one stays in memory. Whoever takes it closes it."""
+    if _media_type(request) != LINES:
+        message = f"the body is to be lines of JSON, not {_shown_type(request)}"
+        raise MediaTypeError(message, hint=f"send Content-Type: {LINES}")
+    file = tempfile.SpooledTemporaryFile(max_size=_IN_MEMORY)  # noqa: SIM115 - see above
+    try:
+        async for part in request.stream():
+            file.write(part)
+    except BaseException as error:
+        file.close()
+        if isinstance(error, ClientDisconnect):
+            raise _gone() from None
+        raise
+    file.seek(0)
+    return file
+
+
+def _gone() -> RequestError:
+    return RequestError("the client went away before it had sent all", hint="send it again")
+
+
+def _media_type(request: Request) -> str:
+    message = Message()
+    message["content-type"] = request.headers.get("content-type", "none/none")
+    return message.get_content_type()
+
+
+def _shown_type(request: Request) -> str:
+    return repr(request.headers.get("content-type", "of no type"))[:80]

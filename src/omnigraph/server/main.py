@@ -1,0 +1,118 @@
+"""The `omnigraph-server` command: read what to serve, listen, say so, serve."""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from omnigraph.errors import OmnigraphError, ServerStartError
+from omnigraph.server import logs
+from omnigraph.server.config import FILE, Options, Plan, is_said, plan_of
+from omnigraph.server.settings import METRICS_FOLDER
+from omnigraph.version import __version__
+
+LISTENING = "OMNIGRAPH_LISTEN_ADDR"
+NOTHING_SAID = 64
+_BACKLOG = 2048
+
+app = typer.Typer(
+    name="omnigraph-server",
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def _print_version(wanted: bool) -> None:  # noqa: FBT001 - the shape typer wants of a callback
+    if wanted:
+        sys.stdout.write(f"omnigraph-server {__version__}\n")
+        raise typer.Exit
+
+
+@app.command()
+def serve(
+    uri: Annotated[str | None, typer.Argument(help="The graph: a path or an s3:// address.")] = None,
+    *,
+    config: Annotated[
+        str | None, typer.Option(help=f"The configuration; {FILE} if it is there.", metavar="FILE")
+    ] = None,
+    target: Annotated[str | None, typer.Option(help="Serve this graph of the configuration.", metavar="NAME")] = None,
+    bind: Annotated[str | None, typer.Option(help="Where to listen; 127.0.0.1:8080.", metavar="HOST:PORT")] = None,
+    workers: Annotated[int | None, typer.Option(help="How many processes serve; 1.", min=1, max=256)] = None,
+    unauthenticated: Annotated[bool, typer.Option("--unauthenticated", help="Let everybody do everything.")] = False,
+    require_all_graphs: Annotated[
+        bool, typer.Option("--require-all-graphs", help="Do not start if one of several graphs cannot be served.")
+    ] = False,
+    _version: Annotated[
+        bool, typer.Option("--version", "-v", help="Print the version.", callback=_print_version, is_eager=True)
+    ] = False,
+) -> None:
+    """Serve graphs over HTTP."""
+    options = Options(uri, config, target, bind, workers, unauthenticated, require_all_graphs)
+    if not is_said(options, os.environ):
+        hint = f"give the address of a graph, or --config FILE; {FILE} in this directory is found by itself"
+        _tell(ServerStartError("nobody has said what to serve", hint=hint))
+        raise typer.Exit(NOTHING_SAID)
+    logs.set_up()
+    plan = plan_of(options, os.environ)
+    with _listening(plan) as listening:
+        _serve(plan, listening)
+
+
+def _serve(plan: Plan, listening: socket.socket) -> None:
+    ready = partial(_say, listening)
+    with tempfile.TemporaryDirectory(prefix="omnigraph-server-") as folder:
+        serving = replace(plan.serving, folder=folder)
+        if plan.workers == 1:
+            from omnigraph.server.worker import serve  # noqa: PLC0415 - the engine, which a supervisor does not need
+
+            serve(serving, listening, ready)
+            return
+        from omnigraph.server.supervisor import supervise  # noqa: PLC0415
+
+        metrics = Path(folder) / "metrics"
+        metrics.mkdir()
+        os.environ[METRICS_FOLDER] = str(metrics)
+        supervise(serving, listening, plan.workers, ready)
+
+
+@contextmanager
+def _listening(plan: Plan) -> Iterator[socket.socket]:
+    family = socket.AF_INET6 if ":" in plan.host else socket.AF_INET
+    try:
+        listening = socket.create_server((plan.host, plan.port), family=family, backlog=_BACKLOG)
+    except OSError as error:
+        message = f"cannot listen at {plan.host}:{plan.port}: {error.strerror or error}"
+        raise ServerStartError(message, hint="choose another address with --bind") from None
+    with listening:
+        yield listening
+
+
+def _say(listening: socket.socket) -> None:
+    """Tell whoever waits that the server can be asked, and where."""
+    host, port = listening.getsockname()[:2]
+    sys.stdout.write(f"{LISTENING}={f'[{host}]' if ':' in host else host}:{port}\n")
+    sys.stdout.flush()
+
+
+def _tell(error: OmnigraphError) -> None:
+    sys.stderr.write(f"Error: {error}\n")
+
+
+def main() -> None:
+    """Run the server: 0 after a signal, 1 if it cannot start, 2 for wrong arguments, 64 if nothing is to be served."""
+    try:
+        app()
+    except OmnigraphError as error:
+        _tell(error)
+        raise SystemExit(1) from None

@@ -1,0 +1,73 @@
+"""Numbers about the server, for Prometheus: of this process, or of all processes of one server together."""
+
+from __future__ import annotations
+
+import os
+import time
+from dataclasses import asdict
+
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    Histogram,
+    disable_created_metrics,
+    generate_latest,
+    multiprocess,
+)
+from prometheus_client.exposition import CONTENT_TYPE_LATEST
+
+from omnigraph.server.settings import METRICS_FOLDER
+from omnigraph.storage import counters
+
+CONTENT_TYPE = CONTENT_TYPE_LATEST
+
+disable_created_metrics()  # type: ignore[no-untyped-call] # when each number was first counted: as many again, and nobody asks
+_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
+_STORAGE_EVERY = 1.0
+
+
+class Metrics:
+    """What one application counts. Requests that admission refuses are those with the status 429."""
+
+    def __init__(self) -> None:
+        own = CollectorRegistry()
+        self._registry = own
+        route = ("method", "route")
+        self._requests = Counter(
+            "omnigraph_http_requests", "Requests that were answered.", (*route, "status"), registry=own
+        )
+        self._seconds = Histogram(
+            "omnigraph_http_request_seconds", "How long they took.", route, buckets=_SECONDS, registry=own
+        )
+        self.in_flight = Gauge(
+            "omnigraph_http_requests_in_flight", "Requests under way.", multiprocess_mode="livesum", registry=own
+        )
+        self.loads = Gauge("omnigraph_loads_running", "Loads under way.", multiprocess_mode="livesum", registry=own)
+        self.graphs = Gauge(
+            "omnigraph_graphs", "Graphs by state.", ("state",), multiprocess_mode="livemax", registry=own
+        )
+        self._storage = Counter("omnigraph_storage_requests", "Requests to the storage.", ("kind",), registry=own)
+        self._counted = counters.snapshot()
+        self._counted_at = time.monotonic()
+
+    def answered(self, method: str, route: str, status: int, seconds: float) -> None:
+        self._requests.labels(method, route, str(status)).inc()
+        self._seconds.labels(method, route).observe(seconds)
+        if time.monotonic() - self._counted_at > _STORAGE_EVERY:
+            self._count_storage()
+
+    def render(self) -> bytes:
+        """All numbers, as Prometheus reads them."""
+        self._count_storage()
+        if METRICS_FOLDER not in os.environ:
+            return generate_latest(self._registry)
+        together = CollectorRegistry()
+        multiprocess.MultiProcessCollector(together)  # type: ignore[no-untyped-call]
+        return generate_latest(together)
+
+    def _count_storage(self) -> None:
+        found = counters.snapshot()
+        more, self._counted, self._counted_at = found - self._counted, found, time.monotonic()
+        for kind, count in asdict(more).items():
+            self._storage.labels(kind).inc(max(0, count))

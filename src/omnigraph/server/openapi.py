@@ -1,0 +1,43 @@
+"""The OpenAPI document: what is served, and nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from fastapi import FastAPI
+from fastapi.openapi.utils import get_openapi
+
+from omnigraph.server.calls import Service
+
+_ABOUT = "A typed property graph, versioned like git. A path without a graph means the default one."
+_UNAUTHORIZED = "401"
+
+
+def install(app: FastAPI, service: Service) -> None:
+    """Let an application tell what it serves."""
+
+    def document() -> dict[str, Any]:
+        if app.openapi_schema is None:
+            app.openapi_schema = _document(app, service)
+        return app.openapi_schema
+
+    app.openapi = document  # type: ignore[method-assign]
+
+
+def _document(app: FastAPI, service: Service) -> dict[str, Any]:
+    found = get_openapi(title=app.title, version=app.version, routes=app.routes, description=_ABOUT)
+    if service.serving.open_mode:
+        for operation in _operations(found):
+            operation["responses"].pop(_UNAUTHORIZED, None)
+        return found
+    found["components"]["securitySchemes"] = {"bearer": {"type": "http", "scheme": "bearer"}}
+    for operation in _operations(found):
+        if _UNAUTHORIZED in operation["responses"]:
+            operation["security"] = [{"bearer": []}]
+    return found
+
+
+def _operations(document: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    for path in document["paths"].values():
+        yield from path.values()

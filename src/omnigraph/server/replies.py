@@ -1,0 +1,117 @@
+"""Answers of routes: documents, streams of lines, Arrow; and what the OpenAPI document says about each."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+from collections.abc import Iterator
+from typing import Annotated, Any
+
+from fastapi import Header, Request, Response
+from fastapi.responses import StreamingResponse
+
+from omnigraph.query.result import Result
+from omnigraph.server.intake import CONDITION, JSON, LINES
+from omnigraph.server.responses import ErrorOutput
+from omnigraph.wire import arrow
+from omnigraph.wire.documents import read_output
+
+LINES_TYPE = f"{LINES}; charset=utf-8"
+_CHUNK = 64 * 1024
+_READ = (400, 401, 403, 404, 408, 409, 410, 413, 415, 422, 429, 500, 502, 503)
+_CHANGE = (*_READ, 412)
+_MEANINGS = {
+    400: "It cannot be understood, or does not suit the schema.",
+    401: "Nobody is known to ask.",
+    403: "Whoever asks may not do it.",
+    404: "The graph, branch, commit or query is not there.",
+    405: "There is one graph, and no list.",
+    408: "The body came too slowly.",
+    409: "Somebody else's change, or another state of the graph, is in the way.",
+    410: "A cleanup has removed that part of the past.",
+    412: "The branch is not at the commit that was named.",
+    413: "It is more than is allowed.",
+    415: "The body is of another kind.",
+    422: "The JSON is of another form.",
+    429: "One actor, or all of them, have too much under way; see Retry-After.",
+    500: "The storage or the server failed.",
+    502: "The service that makes vectors failed.",
+    503: "Something that stopped half-way must be finished first, or a service is not there.",
+}
+
+Responses = dict[int | str, dict[str, Any]]
+Conditional = Annotated[str, Header(alias=CONDITION, description="The id of the commit that the branch is to be at.")]
+LINES_BODY = {
+    "requestBody": {
+        "required": True,
+        "content": {LINES: {"schema": {"type": "string", "description": "One JSON object per line."}}},
+    }
+}
+
+
+def told(statuses: tuple[int, ...]) -> Responses:
+    """The refusals of a route, for the OpenAPI document."""
+    return {status: {"model": ErrorOutput, "description": _MEANINGS[status]} for status in statuses}
+
+
+READING, CHANGING = told(_READ), told(_CHANGE)
+AS_LINES: Responses = {200: {"content": {LINES: {"schema": {"type": "string"}}}, "description": "Lines of JSON."}}
+AS_NUMBERS: Responses = {200: {"content": {"text/plain": {"schema": {"type": "string"}}}, "description": "Numbers."}}
+AS_ARROW: Responses = {200: {"content": {arrow.CONTENT_TYPE: {"schema": {"type": "string", "format": "binary"}}}}}
+
+
+def document(value: dict[str, Any], status: int = 200) -> Response:
+    """Answer with one JSON document."""
+    try:
+        text = json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+    except ValueError:  # JSON has no way to say NaN or infinity
+        text = json.dumps(_finite(value), ensure_ascii=False, separators=(",", ":"))
+    return Response(text, status, media_type=JSON)
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _finite(one) for name, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(one) for one in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def rows(request: Request, found: Result, snapshot: str | None) -> Response:
+    """Answer with the rows of a query: as an Arrow stream if that is asked for, else as JSON."""
+    if arrow.CONTENT_TYPE in request.headers.get("accept", ""):
+        return Response(arrow.stream_of(found, snapshot), media_type=arrow.CONTENT_TYPE)
+    return document(read_output(found, snapshot))
+
+
+def line(value: dict[str, Any]) -> str:
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+
+
+def lines(produced: Iterator[str]) -> Response:
+    """Answer with lines while they are made. What is wrong before the first one is refused, not cut short."""
+    first = next(produced, None)
+    known = () if first is None else (first,)
+    return StreamingResponse(_chunks(itertools.chain(known, produced)), media_type=LINES_TYPE)
+
+
+def _chunks(produced: Iterator[str]) -> Iterator[bytes]:
+    """Put lines together: a chunk for each would cost more than the line."""
+    gathered: list[str] = []
+    size = 0
+    for line in produced:
+        gathered.append(line if line.endswith("\n") else line + "\n")
+        size += len(line)
+        if size >= _CHUNK:
+            yield "".join(gathered).encode()
+            gathered, size = [], 0
+    if gathered:
+        yield "".join(gathered).encode()
+
+
+def deprecated(response: Response, successor: str) -> Response:
+    """Say that a route has a successor; it answers like before."""
+    response.headers["Deprecation"] = "true"
+    response.headers["Link"] = f'<{successor}>; rel="successor-version"'
+    return response

@@ -1,0 +1,91 @@
+"""Branches and tags: names for states, and what joins or undoes them."""
+
+from __future__ import annotations
+
+from fastapi import Response
+
+from omnigraph.access import Action
+from omnigraph.errors import OmnigraphError
+from omnigraph.server import replies, requests, responses
+from omnigraph.server.calls import Call, CallNow
+from omnigraph.server.guard import needs
+from omnigraph.server.replies import CHANGING, READING
+from omnigraph.server.routes.common import router
+from omnigraph.wire import commits, documents
+
+routes = router("branches")
+
+
+@routes.get("/branches", response_model=responses.BranchListOutput, responses=READING)
+@needs(Action.READ)
+def list_branches(call: CallNow) -> Response:
+    """List the branches, sorted."""
+    return replies.document(commits.branches_output(call.graph.branches()))
+
+
+@routes.post("/branches", response_model=responses.BranchCreateOutput, responses=CHANGING)
+@needs(Action.BRANCH_CREATE)
+def create_branch(call: CallNow, body: requests.BranchCreateRequest) -> Response:
+    """Make a branch that begins as another branch, a tag or a commit is."""
+    graph, base = call.graph, body.from_ or "main"
+    graph.create_branch(body.name, base)
+    return replies.document(commits.branch_created_output(graph.uri, body.name, base, call.actor))
+
+
+@routes.post("/branches/merge", response_model=responses.BranchMergeOutput, responses=CHANGING)
+@needs(Action.BRANCH_MERGE)
+def merge_branches(call: CallNow, body: requests.MergeRequest) -> Response:
+    """Bring onto a branch what another has: in one commit, or a refusal with every conflict."""
+    resolution = documents.resolution_of(body.resolve)
+    done = call.graph.merge(body.source, body.target or "main", dry_run=body.dry_run, resolve=resolution)
+    deleted = _deleted(call, body.source) if body.delete_branch and not body.dry_run else {}
+    return replies.document({**documents.merge_output(done, call.actor), **deleted})
+
+
+def _deleted(call: Call, name: str) -> dict[str, bool | str]:
+    """Delete a branch that was merged. The merge is done, whether that works or not."""
+    try:
+        call.graph.delete_branch(name)
+    except OmnigraphError as error:
+        return {"branch_deleted": False, "branch_delete_error": str(error)}
+    return {"branch_deleted": True}
+
+
+@routes.delete("/branches/{branch:segment}", response_model=responses.BranchDeleteOutput, responses=CHANGING)
+@needs(Action.BRANCH_DELETE)
+def delete_branch(call: CallNow, branch: str) -> Response:
+    """Delete a branch, and what only it has."""
+    graph = call.graph
+    graph.delete_branch(branch)
+    return replies.document(commits.branch_deleted_output(graph.uri, branch, call.actor))
+
+
+@routes.post("/revert", response_model=responses.RevertOutput, responses=CHANGING)
+@needs(Action.CHANGE)
+def revert(call: CallNow, body: requests.RevertRequest) -> Response:
+    """Undo what one commit changed, by a new commit."""
+    done = call.graph.revert(body.commit_id, body.branch or "main", resolve=documents.resolution_of(body.resolve))
+    return replies.document(documents.revert_output(done, call.actor))
+
+
+@routes.get("/tags", response_model=responses.TagListOutput, responses=READING)
+@needs(Action.READ)
+def list_tags(call: CallNow) -> Response:
+    """List the tags by name, each with its commit."""
+    return replies.document(commits.tags_output(call.graph.tags()))
+
+
+@routes.post("/tags", response_model=responses.TagOutput, responses=CHANGING)
+@needs(Action.BRANCH_CREATE)
+def create_tag(call: CallNow, body: requests.TagCreateRequest) -> Response:
+    """Give a commit a name that stays."""
+    return replies.document(commits.tag_output(call.graph.create_tag(body.name, body.ref or "main")))
+
+
+@routes.delete("/tags/{tag:segment}", response_model=responses.TagDeleteOutput, responses=CHANGING)
+@needs(Action.BRANCH_DELETE)
+def delete_tag(call: CallNow, tag: str) -> Response:
+    """Take a name away; the commit stays."""
+    graph = call.graph
+    graph.delete_tag(tag)
+    return replies.document(commits.tag_deleted_output(graph.uri, tag))

@@ -1,0 +1,46 @@
+"""What routes have in common: how they are declared, and what they read from a request."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated, TypedDict
+
+from fastapi import APIRouter, Query
+
+from omnigraph.errors import RequestError
+from omnigraph.history.feed import ChangeOptions
+from omnigraph.manifest.rows import MAIN
+from omnigraph.server.guard import GuardedRoute
+
+Branch = Annotated[str, Query(description="The branch; main if none is named.")]
+Kinds = Annotated[list[str] | None, Query(alias="kind", description="node or edge; can be repeated.")]
+Types = Annotated[list[str] | None, Query(alias="type", description="Names of types; can be repeated.")]
+Operations = Annotated[list[str] | None, Query(alias="op", description="insert, update or delete; can be repeated.")]
+
+
+def router(tag: str) -> APIRouter:
+    return APIRouter(route_class=GuardedRoute, tags=[tag])
+
+
+def text(source: str, ending: str) -> str:
+    """What a client sends is a text, and never the name of a file here: those have one line, and end like one."""
+    return f"{source}\n" if source.endswith(ending) else source
+
+
+class State(TypedDict, total=False):
+    """Which state to read: one of the two."""
+
+    branch: str
+    snapshot: str
+
+
+def state(branch: str | None, snapshot: str | None) -> State:
+    """Which state to read: a branch, or a commit, but not both."""
+    if branch is not None and snapshot is not None:
+        raise RequestError("branch and snapshot exclude each other", hint="a commit is enough: leave the branch out")
+    return {"snapshot": snapshot} if snapshot is not None else {"branch": branch or MAIN}
+
+
+def chosen(kinds: Sequence[str] | None, types: Sequence[str] | None, operations: Sequence[str] | None) -> ChangeOptions:
+    """Which changes are wanted; an empty list says nothing."""
+    return {"kinds": kinds or None, "types": types or None, "operations": operations or None}

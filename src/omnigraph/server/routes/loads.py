@@ -1,0 +1,54 @@
+"""Loads of files that the server can reach itself: begun here, run in the background, asked about by their ids."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from fastapi import Response
+from pydantic import BaseModel
+
+from omnigraph.access import Action
+from omnigraph.server import replies, requests
+from omnigraph.server.calls import CallNow
+from omnigraph.server.guard import needs
+from omnigraph.server.loads import LoadOrder
+from omnigraph.server.replies import CHANGING, READING
+from omnigraph.server.responses import ErrorOutput, IngestOutput
+from omnigraph.server.routes.common import router
+
+routes = router("loads")
+_ACCEPTED = 202
+
+
+class LoadBegunOutput(BaseModel):
+    load_id: str
+
+
+class LoadStateOutput(LoadBegunOutput):
+    """How far a load is: `done` of `total` tasks of its phase."""
+
+    state: Literal["running", "done", "failed"]
+    phase: str | None = None
+    done: int
+    total: int
+    rows: int
+    result: IngestOutput | None = None
+    error: ErrorOutput | None = None
+
+
+@routes.post("/loads", status_code=_ACCEPTED, response_model=LoadBegunOutput, responses=CHANGING)
+@needs(Action.CHANGE)
+def begin_load(call: CallNow, body: requests.LoadRequest) -> Response:
+    """Begin to load files that lie below the load roots of the server, in one commit, on Spark if they are large."""
+    branch = body.branch or "main"
+    order = LoadOrder(tuple(body.data), body.mode, branch, body.from_, body.format, body.mapping, body.dry_run)
+    load_id = call.service.loads.begin(call.opened.graph_id, call.graph, order)
+    return replies.document({"load_id": load_id}, _ACCEPTED)
+
+
+@routes.get("/loads/{load_id:segment}", response_model=LoadStateOutput, responses=READING)
+@needs(Action.READ)
+def get_load(call: CallNow, load_id: str) -> Response:
+    """Tell how far a load is, and what came of it."""
+    state: dict[str, Any] = call.service.loads.state(call.opened.graph_id, load_id)
+    return replies.document(state)

@@ -1,0 +1,57 @@
+"""The server itself: whether it is well, and which graphs it has."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fastapi import Request, Response
+
+from omnigraph.access import Action
+from omnigraph.errors import ForbiddenError, MethodNotAllowedError
+from omnigraph.server import replies, responses
+from omnigraph.server.calls import CallNow, service_of
+from omnigraph.server.guard import About, Need, needs
+from omnigraph.server.metrics import CONTENT_TYPE
+from omnigraph.server.replies import AS_NUMBERS, told
+from omnigraph.server.routes.common import router
+from omnigraph.version import INTERNAL_SCHEMA_VERSION, __version__
+
+routes = router("server")
+
+
+@routes.get("/healthz", response_model=responses.HealthOutput)
+async def healthz(request: Request) -> Response:
+    """Say that the process is alive."""
+    version = service_of(request).serving.reported_version or __version__
+    about: dict[str, Any] = {"status": "ok", "version": version, "internal_schema_version": INTERNAL_SCHEMA_VERSION}
+    return replies.document(about)
+
+
+@routes.get("/readyz", response_model=responses.ReadyOutput)
+async def readyz(request: Request) -> Response:
+    """Say whether graphs are served, without their names."""
+    opened = service_of(request).opened
+    return replies.document({"status": "ready", "graphs": len(opened.graphs), "left_out": len(opened.left_out)})
+
+
+@routes.get("/graphs", response_model=responses.GraphListResponse, responses=told((400, 401, 403, 405, 500)))
+@needs(Need(Action.GRAPH_LIST, about=About.SERVER))
+def list_graphs(call: CallNow) -> Response:
+    """List the graphs that whoever asks may use."""
+    serving = call.service.serving
+    if serving.single:
+        raise MethodNotAllowedError("this server has one graph, and no list", hint="leave /graphs out")
+    if call.principal is None:
+        message = "default-deny: server-scoped actions need a token, and this server asks for none"
+        raise ForbiddenError(message, action=Action.GRAPH_LIST, hint="serve it with tokens")
+    allowed = call.principal.graphs
+    names = sorted(name for name in call.service.opened.graphs if allowed is None or name in allowed)
+    found = [{"graph_id": name, "uri": call.service.opened.graphs[name].graph.uri} for name in names]
+    return replies.document({"graphs": found})
+
+
+@routes.get("/metrics", response_class=Response, responses={**told((400, 401, 403, 500)), **AS_NUMBERS})
+@needs(Need(None, about=About.SERVER))
+def metrics(call: CallNow) -> Response:
+    """Tell numbers about the server, as Prometheus reads them."""
+    return Response(call.service.metrics.render(), media_type=CONTENT_TYPE)

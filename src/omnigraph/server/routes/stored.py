@@ -1,0 +1,97 @@
+"""Stored queries: which there are, and running one."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import Body, Request, Response
+
+from omnigraph.access import Action
+from omnigraph.errors import ForbiddenError, QueryKindError, RequestError
+from omnigraph.server import intake, replies, requests, responses
+from omnigraph.server.calls import Call, CallNow
+from omnigraph.server.guard import Condition, Need, needs
+from omnigraph.server.replies import AS_ARROW, CHANGING, READING, Conditional
+from omnigraph.server.routes.common import router, state, text
+from omnigraph.server.stored import StoredQuery, not_found
+from omnigraph.wire import documents
+
+routes = router("stored queries")
+
+OptionalBody = Annotated[requests.InvokeStoredQueryRequest | None, Body()]
+_EMPTY = requests.InvokeStoredQueryRequest.model_validate({})
+
+
+@routes.get("/queries", response_model=responses.QueriesCatalogOutput, responses=READING)
+@needs(Action.READ)
+def list_queries(call: CallNow) -> Response:
+    """List the stored queries with their parameters."""
+    return replies.document(call.opened.stored.catalog(call.graph.at("main").catalog))
+
+
+def _needed(request: Request, call: Call) -> Need:
+    return Need(Action.CHANGE if _asked(request, call).is_mutation else Action.READ)
+
+
+def _needed_conditionally(request: Request, call: Call) -> Need:
+    if not _asked(request, call).is_mutation:
+        name = request.path_params["name"]
+        raise QueryKindError(f"query '{name}' reads", hint="run it without a condition", query=name)
+    return Need(Action.CHANGE, condition=Condition.REQUIRED)
+
+
+def _asked(request: Request, call: Call) -> StoredQuery:
+    """Find the query. Who may run none cannot tell which there are."""
+    name = request.path_params["name"]
+    try:
+        call.allow(Action.INVOKE_QUERY)
+    except ForbiddenError:
+        raise not_found(name) from None
+    return call.opened.stored.find(name)
+
+
+@routes.post(
+    "/queries/{name:segment}",
+    response_model=responses.ReadOutput | responses.ChangeOutput,
+    responses={**CHANGING, **AS_ARROW},
+)
+@needs(_needed)
+def invoke_query(call: CallNow, request: Request, name: str, body: OptionalBody = None) -> Response:
+    """Run a stored query by its name; its parameters are those that it declares."""
+    query, given = call.opened.stored.find(name), body or _EMPTY
+    _check_kind(query, given)
+    if query.is_mutation:
+        return _mutate(call, query, given)
+    where = state(given.branch, given.snapshot)
+    found = call.graph.query(text(query.source.text, ".gq"), given.params, name=name, **where)
+    return replies.rows(request, found, given.snapshot)
+
+
+@routes.post("/queries/{name:segment}/if-graph-commit", response_model=responses.ChangeOutput, responses=CHANGING)
+@needs(_needed_conditionally)
+def invoke_query_if_graph_commit(
+    call: CallNow, request: Request, name: str, _condition: Conditional, body: OptionalBody = None
+) -> Response:
+    """Run a stored mutation only if its branch is at the commit that the header names."""
+    query, given = call.opened.stored.find(name), body or _EMPTY
+    _check_kind(query, given)
+    return _mutate(call, query, given, intake.condition(request))
+
+
+def _mutate(
+    call: Call, query: StoredQuery, given: requests.InvokeStoredQueryRequest, if_commit: str | None = None
+) -> Response:
+    if given.snapshot is not None:
+        raise RequestError(f"'{query.name}' changes the graph: it takes no snapshot", hint="name a branch instead")
+    branch = given.branch or "main"
+    done = call.graph.mutate(
+        text(query.source.text, ".gq"), given.params, name=query.name, branch=branch, if_commit=if_commit
+    )
+    return replies.document(documents.change_output(done))
+
+
+def _check_kind(query: StoredQuery, given: requests.InvokeStoredQueryRequest) -> None:
+    if given.expect_mutation is None or given.expect_mutation == query.is_mutation:
+        return
+    what = "changes the graph" if query.is_mutation else "only reads"
+    raise QueryKindError(f"query '{query.name}' {what}", hint="leave `expect_mutation` out", query=query.name)

@@ -1,0 +1,129 @@
+"""What is told about every request: an id in its answer, a line in the log, and numbers for Prometheus."""
+
+from __future__ import annotations
+
+import logging
+import re
+import time
+from collections.abc import MutableMapping
+from typing import Any
+
+from starlette.requests import Request
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from ulid import ULID
+
+from omnigraph.errors import OmnigraphError
+from omnigraph.server import logs
+from omnigraph.server.errors import answer
+from omnigraph.server.metrics import Metrics
+
+PRINCIPAL = "principal"
+"""Where in the state of a request the routes put who asks."""
+
+REQUEST_ID = "request_id"
+_HEADER = b"x-request-id"
+_GIVEN_ID = re.compile(rb"[A-Za-z0-9._-]{1,64}")
+_NO_ROUTE = "(none)"
+_FAULT = 500
+_METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
+
+
+class Watched:
+    """Watches an application: the outermost of all, so that nothing is answered without it."""
+
+    def __init__(self, app: ASGIApp, metrics: Metrics) -> None:
+        self.app = app
+        self._metrics = metrics
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        scope.setdefault("state", {})[REQUEST_ID] = request_id(scope)
+        watch = _Watch(scope, send)
+        try:
+            with self._metrics.in_flight.track_inprogress():
+                await self._run(watch, scope, receive)
+        finally:
+            self._tell(watch)
+
+    async def _run(self, watch: _Watch, scope: Scope, receive: Receive) -> None:
+        """Whatever escapes from the application becomes an answer here, unless one was begun."""
+        try:
+            await self.app(scope, receive, watch.send)
+        except Exception as error:
+            watch.error = error
+            if watch.status is not None:
+                raise  # the server closes the connection, so that nobody takes it for the whole answer
+            await answer(Request(scope), _internal(watch.id))(scope, receive, watch.send)
+
+    def _tell(self, watch: _Watch) -> None:
+        seconds = time.perf_counter() - watch.began
+        status = watch.status or 0
+        self._metrics.answered(watch.method, watch.route, status, seconds)
+        level = logging.ERROR if status >= _FAULT or watch.error else logging.INFO
+        if logs.REQUESTS.isEnabledFor(level):
+            logs.tell(logs.REQUESTS, level, "request", watch.error, **watch.fields(seconds))
+
+
+class _Watch:
+    """One request that is watched."""
+
+    def __init__(self, scope: Scope, send: Send) -> None:
+        self.began = time.perf_counter()
+        self.status: int | None = None
+        self.error: Exception | None = None
+        self.id: str = scope["state"][REQUEST_ID]
+        self._scope = scope
+        self._send = send
+        self._sent = 0
+
+    @property
+    def method(self) -> str:
+        method: str = self._scope["method"]
+        return method if method in _METHODS else "other"
+
+    @property
+    def route(self) -> str:
+        """The route as it is declared: a path would be another one for each branch."""
+        return getattr(self._scope.get("route"), "path", _NO_ROUTE)
+
+    @property
+    def graph(self) -> str | None:
+        """The graph that the path names, if that can be the name of one: the log is no place for anything else."""
+        name = (self._scope.get("path_params") or {}).get("graph_id", "")
+        return name if _GIVEN_ID.fullmatch(name.encode()) else None
+
+    async def send(self, message: Message) -> None:
+        if message["type"] == "http.response.start":
+            self.status = message["status"]
+            message = {**message, "headers": [*message.get("headers", ()), (_HEADER, self.id.encode())]}
+        elif message["type"] == "http.response.body":
+            self._sent += len(message.get("body", b""))
+        await self._send(message)
+
+    def fields(self, seconds: float) -> dict[str, Any]:
+        state: MutableMapping[str, Any] = self._scope["state"]
+        principal = state.get(PRINCIPAL)
+        return {
+            "request_id": self.id,
+            "method": self.method,
+            "route": self.route,
+            "graph": self.graph,
+            "status": self.status,
+            "ms": round(seconds * 1000, 3),
+            "bytes": self._sent,
+            "actor": getattr(principal, "actor", None),
+            "client": (self._scope.get("client") or (None,))[0],
+        }
+
+
+def request_id(scope: Scope) -> str:
+    """The id that a client gives its request, if it can be one; a new one otherwise."""
+    given = next((value for name, value in scope["headers"] if name == _HEADER), b"")
+    return given.decode() if _GIVEN_ID.fullmatch(given) else str(ULID())
+
+
+def _internal(request: str) -> OmnigraphError:
+    message = "the server failed to answer"
+    return OmnigraphError(message, hint=f"see its log for the request {request}")

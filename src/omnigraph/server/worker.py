@@ -1,0 +1,80 @@
+"""One process that serves: uvicorn around the application, on a socket that listens already."""
+
+from __future__ import annotations
+
+import signal
+import socket
+import threading
+from collections.abc import Callable
+from multiprocessing.connection import Connection
+
+from uvicorn import Config, Server
+
+from omnigraph.errors import OmnigraphError
+from omnigraph.server import logs
+from omnigraph.server.app import create_app
+from omnigraph.server.connections import bounded
+from omnigraph.server.settings import Serving
+
+_KEEP_ALIVE = 30  # longer than clients leave between two requests, shorter than proxies keep a connection
+
+
+def serve(serving: Serving, listening: socket.socket, when_ready: Callable[[], None]) -> None:
+    """Serve until a signal says to end; then finish what is under way."""
+    _run(_server(serving, when_ready), listening)
+
+
+def serve_as_child(serving: Serving, listening: socket.socket, parent: Connection) -> None:
+    """Do the same in a process that another has started: tell it what comes of it, and end when it does."""
+    logs.set_up()
+    try:
+        server = _server(serving, lambda: parent.send(None))
+    except OmnigraphError as error:
+        parent.send(error)
+        return
+    threading.Thread(target=_end_with, args=(parent, server), daemon=True).start()
+    _run(server, listening)
+
+
+def _server(serving: Serving, when_ready: Callable[[], None]) -> _Server:
+    config = Config(
+        create_app(serving),
+        http=bounded(serving.limits),
+        ws="none",
+        lifespan="on",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        proxy_headers=False,
+        timeout_keep_alive=_KEEP_ALIVE,
+        timeout_graceful_shutdown=round(serving.limits.shutdown_seconds),
+    )
+    server = _Server(config)
+    server.when_ready = when_ready
+    return server
+
+
+class _Server(Server):
+    """A server of uvicorn that says when it can be asked."""
+
+    when_ready: Callable[[], None]
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        if self.started:
+            self.when_ready()
+
+
+def _run(server: _Server, listening: socket.socket) -> None:
+    # uvicorn puts its own in their place, and when it has ended it raises what it got once more: that is no news then.
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: setattr(server, "should_exit", True))
+    server.run(sockets=[listening])
+
+
+def _end_with(parent: Connection, server: Server) -> None:
+    """Wait for the end of the process that has started this one: nobody else would end it then."""
+    try:
+        parent.recv()
+    except (EOFError, OSError):
+        server.should_exit = True

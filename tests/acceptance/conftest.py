@@ -1,0 +1,96 @@
+"""One graph in four places: opened or behind a server, on a local disk or in a store that speaks the S3 protocol."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+import omnigraph
+from omnigraph import Graph, RemoteGraph
+from tests.support.s3 import S3Server, s3_server, s3_uri
+from tests.support.serving import one_graph, running
+
+__all__ = ["s3_server", "s3_uri"]
+
+ACTOR, TOKEN = "act-admin", "admin-token"  # whose token the client has; who opens a graph says so
+SCHEMA = """
+node Person {
+    name: String @key
+    age: I32?
+    born: Date?
+    nicks: [String]?
+    photo: Blob?
+    rating: F64?
+    @range(age, 0..150)
+}
+node Company { name: String @key }
+edge Knows: Person -> Person { since: Date? }
+edge WorksAt: Person -> Company
+"""
+PEOPLE = """\
+{"type":"Person","data":{"name":"ann","age":30,"born":"1990-05-06","nicks":["A","\u2028"],"photo":"base64:AAEC"}}
+{"type":"Person","data":{"name":"bob","age":40,"rating":0.1}}
+{"type":"Company","data":{"name":"acme"}}
+{"edge":"Knows","from":"ann","to":"bob","data":{"id":"k1","since":"2020-01-01"}}
+{"edge":"WorksAt","from":"ann","to":"acme","data":{"id":"w1"}}
+"""
+Reached = Graph | RemoteGraph
+_WAYS = ("embedded-local", "http-local", "embedded-s3", "http-s3")
+
+
+@pytest.fixture(scope="module", params=_WAYS)
+def way(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture(scope="module")
+def shared(way: str, s3_server: S3Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Reached]:
+    """A graph of people, for all tests of a module; a test that changes it works on a branch of its own."""
+    with reached(way, s3_server, tmp_path_factory.mktemp("graph")) as graph:
+        graph.load(_file(tmp_path_factory.mktemp("data")), mode="append", actor=ACTOR)
+        yield graph
+
+
+@pytest.fixture
+def own(way: str, s3_server: S3Server, tmp_path: Path) -> Iterator[Reached]:
+    """A graph of people for one test."""
+    with reached(way, s3_server, tmp_path) as graph:
+        graph.load(_file(tmp_path), mode="append", actor=ACTOR)
+        yield graph
+
+
+@pytest.fixture
+def branch(shared: Reached, request: pytest.FixtureRequest) -> str:
+    """A branch for one test alone."""
+    name = f"tests/{request.node.originalname}-{len(shared.branches())}"
+    shared.create_branch(name)
+    return name
+
+
+def _file(directory: Path) -> Path:
+    data = directory / "people.jsonl"
+    data.write_text(PEOPLE)
+    return data
+
+
+@contextmanager
+def reached(way: str, s3: S3Server, directory: Path) -> Iterator[Reached]:
+    """A new graph, and a way to it."""
+    access, _, storage = way.partition("-")
+    with pytest.MonkeyPatch.context() as environment:
+        uri = str(directory / "graph") if storage == "local" else _bucket(s3, environment)
+        made = omnigraph.init(uri, SCHEMA)
+        if access == "embedded":
+            yield made
+            return
+        with running(one_graph(uri)) as address, omnigraph.connect(address, token=TOKEN) as graph:
+            yield graph
+
+
+def _bucket(s3: S3Server, environment: pytest.MonkeyPatch) -> str:
+    for name, value in s3.environment.items():
+        environment.setenv(name, value)
+    return f"s3://{s3.create_bucket()}/graphs/one"

@@ -1,0 +1,142 @@
+"""Whatever is asked, the answer is one that the OpenAPI document tells: its status, its type and its form, and no fault.
+
+With OMNIGRAPH_SOAK set it asks many times as much, and something else every time.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import pytest
+import requests
+import schemathesis
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from hypothesis.strategies import SearchStrategy
+from schemathesis import APIOperation, BaseSchema, Case, GenerationMode, HookContext, SerializationContext, checks
+
+from omnigraph.server.settings import QueryFile, ServedGraph, Serving
+from tests.support.serving import ADD, AGE, ALL, PEOPLE, SCHEMA, bearer, known_tokens, people_graph, running
+
+SOAKING = "OMNIGRAPH_SOAK" in os.environ
+EXAMPLES = 200 if SOAKING else 3
+SETTINGS = settings(
+    max_examples=EXAMPLES,
+    derandomize=not SOAKING,
+    suppress_health_check=[HealthCheck.filter_too_much, HealthCheck.too_slow, HealthCheck.data_too_large],
+)
+CHECKS = [
+    checks.not_a_server_error,
+    checks.status_code_conformance,
+    checks.content_type_conformance,
+    checks.response_headers_conformance,
+    checks.response_schema_conformance,
+    checks.unsupported_method,
+    checks.allow_header_conformance,
+]
+Operation = APIOperation[Any, Any, Any, Any]
+REFUSED = range(400, 500)
+
+# Random text is refused at once nearly everywhere, so some of it is replaced by what leads further in.
+NAMES = ["main", "review/x", "ännchen", "nowhere", "", "main/x", "..", "a%2Fb", "ab", "x" * 10_000, "\u202eniam"]
+COMMITS = ["01JD0000000000000000000000", "main", "main@01JD0000000000000000000000", "\x00", "*"]
+QUERIES = [ALL, ADD, AGE, f"{ALL}\n{ADD}", "query", "query q() { match { $p: Nobody } return { $p.name } }", "\x00"]
+LIKELY: dict[str, list[Any]] = {
+    "graph_id": ["default"],
+    **dict.fromkeys(["branch", "source", "target", "from", "to", "ref", "tag"], NAMES + COMMITS),
+    **dict.fromkeys(["commit_id", "snapshot", "after", "operation_id"], COMMITS),
+    **dict.fromkeys(["query", "query_source"], QUERIES),
+    **dict.fromkeys(["name", "query_name"], ["all", "add", "age", *NAMES]),
+    "params": [{"name": "cy"}, {"name": "cy", "age": 10**400}, {"name": "ann", "age": 1e308}, {"name": "\ud800"}, {}],
+    "data": [PEOPLE, '{"type": "Person"}', "{", "\n\n", '{"edge": "Knows", "from": "ann", "to": "zoe"}', ["/etc"]],
+    "schema_source": [SCHEMA, f"{SCHEMA} node Town {{ name: String @key }}", "node", "schema.pg"],
+    "resolve": ["ours", "theirs", {"Person": "ours"}, [{"row_id": "ann"}], {"Nobody": "x"}],
+    "type_names": [["Person"], ["Nobody"]],
+    "kind": [["node"], ["nothing"]],
+    "type": [["Person"], ["Nobody"]],
+    "op": [["insert"], ["nothing"]],
+    "start": ["now", "beginning", "after:01JD0000000000000000000000"],
+    "limit": [0, -1, 1, 8193, 2**63],
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A server, what it says of itself, and somebody who may ask it everything."""
+
+    document: BaseSchema
+    session: requests.Session
+
+    def operations(self) -> Iterator[Operation]:
+        return (found.ok() for found in self.document.get_all_operations())
+
+    def ask(self, case: Case) -> schemathesis.Response:
+        return case.call_and_validate(session=self.session, checks=CHECKS)
+
+
+@schemathesis.serializer("application/x-ndjson")
+def as_lines(_context: SerializationContext, value: Any) -> bytes:
+    return value if isinstance(value, bytes) else str(value).encode("utf-8", "surrogatepass")
+
+
+@pytest.fixture(scope="module", params=["with tokens", "open"])
+def asked(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Asked]:
+    folder = tmp_path_factory.mktemp("asked")
+    with running(_serving(folder, request.param == "open")) as address, requests.Session() as session:
+        session.headers.update({} if request.param == "open" else bearer("admin"))
+        yield Asked(_document(address), session)
+
+
+def _serving(folder: Path, open_mode: bool) -> Serving:  # noqa: FBT001 - as the setting
+    queries = folder / "stored.gq"
+    queries.write_text(f"{ALL}\n{ADD}\n{AGE}")
+    graph = ServedGraph(people_graph(folder / "graph"), queries=(QueryFile(str(queries)),))
+    who: dict[str, Any] = {"open_mode": True} if open_mode else {"tokens": known_tokens()}
+    return Serving({"default": graph}, "default", **who)
+
+
+def _document(address: str) -> BaseSchema:
+    document = schemathesis.openapi.from_url(f"{address}/openapi.json")
+    for place in ("body", "query", "path_parameters"):
+        document.hook(f"flatmap_{place}")(_likelier)
+    return document
+
+
+def _likelier(_context: HookContext, values: Any) -> SearchStrategy[Any]:
+    """Replace some of the values whose names are known."""
+    known = [name for name in values if name in LIKELY] if isinstance(values, dict) else []
+    if not known:
+        return st.just(values)
+    replaced = st.fixed_dictionaries({}, optional={name: st.sampled_from(LIKELY[name]) for name in known})
+    return replaced.map(lambda some: {**values, **some})
+
+
+@pytest.mark.parametrize("mode", list(GenerationMode))
+def test_every_answer_is_one_that_the_document_tells(asked: Asked, mode: GenerationMode) -> None:
+    for operation in asked.operations():
+        if mode is GenerationMode.NEGATIVE and not _takes_something(operation):
+            continue  # there is nothing to get wrong
+
+        @SETTINGS
+        @given(operation.as_strategy(generation_mode=mode))
+        def ask(case: Case) -> None:
+            asked.ask(case)
+
+        ask()
+
+
+def _takes_something(operation: Operation) -> bool:
+    return bool([*operation.iter_parameters(), *operation.body])
+
+
+def test_the_bounds_of_every_parameter_and_every_method_are_told(asked: Asked) -> None:
+    made = asked.document.config.generation
+    for operation in asked.operations():
+        modes = list(GenerationMode)
+        for case in asked.document.iter_coverage_cases(operation, generation_modes=modes, generation_config=made):
+            asked.ask(case)
