@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import statistics
 import subprocess
 import sys
@@ -47,9 +46,7 @@ def build(root: Path) -> str:
 @contextmanager
 def served(uri: str, workers: int) -> Iterator[str]:
     """A server as people start it; the log of requests goes where it is not read."""
-    program = shutil.which("omnigraph-server", path=os.pathsep.join([str(BIN), os.environ["PATH"]]))
-    assert program is not None, "omnigraph-server is not installed"
-    command = [program, uri, "--bind", "127.0.0.1:0", "--unauthenticated"]
+    command = [sys.executable, "-m", "omnigraph.server", uri, "--bind", "127.0.0.1:0", "--unauthenticated"]
     started = [*command, "--workers", str(workers)]
     pipe, nowhere = subprocess.PIPE, subprocess.DEVNULL
     with subprocess.Popen(started, stdout=pipe, stderr=nowhere, text=True) as server:

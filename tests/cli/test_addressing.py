@@ -89,7 +89,7 @@ def test_paths_of_a_project_begin_where_its_file_lies(home: Path, graphs: Path) 
     assert home.exists()
 
 
-@pytest.mark.parametrize("at", range(4))
+@pytest.mark.parametrize("at", [0, 1, 2, 4])
 def test_common_options_may_stand_anywhere(home: Path, graphs: Path, at: int) -> None:
     words = ["commit", "list", "--branch", "main"]
     words[at:at] = ["--store", f"{graphs}/one"]
@@ -184,7 +184,6 @@ def test_an_address_that_does_not_do_is_refused_with_the_way_out(home: Path, arg
         ("defaults: 3", "defaults must be a mapping"),
         ("defaults: {store: g, server: s}", "a store is one graph"),
         ("defaults: {store: g, default_graph: x}", "a store is one graph"),
-        ("defaults: {output: xml}", "defaults.output is 'xml'"),
         ("defaults: {table_max_column_width: wide}", "must be a whole number"),
     ],
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, cast
@@ -60,10 +61,14 @@ Address = Storage | Served
 
 @dataclass(frozen=True)
 class Scope:
-    """What a command knows of its surroundings: its name, the common options, and the settings."""
+    """What a command knows of its surroundings: its name, the common options, and the settings.
+
+    `end` closes what was opened for it when the command ends, however that is.
+    """
 
     command: str
     flags: Flags
+    end: ExitStack
 
     @cached_property
     def operator(self) -> Operator:
@@ -156,12 +161,13 @@ class Target:
         if not typer.confirm(question, err=True):
             raise typer.Exit(1)
 
-    @staticmethod
-    def _connect(address: Served) -> Graph:
+    def _connect(self, address: Served) -> Graph:
         from omnigraph import client  # noqa: PLC0415 - loads the client
 
         # It has the methods of a graph, so commands need not know the difference.
-        return cast("Graph", client.connect(address.url, graph=address.graph, token=address.token))
+        graph = cast("Graph", client.connect(address.url, graph=address.graph, token=address.token))
+        self.scope.end.callback(graph.close)
+        return graph
 
 
 def resolve(scope: Scope, uri: str | None, graph: str | None = None) -> Address | None:

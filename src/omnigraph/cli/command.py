@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import fields, replace
 from typing import Annotated, Any, TypeVar
 
@@ -73,7 +74,8 @@ def _with_flags(function: Callable[..., None], path: str) -> Callable[..., None]
     def run(context: typer.Context, **given: Any) -> None:
         flags = _collect(context, given)
         refuse_foreign(path, flags)
-        function(Scope(path, flags), **given)
+        with ExitStack() as end:
+            function(Scope(path, flags, end), **given)
 
     run.__doc__ = function.__doc__
     return _signed(run, own, rule_of(path).takes - NOT_SHOWN)

@@ -7,11 +7,13 @@ import json
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Generator, Iterator
 from contextlib import contextmanager
+from functools import lru_cache
 from typing import IO, Any, TypeVar, cast
 
 import httpx
 
 from omnigraph.client.asking import segment
+from omnigraph.client.sockets import transport_to
 from omnigraph.client.steps import JSON, LINES, Answer, Lines, Pause, Request, Steps, Stream
 from omnigraph.errors import (
     OmnigraphError,
@@ -27,6 +29,7 @@ T = TypeVar("T")
 _REFUSED = 300  # and above: an answer that is not what was asked for
 _CHUNK = 2**16
 _CONNECT_SECONDS = 10.0
+_IDLE_SECONDS = 3.0  # less than a server waits: a change must not meet a connection that is being closed
 _GATEWAYS = (502, 503, 504)  # what stands before a server says so when it does not know either
 _NOT_SENT = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout, httpx.ProxyError, httpx.UnsupportedProtocol)
 
@@ -43,6 +46,7 @@ class Address:
         self._options: dict[str, Any] = {
             "headers": headers,
             "timeout": httpx.Timeout(timeout, connect=_CONNECT_SECONDS),
+            "limits": httpx.Limits(max_connections=100, keepalive_expiry=_IDLE_SECONDS),
             "verify": url.lower().startswith("https://"),
         }
 
@@ -55,8 +59,8 @@ class Address:
         base = url.rstrip("/")
         return cls(base if graph is None else f"{base}/graphs/{segment(graph)}", token, timeout)
 
-    def blocking(self) -> httpx.Client:
-        return httpx.Client(**self._options)
+    def blocking(self) -> httpx.BaseTransport:
+        return transport_to(self.url)
 
     def awaiting(self) -> httpx.AsyncClient:
         return httpx.AsyncClient(**self._options)
@@ -73,6 +77,15 @@ class Address:
             headers["Content-Length"] = str(_size(request.file))
         return options
 
+    def made(self, request: Request, params: Any = None, headers: Any = None, content: Any = None) -> httpx.Request:
+        """A request as a transport takes it. Most go to one address again and again, which is read only once."""
+        timeout = {"timeout": self._options["timeout"].as_dict()}
+        told = {**self._options["headers"], **headers}
+        url = _url(self.url + request.path)
+        return httpx.Request(
+            request.method, url, params=params or None, headers=told, content=content, extensions=timeout
+        )
+
     @contextmanager
     def failures(self, request: Request) -> Iterator[None]:
         """Tell what it means that no answer came: a change whose answer is lost may have been made."""
@@ -85,6 +98,9 @@ class Address:
             message = f"{self.url} does not answer: {what}"
             hint = "see that the server runs and the address is right"
             raise ServerUnavailableError(message, address=self.url, hint=hint) from error
+
+
+_url = lru_cache(httpx.URL)
 
 
 def _size(file: IO[bytes]) -> int:
@@ -115,7 +131,7 @@ class Blocking:
 
     def __init__(self, address: Address) -> None:
         self.address = address
-        self._http = address.blocking()
+        self._transport = address.blocking()
 
     def run(self, steps: Steps[T]) -> T:
         """Run a call to its end."""
@@ -138,7 +154,7 @@ class Blocking:
         return cast("Iterator[T]", items)
 
     def close(self) -> None:
-        self._http.close()
+        self._transport.close()
 
     def _done(self, step: Request | Pause) -> Answer:
         if isinstance(step, Pause):
@@ -156,8 +172,7 @@ class Blocking:
         options = self.address.options(request)
         if request.file is not None:
             options["content"] = iter(lambda: request.file.read(_CHUNK), b"")  # type: ignore[union-attr]
-        made = self._http.build_request(request.method, self.address.url + request.path, **options)
-        response = self._http.send(made, stream=True)
+        response = self._transport.handle_request(self.address.made(request, **options))
         if response.status_code >= _REFUSED:
             raise refused(request, response.status_code, response.read())
         return response

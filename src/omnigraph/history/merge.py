@@ -87,6 +87,11 @@ def revert(store: Store, commit: Commit, request: MergeRequest, choose: ChooseRu
     return MergeResult(commit.commit_id, target, outcome, bringing.counts, (), done, bringing.compared)
 
 
+def _forks(state: ManifestState) -> set[str | None]:
+    """The tables that a branch has changed, each by a name that no other ever has."""
+    return {entry.table.branch for entry in state.snapshot.entries.values()}
+
+
 class _Merging:
     """A merge of the source as it is when the merge begins."""
 
@@ -101,16 +106,22 @@ class _Merging:
 
     @contextmanager
     def both_there(self) -> Iterator[None]:
-        """Say it when files are missing because one of the branches was deleted meanwhile."""
+        """Say it when files are missing because one of the branches was deleted meanwhile, and perhaps made anew."""
         try:
             yield
         except StorageError as error:
-            table = self.store.manifest.table
-            named = [name for name in (self.request.source, self.request.target) if name]
-            gone = [name for name in named if classify(error) is Kind.NOT_FOUND and not table.has_branch(name)]
+            if classify(error) is not Kind.NOT_FOUND:
+                raise
+            gone = [name for name in (self.request.source, self.request.target) if name and not self._lives(name)]
             if not gone:
                 raise
             raise BranchNotFoundError(f"branch '{gone[0]}' was deleted meanwhile", branch=gone[0]) from error
+
+    def _lives(self, name: str) -> bool:
+        """Tell whether a branch is there, and the source is still the one that it was: it has the same forks."""
+        if not self.store.manifest.table.has_branch(name):
+            return False
+        return name != self.request.source or _forks(self.source) <= _forks(self.store.manifest.load(name))
 
     def sides(self, txn: WriteTxn) -> Sides | None:
         """What to bring onto one state of the target; None if it has everything."""

@@ -36,7 +36,7 @@ from omnigraph.manifest.rows import (
 from omnigraph.manifest.stamp import guard, read_stamp
 from omnigraph.manifest.state import ManifestState
 from omnigraph.storage.internal import InternalTable, data_files, fragment_count
-from omnigraph.storage.lance_errors import lance_call
+from omnigraph.storage.lance_errors import Kind, classify, lance_call
 from omnigraph.storage.location import Location
 from omnigraph.version import INTERNAL_SCHEMA_VERSION
 
@@ -105,7 +105,18 @@ class Manifest:
         last = self._last
         if branch is None and version is None and last and self.table.is_latest(last.dataset, last.version):
             return last
-        return self._remember(self._read(self._open(branch, version), branch), latest=version is None)
+        try:
+            state = self._read(self._open(branch, version), branch)
+        except StorageError as error:
+            if branch is None or classify(error) is not Kind.NOT_FOUND:
+                raise
+            # It was deleted while it was read; there may be another one of its name by now.
+            if not self.table.has_branch(branch):
+                raise BranchNotFoundError(f"branch '{branch}' not found", branch=branch) from error
+            if version is not None:
+                raise
+            state = self._read(self._open(branch, None), branch)
+        return self._remember(state, latest=version is None)
 
     def load_to_write(self, branch: str | None) -> ManifestState:
         """Read the state of a branch for a writer: one in an older format is migrated first."""

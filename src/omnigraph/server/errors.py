@@ -9,6 +9,7 @@ from typing import Any
 from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
+from starlette.routing import Match
 
 from omnigraph.errors import (
     MethodNotAllowedError,
@@ -25,6 +26,7 @@ from omnigraph.wire import problems
 CLIENT = "Omnigraph-Client"
 _UNKNOWN_MEMBER = "extra_forbidden"
 _NOT_FOUND, _NOT_ALLOWED = 404, 405
+_METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE")
 
 
 def install(app: FastAPI) -> None:
@@ -79,6 +81,16 @@ async def _not_routed(request: Request, error: Exception) -> Response:
         return answer(request, RouteNotFoundError(f"there is nothing at {place}", hint=hint))
     if error.status_code == _NOT_ALLOWED:
         response = answer(request, MethodNotAllowedError(f"{place} is not possible", hint=hint))
-        response.headers.update(error.headers or {})
+        response.headers["Allow"] = ", ".join(_possible(request))
         return response
     return answer(request, RequestError(str(error.detail), hint=hint))
+
+
+def _possible(request: Request) -> list[str]:
+    """The methods of all routes at a path: the framework tells those of the first."""
+    routes, scope = request.app.routes, request.scope
+    return [
+        method
+        for method in _METHODS
+        if any(route.matches({**scope, "method": method})[0] is Match.FULL for route in routes)
+    ]

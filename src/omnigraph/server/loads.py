@@ -145,6 +145,7 @@ class _Record:
 
     def end(self, state: str, **rest: Any) -> None:
         self.state, self.rest = state, rest
+        self.done = self.total if state == _DONE else self.done
         self.write()
 
     def write(self) -> None:

@@ -152,10 +152,11 @@ def merge_of(document: Mapping[str, Any]) -> MergeResult:
 
 def resolution_of(given: Any) -> Resolution:
     """Who wins, in any of the forms that a caller may say it in, or in the one that a commit keeps."""
-    if isinstance(given, Mapping) and given.keys() <= {"default", "types", "entities"}:
-        default = Resolution.of(given.get("default")).default
-        types = Resolution.of(given.get("types", {})).types
-        return Resolution(default, types, Resolution.of(given.get("entities", [])).entities)
+    match given:
+        case {"types": dict()} | {"entities": list()} | {"default": str()}:
+            default = Resolution.of(given.get("default")).default
+            types = Resolution.of(given.get("types", {})).types
+            return Resolution(default, types, Resolution.of(given.get("entities", [])).entities)
     return Resolution.of(given)
 
 
