@@ -54,3 +54,10 @@ def test_the_package_itself_loads_nothing_but_itself() -> None:
     ours = _loaded("import omnigraph") - _loaded("import dataclasses, unicodedata, typing, __future__")
 
     assert ours <= {"omnigraph"}
+
+
+def test_a_client_loads_no_server_and_no_spark() -> None:
+    loaded = _loaded("import omnigraph; omnigraph.connect('http://localhost')")
+
+    assert "httpx" in loaded
+    assert not loaded & {"pyspark", "py4j", "fastapi", "uvicorn", "starlette", "duckdb", "networkx", "typer", "rich"}

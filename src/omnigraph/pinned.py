@@ -19,6 +19,7 @@ from omnigraph.manifest.rows import MAIN, Commit
 from omnigraph.pipeline.export import ExportRequest, ExportResult, export_files, export_lines
 from omnigraph.pipeline.load import Engine, option
 from omnigraph.pipeline.progress import SILENT
+from omnigraph.query.blob import Blob, Cell, find_blob
 from omnigraph.query.explain import Explanation
 from omnigraph.query.query import Query, Reader, State
 from omnigraph.query.result import Result
@@ -86,6 +87,12 @@ class Pinned:
         """Run a query and tell how it was done."""
         with telling_reclaimed(self._store, self._reader.state):
             return self._reader.explain(self._asked(source, params, name))
+
+    def blob(self, type_name: str, id: str, property: str, *, kind: str = "node") -> Blob:  # noqa: A002 - as in documents
+        """The content of a Blob property of an entity: its `size`, its `etag`, and `read(start, end)`."""
+        state = self._reader.state
+        with telling_reclaimed(self._store, state):
+            return find_blob(self._store.tables, state.snapshot, self.catalog, Cell(type_name, id, property, kind))
 
     @overload
     def export(

@@ -222,6 +222,7 @@ def test_an_export_can_be_of_some_types_of_the_past_and_into_a_file(
     assert (done.nodes, done.edges, done.commit, done.total) == ({"Person": 2}, {"Knows": 1}, before, 3)
     assert len((tmp_path / "people.jsonl").read_bytes().splitlines()) == 3
     assert len(list(shared.export(branch=branch, types=["Person"]))) == 3
+    assert (list(shared.export(types=[])), shared.export(tmp_path / "no.jsonl", types=()).total) == ([], 0)
     with pytest.raises(ExportTypeError) as caught:
         shared.export(types=["Persn"])
     assert caught.value.type_name == "Persn"

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import stat
+import subprocess
 from pathlib import Path
 
 import pytest
 
 import omnigraph
 from omnigraph.cli.credentials import token_for
-from tests.support.cli import command, real_program
+from tests.support.cli import PROGRAM, command, real_program
 
 SCHEMA = "node Person { name: String @key  age: I32? }"
 QUERIES = """query by_name($n: String, $least: I32?) @description("who") {
@@ -228,3 +229,51 @@ def test_an_alias_that_nobody_has_defined_is_told_with_the_others(home: Path) ->
     assert "there are a, b" in unknown.err
     assert "aliases.b.query is missing" in broken.err
     assert "it takes none" in many.err
+
+
+# Blobs
+
+
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A graph with two photos, of which one has content: five bytes."""
+    place = tmp_path_factory.mktemp("photos") / "g"
+    records = [{"slug": "a", "data": "base64:AAECAwQ="}, {"slug": "b"}]
+    made = omnigraph.init(place, "node Photo { slug: String @key  data: Blob? }")
+    made.load([{"type": "Photo", "data": data} for data in records], mode="append")
+    return place
+
+
+def test_the_content_of_a_blob_is_written_whole_or_in_part(photos: Path, tmp_path: Path) -> None:
+    where = ("node", "Photo", "a", "data", "--store", str(photos))
+    part = tmp_path / "part"
+
+    assert command("blob", "get", *where, "--offset", "1", "--length", "3", "--out", str(part)).code == 0
+    assert part.read_bytes() == b"\x01\x02\x03"
+    told = command("blob", "stat", *where, "--json").document
+    commit = omnigraph.open(photos, read_only=True).commits()[0].commit_id
+    assert [told[name] for name in ("entity", "type", "id", "property")] == list(where[:4])
+    assert (told["kind"], told["size"], told["branch"]) == ("managed", 5, "main")
+    assert told["resolved_snapshot"] == commit
+    assert f"snapshot: {commit}\n" in command("blob", "stat", *where, "--snapshot", commit).out
+    whole = subprocess.run([PROGRAM, "blob", "get", *where], check=True, capture_output=True)
+    assert whole.stdout == b"\x00\x01\x02\x03\x04"
+
+
+@pytest.mark.parametrize(
+    "arguments, code, told",
+    [
+        (["node", "Photo", "b", "data"], 1, "has no content"),
+        (["node", "Photo", "z", "data"], 1, "is not there"),
+        (["node", "Photo", "a", "slug"], 1, "is no Blob"),
+        (["node", "Photo", "a", "data", "--offset", "9"], 1, "nothing begins at 9"),
+        (["row", "Photo", "a", "data"], 2, "node, edge"),
+        (["node", "Photo", "a", "data", "--length", "0"], 2, "--length"),
+        (["node", "Photo", "a", "data", "--out", "no/where"], 1, "cannot write no/where"),
+    ],
+)
+def test_content_that_is_not_there_is_told(photos: Path, arguments: list[str], code: int, told: str) -> None:
+    run = command("blob", "get", *arguments, "--store", str(photos))
+
+    assert (run.code, run.out) == (code, "")
+    assert told in run.err

@@ -69,6 +69,7 @@ OPTIONS = {
     "pg": {"error", "file"},
     "gq": {"error", "file"},
     "text": {"file"},
+    "yaml": {"file"},
     "python": set(),
     "console": set(),
     "sh": set(),

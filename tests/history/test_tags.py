@@ -99,6 +99,15 @@ def test_a_tag_keeps_its_commit_from_a_cleanup(graph: Graph) -> None:
     assert rows(graph, "old") == before
 
 
+@pytest.mark.parametrize("name", ["ännchen", "v1-日本", "²"])
+def test_a_tag_that_could_not_be_listed_again_is_not_made(graph: Graph, name: str) -> None:
+    """Lance writes such a name in one way and looks for it in another: then no tag can be read any more."""
+    with pytest.raises(RefNameError, match="ASCII"):
+        graph.create_tag(name)
+
+    assert graph.tags() == []
+
+
 def test_a_name_is_given_once_and_can_be_given_again(graph: Graph) -> None:
     graph.create_tag("v1")
     run(graph, EVE)

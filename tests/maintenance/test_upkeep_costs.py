@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -68,7 +69,7 @@ def test_a_write_costs_the_same_after_many_commits_with_upkeep(graphs: tuple[Gra
     for graph in graphs:
         graph.optimize()
     cleaned(store_of(graphs[1].uri), keep=5)
-    few, many = (cost(lambda graph=graph: add(graph, 2000)) for graph in graphs)
+    few, many = (cost(partial(add, graph, 2000)) for graph in graphs)
     assert abs(few.total - many.total) <= 0.1 * few.total
 
 

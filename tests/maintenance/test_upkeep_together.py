@@ -63,7 +63,7 @@ def test_when_one_fails_those_that_have_not_begun_do_not() -> None:
     def step(item: int) -> None:
         begun.append(item)
         if not item:
-            raise StorageError("full", path="")
+            raise StorageError("full", path="", operation="write")
 
     with pytest.raises(StorageError, match="full"):
         list(side_by_side(step, range(10_000), 2))

@@ -12,10 +12,8 @@ import lance
 import pytest
 
 import omnigraph
-from omnigraph.commit import staged_schema
 from omnigraph.commit.audit import RecoveryKind
 from omnigraph.commit.recovery import head_row
-from omnigraph.commit.staged_schema import ENDING, STAGED
 from omnigraph.commit.store import Store
 from omnigraph.errors import BranchesPresentError, SchemaDriftError
 from omnigraph.graph import Graph
@@ -46,7 +44,7 @@ def stage(store: Store, text: str, names: tuple[str, ...] = contract.FILES) -> N
         contract.STATE: json.dumps({"format_version": 1, "schema_ir_hash": FOREIGN_HASH}),
     }
     for name in names:
-        store.objects.write(f"{name}{ENDING}", files[name].encode())
+        store.objects.write(f"{name}{contract.STAGING}", files[name].encode())
 
 
 def make_club(store: Store) -> None:
@@ -62,7 +60,7 @@ def publish_club(store: Store) -> None:
 
 
 def left(store: Store) -> list[str]:
-    return staged_schema.leftovers(store.objects)
+    return contract.leftovers(store.objects)
 
 
 def has_schema(uri: str, text: str) -> bool:
@@ -72,6 +70,18 @@ def has_schema(uri: str, text: str) -> bool:
     assert found
     assert not found.foreign
     return found.text == graph.schema == omnigraph.open(uri, read_only=True).schema == text
+
+
+def opened_at_last(uri: str) -> int:
+    """Open a graph, and die at the first durable write, at the second, and so on; returns how many have died."""
+    for ordinal in count(1):
+        try:
+            with at_write(ordinal, crash):
+                omnigraph.open(uri)
+        except CrashError:
+            continue
+        return ordinal - 1
+    raise AssertionError
 
 
 # Without a record ----------------------------------------------------------------------------------
@@ -111,13 +121,28 @@ def test_a_change_whose_tables_are_published_is_finished(graph: Graph, store: St
     assert_settled(store)
 
 
+@pytest.mark.parametrize("published", [True, False], ids=["published", "not published"])
+def test_whoever_dies_while_it_is_settled_leaves_it_to_the_next(
+    graph: Graph,
+    store: Store,
+    published: bool,  # noqa: FBT001 - what a case is about
+) -> None:
+    """Each gets one durable write further than the one before."""
+    stage(store, WITH_CLUB)
+    if published:
+        publish_club(store)
+    assert opened_at_last(graph.uri) >= 3
+    assert has_schema(graph.uri, WITH_CLUB if published else SCHEMA)
+    assert left(store) == []
+
+
 @pytest.mark.parametrize("names", [(contract.IR, contract.STATE), (contract.STATE,)], ids=["two left", "one left"])
 def test_a_change_whose_source_has_its_name_is_finished(graph: Graph, store: Store, names: tuple[str, ...]) -> None:
     publish_club(store)
     stage(store, WITH_CLUB)
     renamed = [name for name in contract.FILES if name not in names]
     for name in renamed:
-        Path(graph.uri, f"{name}{ENDING}").replace(Path(graph.uri, name))
+        Path(graph.uri, f"{name}{contract.STAGING}").replace(Path(graph.uri, name))
     if renamed == [contract.SOURCE]:  # the others still say what they said before anybody of us had opened the graph
         Path(graph.uri, contract.IR).write_text(json.dumps({"version": 1}))
     assert has_schema(graph.uri, WITH_CLUB)
@@ -140,7 +165,7 @@ UNDECIDED: dict[str, tuple[Callable[[Store], None], str]] = {
         "compiled from",
     ),
     "a hash of ours of another source": (
-        lambda store: store.objects.write(f"{contract.STATE}{ENDING}", b'{"schema_ir_hash": "of another"}'),
+        lambda store: store.objects.write(f"{contract.STATE}{contract.STAGING}", b'{"schema_ir_hash": "of another"}'),
         "compiled from",
     ),
 }
@@ -165,7 +190,7 @@ def test_what_the_tables_do_not_tell_a_person_must(graph: Graph, store: Store, w
 
 def test_a_person_may_decide_either_way(graph: Graph, store: Store) -> None:
     stage(store, WITH_CITY)
-    for name in STAGED:
+    for name in left(store):
         Path(graph.uri, name).unlink()
     assert has_schema(graph.uri, SCHEMA)
     assert graph.apply_schema(WITH_CITY).applied
@@ -176,7 +201,7 @@ def test_doctor_tells_of_leftovers_that_the_next_who_writes_settles(graph: Graph
     with at_write(1, refuse) as written:
         report = omnigraph.open(graph.uri, read_only=True).doctor()
     assert (written, report.is_healthy) == ([], True)
-    [finding] = [one for one in report.findings if one.subject.endswith(ENDING)]
+    [finding] = [one for one in report.findings if one.subject.endswith(contract.STAGING)]
     assert finding.run == "open the graph read-write"
     assert omnigraph.open(graph.uri).doctor().findings == ()
 
@@ -218,7 +243,7 @@ def test_a_change_that_died_after_its_files_were_staged_is_finished(
     operation = dead_change(store)
     stage(store, CHANGED)
     for name in contract.FILES[: -len(names)]:
-        Path(graph.uri, f"{name}{ENDING}").replace(Path(graph.uri, name))
+        Path(graph.uri, f"{name}{contract.STAGING}").replace(Path(graph.uri, name))
     assert has_schema(graph.uri, CHANGED)
     assert left(store) == []
     people = [one["data"] for one in look(graph) if one.get("type") == "Person"]
@@ -254,17 +279,9 @@ def test_a_live_handle_finishes_it_too_and_goes_on_with_the_new_schema(graph: Gr
 
 
 def test_whoever_dies_while_it_is_finished_leaves_it_to_the_next(graph: Graph, store: Store) -> None:
-    """Each gets one durable write further than the one before."""
     dead_change(store)
     stage(store, CHANGED)
-    for ordinal in count(1):
-        try:
-            with at_write(ordinal, crash):
-                omnigraph.open(graph.uri)
-        except CrashError:
-            continue
-        break
-    assert ordinal > 5
+    assert opened_at_last(graph.uri) > 5
     assert has_schema(graph.uri, CHANGED)
     assert left(store) == []
     assert [row.kind for row in store.audit.rows()] == [RecoveryKind.ROLLED_FORWARD]

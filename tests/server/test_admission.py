@@ -37,6 +37,16 @@ def test_an_actor_gets_no_more_bytes_than_there_are() -> None:
             assert admission.under_way() == 3
 
 
+def test_all_actors_together_leave_threads_for_those_who_read() -> None:
+    admission = Admission(Limits(changes=2))
+    with admission.admit("ann", 1), admission.admit("bob", 1):
+        assert admission.under_way() == 2
+        with pytest.raises(TooManyRequestsError, match="the server has 2 changes"), admission.admit("cid", 1):
+            pass
+    with admission.admit("cid", 1):
+        assert admission.under_way() == 1
+
+
 def test_a_change_that_fails_gives_its_place_back() -> None:
     admission = Admission(Limits(actor_requests=1))
     with pytest.raises(ZeroDivisionError), admission.admit("ann", 1):

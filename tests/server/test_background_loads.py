@@ -173,7 +173,7 @@ def test_a_load_can_be_asked_about_in_another_process_and_is_not_running_when_it
     mine, other = Loads(serving, Metrics()), Loads(serving, Metrics())
     graph = open_graph(place / "graph").acting_as(Principal("ann", Role.WRITE))
     load_id = mine.begin("people", graph, LoadOrder((str(place / "inbox" / "people.jsonl"),)))
-    mine.close(60)
+    mine.close()
     assert other.state("people", load_id)["state"] == "done"
     with pytest.raises(LoadNotFoundError):
         other.state("books", load_id)

@@ -14,6 +14,9 @@ import pytest
 
 import omnigraph
 from omnigraph.commit import failpoints
+from omnigraph.errors import StorageError
+from omnigraph.manifest.rows import MANIFEST_PATH
+from omnigraph.storage import durable
 from tests.support.mutations import once_prepared
 from tests.support.serving import ADD, AGE, ALL, PEOPLE, SCHEMA, client, one_graph, people_graph, running
 
@@ -294,14 +297,47 @@ def test_a_part_of_the_past_that_was_cleaned_up_is_gone(own: tuple[Path, httpx.C
     assert "first_unreadable_commit_id" in answer.json()["change_feed_gap"]
 
 
-def test_an_operation_that_stopped_half_way_is_told_until_it_is_settled(own: tuple[Path, httpx.Client]) -> None:
+def test_an_operation_that_stopped_half_way_is_named_and_settled_later(own: tuple[Path, httpx.Client]) -> None:
+    _, http = own
+
+    def fail(operation: str, path: str) -> None:
+        if operation == "publish" and path.endswith(MANIFEST_PATH):
+            raise StorageError("the disk is away", path=path, operation=operation)
+
+    previous = durable.set_hook(fail)
+    try:
+        answer = http.post("/mutate", json={"query": ADD, "params": {"name": "half"}})
+    finally:
+        durable.set_hook(previous)
+
+    assert (answer.status_code, list(answer.json())) == (503, ["error", "recovery_required"])
+    operation_id = answer.json()["recovery_required"]["operation_id"]
+    assert http.get(f"/outcomes/{operation_id}").json()["commit"]["graph_commit_id"] == operation_id
+    rows = http.post("/query", json={"query": ALL}).json()["rows"]
+    assert "half" in [row["p.name"] for row in rows]
+
+
+def test_a_failure_of_the_storage_is_the_server_s_fault(own: tuple[Path, httpx.Client]) -> None:
     _, http = own
 
     def fail() -> None:
-        raise omnigraph.errors.StorageError("the disk is away", path="x", operation="write")
+        raise StorageError("the disk is away", path="x", operation="write")
 
-    with failpoints.armed(failpoints.PUBLISH_BEFORE_MANIFEST, fail):
-        answer = http.post("/mutate", json={"query": ADD, "params": {"name": "half"}})
+    with failpoints.armed(failpoints.PUBLISH_AFTER_GATES, fail):
+        answer = http.post("/mutate", json={"query": ADD, "params": {"name": "never"}})
 
-    body = answer.json()
-    assert (answer.status_code, list(body)) == (500, ["error", "code"])
+    assert (answer.status_code, answer.json()) == (500, {"error": "the disk is away", "code": "internal"})
+
+
+def test_what_nobody_foresaw_is_told_to_the_log_and_not_to_the_client(own: tuple[Path, httpx.Client]) -> None:
+    _, http = own
+
+    def fail() -> None:
+        raise RuntimeError("a secret")
+
+    with failpoints.armed(failpoints.PUBLISH_AFTER_GATES, fail):
+        answer = http.post("/mutate", json={"query": ADD, "params": {"name": "never"}})
+
+    assert (answer.status_code, answer.json()["code"]) == (500, "internal")
+    assert "secret" not in answer.text
+    assert answer.headers["x-request-id"] in answer.json()["error"]

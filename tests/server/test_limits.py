@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import time
 from collections.abc import Iterator
@@ -9,7 +10,10 @@ from collections.abc import Iterator
 import httpx
 import pytest
 import yaml
+from starlette.types import Message, Receive, Scope, Send
 
+from omnigraph.server.limits import LimitedBodies
+from omnigraph.server.settings import Limits
 from tests.support.server_process import ServerProcess, received, served
 from tests.support.serving import ADD, ALL, people_graph
 
@@ -135,6 +139,27 @@ def test_a_head_that_just_fits_passes_also_in_parts_and_again(server: ServerProc
                 connection.sendall(head[at : at + 1500])
                 time.sleep(0.005)  # so that the parts arrive one by one
             assert received(connection).startswith(b"HTTP/1.1 200 ")
+
+
+def test_an_answer_that_nobody_takes_is_given_up() -> None:
+    sent: list[str] = []
+
+    async def stuck(message: Message) -> None:
+        sent.append(message["type"])
+        if len(sent) == 2:
+            await asyncio.Event().wait()
+
+    async def app(_scope: Scope, _receive: Receive, send: Send) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        while True:
+            await send({"type": "http.response.body", "body": b"more", "more_body": True})
+
+    async def nothing() -> Message:
+        return {"type": "http.disconnect"}
+
+    limited = LimitedBodies(app, Limits(body_seconds=0.05))
+    asyncio.run(limited({"type": "http", "path": "/export", "headers": []}, nothing, stuck))
+    assert sent == ["http.response.start", "http.response.body"]
 
 
 def test_what_is_not_http_is_refused_as_everything_is(server: ServerProcess) -> None:

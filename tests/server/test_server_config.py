@@ -207,3 +207,34 @@ def test_the_page_names_every_variable() -> None:
 def test_the_page_names_every_option_of_the_command() -> None:
     options = {name for param in get_command(app).params for name in param.opts if name.startswith("--")}
     assert set(documented("The command")) - {"URI"} == options - {"--help"}
+
+
+# The files for a deployment ------------------------------------------------------------------------
+
+DEPLOY = Path(__file__).parents[2] / "deploy"
+
+
+def test_the_configuration_of_the_deployment_can_be_used(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (folder / "queries").mkdir()
+    (folder / "omnigraph.yaml").write_text((DEPLOY / "omnigraph.yaml").read_text())
+    monkeypatch.setenv("TOKEN_OF_APP", "a")
+    monkeypatch.setenv("TOKEN_OF_PROMETHEUS", "p")
+    plan = plan_of(Options(), os.environ)
+    assert [token.principal.actor for token in plan.serving.tokens.known] == ["app", "prometheus"]
+    unit = (DEPLOY / "omnigraph-server.service").read_text()
+    [patience] = re.findall(r"^TimeoutStopSec=(\d+)$", unit, re.MULTILINE)
+    assert int(patience) > plan.serving.limits.shutdown_seconds
+    proxy = (DEPLOY / "nginx.conf").read_text()
+    assert f"client_max_body_size {plan.serving.limits.load_bytes // 2**20}m;" in proxy
+    assert f"proxy_pass http://{plan.host}:{plan.port};" in proxy
+
+
+def test_the_commands_of_the_deployment_are_ours() -> None:
+    unit, image = ((DEPLOY / name).read_text() for name in ("omnigraph-server.service", "Containerfile"))
+    [started] = re.findall(r"^ExecStart=(.+)$", unit, re.MULTILINE)
+    program, *words = started.split()
+    options = {name for param in get_command(app).params for name in param.opts}
+    assert program.endswith("/bin/omnigraph-server")
+    assert {word for word in words if word.startswith("--")} <= options
+    assert 'ENTRYPOINT ["omnigraph-server"]' in image
+    assert set(re.findall(r"OMNIGRAPH_\w+", image)) <= {config.BIND, config.URI}

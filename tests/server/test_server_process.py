@@ -127,10 +127,16 @@ def _until(true: Callable[[], bool]) -> None:
         time.sleep(0.02)
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
-def test_what_was_acknowledged_before_the_end_is_there_after_it(graph: Path, tmp_path: Path, number: int) -> None:
+@pytest.mark.parametrize("number, workers", [(signal.SIGTERM, "2"), (signal.SIGKILL, "1")])
+def test_what_was_acknowledged_before_the_end_is_there_after_it(
+    graph: Path, tmp_path: Path, number: int, workers: str
+) -> None:
     book, enough = Book(), threading.Event()
-    with served(graph, folder=tmp_path, environment=TOKENS) as server, asking(server, "ann") as ann:
+    with (
+        served(graph, "--workers", workers, folder=tmp_path, environment=TOKENS) as server,
+        asking(server, "ann") as ann,
+    ):
+        children = _children(server.process.pid)
 
         def work(client: int) -> None:
             with suppress(httpx.TransportError):
@@ -146,6 +152,7 @@ def test_what_was_acknowledged_before_the_end_is_there_after_it(graph: Path, tmp
             for one in done:
                 one.result()
         assert code == (0 if number == signal.SIGTERM else -number)
+        assert not any(_is_alive(pid) for pid in children)
         assert book.statuses.keys() <= {200}
     book.check(graph)
     with served(graph, folder=tmp_path, environment=TOKENS) as again, asking(again, "bob") as bob:
@@ -168,18 +175,10 @@ def test_several_processes_serve_together_and_one_that_dies_is_replaced(graph: P
         with asking(server, "bob") as bob:
             book.add(bob, "later")
         (third,) = _children(server.process.pid) - {second}
-        assert server.end() == 0
-        assert not any(_is_alive(pid) for pid in (first, second, third))
+        assert server.end(signal.SIGKILL) == -signal.SIGKILL
+        _until(lambda: not any(_is_alive(pid) for pid in (second, third)))  # they do not stay behind
     book.check(graph)
     assert any(line["event"].startswith("a process of the server has ended") for line in server.log_lines())
-
-
-def test_processes_end_when_the_one_that_started_them_dies(graph: Path, tmp_path: Path) -> None:
-    with served(graph, "--workers", "2", folder=tmp_path, environment=TOKENS) as server:
-        children = _children(server.process.pid)
-        assert len(children) == 2
-        assert server.end(signal.SIGKILL) == -signal.SIGKILL
-        _until(lambda: not any(_is_alive(pid) for pid in children))
 
 
 def _requests(client: httpx.Client) -> float:

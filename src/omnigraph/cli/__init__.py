@@ -11,6 +11,7 @@ import typer
 
 from omnigraph.cli import (
     alias,
+    blob,
     branch,
     changes,
     diff,
@@ -59,6 +60,7 @@ command(app, "ingest", hidden=True)(load.ingest)
 command(app, "export")(export.export)
 command(app, "mutate")(mutate.mutate)
 command(app, "query")(query.query)
+app.add_typer(blob.app, name="blob")
 command(app, "embed")(embed.embed)
 command(app, "optimize")(maintenance.optimize)
 command(app, "cleanup")(maintenance.cleanup)

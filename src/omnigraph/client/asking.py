@@ -79,7 +79,7 @@ def _plain(value: Any, name: str | None) -> Any:
 def not_served(operation: str) -> NotServedError:
     """Upkeep needs the storage itself."""
     message = f"`{operation}` works on the storage of a graph, not through a server"
-    command = operation.replace("_", "-")
+    command = "optimize" if operation == "ensure_indices" else operation  # which builds indices as well
     hint = f"run `omnigraph {command} --store URI`, or open the graph, where the storage can be reached"
     return NotServedError(message, operation=operation, hint=hint)
 

@@ -56,6 +56,7 @@ class AsyncPinned(AsyncCaller[PinnedCalls]):
 
     query = awaiting(PinnedCalls.query)
     explain = awaiting(PinnedCalls.explain)
+    blob = awaiting(PinnedCalls.blob)
 
     @property
     def branch(self) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from omnigraph.client.asking import segment
+from omnigraph.client.asking import options, segment
 from omnigraph.client.changing import ChangeCalls
 from omnigraph.client.reading import Asked
 from omnigraph.client.steps import Request, Steps
@@ -16,6 +16,7 @@ from omnigraph.lang.catalog import Catalog
 from omnigraph.lang.schema_check import compile_schema
 from omnigraph.lang.source import Source
 from omnigraph.manifest.rows import Commit
+from omnigraph.query.blob import Blob
 from omnigraph.query.explain import Explanation
 from omnigraph.query.result import Result
 from omnigraph.wire.commits import commit_of
@@ -65,3 +66,9 @@ class PinnedCalls:
         """Run a query and tell how it was done."""
         asked = self.asked
         return self.graph.explain(source, params, name=name, branch=asked.branch, snapshot=asked.snapshot)
+
+    def blob(self, type_name: str, id: str, property: str, *, kind: str = "node") -> Steps[Blob]:  # noqa: A002 - as in documents
+        """The content of a Blob property of an entity: its `size`, its `etag`, and `read(start, end)`."""
+        commit = self.state.commit.commit_id
+        query = options(entity=kind, type=type_name, id=id, property=property, snapshot=commit)
+        return Blob.of((yield Request("GET", "/blob", query)).content)

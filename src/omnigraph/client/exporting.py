@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from omnigraph.client.asking import members
+from omnigraph.client.asking import members, options
 from omnigraph.client.reading import Asked, ReadCalls
 from omnigraph.client.steps import LINES, Request, Steps, Stream
 from omnigraph.errors import NotServedError
@@ -33,6 +33,8 @@ class Export:
     def lines(self) -> Stream[str]:
         """The entities as lines of JSON."""
         self._check(_ENDINGS[0])
+        if self.types is not None and not self.types:
+            return Stream(Request("GET", "/snapshot", options(branch=self.asked.branch)), lambda _: ())
         return Stream(self.request(), lambda line: (f"{line}\n",))
 
     def file(self, calls: ReadCalls, path: str | os.PathLike[str]) -> Steps[ExportResult]:
@@ -47,7 +49,8 @@ class Export:
                 stream.write(chunk)
                 counted.add(chunk)
 
-            yield replace(self, asked=replace(self.asked, snapshot=commit.commit_id)).request(sink)
+            if self.types is None or self.types:  # a server takes no types for all of them
+                yield replace(self, asked=replace(self.asked, snapshot=commit.commit_id)).request(sink)
         nodes, edges, branch = counted.of("type"), counted.of("edge"), self.asked.branch.strip()
         return ExportResult(location.uri, self.format, branch, commit, nodes, edges, (location.uri,))
 

@@ -54,6 +54,7 @@ class RemotePinned(Caller[PinnedCalls]):
 
     query = waiting(PinnedCalls.query)
     explain = waiting(PinnedCalls.explain)
+    blob = waiting(PinnedCalls.blob)
 
     @property
     def branch(self) -> str:

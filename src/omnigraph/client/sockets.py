@@ -135,6 +135,7 @@ class _Answer:
         self.headers: list[tuple[bytes, bytes]] = []
         self.has_head = False
         self.is_complete = False
+        self.can_go_on = False
         self._body: list[bytes] = []
         self._parser = httptools.HttpResponseParser(self)
 
@@ -142,10 +143,6 @@ class _Answer:
     def status(self) -> int:
         status: int = self._parser.get_status_code()
         return status
-
-    @property
-    def can_go_on(self) -> bool:
-        return self.is_complete and bool(self._parser.should_keep_alive())
 
     def feed(self, data: bytes) -> None:
         if not data:
@@ -171,6 +168,7 @@ class _Answer:
 
     def on_message_complete(self) -> None:
         self.is_complete = True
+        self.can_go_on = bool(self._parser.should_keep_alive())  # the parser knows it only now
 
     def _end(self) -> None:
         """The connection is closed: that is the end of an answer that does not say how long it is, and of no other."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import time
+import weakref
 from collections.abc import AsyncGenerator, AsyncIterator, Generator, Iterator
 from contextlib import contextmanager
 from functools import lru_cache
@@ -132,6 +133,7 @@ class Blocking:
     def __init__(self, address: Address) -> None:
         self.address = address
         self._transport = address.blocking()
+        weakref.finalize(self, self._transport.close)  # whoever forgets it leaves no connections behind
 
     def run(self, steps: Steps[T]) -> T:
         """Run a call to its end."""

@@ -9,6 +9,7 @@ from typing import Any, Unpack
 from omnigraph.client.asking import members, options, refuse_engine, segment
 from omnigraph.client.reading import ReadCalls
 from omnigraph.client.steps import Request, Steps
+from omnigraph.engines import finishing
 from omnigraph.errors import BranchInUseError
 from omnigraph.history.branches import Tag
 from omnigraph.history.feed import Baseline, ChangeOptions, ChangePage
@@ -59,8 +60,8 @@ class VersionCalls(ReadCalls):
         """
         refuse_engine(engine, master, conf)
         document = members(source=source, target=into, dry_run=dry_run or None, resolve=_resolution(resolve))
-        answer = yield Request("POST", "/branches/merge", document=document, changes=not dry_run)
-        progress.finish()
+        with finishing(progress):
+            answer = yield Request("POST", "/branches/merge", document=document, changes=not dry_run)
         return documents.merge_of(answer.document)
 
     def revert(

@@ -18,10 +18,10 @@ from omnigraph.commit.audit import AuditRow, Outcome, RecoveryKind
 from omnigraph.commit.gates import Gate, Held
 from omnigraph.commit.plan import WriterKind, gates_for
 from omnigraph.commit.sidecar import Pin, Sidecar
-from omnigraph.commit.staged_schema import leftovers, put_in_place
+from omnigraph.commit.staged_schema import put_in_place
 from omnigraph.commit.store import Store
 from omnigraph.errors import CorruptGraphError, ExpectedVersionMismatchError, GateTimeoutError
-from omnigraph.manifest.contract import promote
+from omnigraph.manifest.contract import leftovers, promote
 from omnigraph.manifest.publisher import Changes, Lineage
 from omnigraph.manifest.rows import MAIN, Commit, TableRow, TombstoneRow, VersionRow
 from omnigraph.manifest.state import ManifestState

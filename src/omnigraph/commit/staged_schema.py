@@ -15,12 +15,19 @@ from omnigraph.errors import SchemaDriftError
 from omnigraph.lang.catalog import Catalog
 from omnigraph.lang.schema_check import compile_schema
 from omnigraph.lang.source import Source
-from omnigraph.manifest.contract import FILES, IR, SOURCE, STATE, is_ours, rewrite_source, write_compiled
+from omnigraph.manifest.contract import (
+    FILES,
+    IR,
+    SOURCE,
+    STAGING,
+    STATE,
+    is_ours,
+    leftovers,
+    rewrite_source,
+    write_compiled,
+)
 from omnigraph.storage.columns import table_keys
 from omnigraph.storage.objects import ObjectStore
-
-ENDING = ".staging"
-STAGED = tuple(f"{name}{ENDING}" for name in FILES)
 
 
 class Fate(Enum):
@@ -28,11 +35,6 @@ class Fate(Enum):
 
     DELETE = auto()  # their change was never published, or they are what is there
     PUT_IN_PLACE = auto()  # their change was published
-
-
-def leftovers(objects: ObjectStore) -> list[str]:
-    """Name the files that were left behind; to find none is one request."""
-    return [name for name in objects.list("") if name in STAGED]
 
 
 def reconcile(store: Store) -> None:
@@ -55,11 +57,11 @@ def fate_of(store: Store, found: list[str]) -> Fate:
     """Tell by the tables of the graph whether the change was published; SchemaDriftError if they do not tell."""
     tables = set(store.manifest.load().snapshot.entries)
     live = _compiled(store.objects, SOURCE)
-    if f"{SOURCE}{ENDING}" not in found:
+    if f"{SOURCE}{STAGING}" not in found:
         return _fate_of_rest(store.objects, live, tables)
-    staged = _compiled(store.objects, f"{SOURCE}{ENDING}")
+    staged = _compiled(store.objects, f"{SOURCE}{STAGING}")
     if staged.fingerprint == live.fingerprint:
-        return Fate.DELETE
+        return Fate.DELETE if _is_whole(store) else Fate.PUT_IN_PLACE
     if table_keys(staged) == table_keys(live):
         raise _undecided("both have the same types, so the tables do not tell whether the change was made")
     if tables == table_keys(live):
@@ -67,6 +69,15 @@ def fate_of(store: Store, found: list[str]) -> Fate:
     if tables == table_keys(staged):
         return Fate.PUT_IN_PLACE
     raise _undecided("the graph has the tables of neither")
+
+
+def _is_whole(store: Store) -> bool:
+    """The live files belong together; they do not if somebody died while he put them in place."""
+    try:
+        store.contract.read()
+    except SchemaDriftError:
+        return False
+    return True
 
 
 def _fate_of_rest(objects: ObjectStore, live: Catalog, tables: set[str]) -> Fate:
@@ -79,7 +90,7 @@ def _fate_of_rest(objects: ObjectStore, live: Catalog, tables: set[str]) -> Fate
 
 def put_in_place(objects: ObjectStore) -> None:
     """Let the staged schema be that of the graph; whoever stops half-way can do it again."""
-    source = objects.read_if_exists(f"{SOURCE}{ENDING}")
+    source = objects.read_if_exists(f"{SOURCE}{STAGING}")
     text = (objects.read(SOURCE) if source is None else source).decode()
     rewrite_source(objects, text)
     write_compiled(objects, compile_schema(Source(text, SOURCE)))
@@ -87,8 +98,8 @@ def put_in_place(objects: ObjectStore) -> None:
 
 
 def _forget(objects: ObjectStore) -> None:
-    for name in STAGED:
-        objects.delete(name)
+    for name in reversed(FILES):  # the source last: without it nobody could tell what the others are
+        objects.delete(f"{name}{STAGING}")
 
 
 def _compiled(objects: ObjectStore, name: str) -> Catalog:
@@ -97,7 +108,7 @@ def _compiled(objects: ObjectStore, name: str) -> Catalog:
 
 def _document(objects: ObjectStore, name: str) -> dict[str, object]:
     """Read a compiled file where it was staged, or if it has its name already, there."""
-    data = objects.read_if_exists(f"{name}{ENDING}") or objects.read_if_exists(name)
+    data = objects.read_if_exists(f"{name}{STAGING}") or objects.read_if_exists(name)
     try:
         found = json.loads(data or b"{}")
     except ValueError:
@@ -106,10 +117,10 @@ def _document(objects: ObjectStore, name: str) -> dict[str, object]:
 
 
 def _undecided(why: str) -> SchemaDriftError:
-    name = f"{SOURCE}{ENDING}"
+    name = f"{SOURCE}{STAGING}"
     message = f"a change of the schema was left half-way by another program, and {why}"
     hint = (
-        f"compare {name} with {SOURCE} and the columns of the tables; then delete the files that end with {ENDING}, "
+        f"compare {name} with {SOURCE} and the columns of the tables; then delete the files that end with {STAGING}, "
         "or let them take the place of the others"
     )
     return SchemaDriftError(message, path=name, hint=hint)

@@ -8,7 +8,7 @@ from omnigraph.commit.audit import Audit
 from omnigraph.commit.gates import DEFAULT_TIMEOUT, LeaseGates, LocalGates, gates_of
 from omnigraph.commit.sidecar import Sidecars
 from omnigraph.errors import SchemaDriftError
-from omnigraph.manifest.contract import SOURCE, Contract, ContractReader, compiled
+from omnigraph.manifest.contract import SOURCE, Contract, ContractReader, compiled, leftovers
 from omnigraph.manifest.publisher import Manifest
 from omnigraph.manifest.rows import SchemaRow
 from omnigraph.manifest.state import ManifestState, Snapshot
@@ -38,7 +38,7 @@ class Store:
         """
         row, found = state.schema, self._files()
         if row is None and found and not found.is_changed:
-            _refuse_missing(found, state)
+            self._refuse_unfinished(found, state)
             return found
         if row is None:
             return self._origin()
@@ -64,6 +64,14 @@ class Store:
         except SchemaDriftError:
             return None
 
+    def _refuse_unfinished(self, found: Contract, state: ManifestState) -> None:
+        """Files that declare what the graph has no table of may be those from before a change that others published."""
+        missing = sorted(table_keys(found.catalog) - state.snapshot.entries.keys())
+        if missing and leftovers(self.objects):
+            message = f"{SOURCE} declares what the graph has no table of: {', '.join(missing)}"
+            hint = "open the graph read-write: it finishes what another program left half-way"
+            raise SchemaDriftError(message, path=SOURCE, hint=hint)
+
     def _refuse_drift(self, row: SchemaRow) -> None:
         """A change may have been finished since the files were read: then they agree now. Or there is a later one."""
         found = self._files()
@@ -87,12 +95,3 @@ class Store:
             Audit(location),
             gates_of(location, objects, gate_timeout),
         )
-
-
-def _refuse_missing(found: Contract, state: ManifestState) -> None:
-    """Files that declare what the graph has no table of are those from before a change that others have published."""
-    missing = sorted(table_keys(found.catalog) - state.snapshot.entries.keys())
-    if missing:
-        message = f"{SOURCE} declares what the graph has no table of: {', '.join(missing)}"
-        hint = "open the graph read-write, which finishes a change of the schema that another program left half-way"
-        raise SchemaDriftError(message, path=SOURCE, hint=hint)

@@ -90,6 +90,7 @@ OmnigraphError                       the root; catch this to catch everything of
 ├── LoadNotFoundError                no load of that id in the background
 ├── RequestTimeoutError              a request whose body comes too slowly
 ├── ServerStartError                 a server that does not start
+├── ServerFailedError                a server that failed in a way that nobody foresaw
 ├── NotServedError                   something that is done where the storage is, not through a server
 ├── ServerUnavailableError           the server cannot be reached, or is too slow
 ├── ServerAnswerError                an answer that a client cannot understand
@@ -100,6 +101,10 @@ OmnigraphError                       the root; catch this to catch everything of
 │   └── MethodNotAllowedError        the address does not know the method
 ├── StoredQueryNotFoundError         no stored query of that name
 ├── StoredQueryBrokenError           stored queries that do not suit a schema
+├── BlobPropertyError                the content of something that is no Blob property
+├── BlobNotFoundError                a Blob of an entity that is not there, or that is null
+├── BlobChangedError                 a Blob that is not the one that is asked for
+├── BlobRangeError                   a part of a Blob that it does not have
 ├── JavaMissingError                 no Java, or one that is too old for Spark
 └── SparkError                       Spark cannot start, or cannot finish its work
 """
@@ -176,6 +181,10 @@ from omnigraph.errors.pipeline import (
     SparkError,
 )
 from omnigraph.errors.requests import (
+    BlobChangedError,
+    BlobNotFoundError,
+    BlobPropertyError,
+    BlobRangeError,
     MediaTypeError,
     MethodNotAllowedError,
     RequestError,
@@ -190,6 +199,7 @@ from omnigraph.errors.serving import (
     NotServedError,
     RequestTimeoutError,
     ServerAnswerError,
+    ServerFailedError,
     ServerStartError,
     ServerUnavailableError,
     TooManyRequestsError,
@@ -237,6 +247,10 @@ __all__ = [
     "AddressError",
     "AliasError",
     "AlreadyInitializedError",
+    "BlobChangedError",
+    "BlobNotFoundError",
+    "BlobPropertyError",
+    "BlobRangeError",
     "BranchInUseError",
     "BranchNotFoundError",
     "BranchesPresentError",
@@ -324,6 +338,7 @@ __all__ = [
     "SchemaError",
     "SchemaUnsupportedError",
     "ServerAnswerError",
+    "ServerFailedError",
     "ServerStartError",
     "ServerUnavailableError",
     "SidecarError",

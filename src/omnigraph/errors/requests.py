@@ -54,3 +54,39 @@ class StoredQueryBrokenError(OmnigraphError):
     code = "stored_query_broken"
     http_status = 409
     queries: list[str]
+
+
+class BlobPropertyError(OmnigraphError):
+    """The content of something that is no Blob property."""
+
+    code = "blob_property"
+    http_status = 400
+    type_name: str
+    property: str
+
+
+class BlobNotFoundError(OmnigraphError):
+    """The content of an entity that is not there, or of a property that is null."""
+
+    code = "blob_not_found"
+    http_status = 404
+    type_name: str
+    entity_id: str
+    property: str
+
+
+class BlobChangedError(OmnigraphError):
+    """The content of a Blob is not the one that is asked for."""
+
+    code = "blob_changed"
+    http_status = 412
+
+
+class BlobRangeError(OmnigraphError):
+    """A part of a Blob that it does not have: bytes from `start` up to `end` of `length`."""
+
+    code = "blob_range"
+    http_status = 416
+    start: int
+    end: int
+    length: int

@@ -71,3 +71,10 @@ class LoadNotFoundError(OmnigraphError):
     code = "not_found"
     http_status = 404
     load_id: str
+
+
+class ServerFailedError(OmnigraphError):
+    """The server failed in a way that nobody foresaw; its log says where."""
+
+    code = "server_failed"
+    http_status = 500

@@ -56,11 +56,19 @@ def checked_name(name: str) -> str:
 def checked_tag(name: str) -> str:
     """Trim the name of a tag, and see that it can be one: it has one part."""
     trimmed = name.strip()
-    problem = "it contains `/`" if "/" in trimmed else _problem(trimmed)
+    problem = _problem_of_tag(trimmed)
     if problem:
         hint = "use letters, digits, `.`, `-` and `_`"
         raise RefNameError(f"{name!r:.80} cannot name a tag: {problem}", name=name, hint=hint)
     return trimmed
+
+
+def _problem_of_tag(name: str) -> str | None:
+    if "/" in name:
+        return "it contains `/`"
+    if not name.isascii():  # lance would write it, and then could not list any tag
+        return "it has a character that is not in ASCII"
+    return _problem(name)
 
 
 def _problem(name: str) -> str | None:

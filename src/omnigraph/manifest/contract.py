@@ -16,6 +16,7 @@ from omnigraph.storage.objects import ObjectStore
 
 SOURCE, IR, STATE = "_schema.pg", "_schema.ir.json", "__schema_state.json"
 FILES = (SOURCE, IR, STATE)
+STAGING = ".staging"  # how the files end that others are about to put in the place of these
 _FORMAT = "omnigraph-catalog-1"
 _Files = tuple[bytes, bytes | None, bytes | None]
 
@@ -49,6 +50,12 @@ class ContractReader:
         if self._known is None or self._known[0] != files:
             self._known = files, _contract(*files)
         return self._known[1]
+
+
+def leftovers(objects: ObjectStore) -> list[str]:
+    """Name the files that others were about to put in place; to find none is one request."""
+    staged = [f"{name}{STAGING}" for name in FILES]
+    return [name for name in objects.list("") if name in staged]
 
 
 def is_started(objects: ObjectStore) -> bool:

@@ -20,6 +20,7 @@ class Admission:
         self._limits = limits
         self._lock = threading.Lock()
         self._under_way: dict[str, tuple[int, int]] = {}
+        self._changes = 0
 
     @contextmanager
     def admit(self, actor: str | None, size: int) -> Iterator[None]:
@@ -34,28 +35,33 @@ class Admission:
     def under_way(self) -> int:
         """Count the changes of all actors."""
         with self._lock:
-            return sum(requests for requests, _ in self._under_way.values())
+            return self._changes
 
     def _enter(self, key: str, size: int) -> None:
         with self._lock:
             requests, volume = self._under_way.get(key, (0, 0))
-            reason = self._too_much(requests + 1, volume + size)
+            reason = self._too_much(key, requests + 1, volume + size)
             if reason is None:
                 self._under_way[key] = (requests + 1, volume + size)
+                self._changes += 1
                 return
-        raise TooManyRequestsError(f"'{key}' has {reason} under way already", hint="wait until some of it is done")
+        raise TooManyRequestsError(f"{reason} under way already", hint="wait until some of it is done")
 
     def _leave(self, key: str, size: int) -> None:
         with self._lock:
+            self._changes -= 1
             requests, volume = self._under_way.pop(key)
             if requests > 1:
                 self._under_way[key] = (requests - 1, volume - size)
 
-    def _too_much(self, requests: int, volume: int) -> str | None:
-        if requests > self._limits.actor_requests:
-            return f"{self._limits.actor_requests} changes, the most that one actor may have,"
-        if volume > self._limits.actor_bytes:
-            return f"changes of {self._limits.actor_bytes} bytes, the most that one actor may have,"
+    def _too_much(self, key: str, requests: int, volume: int) -> str | None:
+        limits = self._limits
+        if requests > limits.actor_requests:
+            return f"'{key}' has {limits.actor_requests} changes, the most that one actor may have,"
+        if volume > limits.actor_bytes:
+            return f"'{key}' has changes of {limits.actor_bytes} bytes, the most that one actor may have,"
+        if self._changes >= limits.changes:  # they wait for each other, and reads must find a thread
+            return f"the server has {limits.changes} changes"
         return None
 
 

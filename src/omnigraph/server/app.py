@@ -6,23 +6,32 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from anyio import to_thread
-from fastapi import APIRouter, Depends, FastAPI, Path
+from fastapi import APIRouter, FastAPI
 from fastapi.routing import APIRoute
 
 from omnigraph.server import errors, openapi
 from omnigraph.server.admission import Admission
 from omnigraph.server.calls import Service
+from omnigraph.server.direct import Direct
 from omnigraph.server.limits import LimitedBodies, LimitedRequests
 from omnigraph.server.loads import Loads
 from omnigraph.server.metrics import Metrics
 from omnigraph.server.opening import open_graphs
-from omnigraph.server.routes import branches, changing, history, loads, reading, service, stored
+from omnigraph.server.routes import blob, branches, changing, history, loads, reading, service, stored
 from omnigraph.server.routing import RawPath
 from omnigraph.server.settings import Serving
 from omnigraph.server.watching import Watched
 from omnigraph.version import __version__
 
-_ROUTERS = (reading.routes, history.routes, changing.routes, loads.routes, branches.routes, stored.routes)
+GRAPH_ROUTERS = (
+    reading.routes,
+    blob.routes,
+    history.routes,
+    changing.routes,
+    loads.routes,
+    branches.routes,
+    stored.routes,
+)
 _NAMED = "cluster_"
 
 
@@ -39,9 +48,10 @@ def create_app(serving: Serving) -> FastAPI:
     known = _service(serving)
     app.state.service = known
     app.include_router(service.routes, generate_unique_id_function=_plain_id)
-    for routes in _ROUTERS:
+    for routes in GRAPH_ROUTERS:
         _include(app, routes)
     errors.install(app)
+    app.add_middleware(Direct, routers=GRAPH_ROUTERS, owner=app)
     app.add_middleware(RawPath)
     app.add_middleware(LimitedBodies, limits=serving.limits)
     app.add_middleware(LimitedRequests, most=serving.limits.requests)
@@ -64,22 +74,13 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
     limits = service.serving.limits
     to_thread.current_default_thread_limiter().total_tokens = limits.threads
     yield
-    await to_thread.run_sync(service.loads.close, limits.shutdown_seconds)
+    await to_thread.run_sync(service.loads.close)
 
 
 def _include(app: FastAPI, routes: APIRouter) -> None:
     """Serve routes for a graph that the path names, and for the default graph."""
-    app.include_router(
-        routes,
-        prefix="/graphs/{graph_id:segment}",
-        dependencies=[Depends(_graph_id)],
-        generate_unique_id_function=_named_id,
-    )
+    app.include_router(routes, prefix="/graphs/{graph_id:segment}", generate_unique_id_function=_named_id)
     app.include_router(routes, generate_unique_id_function=_plain_id)
-
-
-async def _graph_id(graph_id: str = Path(description="The id of the graph.")) -> None:
-    """Only so that the document tells of it: the guard has read it."""
 
 
 def _plain_id(route: APIRoute) -> str:

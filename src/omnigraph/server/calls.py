@@ -107,9 +107,14 @@ def remember(request: Request, call: Call) -> None:
     request.scope[_KEY] = call
 
 
-async def _call_of(request: Request) -> Call:
+def call_of(request: Request) -> Call:
+    """The call that was kept."""
     call: Call = request.scope[_KEY]
     return call
+
+
+async def _call_of(request: Request) -> Call:
+    return call_of(request)
 
 
 CallNow = Annotated[Call, Depends(_call_of)]

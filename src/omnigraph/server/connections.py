@@ -9,7 +9,7 @@ import asyncio
 import json
 from typing import Any
 
-from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
 from omnigraph.server.settings import Limits
 
@@ -32,6 +32,7 @@ class BoundedConnection(HttpToolsProtocol):
         self._received = 0  # bytes of a head that is not complete
         self._parsed = 0
         self._timer: asyncio.TimerHandle | None = None
+        self._running: RequestResponseCycle | None = None  # `cycle` is the last that came, and may wait behind it
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -65,12 +66,30 @@ class BoundedConnection(HttpToolsProtocol):
         self._in_head = False
         super().on_headers_complete()
 
+    def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
+        self._running = cycle
+        super()._start_asgi_task(cycle, app)
+
     def connection_lost(self, exc: Exception | None) -> None:
         self._stop_timer()
+        self._give_up()
         super().connection_lost(exc)
 
+    def _give_up(self) -> None:
+        """Let the request that runs know that nobody awaits its answer."""
+        if self._running is not None and not self._running.response_complete:
+            self._running.disconnected = True
+            self._running.message_event.set()
+
     def send_400_response(self, msg: str) -> None:
-        """Tell what is wrong with the head as every other error is told, and close the connection."""
+        """Tell what is wrong with a request as every other error is told, and close the connection."""
+        running = self._running
+        if running is not None and not running.response_complete and not self._is_being_sent(running):
+            # What is told now would be taken for its answer, or for a part of that.
+            running.keep_alive = False
+            self.pipeline.clear()
+            return
+        self._give_up()
         large = max(self._received, self._parsed) > self.limits.head_bytes
         error = f"the head of the request has more than {self.limits.head_bytes} bytes" if large else msg
         body = json.dumps({"error": error, "code": "bad_request"}).encode()
@@ -78,6 +97,10 @@ class BoundedConnection(HttpToolsProtocol):
         head = b"content-type: application/json\r\nconnection: close\r\n" + length
         self.transport.write(STATUS_LINE[_TOO_LARGE if large else _BAD] + head + b"\r\n" + body)
         self.transport.close()
+
+    @staticmethod
+    def _is_being_sent(request: RequestResponseCycle) -> bool:
+        return request.more_body and not request.response_started
 
     def _count(self, size: int) -> None:
         self._parsed += size

@@ -24,6 +24,9 @@ from omnigraph.server.admission import RETRY_AFTER
 from omnigraph.wire import problems
 
 CLIENT = "Omnigraph-Client"
+ERROR = "error"
+"""Where in the state of a request the error is with which it was answered."""
+
 _UNKNOWN_MEMBER = "extra_forbidden"
 _NOT_FOUND, _NOT_ALLOWED = 404, 405
 _METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE")
@@ -36,8 +39,14 @@ def install(app: FastAPI) -> None:
     app.add_exception_handler(HTTPException, _not_routed)
 
 
+def told(request: Request, error: OmnigraphError | RequestValidationError) -> Response:
+    """Answer with an error, whoever raised it."""
+    return answer(request, error if isinstance(error, OmnigraphError) else _shape_error(error.errors()))
+
+
 def answer(request: Request, error: OmnigraphError) -> Response:
-    """Tell an error; to a client of ours, in full."""
+    """Tell an error; to a client of ours, in full. The log will tell of it too."""
+    setattr(request.state, ERROR, error)
     body = problems.body(error, full=CLIENT in request.headers)
     content = json.dumps(body, ensure_ascii=False, separators=(",", ":"))
     return Response(content, problems.status(error), _headers(error), "application/json")
@@ -56,7 +65,7 @@ async def _ours(request: Request, error: Exception) -> Response:
 
 async def _malformed(request: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError)
-    return answer(request, _shape_error(error.errors()))
+    return told(request, error)
 
 
 def _shape_error(found: Sequence[Any]) -> OmnigraphError:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any, TypeVar
 
 from fastapi import Request, Response
+from fastapi.dependencies.models import Dependant
 from fastapi.routing import APIRoute
 
 from omnigraph.access import READS, Action
@@ -16,6 +17,7 @@ from omnigraph.errors import RequestError
 from omnigraph.server import intake
 from omnigraph.server.admission import size_of
 from omnigraph.server.calls import Call, about_graph, identified, remember
+from omnigraph.server.direct import Run, plain_run
 from omnigraph.server.limits import most_bytes
 
 
@@ -52,7 +54,6 @@ class Need:
 
 Needs = Need | Callable[[Request, Call], Need]
 _F = TypeVar("_F", bound=Callable[..., Any])
-_Run = Callable[[Request], Coroutine[Any, Any, Response]]
 
 
 def needs(what: Action | Needs) -> Callable[[_F], _F]:
@@ -66,11 +67,15 @@ def needs(what: Action | Needs) -> Callable[[_F], _F]:
 
 
 class GuardedRoute(APIRoute):
-    """A route that runs only when all is well with a request."""
+    """A route that runs only when all is well with a request. `direct` runs it if it is found another way."""
 
-    def get_route_handler(self) -> _Run:
-        run = super().get_route_handler()
+    direct: Run | None = None
+
+    def get_route_handler(self) -> Run:
+        plain = plain_run(self)
+        run = plain or super().get_route_handler()
         what: Needs | None = getattr(self.endpoint, "needs", None)
+        known = _query_names(self.dependant)
 
         async def guarded(request: Request) -> Response:
             if what is None:
@@ -81,14 +86,15 @@ class GuardedRoute(APIRoute):
             need = what if isinstance(what, Need) else what(request, call)
             if need.action is not None:
                 call.allow(need.action, request.query_params.get("branch"))
-            intake.check_query(request, (parameter.alias for parameter in self.dependant.query_params))
+            intake.check_query(request, known)
             _check_condition(request, need)
             with _room(request, call, need):
                 return await self._run_with_body(run, request, call, need)
 
+        self.direct = guarded if plain else None
         return guarded
 
-    async def _run_with_body(self, run: _Run, request: Request, call: Call, need: Need) -> Response:
+    async def _run_with_body(self, run: Run, request: Request, call: Call, need: Need) -> Response:
         if need.brings is Brings.LINES:
             with await intake.lines_of(request) as lines:
                 remember(request, replace(call, lines=lines))
@@ -100,6 +106,12 @@ class GuardedRoute(APIRoute):
         if not data and not self.body_field.field_info.is_required():
             return await run(request)
         return await run(_Parsed(request, data))
+
+
+def _query_names(dependant: Dependant) -> set[str]:
+    """The query parameters of a route, and of what it depends on."""
+    own = {parameter.alias for parameter in dependant.query_params}
+    return own.union(*map(_query_names, dependant.dependencies))
 
 
 class _Parsed(Request):

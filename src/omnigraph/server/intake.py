@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import tempfile
-from collections.abc import Iterable
 from email.message import Message
 from typing import IO, Any, NoReturn
 
@@ -22,12 +21,11 @@ _SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 _IN_MEMORY = 2**20
 
 
-def check_query(request: Request, known: Iterable[str]) -> None:
+def check_query(request: Request, known: set[str]) -> None:
     """Refuse what a route does not know: a misspelt option must not pass for one that was not given."""
-    names = set(known)
     for name in request.query_params:
-        if name not in names:
-            hint = did_you_mean(name, sorted(names)) or "see the OpenAPI document at /openapi.json"
+        if name not in known:
+            hint = did_you_mean(name, sorted(known)) or "see the OpenAPI document at /openapi.json"
             raise RequestError(f"there is no query parameter {name!r:.80} here", hint=hint)
 
 

@@ -75,7 +75,7 @@ class LimitedBodies:
         except OmnigraphError as error:
             await _refuse(scope, receive, send, error)
             return
-        response = _Response(body, send)
+        response = _Response(body, send, self._limits.body_seconds)
         with suppress(_StoppedError):  # unless somebody between here and there has made an answer of it
             await self.app(scope, body.receive, response.send)
         if body.refusal is not None and not response.started:
@@ -161,18 +161,26 @@ class _Body:
 
 
 class _Response:
-    """Passes an answer on, unless the body was refused first: then it would not be about that."""
+    """Passes an answer on, unless the body was refused first: then it would not be about that.
 
-    def __init__(self, body: _Body, send: Send) -> None:
+    Whoever takes nothing of an answer for too long does not get the rest of it.
+    """
+
+    def __init__(self, body: _Body, send: Send, patience: float) -> None:
         self.started = False
         self._body = body
         self._send = send
+        self._patience = patience
 
     async def send(self, message: Message) -> None:
         if self._body.refusal is not None and not self.started:
             return
         self.started = True
-        await self._send(message)
+        try:
+            async with asyncio.timeout(self._patience):
+                await self._send(message)
+        except TimeoutError:
+            raise _StoppedError from None
 
 
 def _too_slow(received: int) -> RequestTimeoutError:

@@ -19,7 +19,7 @@ from typing import Any
 
 from ulid import ULID
 
-from omnigraph.errors import LoadNotFoundError, OmnigraphError, TooManyRequestsError
+from omnigraph.errors import LoadNotFoundError, OmnigraphError, ServerFailedError, TooManyRequestsError
 from omnigraph.graph import Graph
 from omnigraph.server.load_roots import check_addresses
 from omnigraph.server.metrics import Metrics
@@ -53,6 +53,8 @@ class Loads:
         self._folder = Path(self._own.name if self._own else str(serving.folder))
         self._roots = serving.load_roots
         self._at_once = serving.limits.loads
+        self._patience = serving.limits.shutdown_seconds
+        self._deadline = float("inf")
         self._metrics = metrics
         self._lock = threading.Lock()
         self._running: dict[str, threading.Thread] = {}
@@ -84,11 +86,15 @@ class Loads:
             raise LoadNotFoundError(f"load {load_id!r:.40} not found", load_id=load_id[:40], hint=hint)
         return _told(json.loads(text))
 
-    def close(self, seconds: float) -> None:
+    def end(self) -> None:
+        """From now on the time runs in which everything must be done, loads and requests alike."""
+        self._deadline = min(self._deadline, time.monotonic() + self._patience)
+
+    def close(self) -> None:
         """Wait for what is under way; what is not done then changes nothing."""
-        deadline = time.monotonic() + seconds
+        self.end()
         for thread in list(self._running.values()):
-            thread.join(max(0.0, deadline - time.monotonic()))
+            thread.join(max(0.0, self._deadline - time.monotonic()))
         if "pyspark" in sys.modules and not self._running:
             from omnigraph.pipeline.session import stop_session  # noqa: PLC0415 - only if Spark was needed
 
@@ -107,7 +113,7 @@ class Loads:
             record.end(_FAILED, error=problems.body(error, full=True))
         except Exception:  # noqa: BLE001 - a thread of the background: there is nobody else to tell
             _LOG.exception("load %s failed", load_id)
-            problem = OmnigraphError("the load failed, and the log of the server says why")
+            problem = ServerFailedError("the load failed, and the log of the server says why")
             record.end(_FAILED, error=problems.body(problem, full=True))
         finally:
             with self._lock:
@@ -163,7 +169,7 @@ def _told(known: dict[str, Any]) -> dict[str, Any]:
     pid = known.pop("pid")
     if known["state"] == _RUNNING and not _is_alive(pid):
         hint = "look whether its commit is there; if not, load again"
-        error = OmnigraphError("the process that loaded has ended", hint=hint)
+        error = ServerFailedError("the process that loaded has ended", hint=hint)
         return {**known, "state": _FAILED, "error": problems.body(error, full=True)}
     return known
 

@@ -45,7 +45,7 @@ def set_up(level: str = "", stream: TextIO | None = None) -> None:
         logger.setLevel(logging.WARNING)
 
 
-def tell(logger: logging.Logger, level: int, event: str, error: BaseException | None = None, **fields: Any) -> None:
+def tell(logger: logging.Logger, level: int, event: str, error: BaseException | None = None, /, **fields: Any) -> None:
     """Log an event with its fields."""
     about = None if error is None else (type(error), error, error.__traceback__)
     logger.log(level, event, extra={_FIELDS: fields}, exc_info=about)

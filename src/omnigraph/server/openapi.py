@@ -12,6 +12,14 @@ from omnigraph.server.calls import Service
 
 _ABOUT = "A typed property graph, versioned like git. A path without a graph means the default one."
 _UNAUTHORIZED = "401"
+_NAMED = "/graphs/{graph_id}"
+_GRAPH_ID = {
+    "name": "graph_id",
+    "in": "path",
+    "required": True,
+    "description": "The id of the graph.",
+    "schema": {"type": "string", "pattern": "^[A-Za-z0-9-]{1,64}$"},
+}
 
 
 def install(app: FastAPI, service: Service) -> None:
@@ -27,6 +35,9 @@ def install(app: FastAPI, service: Service) -> None:
 
 def _document(app: FastAPI, service: Service) -> dict[str, Any]:
     found = get_openapi(title=app.title, version=app.version, routes=app.routes, description=_ABOUT)
+    for path, operations in found["paths"].items():
+        if path.startswith(_NAMED):
+            operations["parameters"] = [_GRAPH_ID]  # which the guard reads: no route has it among its own
     if service.serving.open_mode:
         for operation in _operations(found):
             operation["responses"].pop(_UNAUTHORIZED, None)
@@ -39,5 +50,5 @@ def _document(app: FastAPI, service: Service) -> dict[str, Any]:
 
 
 def _operations(document: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    for path in document["paths"].values():
-        yield from path.values()
+    for operations in document["paths"].values():
+        yield from (operation for name, operation in operations.items() if name != "parameters")

@@ -33,6 +33,7 @@ _MEANINGS = {
     412: "The branch is not at the commit that was named.",
     413: "It is more than is allowed.",
     415: "The body is of another kind.",
+    416: "The Blob has no such range.",
     422: "The JSON is of another form.",
     429: "One actor, or all of them, have too much under way; see Retry-After.",
     500: "The storage or the server failed.",
@@ -57,6 +58,13 @@ def told(statuses: tuple[int, ...]) -> Responses:
 
 READING, CHANGING = told(_READ), told(_CHANGE)
 AS_LINES: Responses = {200: {"content": {LINES: {"schema": {"type": "string"}}}, "description": "Lines of JSON."}}
+_BINARY = {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}}
+AS_BYTES: Responses = {
+    **told((*_READ, 412, 416)),
+    200: {"content": _BINARY, "description": "All of it."},
+    206: {"content": _BINARY, "description": "The range that was asked for."},
+    304: {"description": "It is the one that If-None-Match names."},
+}
 AS_NUMBERS: Responses = {200: {"content": {"text/plain": {"schema": {"type": "string"}}}, "description": "Numbers."}}
 AS_ARROW: Responses = {200: {"content": {arrow.CONTENT_TYPE: {"schema": {"type": "string", "format": "binary"}}}}}
 

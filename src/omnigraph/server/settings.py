@@ -43,6 +43,7 @@ class Limits:
     json_depth: int = 64
     actor_requests: int = 16
     actor_bytes: int = 4 * GIBI
+    changes: int = 32
     requests: int = 512
     threads: int = 40
     loads: int = 2

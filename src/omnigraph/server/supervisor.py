@@ -81,15 +81,16 @@ class _Crew:
         self._workers: list[_Worker] = []
 
     def start(self, count: int) -> None:
-        """Start them; if one cannot serve, nor can the others."""
-        self._workers = [self._new() for _ in range(count)]
-        for worker in self._workers:
-            while not wait([worker.pipe, worker.process.sentinel, self._told]):
-                pass
-            if self.is_told():
-                return
-            if error := worker.outcome():
-                raise error
+        """Start them, the first one alone: it makes graphs that are not there yet, and finds out whether it can be."""
+        for some in (1, count - 1):
+            new = [self._new() for _ in range(some)]
+            self._workers += new
+            for worker in new:
+                wait([worker.pipe, worker.process.sentinel, self._told])
+                if self.is_told():
+                    return
+                if error := worker.outcome():
+                    raise error
 
     def is_told(self) -> bool:
         return self._told.poll()

@@ -12,9 +12,9 @@ from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from ulid import ULID
 
-from omnigraph.errors import OmnigraphError
+from omnigraph.errors import ServerFailedError
 from omnigraph.server import logs
-from omnigraph.server.errors import answer
+from omnigraph.server.errors import ERROR, answer
 from omnigraph.server.metrics import Metrics
 
 PRINCIPAL = "principal"
@@ -61,9 +61,10 @@ class Watched:
         seconds = time.perf_counter() - watch.began
         status = watch.status or 0
         self._metrics.answered(watch.method, watch.route, status, seconds)
-        level = logging.ERROR if status >= _FAULT or watch.error else logging.INFO
+        failed = status >= _FAULT or watch.error is not None
+        level = logging.ERROR if failed else logging.INFO
         if logs.REQUESTS.isEnabledFor(level):
-            logs.tell(logs.REQUESTS, level, "request", watch.error, **watch.fields(seconds))
+            logs.tell(logs.REQUESTS, level, "request", watch.told() if failed else None, **watch.fields(seconds))
 
 
 class _Watch:
@@ -102,8 +103,13 @@ class _Watch:
             self._sent += len(message.get("body", b""))
         await self._send(message)
 
+    def told(self) -> Exception | None:
+        """The error that came of it: one that escaped, or else the one in the answer."""
+        return self.error or self._scope["state"].get(ERROR)
+
     def fields(self, seconds: float) -> dict[str, Any]:
         state: MutableMapping[str, Any] = self._scope["state"]
+        error = {} if self.told() is None else {"error": type(self.told()).__name__}
         principal = state.get(PRINCIPAL)
         return {
             "request_id": self.id,
@@ -115,6 +121,7 @@ class _Watch:
             "bytes": self._sent,
             "actor": getattr(principal, "actor", None),
             "client": (self._scope.get("client") or (None,))[0],
+            **error,
         }
 
 
@@ -124,6 +131,6 @@ def request_id(scope: Scope) -> str:
     return given.decode() if _GIVEN_ID.fullmatch(given) else str(ULID())
 
 
-def _internal(request: str) -> OmnigraphError:
+def _internal(request: str) -> ServerFailedError:
     message = "the server failed to answer"
-    return OmnigraphError(message, hint=f"see its log for the request {request}")
+    return ServerFailedError(message, hint=f"see its log for the request {request}")

@@ -6,6 +6,8 @@ import signal
 import socket
 import threading
 from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
 from multiprocessing.connection import Connection
 
 from uvicorn import Config, Server
@@ -28,17 +30,18 @@ def serve_as_child(serving: Serving, listening: socket.socket, parent: Connectio
     """Do the same in a process that another has started: tell it what comes of it, and end when it does."""
     logs.set_up()
     try:
-        server = _server(serving, lambda: parent.send(None))
+        server = _server(serving, partial(_tell, parent, None))
     except OmnigraphError as error:
-        parent.send(error)
+        _tell(parent, error)
         return
     threading.Thread(target=_end_with, args=(parent, server), daemon=True).start()
     _run(server, listening)
 
 
 def _server(serving: Serving, when_ready: Callable[[], None]) -> _Server:
+    app = create_app(serving)
     config = Config(
-        create_app(serving),
+        app,
         http=bounded(serving.limits),
         ws="none",
         lifespan="on",
@@ -51,18 +54,24 @@ def _server(serving: Serving, when_ready: Callable[[], None]) -> _Server:
     )
     server = _Server(config)
     server.when_ready = when_ready
+    server.when_ending = app.state.service.loads.end
     return server
 
 
 class _Server(Server):
-    """A server of uvicorn that says when it can be asked."""
+    """A server of uvicorn that says when it can be asked, and when it is to end."""
 
     when_ready: Callable[[], None]
+    when_ending: Callable[[], None]
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
         if self.started:
             self.when_ready()
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        self.when_ending()
+        await super().shutdown(sockets)
 
 
 def _run(server: _Server, listening: socket.socket) -> None:
@@ -70,6 +79,11 @@ def _run(server: _Server, listening: socket.socket) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: setattr(server, "should_exit", True))
     server.run(sockets=[listening])
+
+
+def _tell(parent: Connection, error: OmnigraphError | None) -> None:
+    with suppress(OSError):  # it may be gone already
+        parent.send(error)
 
 
 def _end_with(parent: Connection, server: Server) -> None:

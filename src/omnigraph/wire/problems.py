@@ -7,6 +7,8 @@ from typing import Any, ClassVar, get_type_hints
 
 from omnigraph import errors
 from omnigraph.errors import (
+    BlobChangedError,
+    BlobRangeError,
     ChangeRefusedError,
     ExpectedVersionMismatchError,
     HistoryReclaimedError,
@@ -49,7 +51,7 @@ def code(number: int) -> str | None:
 
 def body(error: OmnigraphError, *, full: bool) -> Body:
     """What an error is to a program of any make; in full, for a client of ours, also which class with which fields."""
-    known = code(status(error))
+    known = "conflict" if isinstance(error, BlobChangedError) else code(status(error))
     told: Body = {"error": str(error), **({"code": known} if known else {}), **_detail(error)}
     return {**told, "problem": _problem(error)} if full else told
 
@@ -102,6 +104,10 @@ def _resource(error: ResourceLimitError) -> Body:
     return {"resource_limit": {"resource": error.resource, "limit": error.limit, "actual": error.actual}}
 
 
+def _range(error: BlobRangeError) -> Body:
+    return {"blob_range": {"start": error.start, "end": error.end, "length": error.length}}
+
+
 def _recovery(error: RecoveryRequiredError | OutcomeUnknownError) -> Body:
     return {"recovery_required": {"operation_id": error.operation_id}}
 
@@ -114,6 +120,7 @@ _DETAILS: dict[type[OmnigraphError], Callable[[Any], Body]] = {
     HistoryReclaimedError: lambda error: {"change_feed_gap": {"first_unreadable_commit_id": error.commit_id}},
     PreconditionFailedError: _precondition,
     ResourceLimitError: _resource,
+    BlobRangeError: _range,
     RecoveryRequiredError: _recovery,
     OutcomeUnknownError: _recovery,
 }

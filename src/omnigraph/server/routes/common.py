@@ -42,5 +42,10 @@ def state(branch: str | None, snapshot: str | None) -> State:
 
 
 def chosen(kinds: Sequence[str] | None, types: Sequence[str] | None, operations: Sequence[str] | None) -> ChangeOptions:
-    """Which changes are wanted; an empty list says nothing."""
-    return {"kinds": kinds or None, "types": types or None, "operations": operations or None}
+    """Which changes are wanted; what is not named means all."""
+    return {"kinds": named(kinds), "types": named(types), "operations": named(operations)}
+
+
+def named(given: Sequence[str] | None) -> list[str] | None:
+    """What a repeated parameter names: `?kind=` names none, and no parameter at all means all."""
+    return None if given is None else [one for one in given if one]

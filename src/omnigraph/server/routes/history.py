@@ -13,7 +13,7 @@ from omnigraph.server import replies, requests, responses
 from omnigraph.server.calls import CallNow
 from omnigraph.server.guard import needs
 from omnigraph.server.replies import AS_LINES, READING
-from omnigraph.server.routes.common import Branch, Kinds, Operations, Types, chosen, router
+from omnigraph.server.routes.common import Branch, Kinds, Operations, Types, chosen, named, router
 from omnigraph.wire import changes, commits, documents
 
 routes = router("history")
@@ -115,7 +115,7 @@ def get_baseline(
 def export_baseline(call: CallNow, body: requests.ChangeBaselineRequest) -> Response:
     """Export what a feed begins with, as lines of JSON; the last line has the cursor to go on with."""
     graph = call.graph
-    begins = graph.baseline(body.branch or "main", **chosen(body.kind, body.type, body.op))
+    begins = graph.baseline(body.branch or "main", **chosen(body.kind or None, body.type or None, body.op or None))
     entities = graph.export(snapshot=begins.commit_id, types=begins.tables)
     last = replies.line(changes.baseline_output(begins))
     return replies.lines(itertools.chain(entities, [last]))
@@ -134,7 +134,7 @@ def diff(
     show: Annotated[Literal["head", "stats", "changes"], Query(description="How much of it.")] = "changes",
 ) -> Response:
     """Tell what turns one state into another, as lines of JSON: the head, the changes, and last their numbers."""
-    found = call.graph.diff(before, after, kinds=kind or None, types=type or None, operations=op or None)
+    found = call.graph.diff(before, after, kinds=named(kind), types=named(type), operations=named(op))
     return replies.lines(changes.diff_lines(found, changes.Show(show)))
 
 
@@ -145,7 +145,7 @@ def log(
     branch: Annotated[list[str] | None, Query(description="Of which branches; of all if none is named.")] = None,
 ) -> Response:
     """List the commits of some branches, newest first, with the branches and tags that are at them."""
-    return replies.document(commits.log_output(call.graph.log(branch or None)))
+    return replies.document(commits.log_output(call.graph.log(named(branch))))
 
 
 @routes.get("/outcomes/{operation_id:segment}", response_model=responses.OutcomeOutput, responses=READING)

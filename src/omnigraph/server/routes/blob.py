@@ -1,0 +1,108 @@
+"""The content of Blobs, whole or in part, as HTTP delivers files."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+from fastapi import Depends, Query, Request, Response
+from fastapi.responses import StreamingResponse
+
+from omnigraph.access import Action
+from omnigraph.errors import BlobChangedError, BlobRangeError
+from omnigraph.query.blob import Blob
+from omnigraph.server.calls import Call, CallNow
+from omnigraph.server.guard import needs
+from omnigraph.server.replies import AS_BYTES
+from omnigraph.server.routes.common import router, state
+
+routes = router("blobs")
+
+_CHUNK = 2**20
+_RANGE = re.compile(r"bytes=(\d*)-(\d*)", re.IGNORECASE)
+_BYTES = "application/octet-stream"
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """Which Blob is asked for, and of which state."""
+
+    type: Annotated[str, Query(description="The name of the type.")]
+    id: Annotated[str, Query(description="The id of the entity.")]
+    property: Annotated[str, Query(description="The name of the property.")]
+    entity: Literal["node", "edge"] = "node"
+    branch: str | None = None
+    snapshot: str | None = None
+
+
+Asked = Annotated[_Asked, Depends()]
+
+
+@routes.get("/blob", response_class=Response, responses=AS_BYTES)
+@needs(Action.READ)
+def get_blob(call: CallNow, request: Request, asked: Asked) -> Response:
+    """Deliver what a Blob property holds, or a range of it."""
+    return _answered(call, request, asked)
+
+
+@routes.head("/blob", response_class=Response, responses=AS_BYTES)
+@needs(Action.READ)
+def head_blob(call: CallNow, request: Request, asked: Asked) -> Response:
+    """Tell the size and the tag of what a Blob property holds."""
+    found = _answered(call, request, asked)
+    return Response(status_code=found.status_code, headers=dict(found.headers))
+
+
+def _answered(call: Call, request: Request, asked: _Asked) -> Response:
+    where = state(asked.branch, asked.snapshot)
+    pinned = call.graph.at(where.get("snapshot") or where["branch"])
+    blob = pinned.blob(asked.type, asked.id, asked.property, kind=asked.entity)
+    tag = f'"{blob.etag}"'
+    headers = {"Accept-Ranges": "bytes", "ETag": tag}
+    if pinned.commit is not None:
+        headers["Omnigraph-Snapshot-Id"] = pinned.commit.commit_id
+    if not _named(request, "if-match", tag, default=True):
+        raise BlobChangedError("the Blob is not the one that If-Match names", hint="ask for it again")
+    if _named(request, "if-none-match", tag, default=False):
+        return Response(status_code=304, headers=headers)
+    return _delivered(blob, _part(request, blob, tag), headers)
+
+
+def _named(request: Request, header: str, tag: str, *, default: bool) -> bool:
+    """Tell whether a header names the tag, or any."""
+    given = request.headers.get(header)
+    if given is None:
+        return default
+    names = [one.strip().removeprefix("W/") if header == "if-none-match" else one.strip() for one in given.split(",")]
+    return "*" in names or tag in names
+
+
+def _part(request: Request, blob: Blob, tag: str) -> tuple[int, int] | None:
+    """The one range that is asked for, from a byte up to another; None means all."""
+    found = _RANGE.fullmatch(request.headers.get("range", "").strip())
+    if found is None or not any(found.groups()) or request.headers.get("if-range", tag).strip() != tag:
+        return None
+    first, last = found.groups()
+    start = int(first) if first else max(blob.size - int(last), 0)
+    end = min(int(last) + 1, blob.size) if first and last else blob.size
+    if first and last and int(last) < int(first):
+        return None  # no range at all, so as if there was none
+    if start >= end:
+        message = f"the Blob has {blob.size} bytes, and not those from {start} on"
+        raise BlobRangeError(message, start=start, end=end, length=blob.size, hint="ask for less")
+    return start, end
+
+
+def _delivered(blob: Blob, part: tuple[int, int] | None, headers: dict[str, str]) -> Response:
+    start, end = part or (0, blob.size)
+    about = {**headers, "Content-Length": str(end - start)}
+    if part is not None:
+        about["Content-Range"] = f"bytes {start}-{end - 1}/{blob.size}"
+    return StreamingResponse(_chunks(blob, start, end), 200 if part is None else 206, about, _BYTES)
+
+
+def _chunks(blob: Blob, start: int, end: int) -> Iterator[bytes]:
+    for at in range(start, end, _CHUNK):
+        yield blob.read(at, min(at + _CHUNK, end))

@@ -1,0 +1,221 @@
+"""Requests over plain sockets: connections are kept and given up, answers come in every form that HTTP allows."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+
+import httpx
+import pytest
+
+from omnigraph.client.sockets import Sockets, transport_to
+
+OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
+Talk = Callable[[socket.socket], None]
+
+
+class Scripted:
+    """A server that talks over each connection as it is told, and counts them."""
+
+    def __init__(self, talk: Talk) -> None:
+        self.accepted = 0
+        self._talk = talk
+        self._threads: list[threading.Thread] = []
+
+    def serve(self, listening: socket.socket) -> None:
+        with suppress(OSError):
+            while True:
+                connection, _ = listening.accept()
+                self.accepted += 1
+                self._threads.append(threading.Thread(target=self._talk_over, args=(connection,)))
+                self._threads[-1].start()
+
+    def join(self) -> None:
+        for thread in self._threads:
+            thread.join()
+
+    def _talk_over(self, connection: socket.socket) -> None:
+        with connection, suppress(ConnectionError):
+            self._talk(connection)
+
+
+@contextmanager
+def scripted(talk: Talk) -> Iterator[tuple[Scripted, Sockets, str]]:
+    server = Scripted(talk)
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        port = listening.getsockname()[1]
+        thread = threading.Thread(target=server.serve, args=(listening,))
+        thread.start()
+        transport = Sockets("127.0.0.1", port)
+        try:
+            yield server, transport, f"http://127.0.0.1:{port}/x"
+        finally:
+            transport.close()
+            listening.shutdown(socket.SHUT_RDWR)
+            thread.join()
+            server.join()
+
+
+def read_request(connection: socket.socket) -> bytes:
+    """A head and as much of a body as it announces; nothing if the client has gone."""
+    data = b""
+    while b"\r\n\r\n" not in data:
+        more = connection.recv(65536)
+        if not more:
+            return b""
+        data += more
+    head, _, body = data.partition(b"\r\n\r\n")
+    length = int(head.lower().partition(b"content-length: ")[2].split(b"\r\n")[0] or 0)
+    while len(body) < length:
+        body += connection.recv(65536)
+    return head + b"\r\n\r\n" + body
+
+
+def always(answer: bytes) -> Talk:
+    def talk(connection: socket.socket) -> None:
+        while read_request(connection):
+            connection.sendall(answer)
+
+    return talk
+
+
+def once(answer: bytes) -> Talk:
+    def talk(connection: socket.socket) -> None:
+        read_request(connection)
+        connection.sendall(answer)
+
+    return talk
+
+
+def ask(transport: Sockets, url: str, content: bytes | None = None) -> bytes:
+    timeout = {"timeout": {"connect": 5.0, "read": 5.0, "write": 5.0}}
+    response = transport.handle_request(httpx.Request("POST", url, content=content, extensions=timeout))
+    try:
+        return response.read()
+    finally:
+        response.close()
+
+
+def test_a_connection_is_used_again() -> None:
+    with scripted(always(OK)) as (server, transport, url):
+        assert [ask(transport, url, b"{}") for _ in range(5)] == [b"ok"] * 5
+        assert server.accepted == 1
+
+
+def test_a_connection_that_the_server_has_closed_is_replaced() -> None:
+    closed = threading.Event()
+
+    def talk(connection: socket.socket) -> None:
+        once(OK)(connection)
+        connection.close()
+        closed.set()
+
+    with scripted(talk) as (server, transport, url):
+        for _ in range(3):
+            closed.clear()
+            assert ask(transport, url) == b"ok"
+            assert closed.wait(5)
+        assert server.accepted == 3
+
+
+def test_a_connection_that_the_server_says_it_closes_is_not_kept() -> None:
+    with scripted(once(OK.replace(b"OK\r\n", b"OK\r\nConnection: close\r\n"))) as (server, transport, url):
+        assert [ask(transport, url), ask(transport, url)] == [b"ok", b"ok"]
+        assert server.accepted == 2
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n1\r\no\r\n1\r\nk\r\n0\r\n\r\n",
+        b"HTTP/1.0 200 OK\r\n\r\nok",
+    ],
+    ids=["in chunks", "to the end of the connection"],
+)
+def test_an_answer_of_unknown_length_is_read_to_its_end(answer: bytes) -> None:
+    with scripted(once(answer)) as (_, transport, url):
+        assert ask(transport, url) == b"ok"
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"",
+        b"HTTP/1.1 200 OK\r\nContent-Le",
+        b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nok",
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n1\r\no\r\n",
+        b"SSH-2.0-OpenSSH_9.6\r\n",
+    ],
+    ids=["nothing", "part of a head", "part of a body", "part of the chunks", "something else"],
+)
+def test_an_answer_that_is_cut_short_or_none_is_never_taken_for_a_whole_one(answer: bytes) -> None:
+    with scripted(once(answer)) as (_, transport, url), pytest.raises(httpx.RemoteProtocolError):
+        ask(transport, url)
+
+
+def test_an_answer_that_does_not_come_in_time_is_not_waited_for() -> None:
+    def talk(connection: socket.socket) -> None:
+        while connection.recv(65536):
+            pass
+
+    with scripted(talk) as (_, transport, url), pytest.raises(httpx.ReadTimeout):
+        transport.handle_request(httpx.Request("GET", url, extensions={"timeout": {"read": 0.05}}))
+
+
+def test_a_refusal_in_the_middle_of_a_long_request_is_read() -> None:
+    def talk(connection: socket.socket) -> None:
+        connection.recv(1000)
+        connection.sendall(b"HTTP/1.1 413 Too Large\r\nContent-Length: 2\r\nConnection: close\r\n\r\nno")
+        connection.shutdown(socket.SHUT_WR)
+        while connection.recv(2**20):
+            pass
+
+    parts = iter([b"x" * 2**16] * 64)
+    with scripted(talk) as (_, transport, url):
+        response = transport.handle_request(
+            httpx.Request("POST", url, content=parts, headers={"Content-Length": str(2**22)})
+        )
+        assert (response.status_code, response.read()) == (413, b"no")
+
+
+def test_a_body_of_unknown_length_is_sent_in_chunks() -> None:
+    sent = []
+
+    def talk(connection: socket.socket) -> None:
+        data = b""
+        while not data.endswith(b"0\r\n\r\n"):
+            data += connection.recv(65536)
+        sent.append(data.partition(b"\r\n\r\n")[2])
+        connection.sendall(OK)
+
+    with scripted(talk) as (_, transport, url):
+        made = httpx.Request("POST", url, content=iter([b"abc", b"", b"de"]))
+        assert transport.handle_request(made).read() == b"ok"
+    assert sent == [b"3\r\nabc\r\n2\r\nde\r\n0\r\n\r\n"]
+
+
+def test_threads_that_ask_at_once_each_get_their_own_answer() -> None:
+    def talk(connection: socket.socket) -> None:
+        while request := read_request(connection):
+            body = request.partition(b"\r\n\r\n")[2]
+            connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%b" % (len(body), body))
+
+    questions = [str(number).encode() for number in range(200)]
+    with scripted(talk) as (server, transport, url), ThreadPoolExecutor(8) as pool:
+        assert list(pool.map(lambda one: ask(transport, url, one), questions)) == questions
+        assert server.accepted <= 8
+
+
+def test_a_proxy_or_encryption_is_left_to_httpx(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("http_proxy", "https_proxy", "all_proxy", "no_proxy"):
+        monkeypatch.delenv(name, raising=False)
+        monkeypatch.delenv(name.upper(), raising=False)
+    assert isinstance(transport_to("http://example.org"), Sockets)
+    assert isinstance(transport_to("https://example.org"), httpx.HTTPTransport)
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
+    assert isinstance(transport_to("http://example.org"), httpx.HTTPTransport)
+    monkeypatch.setenv("no_proxy", "example.org")
+    assert isinstance(transport_to("http://example.org"), Sockets)
