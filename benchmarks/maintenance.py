@@ -96,13 +96,13 @@ def compaction(root: Path) -> list[bool]:
     """Both tidy up copies of what they have made, in turn, so that neither always has the warmer page cache."""
     made = grown(root / "graph")
     by_hand(table_uri(made), root)
-    ours, theirs = [], []
+    times: list[list[float]] = [[], []]
     for turn in range(TURNS):
         graph, hand = omnigraph.open(copied(root / "graph")), str(copied(root / "hand"))
-        sides = [(ours, graph.optimize), (theirs, partial(tidied_by_hand, hand))]
-        for times, tidy in sides if turn % 2 else reversed(sides):
-            times.append(seconds(tidy))
-    one, two = median(ours), median(theirs)
+        sides: list[Callable[[], object]] = [graph.optimize, partial(tidied_by_hand, hand)]
+        for side in (0, 1) if turn % 2 else (1, 0):
+            times[side].append(seconds(sides[side]))
+    one, two = map(median, times)
     label = f"optimize of {COMMITS} commits / pylance"
     return [report(label, one / two, COMPACT_LIMIT, f"{one:.3f} s, {two:.3f} s"), scans(root, table_uri(graph))]
 

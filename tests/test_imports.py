@@ -1,5 +1,6 @@
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -7,9 +8,10 @@ _HEAVY = {"pyarrow", "lance", "pyspark", "fastapi", "pandas"}
 _REPORT = "import sys; print(*sorted({name.partition('.')[0] for name in sys.modules}))"
 
 
-def _loaded(code: str) -> set[str]:
+def _loaded(code: str, *arguments: str) -> set[str]:
     """Run code in a fresh interpreter and tell which packages it has loaded then."""
-    run = subprocess.run([sys.executable, "-c", f"{code}\n{_REPORT}"], check=True, capture_output=True, text=True)
+    words = [sys.executable, "-c", f"{code}\n{_REPORT}", *arguments]
+    run = subprocess.run(words, check=True, capture_output=True, text=True)
     return set(run.stdout.splitlines()[-1].split())
 
 
@@ -50,6 +52,23 @@ def test_help_does_not_even_load_the_parser() -> None:
     assert "lark" not in _loaded(_HELP.format(arguments='"--help"'))
 
 
+_MAKE = """
+import sys
+import omnigraph
+omnigraph.init(sys.argv[1], "node A { a: String @key }")
+"""
+_READ = """
+"query", "--store", sys.argv[1], "-e", "query q() { match { $a: A } return { $a.a } }"
+"""
+
+
+def test_a_query_on_storage_loads_no_server_no_client_and_no_spark(tmp_path: Path) -> None:
+    loaded = _loaded(_MAKE + _HELP.format(arguments=_READ), str(tmp_path / "g"))
+
+    assert "lance" in loaded
+    assert not loaded & {"pyspark", "fastapi", "uvicorn", "httpx", "yaml", "duckdb", "networkx"}
+
+
 def test_the_package_itself_loads_nothing_but_itself() -> None:
     ours = _loaded("import omnigraph") - _loaded("import dataclasses, unicodedata, typing, __future__")
 
@@ -60,4 +79,4 @@ def test_a_client_loads_no_server_and_no_spark() -> None:
     loaded = _loaded("import omnigraph; omnigraph.connect('http://localhost')")
 
     assert "httpx" in loaded
-    assert not loaded & {"pyspark", "py4j", "fastapi", "uvicorn", "starlette", "duckdb", "networkx", "typer", "rich"}
+    assert not loaded & {"pyspark", "py4j", "fastapi", "uvicorn", "starlette", "duckdb", "networkx"}

@@ -219,7 +219,7 @@ def _cases() -> list[tuple[str, str]]:
 # As surfaces have it: which of server, cluster, graph, store, as and profile a command takes.
 _TABLE = {
     "mutate load ingest branch snapshot export": "--server --graph --store --as --profile",
-    "query commit changes": "--server --graph --store --profile",
+    "query blob commit changes": "--server --graph --store --profile",
     "graphs": "--server --profile",
     "optimize repair cleanup lint": "--cluster --graph --store --profile",
     "init alias login logout profile version": "",
@@ -240,6 +240,7 @@ _NEEDED = {
     "branch": ["list"],
     "commit": ["list"],
     "changes": ["poll"],
+    "blob": ["get", "node", "T", "id", "p"],
     "tag": ["list"],
     "graphs": ["list"],
     "queries": ["list"],
@@ -256,7 +257,7 @@ def test_the_table_of_options_is_the_documented_one() -> None:
     assert flags.rule_of("schema plan").takes & known == {"--store", "--profile"}
 
 
-@pytest.mark.parametrize("name, flag", [case for case in _cases() if case[0] != "blob"])
+@pytest.mark.parametrize("name, flag", _cases())
 @pytest.mark.usefixtures("home")
 def test_an_option_that_does_not_go_with_a_command_is_refused_first(name: str, flag: str) -> None:
     run = command(*name.split(), *_NEEDED.get(name, []), flag, "x")
@@ -269,7 +270,7 @@ def test_an_option_that_does_not_go_with_a_command_is_refused_first(name: str, f
     assert run.err == run.err.rstrip()
 
 
-_GROUPS = ("branch", "commit", "changes", "tag", "graphs", "queries", "profile")
+_GROUPS = ("blob", "branch", "commit", "changes", "tag", "graphs", "queries", "profile")
 
 
 @pytest.mark.usefixtures("home")

@@ -21,6 +21,7 @@ from omnigraph.errors import (
     ChangeRequestError,
     CommitNotFoundError,
     HistoryReclaimedError,
+    RefNameError,
     ResourceLimitError,
 )
 from omnigraph.graph import Graph
@@ -277,6 +278,8 @@ def test_what_is_no_cursor_is_rejected(graph: Graph) -> None:
         ({"start": "after:nothing"}, CommitNotFoundError),
         ({"after": "nothing"}, CommitNotFoundError),
         ({"start": "after:"}, CommitNotFoundError),
+        ({"branch": ""}, RefNameError),
+        ({"branch": "x" * 10_000}, RefNameError),
     ],
 )
 def test_a_request_that_cannot_be_is_refused(graph: Graph, options: dict[str, Any], error: type[Exception]) -> None:

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import omnigraph
-from omnigraph.errors import BranchNotFoundError
+from omnigraph.errors import BranchNotFoundError, RefNameError
 from omnigraph.history.log import drawn, newest_first, parents_of
 from omnigraph.manifest.rows import Commit
 
@@ -130,3 +130,6 @@ def test_the_log_names_the_branches_and_tags_at_each_commit(tmp_path: Path) -> N
     assert [entry.branches for entry in graph.log(["side"])] == [("side",), (), ()]
     with pytest.raises(BranchNotFoundError):
         graph.log(["nowhere"])
+    for name in ("", "x" * 10_000):
+        with pytest.raises(RefNameError):
+            graph.log([name])

@@ -76,7 +76,7 @@ def test_cleanup_tells_what_it_would_do_and_does_it_when_confirmed(graph: Graph)
     assert person["old_versions_removed"] > 0
     assert person["bytes_removed"] > 0
     assert person["error"] is None
-    assert set(rows(found)) == {PERSON, KNOWS, PLACE}
+    assert set(rows(found)) == {PERSON, KNOWS, PLACE, "__manifest"}
 
 
 @pytest.mark.parametrize(

@@ -17,10 +17,22 @@ from omnigraph.errors import ExpectedVersionMismatchError, RecoveryRequiredError
 from omnigraph.graph import Graph
 from omnigraph.maintenance.upkeep import CONTENDED, DRIFT, TableUpkeep
 from omnigraph.storage.location import Location
-from tests.maintenance.scene import KNOWS, PERSON, PLACE, add, coverage, made_of, named, people, table_of, whenever
+from tests.maintenance.scene import (
+    KNOWS,
+    PERSON,
+    PLACE,
+    SCHEMA,
+    add,
+    coverage,
+    made_of,
+    named,
+    people,
+    table_of,
+    whenever,
+)
 from tests.support.faults import CrashError, assert_settled, crash, dataset, doing, foreign_commit, refuse
 from tests.support.graphs import append, contents, plan
-from tests.support.mutations import at_write, once_prepared
+from tests.support.mutations import at_write, once_prepared, store_of
 
 
 def stats(graph: Graph, key: str) -> TableUpkeep:
@@ -127,6 +139,21 @@ def test_what_was_rewritten_and_changed_meanwhile_is_rewritten_again(graph: Grap
     assert people(omnigraph.open(graph.uri)) == expected
     assert all(coverage(graph, PERSON).values())
     assert len(made_of(graph, PERSON).parts) == 1
+
+
+def test_a_schema_that_was_changed_and_changed_back_meanwhile_stops_nothing(graph: Graph, store: Store) -> None:
+    """The columns are what they were, but lance knows that they were not all the time."""
+    other, rows = omnigraph.open(graph.uri), contents(store)
+
+    def change() -> None:
+        other.apply_schema(SCHEMA.replace("tags:", "town: String?  tags:"))
+        other.apply_schema(SCHEMA)
+
+    with at_write(3, change):
+        assert graph.optimize().commit
+    assert contents(store_of(graph.uri)) == rows
+    assert [len(made_of(graph, key).parts) for key in (PERSON, KNOWS)] == [1, 1]
+    assert_settled(store_of(graph.uri))
 
 
 def test_a_table_that_is_changed_every_time_is_left_and_the_others_are_done(graph: Graph) -> None:

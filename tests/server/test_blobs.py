@@ -128,6 +128,7 @@ def test_tags_decide_what_is_delivered(blobs: httpx.Client) -> None:
         ({"entity": "edge"}, 400, "no edge type 'Doc'"),
         ({"entity": "thing"}, 422, "entity"),
         ({"branch": "absent"}, 404, "absent"),
+        ({"snapshot": ""}, 400, "cannot name"),
         ({"branch": "main", "snapshot": "x"}, 400, "exclude each other"),
     ],
 )

@@ -27,7 +27,7 @@ from tests.support.likely import FORMS, LIKELY
 from tests.support.serving import ADD, AGE, ALL, bearer, known_tokens, people_graph, running
 
 SOAKING = "OMNIGRAPH_SOAK" in os.environ
-EXAMPLES = int(os.environ.get("FZ", 200)) if SOAKING else 3
+EXAMPLES = 100 if SOAKING else 3
 SETTINGS = settings(
     max_examples=EXAMPLES,
     derandomize=not SOAKING,

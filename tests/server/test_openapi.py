@@ -114,7 +114,7 @@ def test_the_page_tells_the_role_that_each_route_needs() -> None:
         (method, route.path_format): _role(route.endpoint)
         for route in declared
         if isinstance(route, GuardedRoute)
-        for method in route.methods
+        for method in route.methods or ()
     }
 
     assert {key: role for key, (role, _) in _documented().items()} == found

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import logging
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -29,10 +30,12 @@ def log_of_this_process() -> Iterator[io.StringIO]:
     before = root.handlers[:], root.level
     names = ("uvicorn.access", "uvicorn.error", "py4j", "asyncio", "httpx", "httpcore")
     levels = {name: logging.getLogger(name).level for name in names}
+    hook = threading.excepthook
     logs.set_up("info", stream)
     try:
         yield stream
     finally:
+        threading.excepthook = hook
         root.handlers[:], level = before
         root.setLevel(level)
         for name, known in levels.items():
@@ -104,6 +107,19 @@ def test_a_request_is_one_line_without_its_query() -> None:
     assert SECRET not in json.dumps(line)
     assert "omnigraph_http_requests_in_flight 0.0" in numbers
     assert 'omnigraph_http_request_seconds_count{method="GET",route="(none)"} 1.0' in numbers
+
+
+def test_a_thread_that_fails_is_told_in_the_same_way() -> None:
+    def fail() -> None:
+        raise ValueError(SECRET)
+
+    with log_of_this_process() as log:
+        thread = threading.Thread(target=fail, name="a load")
+        thread.start()
+        thread.join()
+    line = json.loads(log.getvalue())
+    assert (line["event"], line["error"], line["thread"]) == ("a thread has failed", "ValueError", "a load")
+    assert SECRET not in log.getvalue()
 
 
 def test_requests_to_the_storage_are_counted() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Annotated
 
 import typer
@@ -35,7 +34,6 @@ def alias(
     chosen = format_asked(format_, as_json=as_json)
     given = parameters(params, params_file) or {}
     values = {**found.params, **by_position(name, found.arguments, words or ()), **given}
-    asking = replace(scope, flags=replace(scope.flags, graph=found.graph))
-    target = Target(scope, served(asking, found.server, scope.operator.defaults.text("default_graph")))
+    target = Target(scope, served(scope, found.server, found.graph or scope.operator.defaults.text("default_graph")))
     result = target.stored().invoke_read(found.query, values or None, branch="main", snapshot=None)
     show(result, None, look_of(scope, chosen or found.format))

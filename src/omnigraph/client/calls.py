@@ -72,3 +72,27 @@ class PinnedCalls:
         commit = self.state.commit.commit_id
         query = options(entity=kind, type=type_name, id=id, property=property, snapshot=commit)
         return Blob.of((yield Request("GET", "/blob", query)).content)
+
+
+class OfState:
+    """What is known of a state without asking."""
+
+    _calls: PinnedCalls
+
+    @property
+    def branch(self) -> str:
+        """The branch that this was a state of."""
+        return self._calls.state.branch
+
+    @property
+    def commit(self) -> Commit:
+        """The commit that made this state."""
+        return self._calls.state.commit
+
+    @property
+    def schema(self) -> str:
+        return self._calls.state.schema
+
+    @property
+    def catalog(self) -> Catalog:
+        return self._calls.state.catalog

@@ -10,7 +10,7 @@ from types import TracebackType
 from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar, cast, overload
 
 from omnigraph.client.asking import refuse_engine
-from omnigraph.client.calls import Calls, PinnedCalls
+from omnigraph.client.calls import Calls, OfState, PinnedCalls
 from omnigraph.client.differences import Differing, RemoteDiff
 from omnigraph.client.exporting import Export
 from omnigraph.client.reading import Asked
@@ -19,7 +19,7 @@ from omnigraph.client.transport import Address, Blocking
 from omnigraph.engines import finishing
 from omnigraph.history.branches import checked_name
 from omnigraph.lang.catalog import Catalog
-from omnigraph.manifest.rows import MAIN, Commit
+from omnigraph.manifest.rows import MAIN
 from omnigraph.on_branch import OnBranch
 from omnigraph.pipeline.export import ExportResult
 from omnigraph.pipeline.progress import SILENT, Progress
@@ -49,30 +49,12 @@ def waiting(call: Callable[Concatenate[C, P], Steps[T]]) -> Callable[Concatenate
     return method
 
 
-class RemotePinned(Caller[PinnedCalls]):
+class RemotePinned(Caller[PinnedCalls], OfState):
     """One state of a graph, to read. Every query and every export of it sees the same."""
 
     query = waiting(PinnedCalls.query)
     explain = waiting(PinnedCalls.explain)
     blob = waiting(PinnedCalls.blob)
-
-    @property
-    def branch(self) -> str:
-        """The branch that this was a state of."""
-        return self._calls.state.branch
-
-    @property
-    def commit(self) -> Commit:
-        """The commit that made this state."""
-        return self._calls.state.commit
-
-    @property
-    def schema(self) -> str:
-        return self._calls.state.schema
-
-    @property
-    def catalog(self) -> Catalog:
-        return self._calls.state.catalog
 
     @overload
     def export(

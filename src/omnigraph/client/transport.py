@@ -6,7 +6,7 @@ import asyncio
 import json
 import time
 import weakref
-from collections.abc import AsyncGenerator, AsyncIterator, Generator, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Generator, Iterable, Iterator
 from contextlib import contextmanager
 from functools import lru_cache
 from typing import IO, Any, TypeVar, cast
@@ -181,7 +181,7 @@ class Blocking:
 
     def _content(self, request: Request, response: httpx.Response) -> bytes:
         if request.sink is None:
-            return response.read()
+            return b"".join(cast("Iterable[bytes]", response.stream))  # nothing is encoded: we do not ask for it
         for chunk in response.iter_bytes():
             request.sink(chunk)
         return b""

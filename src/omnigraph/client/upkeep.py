@@ -2,77 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from datetime import timedelta
-from typing import Never
+import functools
+from collections.abc import Callable
+from typing import Concatenate, Never, ParamSpec
 
 from omnigraph.client.asking import not_served
 from omnigraph.client.steps import Steps
-from omnigraph.embed.modes import Mode as EmbedMode
-from omnigraph.manifest.rows import MAIN
-from omnigraph.pipeline.progress import SILENT, Progress
-from omnigraph.storage.reclaim import ORPHAN_AGE
+from omnigraph.graph import Graph
 
-# ruff: noqa: ARG002 - the parameters are those of a graph in storage
+P = ParamSpec("P")
+
+
+def _done_there(method: Callable[Concatenate[Graph, P], object]) -> Callable[Concatenate[UpkeepCalls, P], Steps[Never]]:
+    """Refuse a method of a graph in storage, with its parameters."""
+
+    @functools.wraps(method)
+    def refuse(_self: UpkeepCalls, /, *_args: P.args, **_kwargs: P.kwargs) -> Steps[Never]:
+        raise not_served(method.__name__)
+
+    refuse.__doc__ = "Not served: run it where the storage is."
+    return refuse
 
 
 class UpkeepCalls:
     """What needs the storage itself."""
 
-    def embed(
-        self,
-        types: Sequence[str] | None = None,
-        *,
-        mode: str = EmbedMode.FILL_MISSING,
-        branch: str = MAIN,
-        actor: str | None = None,
-        progress: Progress = SILENT,
-    ) -> Steps[Never]:
-        """Not served: run it where the storage is."""
-        raise not_served("embed")
-
-    def ensure_indices(
-        self,
-        branch: str = MAIN,
-        *,
-        actor: str | None = None,
-        engine: str = "auto",
-        master: str | None = None,
-        conf: Mapping[str, str] | None = None,
-        progress: Progress = SILENT,
-    ) -> Steps[Never]:
-        """Not served: run it where the storage is."""
-        raise not_served("ensure_indices")
-
-    def optimize(
-        self,
-        branch: str = MAIN,
-        *,
-        actor: str | None = None,
-        engine: str = "auto",
-        master: str | None = None,
-        conf: Mapping[str, str] | None = None,
-        progress: Progress = SILENT,
-    ) -> Steps[Never]:
-        """Not served: run it where the storage is."""
-        raise not_served("optimize")
-
-    def cleanup(
-        self,
-        keep: int | None = None,
-        older_than: timedelta | None = None,
-        *,
-        confirm: bool = False,
-        orphan_age: timedelta = ORPHAN_AGE,
-        progress: Progress = SILENT,
-    ) -> Steps[Never]:
-        """Not served: run it where the storage is."""
-        raise not_served("cleanup")
-
-    def repair(self, *, confirm: bool = False, force: bool = False) -> Steps[Never]:
-        """Not served: run it where the storage is."""
-        raise not_served("repair")
-
-    def doctor(self) -> Steps[Never]:
-        """Not served: run it where the storage is."""
-        raise not_served("doctor")
+    embed = _done_there(Graph.embed)
+    ensure_indices = _done_there(Graph.ensure_indices)
+    optimize = _done_there(Graph.optimize)
+    cleanup = _done_there(Graph.cleanup)
+    repair = _done_there(Graph.repair)
+    doctor = _done_there(Graph.doctor)

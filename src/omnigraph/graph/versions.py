@@ -11,6 +11,7 @@ from omnigraph.graph.handle import named_branch
 from omnigraph.graph.reading import Reading
 from omnigraph.history.branches import (
     Tag,
+    checked_name,
     create_branch,
     create_tag,
     delete_branch,
@@ -123,12 +124,12 @@ class Versions(Reading):
         self._look(branch)
         if after is not None:
             request["start"] = f"after:{after}"
-        return self._feed.poll(ChangeRequest(branch, **request))
+        return self._feed.poll(ChangeRequest(checked_name(branch), **request))
 
     def change_cursor(self, after: str, branch: str = MAIN) -> str:
         """The cursor of all changes behind a commit: with it `changes` goes on from an export at that commit."""
         self._look(branch)
-        return self._feed.cursor(ChangeRequest(branch, f"after:{after}"))
+        return self._feed.cursor(ChangeRequest(checked_name(branch), f"after:{after}"))
 
     def baseline(self, branch: str = MAIN, **request: Unpack[ChangeOptions]) -> Baseline:
         """Where to begin to follow a branch: export the tables that it names at its commit, then go on with its cursor.
@@ -136,12 +137,13 @@ class Versions(Reading):
         `kinds` and `types` choose tables; with the cursor `changes` takes the same `kinds`, `types` and `operations`.
         """
         self._look(branch)
-        return self._feed.baseline(ChangeRequest(branch, **request))
+        return self._feed.baseline(ChangeRequest(checked_name(branch), **request))
 
     def log(self, branches: Sequence[str] | None = None) -> list[LogEntry]:
         """List the commits of some branches, or of all, newest first, with the branches and tags that are at them."""
         self._look()
-        return log(self._store.manifest, self.branches() if branches is None else branches)
+        named = self.branches() if branches is None else [checked_name(name) for name in branches]
+        return log(self._store.manifest, named)
 
     def commit_changes(self, commit_id: str, **request: Unpack[ChangeOptions]) -> ChangePage:
         """Tell what one commit changed with respect to its first parent."""

@@ -11,6 +11,7 @@ from omnigraph.commit.recovery import recover_operation
 from omnigraph.commit.runner import ChooseRunner
 from omnigraph.commit.store import Store
 from omnigraph.errors import (
+    ConflictError,
     CorruptGraphError,
     DriftError,
     ExpectedVersionMismatchError,
@@ -109,6 +110,7 @@ class _Upkeep:
     skipped: dict[str, TableUpkeep] = field(default_factory=dict)
     losses: dict[str, int] = field(default_factory=dict)
     cleanups: int = 0
+    refusals: int = 0
 
     def run(self) -> UpkeepResult:
         settle(self.store)
@@ -122,6 +124,8 @@ class _Upkeep:
                 self._lost(error)
             except DriftError as error:
                 self._drifted(error.table_key, error.pin, error.head)
+            except ConflictError as error:
+                self._preempted(error)
             except StorageError as error:
                 self.cleanups += 1
                 if self.cleanups > _ATTEMPTS or not was_cleaned_up(self.store, txn, error):
@@ -156,6 +160,13 @@ class _Upkeep:
             self.skipped[key] = TableUpkeep(
                 key, skipped=CONTENDED, manifest_version=lost.base.version if lost else None
             )
+
+    def _preempted(self, error: ConflictError) -> None:
+        """Lance refused what seemed to fit, as it does after a change of the schema and back: begin again."""
+        self.refusals += 1
+        if self.refusals > _ATTEMPTS or type(error) is not ConflictError:
+            raise error
+        self.work.clear()
 
     def _drifted(self, key: str, pin: int, head: int) -> None:
         """Whoever asks for indices expects them; whoever tidies up wants the rest to be tidy."""

@@ -84,9 +84,10 @@ class GuardedRoute(APIRoute):
             if not isinstance(what, Need) or what.about is About.GRAPH:
                 call = replace(call, served=about_graph(call, request.path_params.get("graph_id")))
             need = what if isinstance(what, Need) else what(request, call)
+            options = request.query_params if request.scope["query_string"] else {}
             if need.action is not None:
-                call.allow(need.action, request.query_params.get("branch"))
-            intake.check_query(request, known)
+                call.allow(need.action, options.get("branch"))
+            intake.check_query(options, known)
             _check_condition(request, need)
             with _room(request, call, need):
                 return await self._run_with_body(run, request, call, need)

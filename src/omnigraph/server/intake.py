@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import re
 import tempfile
+from collections.abc import Iterable
 from email.message import Message
+from functools import lru_cache
 from typing import IO, Any, NoReturn
 
 from fastapi import Request
@@ -21,9 +23,9 @@ _SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 _IN_MEMORY = 2**20
 
 
-def check_query(request: Request, known: set[str]) -> None:
+def check_query(options: Iterable[str], known: set[str]) -> None:
     """Refuse what a route does not know: a misspelt option must not pass for one that was not given."""
-    for name in request.query_params:
+    for name in options:
         if name not in known:
             hint = did_you_mean(name, sorted(known)) or "see the OpenAPI document at /openapi.json"
             raise RequestError(f"there is no query parameter {name!r:.80} here", hint=hint)
@@ -103,8 +105,13 @@ def _gone() -> RequestError:
 
 
 def _media_type(request: Request) -> str:
+    return _named_type(request.headers.get("content-type", "none/none"))
+
+
+@lru_cache
+def _named_type(header: str) -> str:
     message = Message()
-    message["content-type"] = request.headers.get("content-type", "none/none")
+    message["content-type"] = header
     return message.get_content_type()
 
 

@@ -137,7 +137,10 @@ class _Body:
 
     def _check_depth(self) -> None:
         parts, self._json = self._json or [], None
-        deepest = _deepest(b"".join(parts))
+        body = b"".join(parts)
+        if body.count(b"[") + body.count(b"{") <= self._limits.json_depth:
+            return  # so few cannot be too deep, however they are nested: most requests are like that
+        deepest = _deepest(body)
         if deepest > self._limits.json_depth:
             raise self._refused(_too_deep(deepest, self._limits.json_depth))
 

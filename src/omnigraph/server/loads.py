@@ -7,7 +7,6 @@ directory; it goes when the server does.
 from __future__ import annotations
 
 import json
-import logging
 import os
 import sys
 import threading
@@ -27,7 +26,6 @@ from omnigraph.server.settings import Serving
 from omnigraph.wire import problems
 from omnigraph.wire.documents import ingest_output
 
-_LOG = logging.getLogger(__name__)
 _EVERY = 0.25
 _RUNNING, _DONE, _FAILED = "running", "done", "failed"
 
@@ -111,10 +109,10 @@ class Loads:
             record.end(_DONE, result=ingest_output(graph.uri, done))
         except OmnigraphError as error:
             record.end(_FAILED, error=problems.body(error, full=True))
-        except Exception:  # noqa: BLE001 - a thread of the background: there is nobody else to tell
-            _LOG.exception("load %s failed", load_id)
+        except BaseException:
             problem = ServerFailedError("the load failed, and the log of the server says why")
             record.end(_FAILED, error=problems.body(problem, full=True))
+            raise  # to the log
         finally:
             with self._lock:
                 self._running.pop(load_id)

@@ -10,6 +10,7 @@ import json
 import logging
 import os
 import sys
+import threading
 import traceback
 from datetime import UTC, datetime
 from types import TracebackType
@@ -37,6 +38,7 @@ def set_up(level: str = "", stream: TextIO | None = None) -> None:
     handler.setFormatter(JsonLines())
     root = logging.getLogger()
     root.handlers[:] = [handler]
+    threading.excepthook = _thread_failed
     root.setLevel(level_from(level or os.environ.get(LEVEL, "")).upper())
     for name in _QUIET:
         logger = logging.getLogger(name)
@@ -49,6 +51,11 @@ def tell(logger: logging.Logger, level: int, event: str, error: BaseException | 
     """Log an event with its fields."""
     about = None if error is None else (type(error), error, error.__traceback__)
     logger.log(level, event, extra={_FIELDS: fields}, exc_info=about)
+
+
+def _thread_failed(about: threading.ExceptHookArgs) -> None:
+    name = about.thread.name if about.thread else None
+    tell(logging.getLogger(__name__), logging.ERROR, "a thread has failed", about.exc_value, thread=name)
 
 
 class JsonLines(logging.Formatter):

@@ -6,11 +6,11 @@ import logging
 import re
 import time
 from collections.abc import MutableMapping
+from secrets import token_hex
 from typing import Any
 
 from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
-from ulid import ULID
 
 from omnigraph.errors import ServerFailedError
 from omnigraph.server import logs
@@ -22,6 +22,7 @@ PRINCIPAL = "principal"
 
 REQUEST_ID = "request_id"
 _HEADER = b"x-request-id"
+_ID_BYTES = 13
 _GIVEN_ID = re.compile(rb"[A-Za-z0-9._-]{1,64}")
 _NO_ROUTE = "(none)"
 _FAULT = 500
@@ -128,7 +129,7 @@ class _Watch:
 def request_id(scope: Scope) -> str:
     """The id that a client gives its request, if it can be one; a new one otherwise."""
     given = next((value for name, value in scope["headers"] if name == _HEADER), b"")
-    return given.decode() if _GIVEN_ID.fullmatch(given) else str(ULID())
+    return given.decode() if _GIVEN_ID.fullmatch(given) else token_hex(_ID_BYTES)
 
 
 def _internal(request: str) -> ServerFailedError:

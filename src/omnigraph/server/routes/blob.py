@@ -56,8 +56,8 @@ def head_blob(call: CallNow, request: Request, asked: Asked) -> Response:
 
 
 def _answered(call: Call, request: Request, asked: _Asked) -> Response:
-    where = state(asked.branch, asked.snapshot)
-    pinned = call.graph.at(where.get("snapshot") or where["branch"])
+    (ref,) = state(asked.branch, asked.snapshot).values()
+    pinned = call.graph.at(str(ref))
     blob = pinned.blob(asked.type, asked.id, asked.property, kind=asked.entity)
     tag = f'"{blob.etag}"'
     headers = {"Accept-Ranges": "bytes", "ETag": tag}

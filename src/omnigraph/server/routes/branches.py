@@ -10,7 +10,7 @@ from omnigraph.server import replies, requests, responses
 from omnigraph.server.calls import Call, CallNow
 from omnigraph.server.guard import needs
 from omnigraph.server.replies import CHANGING, READING
-from omnigraph.server.routes.common import router
+from omnigraph.server.routes.common import or_main, router
 from omnigraph.wire import commits, documents
 
 routes = router("branches")
@@ -27,7 +27,7 @@ def list_branches(call: CallNow) -> Response:
 @needs(Action.BRANCH_CREATE)
 def create_branch(call: CallNow, body: requests.BranchCreateRequest) -> Response:
     """Make a branch that begins as another branch, a tag or a commit is."""
-    graph, base = call.graph, body.from_ or "main"
+    graph, base = call.graph, or_main(body.from_)
     graph.create_branch(body.name, base)
     return replies.document(commits.branch_created_output(graph.uri, body.name, base, call.actor))
 
@@ -37,7 +37,7 @@ def create_branch(call: CallNow, body: requests.BranchCreateRequest) -> Response
 def merge_branches(call: CallNow, body: requests.MergeRequest) -> Response:
     """Bring onto a branch what another has: in one commit, or a refusal with every conflict."""
     resolution = documents.resolution_of(body.resolve)
-    done = call.graph.merge(body.source, body.target or "main", dry_run=body.dry_run, resolve=resolution)
+    done = call.graph.merge(body.source, or_main(body.target), dry_run=body.dry_run, resolve=resolution)
     deleted = _deleted(call, body.source) if body.delete_branch and not body.dry_run else {}
     return replies.document({**documents.merge_output(done, call.actor), **deleted})
 
@@ -64,7 +64,7 @@ def delete_branch(call: CallNow, branch: str) -> Response:
 @needs(Action.CHANGE)
 def revert(call: CallNow, body: requests.RevertRequest) -> Response:
     """Undo what one commit changed, by a new commit."""
-    done = call.graph.revert(body.commit_id, body.branch or "main", resolve=documents.resolution_of(body.resolve))
+    done = call.graph.revert(body.commit_id, or_main(body.branch), resolve=documents.resolution_of(body.resolve))
     return replies.document(documents.revert_output(done, call.actor))
 
 
@@ -79,7 +79,7 @@ def list_tags(call: CallNow) -> Response:
 @needs(Action.BRANCH_CREATE)
 def create_tag(call: CallNow, body: requests.TagCreateRequest) -> Response:
     """Give a commit a name that stays."""
-    return replies.document(commits.tag_output(call.graph.create_tag(body.name, body.ref or "main")))
+    return replies.document(commits.tag_output(call.graph.create_tag(body.name, or_main(body.ref))))
 
 
 @routes.delete("/tags/{tag:segment}", response_model=responses.TagDeleteOutput, responses=CHANGING)

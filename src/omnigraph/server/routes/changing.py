@@ -14,7 +14,7 @@ from omnigraph.server import intake, replies, requests, responses
 from omnigraph.server.calls import Call, CallNow
 from omnigraph.server.guard import Brings, Condition, Need, needs
 from omnigraph.server.replies import CHANGING, LINES_BODY, READING, Conditional
-from omnigraph.server.routes.common import Branch, router, text
+from omnigraph.server.routes.common import Branch, or_main, router, text
 from omnigraph.wire import documents
 
 routes = router("changing")
@@ -45,7 +45,7 @@ def mutate_if_graph_commit(
 
 def _mutate(call: Call, body: requests.ChangeRequest, if_commit: str | None = None) -> Response:
     done = call.graph.mutate(
-        text(body.query, ".gq"), body.params, name=body.name, branch=body.branch or "main", if_commit=if_commit
+        text(body.query, ".gq"), body.params, name=body.name, branch=or_main(body.branch), if_commit=if_commit
     )
     return replies.document(documents.change_output(done))
 
@@ -67,7 +67,7 @@ def ingest(call: CallNow, body: requests.IngestRequest) -> Response:
 
 def _load_text(call: Call, body: requests.IngestRequest) -> LoadResult:
     data = io.BytesIO(body.data.encode())
-    return call.graph.load(data, mode=body.mode or "merge", branch=body.branch or "main", base=body.from_)
+    return call.graph.load(data, mode=body.mode or "merge", branch=or_main(body.branch), base=body.from_)
 
 
 @routes.post(

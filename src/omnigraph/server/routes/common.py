@@ -27,6 +27,11 @@ def text(source: str, ending: str) -> str:
     return f"{source}\n" if source.endswith(ending) else source
 
 
+def or_main(name: str | None) -> str:
+    """A branch that is not named is main; one whose name is empty is none."""
+    return MAIN if name is None else name
+
+
 class State(TypedDict, total=False):
     """Which state to read: one of the two."""
 
@@ -38,7 +43,7 @@ def state(branch: str | None, snapshot: str | None) -> State:
     """Which state to read: a branch, or a commit, but not both."""
     if branch is not None and snapshot is not None:
         raise RequestError("branch and snapshot exclude each other", hint="a commit is enough: leave the branch out")
-    return {"snapshot": snapshot} if snapshot is not None else {"branch": branch or MAIN}
+    return {"snapshot": snapshot} if snapshot is not None else {"branch": or_main(branch)}
 
 
 def chosen(kinds: Sequence[str] | None, types: Sequence[str] | None, operations: Sequence[str] | None) -> ChangeOptions:

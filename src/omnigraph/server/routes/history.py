@@ -13,7 +13,7 @@ from omnigraph.server import replies, requests, responses
 from omnigraph.server.calls import CallNow
 from omnigraph.server.guard import needs
 from omnigraph.server.replies import AS_LINES, READING
-from omnigraph.server.routes.common import Branch, Kinds, Operations, Types, chosen, named, router
+from omnigraph.server.routes.common import Branch, Kinds, Operations, Types, chosen, named, or_main, router
 from omnigraph.wire import changes, commits, documents
 
 routes = router("history")
@@ -115,7 +115,7 @@ def get_baseline(
 def export_baseline(call: CallNow, body: requests.ChangeBaselineRequest) -> Response:
     """Export what a feed begins with, as lines of JSON; the last line has the cursor to go on with."""
     graph = call.graph
-    begins = graph.baseline(body.branch or "main", **chosen(body.kind or None, body.type or None, body.op or None))
+    begins = graph.baseline(or_main(body.branch), **chosen(body.kind or None, body.type or None, body.op or None))
     entities = graph.export(snapshot=begins.commit_id, types=begins.tables)
     last = replies.line(changes.baseline_output(begins))
     return replies.lines(itertools.chain(entities, [last]))

@@ -14,7 +14,7 @@ from omnigraph.server.guard import needs
 from omnigraph.server.loads import LoadOrder
 from omnigraph.server.replies import CHANGING, READING
 from omnigraph.server.responses import ErrorOutput, IngestOutput
-from omnigraph.server.routes.common import router
+from omnigraph.server.routes.common import or_main, router
 
 routes = router("loads")
 _ACCEPTED = 202
@@ -40,7 +40,7 @@ class LoadStateOutput(LoadBegunOutput):
 @needs(Action.CHANGE)
 def begin_load(call: CallNow, body: requests.LoadRequest) -> Response:
     """Begin to load files that lie below the load roots of the server, in one commit, on Spark if they are large."""
-    branch = body.branch or "main"
+    branch = or_main(body.branch)
     order = LoadOrder(tuple(body.data), body.mode, branch, body.from_, body.format, body.mapping, body.dry_run)
     load_id = call.service.loads.begin(call.opened.graph_id, call.graph, order)
     return replies.document({"load_id": load_id}, _ACCEPTED)

@@ -12,7 +12,7 @@ from omnigraph.server import intake, replies, requests, responses
 from omnigraph.server.calls import Call, CallNow
 from omnigraph.server.guard import Condition, Need, needs
 from omnigraph.server.replies import AS_ARROW, CHANGING, READING, Conditional
-from omnigraph.server.routes.common import router, state, text
+from omnigraph.server.routes.common import or_main, router, state, text
 from omnigraph.server.stored import StoredQuery, not_found
 from omnigraph.wire import documents
 
@@ -83,7 +83,7 @@ def _mutate(
 ) -> Response:
     if given.snapshot is not None:
         raise RequestError(f"'{query.name}' changes the graph: it takes no snapshot", hint="name a branch instead")
-    branch = given.branch or "main"
+    branch = or_main(given.branch)
     done = call.graph.mutate(
         text(query.source.text, ".gq"), given.params, name=query.name, branch=branch, if_commit=if_commit
     )
