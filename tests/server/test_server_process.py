@@ -110,7 +110,7 @@ def test_a_server_that_is_told_to_end_finishes_the_write_under_way(graph: Path, 
                 _until(lambda: _is_closed(server))
             write.result()
         assert book.statuses == {200: 1}
-        assert server.process.wait(60) == 0
+        assert server.process.wait(120) == 0
     book.check(graph)
 
 

@@ -20,7 +20,7 @@ from omnigraph.storage.location import Location
 from tests.support.cli import Run
 
 _LISTENING = "OMNIGRAPH_LISTEN_ADDR="
-_PATIENCE = 60.0
+_PATIENCE = 120.0
 PROGRAM = [sys.executable, "-m", "omnigraph.server"]
 
 
@@ -109,7 +109,7 @@ def served(
             stdout=subprocess.PIPE,
             stderr=errors,
             cwd=folder,
-            env=environment_of(environment),
+            env={**environment_of(environment), "TMPDIR": str(folder)},  # one that is killed leaves something there
         )
     assert process.stdout is not None
     try:
