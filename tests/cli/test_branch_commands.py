@@ -236,7 +236,7 @@ def test_a_refused_merge_tells_people_and_programs_the_conflicts() -> None:
     )
     assert programs.code == 1
     assert programs.document["code"] == "conflict"
-    assert [one["type_name"] for one in programs.document["merge_conflicts"]] == ["Person"]
+    assert [one["table_key"] for one in programs.document["merge_conflicts"]] == ["node:Person"]
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,10 @@ from omnigraph.commit.publish import begin, publish
 from omnigraph.commit.store import Store
 from omnigraph.errors import ExpectedVersionMismatchError, RecoveryRequiredError
 from omnigraph.graph import Graph
+from omnigraph.maintenance.compaction import bins
 from omnigraph.maintenance.upkeep import CONTENDED, DRIFT, TableUpkeep
+from omnigraph.storage import upkeep
+from omnigraph.storage.fitting import fits
 from omnigraph.storage.location import Location
 from tests.maintenance.scene import (
     KNOWS,
@@ -139,6 +142,17 @@ def test_what_was_rewritten_and_changed_meanwhile_is_rewritten_again(graph: Grap
     assert people(omnigraph.open(graph.uri)) == expected
     assert all(coverage(graph, PERSON).values())
     assert len(made_of(graph, PERSON).parts) == 1
+
+
+def test_what_fits_a_later_version_does_so_at_every_reading(graph: Graph, store: Store) -> None:
+    """Lance gives the settings of a column, and a Blob has two, in another order each time."""
+    table = table_of(graph, PERSON)
+    before = made_of(graph, PERSON)
+    done = [upkeep.rewrite(store.tables, table, group) for group in bins(before)]
+    staged = upkeep.stage_rewrite(store.tables, table, before, done)
+    add(graph, 70)
+    pin = table_of(graph, PERSON)
+    assert all(fits(store_of(graph.uri).tables, staged, pin) for _ in range(12))
 
 
 def test_a_schema_that_was_changed_and_changed_back_meanwhile_stops_nothing(graph: Graph, store: Store) -> None:

@@ -3,7 +3,18 @@
 from __future__ import annotations
 
 import omnigraph
-from tests.maintenance.scene import KNOWS, PERSON, add, coverage, grown, made_of, named, people
+from tests.maintenance.scene import (
+    KNOWS,
+    PERSON,
+    add,
+    cleaned,
+    coverage,
+    grown,
+    made_of,
+    manifest_versions,
+    named,
+    people,
+)
 from tests.support.faults import assert_settled
 from tests.support.mutations import store_of
 from tests.support.s3 import s3_server, s3_uri
@@ -22,6 +33,9 @@ def test_a_graph_on_an_object_store_is_looked_after_as_any_other(s3_uri: str) ->
     assert graph.optimize().commit is None
     assert graph.cleanup(keep=1) != graph.cleanup(keep=1, confirm=True)
     assert sum(row.old_versions_removed for row in graph.cleanup(keep=1).tables) == 0
+    cleaned(store_of(s3_uri), keep=1)
+    left = [len(manifest_versions(store_of(s3_uri), branch)) for branch in (None, "feature")]
+    assert max(left) <= 3, "the head, its commit, and on main where the branch began"
     fresh = omnigraph.open(s3_uri)
     assert (len(people(fresh)), len(people(fresh, branch="feature"))) == (3, 4)
     assert named(fresh, "p2") == [2]

@@ -5,6 +5,7 @@ With OMNIGRAPH_SOAK set it asks many times as much, and something else every tim
 
 from __future__ import annotations
 
+import itertools
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -28,6 +29,7 @@ from tests.support.serving import ADD, AGE, ALL, bearer, known_tokens, people_gr
 
 SOAKING = "OMNIGRAPH_SOAK" in os.environ
 EXAMPLES = 100 if SOAKING else 3
+STRIDE = 1 if SOAKING else 3  # there are thousands of bounds
 SETTINGS = settings(
     max_examples=EXAMPLES,
     derandomize=not SOAKING,
@@ -143,7 +145,8 @@ def test_the_bounds_of_every_parameter_and_every_method_are_told(asked: Asked) -
     for operation in asked.operations():
         if operation.path.startswith("/graphs/{") is not (asked.state is State.OPEN):
             continue
-        for case in asked.document.iter_coverage_cases(operation, generation_modes=modes, generation_config=made):
+        cases = asked.document.iter_coverage_cases(operation, generation_modes=modes, generation_config=made)
+        for case in itertools.islice(cases, 0, None, STRIDE):
             if "graph_id" in case.path_parameters:
                 case.path_parameters["graph_id"] = "default"
             asked.ask(case)

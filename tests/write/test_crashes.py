@@ -225,7 +225,7 @@ def _refused(scene: Scene, ordinal: int) -> str:
         try:
             scene.query.run(graph)
         except OutcomeUnknownError as error:
-            found = graph.outcome(error.operation_id)
+            found = graph.outcome(error.operation_id or "")
             told = f"unknown, then {'committed' if found else 'not committed'}"
             shown = "after" if found else "before"
         except StorageError:

@@ -390,6 +390,7 @@ def test_an_unknown_outcome_can_be_asked_for(people: Graph) -> None:
     with pytest.raises(OutcomeUnknownError) as unknown, before_writing("publish", fail):
         people.mutate(BOTH)
 
+    assert unknown.value.operation_id
     commit = people.outcome(unknown.value.operation_id)
     assert commit
     assert people.commits()[0] == commit
