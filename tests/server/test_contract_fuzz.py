@@ -178,3 +178,30 @@ def test_the_methods_of_all_routes_at_a_path_are_told(asked: Asked) -> None:
     for path, methods in {"/branches": "GET, POST", "/graphs/default/tags": "GET, POST", "/query": "POST"}.items():
         answer = asked.send("PATCH", path)
         assert (answer.status_code, answer.headers["Allow"]) == (405, methods)
+
+
+# What no generator of JSON makes: bytes that are none, or that stand for nothing.
+BROKEN = [
+    b"{",
+    b"nothing",
+    b"\xff\xfe{}",
+    b'{"query": "\xc3("}',
+    b'{"query": "\\ud800"}',
+    b'{"name": "\\udfff\\ud800", "source": "\\ud800"}',
+    b'{"data": NaN, "query": Infinity}',
+    b'{"query": 1' + b"0" * 5000 + b"}",
+    b'{"query": 1e999, "query": "twice"}',
+    b"[" * 200,
+    b'{"params": ' * 200,
+]
+
+
+def test_a_body_that_is_no_json_is_refused_as_the_document_tells(asked: Asked) -> None:
+    taking = [one for one in asked.operations() if "application/json" in one.get_request_payload_content_types()]
+    paths = [one.path.replace("{graph_id}", "default").replace("{name}", "add") for one in taking]
+    assert len(paths) > 30
+    for path in paths:
+        for body in BROKEN:
+            answer = asked.send("POST", path, data=body, headers={"Content-Type": "application/json"})
+            assert answer.status_code in (400, 413, 422), (path, body[:40], answer.text[:200])
+            assert answer.json()["code"] == "bad_request"
