@@ -81,7 +81,7 @@ def test_a_branch_is_deleted(graph: Graph) -> None:
         (["create", "main"], "'main' is there in every graph"),
         (["create", "feature"], "'feature' is there already"),
         (["create", "feature/x"], "one name is a part of the other"),
-        (["create", "__schema_apply_lock__"], "are reserved"),
+        (["create", "__schema_apply_lock__"], "it is reserved"),
         (["create", "x", "--from", "nowhere"], "there is no branch, tag or commit 'nowhere'"),
         (["delete", "main"], "'main' cannot be deleted"),
         (["delete", "nowhere"], "branch 'nowhere' not found"),

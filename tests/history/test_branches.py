@@ -209,7 +209,7 @@ APIS: dict[str, Callable[[Graph, str], object]] = {
     "outcome": lambda graph, name: graph.outcome("x", name),
     "embed": lambda graph, name: graph.embed(branch=name),
 }
-RESERVED = ["__schema_apply_lock__", "__run__1", "__x", "main/x", " main/x"]
+RESERVED = ["__schema_apply_lock__", " __schema_apply_lock__", "main/x", " main/x"]
 IMPOSSIBLE = ["", " ", "a..b", "a/", "/a", "a//b", ".", "a/./b", "-a", "a/-b", "a b", "a\\b", "a:b", "a@b", "a.lock"]
 
 
@@ -234,6 +234,13 @@ def test_an_internal_branch_is_neither_listed_nor_used(graph: Graph) -> None:
     for act in APIS.values():
         with pytest.raises(RefNameError):
             act(graph, "__schema_apply_lock__")
+
+
+def test_names_that_earlier_formats_kept_for_themselves_are_ordinary_ones(graph: Graph) -> None:
+    graph.create_branch("__run__1")
+
+    assert graph.branches() == ["main", "__run__1"]
+    assert omnigraph.open(graph.uri).branches() == ["main", "__run__1"]
 
 
 @pytest.mark.parametrize("name", ["x" * 181, "/".join("x" * 31), "ü" * 19])

@@ -23,7 +23,7 @@ from omnigraph.history.feed import Baseline, ChangeOptions, ChangePage, ChangeRe
 from omnigraph.history.log import LogEntry, log
 from omnigraph.history.merge import MergeRequest, MergeResult, merge, preview, revert
 from omnigraph.history.resolution import Resolution, Resolve
-from omnigraph.manifest.rows import MAIN
+from omnigraph.manifest.rows import FOREIGN_LOCK, MAIN
 from omnigraph.pipeline.progress import SILENT, Progress
 
 
@@ -33,7 +33,7 @@ class Versions(Reading):
     def branches(self) -> list[str]:
         """List the branches, main first."""
         self._admit(Action.READ)
-        return [name for name in self._store.manifest.branches() if not name.startswith("__")]
+        return [name for name in self._store.manifest.branches() if name != FOREIGN_LOCK]
 
     def create_branch(self, name: str, base: str = MAIN) -> None:
         """Make a branch that begins as its base is: another branch, a tag or a commit. No data is copied."""

@@ -76,8 +76,8 @@ def _problem(name: str) -> str | None:
         return "it is empty"
     if len(quote(quote(name, safe=""), safe="")) > _LONGEST:  # lance encodes it twice
         return "it is too long"
-    if name.startswith("__"):
-        return "names that begin with `__` are reserved"
+    if name == FOREIGN_LOCK:
+        return "it is reserved: other programs lock the schema with it"
     if name.startswith(f"{MAIN}/"):  # lance takes the directory above it for that of main, and removes it as well
         return f"names below `{MAIN}` are reserved"
     if ".." in name or name.endswith(".lock"):
@@ -169,7 +169,7 @@ def delete_branch(store: Store, name: str, if_head: str | None = None) -> None:
 
     With `if_head` it is deleted only if it is at that commit.
     """
-    name = name if name == FOREIGN_LOCK else checked_name(name)
+    name = checked_name(name)
     if name == MAIN:
         raise RefNameError(f"'{MAIN}' cannot be deleted", name=name, hint="name another branch")
     heal(store)

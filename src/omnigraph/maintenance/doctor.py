@@ -159,7 +159,7 @@ class _Examination:
             return set()
         if name == FOREIGN_LOCK:
             message = "another program changes the schema, or has died while it did"
-            self._find(Severity.ADVICE, f"branch {name}", message, f"if it has died: omnigraph branch delete {name}")
+            self._find(Severity.ADVICE, f"branch {name}", message, "if it has died: omnigraph repair --confirm --force")
         self._manifest(state, name)
         moving = {key for sidecar in sidecars for key in sidecar.table_keys}
         types = declared_types(self.catalog)

@@ -8,11 +8,11 @@ from enum import StrEnum
 
 from omnigraph.commit.adopt import adopt_heads
 from omnigraph.commit.gates import Held
-from omnigraph.commit.plan import gates_for
+from omnigraph.commit.plan import gates_for, ref_gates
 from omnigraph.commit.store import Store
 from omnigraph.errors import CorruptGraphError, OmnigraphError, RecoveryRequiredError, RepairError
 from omnigraph.manifest.publisher import Lineage
-from omnigraph.manifest.rows import MAIN, Commit
+from omnigraph.manifest.rows import FOREIGN_LOCK, MAIN, Commit
 from omnigraph.manifest.state import ManifestState
 from omnigraph.storage.tables import TableVersion
 
@@ -91,7 +91,10 @@ def repair(store: Store, mode: Mode) -> RepairResult:
     for branch in {sidecar.branch for sidecar in pending}:
         with store.gates.hold(gates_for(branch, ())):
             _refuse_dead(store, branch)
-    done = [_repaired(store, None if name == MAIN else name, mode) for name in store.manifest.branches()]
+    if mode is Mode.FORCE:
+        _lift_foreign_lock(store)
+    names = [name for name in store.manifest.branches() if name != FOREIGN_LOCK]
+    done = [_repaired(store, None if name == MAIN else name, mode) for name in names]
     rows = (row for found, _ in done for row in found)
     return RepairResult(mode, tuple(rows), tuple(commit for _, commit in done if commit))
 
@@ -104,6 +107,15 @@ def _refuse_dead(store: Store, branch: str | None) -> None:
             message = f"operation {operation_id} stopped half-way; what it has moved is not for `repair`"
             hint = "reopen the graph read-write; that finishes or undoes it"
             raise RecoveryRequiredError(message, operation_id=operation_id, hint=hint)
+
+
+def _lift_foreign_lock(store: Store) -> None:
+    """The lock of another program is a branch that nobody may use; who forces says that the program is dead."""
+    if FOREIGN_LOCK not in store.manifest.branches():
+        return
+    with store.gates.hold(ref_gates(FOREIGN_LOCK)) as held:
+        held.check()
+        store.manifest.delete_branch(FOREIGN_LOCK)
 
 
 def _repaired(store: Store, branch: str | None, mode: Mode) -> tuple[list[TableRepair], Commit | None]:
