@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 
 from anyio import to_thread
@@ -73,6 +75,7 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
     service: Service = app.state.service
     limits = service.serving.limits
     to_thread.current_default_thread_limiter().total_tokens = limits.threads
+    asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(limits.threads, "direct"))
     yield
     await to_thread.run_sync(service.loads.close)
 

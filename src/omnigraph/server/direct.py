@@ -7,6 +7,7 @@ guard, model and function run. `test_direct_routes.py` holds both ways to the sa
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 from collections.abc import Callable, Coroutine, Iterable, Iterator
 from dataclasses import dataclass
@@ -14,7 +15,6 @@ from functools import partial
 from typing import Any
 from urllib.parse import unquote
 
-from anyio import to_thread
 from fastapi import APIRouter, FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.routing import APIRoute
@@ -45,7 +45,9 @@ def plain_run(route: APIRoute) -> Run | None:
     async def run(request: Request) -> Response:
         read = _read(body.annotation, await request.json())
         do = partial(route.endpoint, call=call_of(request), body=read)
-        return await to_thread.run_sync(partial(do, request=request) if takes_request else do)
+        run_now = partial(do, request=request) if takes_request else do
+        response: Response = await asyncio.get_running_loop().run_in_executor(None, run_now)
+        return response
 
     return run
 

@@ -36,6 +36,9 @@ def set_up(level: str = "", stream: TextIO | None = None) -> None:
     """Let everything that this process logs be lines of JSON."""
     handler = logging.StreamHandler(stream or sys.stderr)
     handler.setFormatter(JsonLines())
+    # What no line shows need not be found out for each: where in the code it was said, and by which thread.
+    logging._srcfile = None  # noqa: SLF001 - as the manual of logging has it
+    logging.logThreads = logging.logMultiprocessing = False
     root = logging.getLogger()
     root.handlers[:] = [handler]
     threading.excepthook = _thread_failed

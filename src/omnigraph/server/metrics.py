@@ -48,14 +48,23 @@ class Metrics:
             "omnigraph_graphs", "Graphs by state.", ("state",), multiprocess_mode="livemax", registry=own
         )
         self._storage = Counter("omnigraph_storage_requests", "Requests to the storage.", ("kind",), registry=own)
+        self._known: dict[tuple[str, str, int], tuple[Counter, Histogram]] = {}
         self._counted = counters.snapshot()
         self._counted_at = time.monotonic()
 
     def answered(self, method: str, route: str, status: int, seconds: float) -> None:
-        self._requests.labels(method, route, str(status)).inc()
-        self._seconds.labels(method, route).observe(seconds)
+        count, times = self._of(method, route, status)
+        count.inc()
+        times.observe(seconds)
         if time.monotonic() - self._counted_at > _STORAGE_EVERY:
             self._count_storage()
+
+    def _of(self, method: str, route: str, status: int) -> tuple[Counter, Histogram]:
+        """The numbers of one route; to find them by their labels takes longer than to count."""
+        key = method, route, status
+        if key not in self._known:
+            self._known[key] = (self._requests.labels(method, route, str(status)), self._seconds.labels(method, route))
+        return self._known[key]
 
     def render(self) -> bytes:
         """All numbers, as Prometheus reads them."""
