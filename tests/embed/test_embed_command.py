@@ -127,6 +127,10 @@ def test_the_summary_counts_what_was_done(options: tuple[str, ...], expected: tu
         "mode": mode,
         "dimension": 4,
         "model": "mock" if embedded else None,
+        "rows": 6,
+        "selected_rows": selected,
+        "embedded_rows": embedded,
+        "cleaned_rows": cleaned,
     }
 
 
