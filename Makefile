@@ -14,18 +14,23 @@ help:
 	@echo "make bench   run the benchmarks"
 	@echo "make soak    search long: a load of six million records with planted defects, properties with many examples"
 	@echo "make fuzz    fuzz the languages for SECONDS=$(SECONDS)"
-	@echo "make setup   build .venv only;  make format  rewrite files;  make lock  renew the lock file"
+	@echo "make setup   build .venv only;  make format  rewrite files;  make lock  renew the lock files"
 
-# The environment is rebuilt whenever what it is built from changes.
+# The environment is rebuilt whenever what it is built from changes. The demo needs half of it.
+INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile
 setup: .venv/.done
-.venv/.done: requirements.lock pyproject.toml scripts/preflight.py
-	@$(PYTHON) scripts/preflight.py
-	$(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
+.venv/.done: .venv/.runtime requirements-dev.lock
+	$(INSTALL) --require-hashes -r requirements-dev.lock
 	@touch $@
 
-demo: setup
+.venv/.runtime: requirements.lock pyproject.toml scripts/preflight.py
+	@$(PYTHON) scripts/preflight.py
+	$(PYTHON) -m venv .venv
+	$(INSTALL) --require-hashes -r requirements.lock
+	$(INSTALL) --no-deps --no-build-isolation --editable .
+	@touch $@
+
+demo: .venv/.runtime
 	@$(BIN)/python -m examples.demo
 
 test: setup
@@ -68,13 +73,15 @@ soak: setup
 
 # The fuzzer comes as a binary for Linux on common Python versions only, so it is not part of the environment.
 fuzz: setup
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check atheris==3.0.0
+	$(INSTALL) atheris==3.0.0
 	$(BIN)/python tests/fuzz/fuzz_lang.py -max_total_time=$(SECONDS)
 
+LOCK := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --no-annotate \
+	pyproject.toml --extra editable
 lock: setup
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check uv==0.13.7
-	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --no-annotate \
-		--extra dev pyproject.toml -o requirements.lock
+	$(INSTALL) uv==0.13.7
+	$(LOCK) -o requirements.lock
+	$(LOCK) --constraint requirements.lock --extra dev -o requirements-dev.lock
 
 clean:
 	rm -rf .venv .peers .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

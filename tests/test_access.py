@@ -56,7 +56,7 @@ GOVERNING: dict[str, Callable[[Graph], Any]] = {
     "cleanup": lambda graph: graph.cleanup(keep=1),
     "repair": lambda graph: graph.repair(),
 }
-NO_DOOR = {"acting_as", "uri", "catalog", "refresh", "close"}  # what leads to nothing that is in the graph
+NO_DOOR = {"acting_as", "as_operation", "uri", "catalog", "refresh", "close"}  # what leads to nothing in the graph
 
 
 @pytest.fixture(scope="module")

@@ -155,16 +155,23 @@ def _is_lance(node: ast.expr) -> bool:
 
 
 def no_error_is_swallowed(name: str, tree: ast.Module) -> Iterator[Finding]:
-    """Catching everything is for those who raise it again; nobody may catch it and carry on in silence."""
+    """Catching everything is for those who raise it again or tell it to the log; nobody may carry on in silence."""
     for node in ast.walk(tree):
-        if isinstance(node, ast.ExceptHandler) and _catches_everything(node.type) and not _raises(node):
+        if isinstance(node, ast.ExceptHandler) and _catches_everything(node.type) and not _is_told(node):
             yield Finding(name, node.lineno, "except everything")
         if isinstance(node, ast.Call) and _name(node.func) == "suppress" and any(map(_catches_everything, node.args)):
             yield Finding(name, node.lineno, "suppress everything")
 
 
-def _raises(node: ast.ExceptHandler) -> bool:
-    return any(isinstance(inner, ast.Raise) for inner in ast.walk(node))
+def _is_told(node: ast.ExceptHandler) -> bool:
+    """Tell whether a handler raises, or passes what it caught to `logs.tell`."""
+    return any(isinstance(inner, ast.Raise) or _logs(inner, node.name) for inner in ast.walk(node))
+
+
+def _logs(node: ast.AST, caught: str | None) -> bool:
+    if not isinstance(node, ast.Call) or ast.unparse(node.func) != "logs.tell":
+        return False
+    return any(isinstance(one, ast.Name) and one.id == caught for one in node.args)
 
 
 def _catches_everything(caught: ast.expr | None) -> bool:
@@ -278,8 +285,8 @@ def swallow():
             return
     try:
         sneak(1, 2, 3)
-    except:
-        log()
+    except Exception as error:
+        logs.tell(LOG, ERROR, "something failed")
     with contextlib.suppress(Exception):
         sneak(1, 2, 3)
     importlib.import_module("pyspark")
@@ -303,6 +310,10 @@ def fine(store, ids, dataset):
     except Exception:
         clean()
         raise
+    try:
+        ids.insert(0, 1)
+    except Exception as error:
+        logs.tell(LOG, ERROR, "it failed", error)
     with contextlib.suppress(KeyError):
         ids.remove(1)
 '''

@@ -11,7 +11,7 @@ import pytest
 import omnigraph
 from omnigraph.cli import flags
 from omnigraph.graph import Graph
-from tests.support.cli import Run, command, real_program
+from tests.support.cli import Run, command, quick_program
 
 SCHEMA = "node Person { name: String @key }"
 ALL = "query all() { match { $p: Person } return { $p.name } }"
@@ -117,7 +117,7 @@ def test_without_any_address_the_ways_to_give_one_are_named() -> None:
     assert (run.code, run.out) == (1, "")
     assert "no graph is addressed" in run.err
     assert [way for way in ("--store", "--server", "--profile", "URI") if way not in run.err] == []
-    assert real_program("snapshot").code == 1
+    assert quick_program("snapshot").code == 1
 
 
 @pytest.mark.parametrize(

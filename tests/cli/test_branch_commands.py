@@ -10,7 +10,7 @@ import pytest
 from omnigraph.cli.address import Storage
 from omnigraph.graph import Graph
 from tests.history.people import ages, head, new_graph, rows, run
-from tests.support.cli import Run, command, real_program
+from tests.support.cli import Run, command, quick_program
 
 EVE = 'insert Person { name: "Eve", age: 22 }'
 OLDER = 'update Person set { age: 31 } where name = "Alice"'
@@ -43,7 +43,7 @@ def echo(label: str, uri: str = "g") -> str:
 
 
 def test_a_branch_is_made_from_main_and_the_target_is_told(graph: Graph) -> None:
-    assert real_program("branch", "create", "agent/1", "--uri", "g") == Run(
+    assert quick_program("branch", "create", "agent/1", "--uri", "g") == Run(
         0, "created branch agent/1 from main\n", echo("branch create")
     )
     assert rows(graph, "agent/1") == rows(graph)
@@ -141,7 +141,7 @@ def test_an_address_without_a_scheme_or_of_a_file_is_local(address: str, local: 
 def test_a_merge_tells_its_outcome_in_a_line(graph: Graph) -> None:
     merge = ("branch", "merge", "feature", "--uri", "g")
 
-    assert real_program(*merge) == Run(0, "merged feature into main: fast_forward\n", echo("branch merge"))
+    assert quick_program(*merge) == Run(0, "merged feature into main: fast_forward\n", echo("branch merge"))
     assert command(*merge, "--quiet") == Run(0, "merged feature into main: already_up_to_date\n", "")
     run(graph, OLDER, "feature")
     run(graph, 'delete Person where name = "Dan"')
@@ -225,8 +225,8 @@ def test_a_preview_of_a_merge_that_would_be_refused_ends_with_1_and_names_the_co
 
 @pytest.mark.usefixtures("clashing")
 def test_a_refused_merge_tells_people_and_programs_the_conflicts() -> None:
-    people = real_program("branch", "merge", "feature", "--uri", "g")
-    programs = real_program("branch", "merge", "feature", "--uri", "g", "--json")
+    people = quick_program("branch", "merge", "feature", "--uri", "g")
+    programs = quick_program("branch", "merge", "feature", "--uri", "g", "--json")
 
     assert (people.code, people.out) == (1, "")
     assert people.err == echo("branch merge") + (

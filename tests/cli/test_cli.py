@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 from omnigraph import __version__
 from omnigraph.cli import app
 from omnigraph.version import INTERNAL_SCHEMA_VERSION
-from tests.support.cli import PROGRAM, Run, real_program
+from tests.support.cli import PROGRAM, Run, quick_program, real_program
 
 _SCHEMA = """node Person {
     name: String @key
@@ -42,7 +42,7 @@ def _environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
 
 
 def _omnigraph(*arguments: str | Path, stdin: str = "", **environment: str) -> Run:
-    return real_program(*arguments, stdin=stdin, environment=_environment(environment))
+    return quick_program(*arguments, stdin=stdin, environment=_environment(environment))
 
 
 @pytest.fixture
@@ -60,7 +60,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_version_names_the_program_and_its_storage_format() -> None:
     lines = f"omnigraph {__version__}\ninternal-schema {INTERNAL_SCHEMA_VERSION}\n"
 
-    assert _omnigraph("version") == Run(0, lines, "")
+    assert real_program("version") == Run(0, lines, "")
 
 
 def test_the_version_flags_print_one_line_also_from_the_module() -> None:
@@ -173,7 +173,8 @@ def test_a_full_disk_is_an_error_and_not_a_crash() -> None:
 def test_output_is_utf_8_whatever_the_terminal_says() -> None:
     text = 'node A @description("Zoë → 東京") {}\n'
 
-    assert _omnigraph("fmt", "--lang", "pg", "-", stdin=text, PYTHONIOENCODING="ascii").out == text
+    ascii_only = _environment({"PYTHONIOENCODING": "ascii"})
+    assert real_program("fmt", "--lang", "pg", "-", stdin=text, environment=ascii_only).out == text
 
 
 @pytest.mark.usefixtures("folder")

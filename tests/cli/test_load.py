@@ -13,7 +13,7 @@ import pytest
 
 import omnigraph
 from omnigraph.graph import Graph
-from tests.support.cli import PROGRAM, Run, command, real_program
+from tests.support.cli import PROGRAM, Run, command, quick_program, real_program
 
 SCHEMA = "node Person { name: String @key  age: I32? } edge Knows: Person -> Person"
 GOOD = """{"type": "Person", "data": {"name": "ada", "age": 36}}
@@ -38,7 +38,7 @@ def graph(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Graph:
 
 
 load = partial(command, "load")
-program = partial(real_program, "load")
+program = partial(quick_program, "load")
 
 
 def counts(graph: Graph) -> tuple[int, int, int]:
@@ -192,7 +192,8 @@ def test_a_graph_that_others_share_is_overwritten_only_if_that_is_confirmed() ->
 
 
 def test_the_real_program_loads_on_spark_and_says_nothing_else(graph: Graph) -> None:
-    run = program("g", "--data", "good.jsonl", "--mode", "append", "--engine", "spark", "--master", "local[1,2]")
+    data = ("g", "--data", "good.jsonl", "--mode", "append")
+    run = real_program("load", *data, "--engine", "spark", "--master", "local[1,2]")
 
     assert run == Run(0, LOADED, TOLD)
     assert counts(graph) == (2, 1, 2)

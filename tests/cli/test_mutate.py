@@ -10,7 +10,7 @@ import pytest
 
 import omnigraph
 from omnigraph.graph import Graph
-from tests.support.cli import Run, command, real_program
+from tests.support.cli import Run, command, quick_program, real_program
 
 SCHEMA = "node Person { name: String @key  age: I32? } edge Knows: Person -> Person"
 ADD = "query add($n: String, $a: I32?) { insert Person { name: $n, age: $a } insert Knows { from: $n, to: $n } }"
@@ -28,7 +28,7 @@ def graph(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Graph:
 
 
 mutate = partial(command, "mutate")
-program = partial(real_program, "mutate")
+program = partial(quick_program, "mutate")
 
 
 def people(graph: Graph) -> int:
@@ -196,7 +196,7 @@ def test_the_real_program_underlines_the_place_of_an_error(graph: Graph) -> None
         'query bad() {\n  insert Person { name: "a" }\n  insert Knows { from: "a", to: "b" }\n}\n'
     )
 
-    run = program("--store", "g", "--query", "bad.gq")
+    run = real_program("mutate", "--store", "g", "--query", "bad.gq")
 
     assert (run.code, run.out) == (1, "")
     assert run.err.startswith("Error: bad.gq:3:10: dst 'b' not found in Person\n3 |   insert Knows {")

@@ -9,7 +9,7 @@ import pytest
 
 import omnigraph
 from omnigraph.graph import Graph
-from tests.support.cli import command, real_program
+from tests.support.cli import command, quick_program
 
 SCHEMA = "node Person { name: String @key }"
 ALL = "query all() { match { $p: Person } return { $p.name } }"
@@ -52,11 +52,22 @@ def test_an_old_spelling_prints_the_same_and_one_warning(graph: Graph, old: list
 
 
 def test_change_is_mutate(graph: Graph) -> None:
-    run = real_program("change", "--store", "g", "-e", ADD)
+    run = quick_program("change", "--store", "g", "-e", ADD)
 
     assert (run.code, run.out) == (0, "changed main via add: 1 nodes, 0 edges\n")
     assert run.err == "warning: `change` is deprecated; use `mutate`\n"
     assert len(graph.commits()) == 2
+
+
+def test_ingest_is_as_strict_as_load(graph: Graph) -> None:
+    Path("shoes.jsonl").write_text('{"type": "Person", "data": {"name": "x", "shoe": 43}}\n')
+    before = graph.commits()
+    told = command("ingest", "g", "--data", "shoes.jsonl")
+
+    assert told.code == 1
+    assert "shoes.jsonl:1" in told.err
+    assert "shoe" in told.err
+    assert graph.commits() == before
 
 
 def test_ingest_makes_its_branch_and_merges(graph: Graph) -> None:

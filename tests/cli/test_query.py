@@ -172,6 +172,7 @@ def test_the_real_program_prints_rows_and_nothing_else(graph: Graph) -> None:
     [
         (["--store", "g"], "--query"),
         (["--store", "g", "-e", ALL, "--query", "queries.gq"], "--query"),
+        (["--store", "g", "-e", " "], "--query-string must not be empty"),
         (["--store", "g", "-e", ALL, "--branch", "main", "--snapshot", "x"], "--snapshot"),
         (["--store", "g", "-e", ALL, "--format", "xml"], "table, kv, csv, jsonl, json"),
         (["--store", "g", "-e", ALL, "--format", "csv", "--json"], "--format"),

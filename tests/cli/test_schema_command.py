@@ -9,7 +9,7 @@ import pytest
 import omnigraph
 from omnigraph.cli.address import Storage
 from omnigraph.graph import Graph
-from tests.support.cli import Run, command, real_program
+from tests.support.cli import Run, command, quick_program
 
 SCHEMA = "node Person {\n    name: String @key\n    age: I32?\n}\n// the end\n"
 WIDER = SCHEMA.replace("age: I32?", "age: I32?\n    city: String?")
@@ -31,7 +31,7 @@ def graph(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Graph:
 
 
 def test_a_plan_tells_the_steps_and_changes_nothing(graph: Graph) -> None:
-    human = real_program("schema", "plan", "g", "--schema", "wider.pg")
+    human = quick_program("schema", "plan", "g", "--schema", "wider.pg")
     machine = command("schema", "plan", "--store", "g", "--schema", "wider.pg", "--json")
 
     lines = f"schema plan for g\nsupported: yes\n- {ADDED}\ntouches node:Person: 1 entity\n"
@@ -52,7 +52,7 @@ def test_a_plan_is_an_answer_and_no_failure(schema: str, line: str) -> None:
 
 
 def test_apply_makes_the_change_and_tells_where_the_graph_is(graph: Graph) -> None:
-    human = real_program("schema", "apply", "g", "--schema", "wider.pg", "--as", "eve")
+    human = quick_program("schema", "apply", "g", "--schema", "wider.pg", "--as", "eve")
 
     steps = f"schema plan for g\nsupported: yes\n- {ADDED}\ntouches node:Person: 1 entity\n"
     assert human == Run(0, f"{steps}applied: yes\nmanifest_version: 3\n", ECHO)
@@ -86,7 +86,7 @@ def test_a_dry_run_only_tells(graph: Graph) -> None:
 
 
 def test_a_change_that_is_not_supported_fails_and_changes_nothing(graph: Graph) -> None:
-    done = real_program("schema", "apply", "g", "--schema", "wrong.pg")
+    done = quick_program("schema", "apply", "g", "--schema", "wrong.pg")
     assert (done.code, done.out) == (1, "")
     assert "[OG-MF-106, destructive]" in done.err
     assert "hint: " in done.err

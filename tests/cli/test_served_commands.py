@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
+import pty
 import re
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,13 +15,14 @@ import pytest
 
 import omnigraph
 from omnigraph.server.settings import QueryFile, ServedGraph, Serving
-from tests.support.cli import Run, command, real_program
-from tests.support.serving import ADD, ALL, SCHEMA, known_tokens, people_graph, running
+from tests.support.cli import PROGRAM, Run, command, quick_program
+from tests.support.serving import ADD, ALL, SCHEMA, known_tokens, one_graph, people_graph, running
 
-STORED = f"{ALL}\n{ADD}\n"
+BY = "query by($name: String) { match { $p: Person { name: $name } } return { $p.name } }"
+STORED = f"{ALL}\n{ADD}\n{BY}\n"
 WIDER = SCHEMA.replace("age: I32?", "age: I32?  city: String?")
 ID = re.compile(r"\b01[0-9A-HJKMNP-TV-Z]{24}\b")
-VARYING = {"created_at", "authored_at", "uri", "table_path", "dataset_path", "cursor", "resume_cursor", "id"}
+VARYING = {"created_at", "authored_at", "uri", "table_path", "dataset_path", "cursor", "resume_cursor", "id", "etag"}
 
 
 @pytest.fixture(scope="module")
@@ -27,6 +31,8 @@ def here(tmp_path_factory: pytest.TempPathFactory) -> Path:
     place = tmp_path_factory.mktemp("twins")
     for name in ("local", "served"):
         people_graph(place / name)
+    photos = omnigraph.init(place / "photos", "node Photo { slug: String @key  data: Blob? }")
+    photos.load([{"type": "Photo", "data": {"slug": "a", "data": "base64:AAECAwQ="}}], mode="append")
     (place / "more.jsonl").write_text('{"type": "Person", "data": {"name": "eve", "age": 7}}\n')
     (place / "wrong.jsonl").write_text('{"type": "Person", "data": {"name": "max", "age": "old"}}\n')
     (place / "wider.pg").write_text(WIDER)
@@ -37,7 +43,8 @@ def here(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def url(here: Path) -> Iterator[str]:
     graphs = {
-        name: ServedGraph(str(here / name), queries=(QueryFile(str(here / "stored.gq")),)) for name in ("served",)
+        "served": ServedGraph(str(here / "served"), queries=(QueryFile(str(here / "stored.gq")),)),
+        "photos": ServedGraph(str(here / "photos")),
     }
     with running(Serving(graphs, "served", single=False, tokens=known_tokens())) as address:
         yield address
@@ -52,6 +59,7 @@ def home(here: Path, url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     (tmp_path / "config.yaml").write_text(
         f"servers: {{web: {{url: {url}}}}}\nprofiles: {{p: {{server: web, default_graph: served}}}}\n"
         "aliases: {who: {server: web, graph: served, query: all, format: csv},"
+        " one: {server: web, graph: served, query: by, args: [name], params: {name: bob}, format: csv},"
         " wrong: {server: web, graph: served, query: add, args: [name]}}\n"
     )
     return tmp_path
@@ -63,7 +71,8 @@ def scrubbed(run: Run) -> tuple[int, Any]:
 
     def plain(value: Any, key: str = "") -> Any:
         if isinstance(value, dict):
-            return {name: plain(one, name) for name, one in value.items()}
+            same = {name: one for name, one in value.items() if name != "details" or set(one) != {"operation_id"}}
+            return {name: plain(one, name) for name, one in same.items()}  # a client gives a change an id, a store none
         if isinstance(value, list):
             return [plain(one, key) for one in value]
         if key in VARYING or key == "actor_id":
@@ -124,7 +133,7 @@ def _filled(step: list[str], place: Path) -> list[str]:
 
 
 def test_a_served_change_says_so_and_its_token_says_who(here: Path) -> None:
-    run = real_program("branch", "create", "mine", "--profile", "p", "--json")
+    run = quick_program("branch", "create", "mine", "--profile", "p", "--json")
     mutated = command("mutate", "-e", ADD, "--params", '{"name": "zoe"}', "--profile", "p", "--json")
 
     assert (run.code, run.document["name"]) == (0, "mine")
@@ -140,11 +149,48 @@ def test_a_server_of_several_graphs_is_asked_which_it_has(url: str) -> None:
     unsaid = command("snapshot", "--server", "web")
 
     assert (unsaid.code, unsaid.out) == (1, "")
-    assert "pick one with --graph: served" in unsaid.err
+    assert "pick one with --graph: photos, served" in unsaid.err
     assert command("snapshot", "--server", f"{url}/graphs/served").code == 0
     listed = command("graphs", "list", "--server", "web", "--json").document
-    assert [one["graph_id"] for one in listed["graphs"]] == ["served"]
-    assert command("graphs", "list", "--profile", "p").out == f"served\t{listed['graphs'][0]['uri']}\n"
+    assert [one["graph_id"] for one in listed["graphs"]] == ["photos", "served"]
+    lines = [f"{one['graph_id']}\t{one['uri']}\n" for one in listed["graphs"]]
+    assert command("graphs", "list", "--profile", "p").out == "".join(lines)
+
+
+def test_a_server_of_one_graph_needs_no_name_of_it(tmp_path: Path) -> None:
+    with running(one_graph(people_graph(tmp_path / "only"), open_mode=True)) as address:
+        assert command("snapshot", "--server", address).code == 0
+        refused = command("graphs", "list", "--server", address)
+
+    assert (refused.code, refused.out) == (1, "")
+    assert "no list" in refused.err
+
+
+BLOB = ["node", "Photo", "a", "data"]
+BEGINNING = [
+    ["blob", "stat", *BLOB, "--json"],
+    ["blob", "stat", "node", "Photo", "z", "data", "--json"],
+    ["blob", "get", *BLOB, "--out", "<out>"],
+    ["blob", "get", *BLOB, "--out", "<out>", "--offset", "1", "--length", "3"],
+    ["blob", "get", *BLOB, "--out", "<out>", "--offset", "9"],
+    ["changes", "baseline", "--out", "<out>"],
+    ["changes", "baseline", "--out", "<out>", "--type", "Nobody"],
+]
+
+
+@pytest.mark.parametrize("step", BEGINNING, ids=" ".join)
+def test_what_commands_write_to_files_is_the_same_through_a_server(tmp_path: Path, step: list[str]) -> None:
+    """Whatever the file is called: what it holds is said by the command."""
+    told = {}
+    for way in (["--store", "photos"], ["--server", "web", "--graph", "photos"]):
+        out = tmp_path / way[0]
+        run = command(*[str(out) if word == "<out>" else word for word in step], *way)
+        told[way[0]] = scrubbed(run), out.read_bytes() if out.exists() else None
+
+    assert told["--server"] == told["--store"]
+    (code, _), written = told["--store"]
+    assert code == ("z" in step or "9" in step or "Nobody" in step)
+    assert (written is None) is (code == 1 or step[1] == "stat")
 
 
 def test_stored_queries_are_run_by_name_and_by_alias() -> None:
@@ -161,6 +207,22 @@ def test_stored_queries_are_run_by_name_and_by_alias() -> None:
     for wrong in (["alias", "wrong", "x"], ["query", "add", "--profile", "p"], ["query", "none", "--profile", "p"]):
         run = command(*wrong)
         assert (run.code, run.out) == (1, ""), wrong
+
+
+def test_of_the_parameters_of_an_alias_what_is_named_counts_first() -> None:
+    named = ("--params", '{"name": "ann"}')
+
+    assert command("alias", "one").out == "p.name\nbob\n"
+    assert command("alias", "one", "ann").out == command("alias", "one", "bob", *named).out == "p.name\nann\n"
+
+
+def test_the_default_server_and_its_default_graph_count_last(home: Path, url: str) -> None:
+    defaults = f"{{server: {url}, default_graph: photos}}"
+    (home / "config.yaml").write_text(f"servers: {{web: {{url: {url}}}}}\ndefaults: {defaults}\n")
+
+    assert "Photo" in command("schema", "show").out
+    assert "Photo" not in command("schema", "show", "--graph", "served").out
+    assert "Photo" not in command("schema", "show", "--store", "local").out
 
 
 def test_a_wrong_token_and_a_missing_one_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -187,9 +249,34 @@ def test_a_target_of_a_project_may_be_served_with_a_token_of_its_own(
         f"graphs: {{people: {{uri: {url}/graphs/served, bearer_token_env: PEOPLE_TOKEN}}}}\nauth: {{env_file: .env}}\n"
     )
 
-    assert real_program("snapshot", "--target", "people").code == 0
+    assert quick_program("snapshot", "--target", "people").code == 0
     monkeypatch.setenv("PEOPLE_TOKEN", "nonsense")
-    assert real_program("snapshot", "--target", "people").code == 1
+    assert quick_program("snapshot", "--target", "people").code == 1
+
+
+@pytest.mark.parametrize("answer, deleted", [("n", False), ("yes", True)])
+def test_whoever_sits_at_a_terminal_is_asked_before_something_is_deleted(answer: str, deleted: bool) -> None:  # noqa: FBT001
+    name = f"asked-{answer}"
+    command("branch", "create", name, "--profile", "p")
+    leader, follower = pty.openpty()
+    os.write(leader, f"{answer}\n".encode())
+    words = ["branch", "delete", name, "--profile", "p"]
+    run = subprocess.run([PROGRAM, *words], stdin=follower, capture_output=True, check=False)
+    os.close(leader)
+    os.close(follower)
+
+    assert (run.returncode, run.stdout) == ((0, f"deleted branch {name}\n".encode()) if deleted else (1, b""))
+    assert f"Delete branch {name}".encode() in run.stderr
+    assert (name in command("branch", "list", "--profile", "p").out) is not deleted
+
+
+def test_overwriting_through_a_server_needs_a_word_more() -> None:
+    words = ("load", "--data", "served.jsonl", "--mode", "overwrite", "--profile", "p", "--json")
+    refused = command(*words)
+
+    assert (refused.code, refused.out) == (1, "")
+    assert "--yes" in refused.err
+    assert command(*words, "--yes").document["mode"] == "overwrite"
 
 
 def test_deleting_through_a_server_needs_a_word_more() -> None:

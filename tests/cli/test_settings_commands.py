@@ -11,7 +11,7 @@ import pytest
 
 import omnigraph
 from omnigraph.cli.credentials import token_for
-from tests.support.cli import PROGRAM, command, real_program
+from tests.support.cli import PROGRAM, command, quick_program
 
 SCHEMA = "node Person { name: String @key  age: I32? }"
 QUERIES = """query by_name($n: String, $least: I32?) @description("who") {
@@ -53,7 +53,7 @@ def project(home: Path) -> Path:
 
 def test_a_token_is_kept_where_only_its_owner_can_read_it(home: Path) -> None:
     (home / "config.yaml").write_text("servers: {web: {url: http://web}}\n")
-    run = real_program("login", "web", "--json", stdin=" secret \nmore\n")
+    run = quick_program("login", "web", "--json", stdin=" secret \nmore\n")
     other = command("login", "else", "--token", "x")
 
     path = home / "credentials"

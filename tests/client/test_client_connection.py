@@ -48,6 +48,7 @@ class Fake:
 
     answer: bytes
     hangs: bool = False
+    then: bytes | None = None  # the answer to all but the first, if that is another one
     heads: list[str] = field(default_factory=list)
     bodies: list[bytes] = field(default_factory=list)
 
@@ -62,7 +63,7 @@ class Fake:
             if self.hangs:
                 held.append(connection)
                 continue
-            connection.sendall(self.answer)
+            connection.sendall(self.answer if self.then is None or len(self.heads) == 1 else self.then)
             connection.close()
         for connection in held:
             connection.close()
@@ -82,8 +83,8 @@ class Fake:
 
 
 @contextmanager
-def fake(answer: bytes = b"", *, hangs: bool = False) -> Iterator[tuple[Fake, str]]:
-    server = Fake(answer, hangs)
+def fake(answer: bytes = b"", *, hangs: bool = False, then: bytes | None = None) -> Iterator[tuple[Fake, str]]:
+    server = Fake(answer, hangs, then)
     with socket.create_server(("127.0.0.1", 0)) as listening:
         thread = threading.Thread(target=server.serve, args=(listening,))
         thread.start()
@@ -158,13 +159,37 @@ def test_an_answer_that_does_not_come_in_time_is_a_lost_one(
     assert error.hint
 
 
-def test_what_to_do_about_a_lost_answer_is_said() -> None:
-    with fake() as (_, url):
-        error = blocked("mutate", url)
+@pytest.mark.parametrize("call", [blocked, awaited])
+@pytest.mark.parametrize("name", CHANGES)
+def test_what_makes_a_commit_has_an_id_to_ask_about(call: Callable[[str, str], OmnigraphError], name: str) -> None:
+    with fake() as (server, url):
+        error = call(name, url)
 
+    (head,) = server.heads
+    sent = [line.partition(": ")[2] for line in head.split("\r\n") if line.lower().startswith("omnigraph-operation-id")]
     assert isinstance(error, OutcomeUnknownError)
-    assert error.operation_id is None
-    assert "commits" in str(error.hint)
+    assert sent == ([] if name in ("create_branch", "delete_tag") else [error.operation_id])
+    assert ("outcome" if sent else "branches") in str(error.hint)
+
+
+def test_every_change_has_an_id_of_its_own() -> None:
+    with fake() as (_, url):
+        first, second = (blocked("mutate", url) for _ in range(2))
+
+    assert isinstance(first, OutcomeUnknownError)
+    assert isinstance(second, OutcomeUnknownError)
+    assert first.operation_id != second.operation_id
+
+
+def test_a_load_that_has_begun_and_of_which_nothing_is_heard_any_more_has_no_known_outcome() -> None:
+    with fake(http(b'{"load_id": "01ARZ3NDEKTSV4RRFFQ69G5FAV"}', "202 Accepted"), then=b"") as (server, url):
+        with pytest.raises(OutcomeUnknownError) as caught, omnigraph.connect(url) as graph:
+            graph.load("s3://bucket/people.jsonl", mode="merge")
+        with pytest.raises(ServerUnavailableError), omnigraph.connect(url) as graph:
+            graph.load("s3://bucket/people.jsonl", mode="merge", dry_run=True)
+
+    assert f"Omnigraph-Operation-Id: {caught.value.operation_id}" in server.heads[0]
+    assert "Omnigraph-Operation-Id" not in "".join(server.heads[1:])
 
 
 @pytest.mark.parametrize("call", [blocked, awaited])
@@ -257,6 +282,15 @@ def test_an_address_that_is_none_of_a_server_is_refused(address: str) -> None:
     assert caught.value.uri == address
 
 
+def test_a_change_under_a_condition_is_never_made_without_it() -> None:
+    """A server that is too old to know the route answers that nothing is there."""
+    missing = http(b'{"error": "nothing is there", "code": "not_found"}', "404 Not Found")
+    with fake(missing) as (server, address), omnigraph.connect(address) as client, pytest.raises(ServerAnswerError):
+        client.mutate(ADD, if_commit="01ARZ3NDEKTSV4RRFFQ69G5FAV")
+
+    assert [head.split("\r\n")[0] for head in server.heads] == ["POST /mutate/if-graph-commit HTTP/1.1"]
+
+
 # What a server does not do
 
 
@@ -293,3 +327,16 @@ def test_what_only_the_storage_can_do_is_refused_before_anything_is_sent(call: C
 def test_parameters_that_are_none_are_refused_before_anything_is_sent() -> None:
     with pytest.raises(ParameterError):
         omnigraph.connect("http://localhost:1").query("query q() { }", [1, 2])  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("token", ["a\nb", "a\r\nX: y", "\0", "ü"])
+def test_a_token_that_can_be_none_is_refused_at_once_and_not_shown(token: str) -> None:
+    with pytest.raises(ParameterError) as refused:
+        omnigraph.connect("http://127.0.0.1:9", token=token)
+    assert refused.value.parameter == "token"
+    assert token not in str(refused.value)
+
+
+def test_an_address_that_can_be_none_is_refused_at_once() -> None:
+    with pytest.raises(UnsupportedUriError, match="not the address of a server"):
+        omnigraph.connect("http://127.0.0.1:port")

@@ -8,6 +8,7 @@ import json
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import obstore
 import pytest
@@ -38,8 +39,13 @@ _SMALL = 64 * 1024
 
 
 @pytest.fixture(scope="module")
-def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    served = one_graph(people_graph(tmp_path_factory.mktemp("served") / "graph"), limits=Limits(load_bytes=_SMALL))
+def served_uri(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return people_graph(tmp_path_factory.mktemp("served") / "graph")
+
+
+@pytest.fixture(scope="module")
+def address(served_uri: str) -> Iterator[str]:
+    served = one_graph(served_uri, limits=Limits(load_bytes=_SMALL))
     with running(served) as url:
         yield url
 
@@ -65,6 +71,31 @@ def test_a_token_decides_who_may_do_what(connected: Connected) -> None:
     assert caught.value.action == "change"
     with pytest.raises(ForbiddenError):
         list(connected("other-token").export())
+
+
+def test_whoever_may_read_may_see_what_a_merge_would_bring(connected: Connected) -> None:
+    connected().create_branch("seen")
+    connected().mutate(ADD, {"name": "fay"}, branch="seen")
+
+    found = connected(READ).merge("seen", dry_run=True)
+
+    assert (found.outcome, found.commit) == ("fast_forward", None)
+    assert found.changes["node:Person"].inserted == 1
+    with pytest.raises(ForbiddenError):
+        connected(READ).merge("seen")
+
+
+@pytest.mark.parametrize("chosen", ["kinds", "types", "operations"])
+def test_an_empty_choice_chooses_nothing_on_either_side(served_uri: str, connected: Connected, chosen: str) -> None:
+    here, there = omnigraph.open(served_uri), connected()
+    nothing: dict[str, Any] = {chosen: []}
+    first, last = here.commits()[-1].commit_id, here.commits()[0].commit_id
+
+    for graph in (here, there):
+        assert list(graph.diff(first, "main", **nothing)) == []
+        assert graph.commit_changes(last, **nothing).blocks == here.commit_changes(last, **nothing).blocks
+        assert graph.changes(start="beginning", **nothing) == here.changes(start="beginning", **nothing)
+        assert graph.baseline(**nothing) == here.baseline(**nothing)
 
 
 def test_a_graph_that_is_not_served_is_not_found(connected: Connected) -> None:

@@ -6,12 +6,13 @@ import socket
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 
 import httpx
 import pytest
 
-from omnigraph.client.sockets import Sockets, transport_to
+from omnigraph.client.carriers import ByHttpx, carrier_to
+from omnigraph.client.sockets import Sockets
 
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
 Talk = Callable[[socket.socket], None]
@@ -43,15 +44,15 @@ class Scripted:
 
 
 @contextmanager
-def scripted(talk: Talk) -> Iterator[tuple[Scripted, Sockets, str]]:
+def scripted(talk: Talk, seconds: float = 5.0) -> Iterator[tuple[Scripted, Sockets]]:
     server = Scripted(talk)
     with socket.create_server(("127.0.0.1", 0)) as listening:
         port = listening.getsockname()[1]
         thread = threading.Thread(target=server.serve, args=(listening,))
         thread.start()
-        transport = Sockets("127.0.0.1", port)
+        transport = Sockets(httpx.URL(f"http://127.0.0.1:{port}/x"), 5.0, seconds)
         try:
-            yield server, transport, f"http://127.0.0.1:{port}/x"
+            yield server, transport
         finally:
             transport.close()
             listening.shutdown(socket.SHUT_RDWR)
@@ -90,18 +91,14 @@ def once(answer: bytes) -> Talk:
     return talk
 
 
-def ask(transport: Sockets, url: str, content: bytes | None = None) -> bytes:
-    timeout = {"timeout": {"connect": 5.0, "read": 5.0, "write": 5.0}}
-    response = transport.handle_request(httpx.Request("POST", url, content=content, extensions=timeout))
-    try:
-        return response.read()
-    finally:
-        response.close()
+def ask(transport: Sockets, content: bytes = b"") -> bytes:
+    with closing(transport.send("POST", "/y", {}, content)) as reply:
+        return b"".join(reply.parts())
 
 
 def test_a_connection_is_used_again() -> None:
-    with scripted(always(OK)) as (server, transport, url):
-        assert [ask(transport, url, b"{}") for _ in range(5)] == [b"ok"] * 5
+    with scripted(always(OK)) as (server, transport):
+        assert [ask(transport, b"{}") for _ in range(5)] == [b"ok"] * 5
         assert server.accepted == 1
 
 
@@ -113,17 +110,17 @@ def test_a_connection_that_the_server_has_closed_is_replaced() -> None:
         connection.close()
         closed.set()
 
-    with scripted(talk) as (server, transport, url):
+    with scripted(talk) as (server, transport):
         for _ in range(3):
             closed.clear()
-            assert ask(transport, url) == b"ok"
+            assert ask(transport) == b"ok"
             assert closed.wait(5)
         assert server.accepted == 3
 
 
 def test_a_connection_that_the_server_says_it_closes_is_not_kept() -> None:
-    with scripted(once(OK.replace(b"OK\r\n", b"OK\r\nConnection: close\r\n"))) as (server, transport, url):
-        assert [ask(transport, url), ask(transport, url)] == [b"ok", b"ok"]
+    with scripted(once(OK.replace(b"OK\r\n", b"OK\r\nConnection: close\r\n"))) as (server, transport):
+        assert [ask(transport), ask(transport)] == [b"ok", b"ok"]
         assert server.accepted == 2
 
 
@@ -136,8 +133,8 @@ def test_a_connection_that_the_server_says_it_closes_is_not_kept() -> None:
     ids=["in chunks", "to the end of the connection"],
 )
 def test_an_answer_of_unknown_length_is_read_to_its_end(answer: bytes) -> None:
-    with scripted(once(answer)) as (_, transport, url):
-        assert ask(transport, url) == b"ok"
+    with scripted(once(answer)) as (_, transport):
+        assert ask(transport) == b"ok"
 
 
 @pytest.mark.parametrize(
@@ -152,8 +149,8 @@ def test_an_answer_of_unknown_length_is_read_to_its_end(answer: bytes) -> None:
     ids=["nothing", "part of a head", "part of a body", "part of the chunks", "something else"],
 )
 def test_an_answer_that_is_cut_short_or_none_is_never_taken_for_a_whole_one(answer: bytes) -> None:
-    with scripted(once(answer)) as (_, transport, url), pytest.raises(httpx.RemoteProtocolError):
-        ask(transport, url)
+    with scripted(once(answer)) as (_, transport), pytest.raises(httpx.RemoteProtocolError):
+        ask(transport)
 
 
 def test_an_answer_that_does_not_come_in_time_is_not_waited_for() -> None:
@@ -161,8 +158,8 @@ def test_an_answer_that_does_not_come_in_time_is_not_waited_for() -> None:
         while connection.recv(65536):
             pass
 
-    with scripted(talk) as (_, transport, url), pytest.raises(httpx.ReadTimeout):
-        transport.handle_request(httpx.Request("GET", url, extensions={"timeout": {"read": 0.05}}))
+    with scripted(talk, seconds=0.05) as (_, transport), pytest.raises(httpx.ReadTimeout):
+        transport.send("GET", "", {}, b"")
 
 
 def test_a_refusal_in_the_middle_of_a_long_request_is_read() -> None:
@@ -174,27 +171,32 @@ def test_a_refusal_in_the_middle_of_a_long_request_is_read() -> None:
             pass
 
     parts = iter([b"x" * 2**16] * 64)
-    with scripted(talk) as (_, transport, url):
-        response = transport.handle_request(
-            httpx.Request("POST", url, content=parts, headers={"Content-Length": str(2**22)})
-        )
-        assert (response.status_code, response.read()) == (413, b"no")
+    length = {"Content-Length": str(2**22)}
+    with scripted(talk) as (_, transport), closing(transport.send("POST", "", length, parts)) as reply:
+        assert (reply.status, b"".join(reply.parts())) == (413, b"no")
 
 
-def test_a_body_of_unknown_length_is_sent_in_chunks() -> None:
+def test_a_request_is_sent_below_the_address_with_its_headers_and_its_length() -> None:
     sent = []
 
     def talk(connection: socket.socket) -> None:
-        data = b""
-        while not data.endswith(b"0\r\n\r\n"):
-            data += connection.recv(65536)
-        sent.append(data.partition(b"\r\n\r\n")[2])
+        sent.append(read_request(connection))
         connection.sendall(OK)
 
-    with scripted(talk) as (_, transport, url):
-        made = httpx.Request("POST", url, content=iter([b"abc", b"", b"de"]))
-        assert transport.handle_request(made).read() == b"ok"
-    assert sent == [b"3\r\nabc\r\n2\r\nde\r\n0\r\n\r\n"]
+    with scripted(talk) as (_, transport):
+        transport.send("POST", "/y?a=1", {"Accept": "z"}, b"{}").close()
+    first, host, *others = sent[0].decode().split("\r\n")
+    assert first == "POST /x/y?a=1 HTTP/1.1"
+    assert host.startswith("Host: 127.0.0.1:")
+    assert others == ["Accept: z", "Content-Length: 2", "", "{}"]
+
+
+@pytest.mark.parametrize("value", ["a\r\nX: y", "a\nX: y", "a\rX", "a\0", "ü"])
+def test_a_header_that_would_end_its_line_is_not_sent(value: str) -> None:
+    with scripted(always(OK)) as (server, transport):
+        with pytest.raises(httpx.LocalProtocolError):
+            transport.send("GET", "", {"Authorization": value}, b"")
+        assert server.accepted == 0
 
 
 def test_threads_that_ask_at_once_each_get_their_own_answer() -> None:
@@ -204,8 +206,8 @@ def test_threads_that_ask_at_once_each_get_their_own_answer() -> None:
             connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%b" % (len(body), body))
 
     questions = [str(number).encode() for number in range(200)]
-    with scripted(talk) as (server, transport, url), ThreadPoolExecutor(8) as pool:
-        assert list(pool.map(lambda one: ask(transport, url, one), questions)) == questions
+    with scripted(talk) as (server, transport), ThreadPoolExecutor(8) as pool:
+        assert list(pool.map(lambda one: ask(transport, one), questions)) == questions
         assert server.accepted <= 8
 
 
@@ -213,9 +215,9 @@ def test_a_proxy_or_encryption_is_left_to_httpx(monkeypatch: pytest.MonkeyPatch)
     for name in ("http_proxy", "https_proxy", "all_proxy", "no_proxy"):
         monkeypatch.delenv(name, raising=False)
         monkeypatch.delenv(name.upper(), raising=False)
-    assert isinstance(transport_to("http://example.org"), Sockets)
-    assert isinstance(transport_to("https://example.org"), httpx.HTTPTransport)
+    assert isinstance(carrier_to("http://example.org", None), Sockets)
+    assert isinstance(carrier_to("https://example.org", None), ByHttpx)
     monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
-    assert isinstance(transport_to("http://example.org"), httpx.HTTPTransport)
+    assert isinstance(carrier_to("http://example.org", None), ByHttpx)
     monkeypatch.setenv("no_proxy", "example.org")
-    assert isinstance(transport_to("http://example.org"), Sockets)
+    assert isinstance(carrier_to("http://example.org", None), Sockets)

@@ -1,12 +1,12 @@
 """Work on a graph in a process of its own that dies, stops or competes where a test says so.
 
-    python -m tests.commit.child publish <uri>             make the change of the crash tests
-    python -m tests.commit.child open <uri>                open the graph read-write
-    python -m tests.commit.child write <uri> <name> <n>    commit a person and a company n times, preparing anew
-    python -m tests.commit.child hold <uri> <gate>...      take gates (`~` before a name: shared) until told to let go
-    python -m tests.commit.child count <uri> <gate> <n>    add one to a number n times, each time behind a gate
+    publish <uri>             make the change of the crash tests
+    open <uri>                open the graph read-write
+    write <uri> <name> <n>    commit a person and a company n times, preparing anew
+    hold <uri> <gate>...      take gates (`~` before a name: shared) until told to let go
+    count <uri> <gate> <n>    add one to a number n times, each time behind a gate
 
-It stops where it was told to by writing a line, and goes on when it is given one.
+It says when it stops where it was told to, and goes on when it is told to.
 """
 
 from __future__ import annotations
@@ -14,15 +14,12 @@ from __future__ import annotations
 import argparse
 import math
 import multiprocessing
-import subprocess
-import sys
 import threading
-import warnings
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from itertools import count
-from pathlib import Path
+from multiprocessing.connection import Connection
 from typing import Self
 
 from omnigraph.commit import failpoints
@@ -34,64 +31,54 @@ from omnigraph.graph import Graph
 from omnigraph.storage import durable
 from omnigraph.storage.location import Location
 from tests.support.deaths import die_each
+from tests.support.forks import forked
 from tests.support.graphs import COMPANY, KNOWS, PERSON, append, company, delete, person, plan, upsert
 
 AT_ONCE = 4
 COUNTER = "counter"
 LIFETIME = 2.0  # of a lease: to be waited for when its holder is dead, to be kept on a busy machine
-_ROOT = Path(__file__).parents[2]
-_FORKS = multiprocessing.get_context("forkserver")
-_FORKS.set_forkserver_preload([__name__])
-warnings.filterwarnings("ignore", message="lance is not fork-safe")  # it is as long as it was not used before
+_PATIENCE = 120.0
 
 
 # What a test uses ----------------------------------------------------------------------------------
 
 
 class Child:
-    """The program, running. Leaving the block ends it."""
+    """A process that runs one of the commands. Leaving the block ends it."""
 
     def __init__(self, *arguments: str) -> None:
-        command = [sys.executable, "-m", __name__, *arguments]
-        pipe = subprocess.PIPE
-        self.process = subprocess.Popen(command, cwd=_ROOT, stdin=pipe, stdout=pipe, stderr=pipe, text=True)
+        self._connection, theirs = multiprocessing.Pipe()
+        self._process = forked(_main, (arguments, theirs))
+        self._process.start()
+        theirs.close()
 
     @property
-    def pid(self) -> int:
-        return self.process.pid
+    def pid(self) -> int | None:
+        return self._process.pid
 
     def wait_until_stopped(self) -> None:
-        """Wait for the line that says that the program is where it was told to stop."""
-        assert self.process.stdout
-        line = self.process.stdout.readline()
-        assert line == "stopped\n", line + self.finish()[1]
+        """Wait until it says that it is where it was told to stop."""
+        assert self._connection.poll(_PATIENCE), "the child does not stop"
+        assert self._connection.recv() == "stopped"
 
     def go_on(self) -> None:
-        assert self.process.stdin
-        self.process.stdin.write("go on\n")
-        self.process.stdin.flush()
+        self._connection.send("go on")
 
     def kill(self) -> None:
         """End it from outside, as it is: SIGKILL cannot be handled."""
-        self.process.kill()
-        self.finish()
+        self._process.kill()
+        self._process.join(_PATIENCE)
 
-    def finish(self) -> tuple[str, str]:
-        """Wait for the end; return what the program wrote."""
-        return self.process.communicate(timeout=120)
-
-    def succeed(self) -> str:
-        """Wait for the end, which must be a good one; return what the program printed."""
-        out, errors = self.finish()
-        assert self.process.returncode == 0, errors
-        return out
+    def succeed(self) -> None:
+        """Wait for the end, which must be a good one."""
+        self._process.join(_PATIENCE)
+        assert self._process.exitcode == 0
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self.process.returncode is None:
-            self.kill()
+        self.kill()
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,15 +177,10 @@ def gate(text: str) -> Gate:
 
 def _die(death: Death) -> None:
     with hooked(Ordinals(death.ordinal)):
-        _run(death.command, after_a_lifetime(store_at(death.uri)), [])
+        _run(death.command, after_a_lifetime(store_at(death.uri)), [], failpoints.die)
 
 
-def _stop() -> None:
-    print("stopped", flush=True)  # noqa: T201 - how the parent learns it
-    sys.stdin.readline()
-
-
-def _run(command: str, store: Store, arguments: list[str]) -> None:
+def _run(command: str, store: Store, arguments: list[str], stop: Callable[[], None]) -> None:
     match command:
         case "publish":
             publish(store, three_tables(store))
@@ -206,15 +188,15 @@ def _run(command: str, store: Store, arguments: list[str]) -> None:
             Graph(store, read_only=False)
         case "write":
             name, commits = arguments
-            _stop()
+            stop()
             for number in range(int(commits)):
                 write(store, None, pairs(store, f"{name}-{number}"))
         case "hold":
             with store.gates.hold([gate(text) for text in arguments]):
-                _stop()
+                stop()
         case "count":
             name, times = arguments
-            _stop()
+            stop()
             for _ in range(int(times)):
                 with store.gates.hold([gate(name)]):
                     store.objects.write(COUNTER, str(int(store.objects.read(COUNTER)) + 1).encode())
@@ -233,7 +215,11 @@ def _at_pass(number: int, action: Callable[[], None]) -> Callable[[], None]:
     return reached
 
 
-def _main() -> None:
+def _main(words: Sequence[str], connection: Connection) -> None:
+    def stop() -> None:
+        connection.send("stopped")
+        connection.recv()
+
     parser = argparse.ArgumentParser()
     parser.add_argument("command")
     parser.add_argument("uri")
@@ -241,12 +227,8 @@ def _main() -> None:
     parser.add_argument("--stop-at", help="the name of a failpoint")
     parser.add_argument("--pass", type=int, default=1, dest="number", help="at which pass of the failpoint to stop")
     parser.add_argument("--lifetime", type=float, default=LEASE_SECONDS, help="of leases, in seconds")
-    given = parser.parse_args()
+    given = parser.parse_args(words)
     with ExitStack() as stack:
         if given.stop_at:
-            stack.enter_context(failpoints.armed(given.stop_at, _at_pass(given.number, _stop)))
-        _run(given.command, store_at(given.uri, lifetime=given.lifetime), given.arguments)
-
-
-if __name__ == "__main__":
-    _main()
+            stack.enter_context(failpoints.armed(given.stop_at, _at_pass(given.number, stop)))
+        _run(given.command, store_at(given.uri, lifetime=given.lifetime), given.arguments, stop)

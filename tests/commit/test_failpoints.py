@@ -8,6 +8,7 @@ import sys
 import tracemalloc
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import cache
 from itertools import repeat
 from pathlib import Path
 
@@ -29,6 +30,7 @@ def reached(tree: ast.AST) -> Iterator[ast.expr]:
             yield from (*node.args, *(keyword.value for keyword in node.keywords))
 
 
+@cache
 def all_reached() -> list[str]:
     trees = [ast.parse(path.read_text()) for path in SOURCES if path != HERE]
     return [ast.unparse(argument) for tree in trees for argument in reached(tree)]

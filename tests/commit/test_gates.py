@@ -100,14 +100,15 @@ def test_one_process_at_a_time_is_behind_a_gate(root_uri: str) -> None:
 
 
 def test_all_writers_are_behind_the_shared_schema_gate_at_once(root_uri: str) -> None:
-    everybody = threading.Barrier(4, timeout=30)
+    everybody, met = threading.Barrier(4, timeout=30), list[int]()
 
     def work(number: int) -> None:
         with gates_at(root_uri).hold([Gate("schema", shared=True), Gate(f"branch:{number}")]):
-            everybody.wait()
+            met.append(everybody.wait())
 
     with in_threads(4, work):
         pass
+    assert sorted(met) == [0, 1, 2, 3]
 
 
 @pytest.mark.parametrize("first, second", [(WRITE, APPLY), (APPLY, WRITE), (APPLY, APPLY)])
@@ -244,11 +245,14 @@ def test_a_gate_is_let_go_by_whoever_fails_behind_it(root_uri: str) -> None:
 
 
 def test_the_gates_of_a_killed_process_are_free_at_once_on_a_local_disk(tmp_path: Path) -> None:
+    gates = gates_at(str(tmp_path), timeout=0)
     with Child("hold", str(tmp_path), "~schema", "branch:main") as child:
         child.wait_until_stopped()
+        with pytest.raises(GateTimeoutError), gates.hold(APPLY):
+            pytest.fail("two writers at once")
         child.kill()
-    with gates_at(str(tmp_path), timeout=0).hold(APPLY):
-        pass
+    with gates.hold(APPLY) as held:
+        held.check()
 
 
 def test_the_gates_of_a_killed_process_are_free_after_a_lifetime_on_an_object_store(s3_uri: str) -> None:

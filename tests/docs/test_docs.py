@@ -27,6 +27,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+import tempfile
 import threading
 import traceback
 from collections.abc import Callable, Iterator
@@ -61,6 +62,7 @@ from omnigraph.storage.objects import storage_error
 from omnigraph.storage.tables import TableVersion
 from omnigraph.version import INTERNAL_SCHEMA_VERSION
 from omnigraph.write.mutation import MutationResult
+from tests.support.forks import forked_program
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ["README.md", *sorted(str(path.relative_to(ROOT)) for path in ROOT.glob("docs/**/*.md"))]
@@ -193,7 +195,8 @@ def test_what_a_page_runs_works(page: str, tmp_path: Path, monkeypatch: pytest.M
                 code = compile(as_seen(block.text, seen), str(block), "exec", dont_inherit=True)
                 exec(code, names)  # noqa: S102 - our own text
             if block.language == "console":
-                run_console(block, tmp_path, seen, servers)
+                for command, printed, expected in run_console(block, tmp_path, seen, servers):
+                    assert printed == expected, f"{block}: $ {command}"
 
 
 def environment_of(directory: Path) -> dict[str, str]:
@@ -202,7 +205,10 @@ def environment_of(directory: Path) -> dict[str, str]:
     return {"PATH": path, "NO_COLOR": "1", "TERM": "dumb", "PYTHONUTF8": "1", "HOME": str(directory)}
 
 
-def run_console(block: Block, directory: Path, seen: dict[str, str], servers: ExitStack) -> None:
+def run_console(
+    block: Block, directory: Path, seen: dict[str, str], servers: ExitStack
+) -> Iterator[tuple[str, str, str]]:
+    """Run the commands of a block one by one: each, what it printed, and what it should have."""
     plain = environment_of(directory)
     before, *steps = re.split(r"^\$ ", block.text, flags=re.MULTILINE)
     assert steps and not before, f"{block}: a console block starts with `$ `"  # noqa: PT018
@@ -212,26 +218,39 @@ def run_console(block: Block, directory: Path, seen: dict[str, str], servers: Ex
         if command.startswith("omnigraph-server ") and command.endswith(" &"):
             shown, address = servers.enter_context(served_page(as_seen(command, seen), directory, plain))
             seen[shown] = address
-            assert expected == f"OMNIGRAPH_LISTEN_ADDR={shown}\n", f"{block}: $ {command}"
+            yield command, f"OMNIGRAPH_LISTEN_ADDR={shown}\n", expected
             continue
         assert re.match(r"omnigraph |curl |cat |echo \$\?$", command), f"{block}: `{command}` is not ours to run"
         if command.startswith("curl ") and shutil.which("curl") is None:
             continue
-        done = subprocess.run(
-            ["/bin/sh", "-c", f"(exit {status}); {as_seen(command, seen)}"],
-            cwd=directory,
-            env=plain,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            check=False,
-        )
-        printed = done.stdout.replace(str(directory), "/data")
+        status, output = run_command(as_seen(command, seen), status, directory, plain)
+        printed = output.replace(str(directory), "/data")
         for ours, theirs in zip(VARYING.findall(expected), VARYING.findall(printed), strict=False):
             seen.setdefault(ours, theirs)
-        assert trimmed(printed) == trimmed(as_seen(expected, seen)), f"{block}: $ {command}"
-        assert done.returncode != 2, f"{block}: $ {command} is not a valid command"
-        status = done.returncode
+        yield command, trimmed(printed), trimmed(as_seen(expected, seen))
+        assert status != 2, f"{block}: $ {command} is not a valid command"
+
+
+def run_command(command: str, status: int, directory: Path, environment: dict[str, str]) -> tuple[int, str]:
+    """Run a command after one that ended with a status: how it ends, and what it prints.
+
+    A page has many commands, and to start Python takes longer than what they do.
+    """
+    for_the_shell = re.search(r"[$`|&;<>*?~]", re.sub(r"'[^']*'", "", command))
+    if command.startswith("omnigraph ") and not for_the_shell:
+        with tempfile.NamedTemporaryFile("r", encoding="utf-8") as printed:
+            streams = (os.devnull, printed.name, printed.name)
+            return forked_program(shlex.split(command), streams, directory, environment), printed.read()
+    done = subprocess.run(
+        ["/bin/sh", "-c", f"(exit {status}); {command}"],
+        cwd=directory,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        check=False,
+    )
+    return done.returncode, done.stdout
 
 
 def trimmed(text: str) -> str:
@@ -404,6 +423,10 @@ def test_every_make_target_is_documented_and_no_other() -> None:
     [targets] = re.findall(r"^\.PHONY: help (.+)$", text_of("Makefile"), re.MULTILINE)
     documented = re.findall(r"^\| `make (\w+)`", text_of("docs/install.md"), re.MULTILINE)
     assert set(documented) == set(targets.split())
+
+
+def test_what_runs_is_pinned_as_it_is_tested() -> None:
+    assert set(text_of("requirements.lock").splitlines()) <= set(text_of("requirements-dev.lock").splitlines())
 
 
 def test_the_map_of_the_layers_is_that_of_the_import_rules_and_shows_what_is_there() -> None:

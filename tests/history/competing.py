@@ -14,10 +14,9 @@ import omnigraph
 from omnigraph.errors import OmnigraphError
 from omnigraph.graph import Graph
 from omnigraph.storage import durable
+from tests.support.forks import forked
 
 _PATIENCE = 120.0
-_FORKS = multiprocessing.get_context("forkserver")
-_FORKS.set_forkserver_preload([__name__])
 
 Call = tuple[str, tuple[Any, ...], dict[str, Any]]
 
@@ -39,10 +38,9 @@ def outcome(graph: Graph, one: Call) -> Any:
 @contextmanager
 def competing(uri: str, calls: Sequence[Call]) -> Iterator[Callable[[], list[Any]]]:
     """Have processes open a graph and stand ready to make a call each; yields how to let them, all at once."""
-    ends = [_FORKS.Pipe() for _ in calls]
+    ends = [multiprocessing.Pipe() for _ in calls]
     processes = [
-        _FORKS.Process(target=_compete, args=(theirs, uri, one), daemon=True)
-        for (_, theirs), one in zip(ends, calls, strict=True)
+        forked(_compete, (theirs, uri, one), daemon=True) for (_, theirs), one in zip(ends, calls, strict=True)
     ]
     for process in processes:
         process.start()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -14,9 +13,6 @@ from tests.commit.child import Ordinals, after_a_lifetime, hooked, store_at
 from tests.support.deaths import die_each
 from tests.support.graphs import contents
 from tests.support.mutations import Rows, small_graph
-
-_FORKS = multiprocessing.get_context("forkserver")
-_FORKS.set_forkserver_preload([__name__])
 
 State = Mapping[str, Rows]
 

@@ -7,7 +7,7 @@ import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from itertools import count
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 from hypothesis import settings
@@ -22,7 +22,7 @@ from omnigraph.errors import (
     MergeConflict,
     MergeConflictError,
 )
-from omnigraph.history.merge import MergeResult
+from omnigraph.history.merge import MergeResult, Outcome
 from omnigraph.manifest.rows import Commit
 from tests.history.merging import Conflict, Entity, Expected, History, Image, Node
 from tests.support.graphs import contents
@@ -75,6 +75,7 @@ class Merges(RuleBasedStateMachine):
     """A graph with branches and its model, changed alike. What a write does is read; what a merge does is foretold."""
 
     template: Path
+    outcomes: ClassVar[set[str]] = set()
 
     def __init__(self) -> None:
         super().__init__()
@@ -195,6 +196,7 @@ class Merges(RuleBasedStateMachine):
         foretold = self.graph.merge(source, target, dry_run=True, resolve=resolve)
         assert _told(foretold) == (expected.outcome, expected.counts(self.history.nodes[other].image))
         assert _conflicts(foretold.conflicts) == expected.conflicts
+        self.outcomes.add(foretold.outcome)
         self.contested |= expected.contested
         done = self._bring(expected, target, lambda: self.graph.merge(source, target, resolve=resolve))
         if done:
@@ -305,6 +307,7 @@ def test_random_merges_do_to_the_graph_what_they_do_to_a_model(tmp_path: Path) -
     Merges.template = tmp_path / "template"
     examples = max(1, settings().max_examples // 6)
     run_state_machine_as_test(Merges, settings=settings(max_examples=examples, stateful_step_count=12))
+    assert Merges.outcomes == set(Outcome)
 
 
 def test_what_two_others_brought_in_different_ways_is_taken_from_neither_of_them(tmp_path: Path) -> None:

@@ -134,6 +134,14 @@ def test_repair_looks_heals_and_refuses(graph: Graph, store: Store) -> None:
     assert "forced" in forced.stdout
 
 
+def test_a_graph_without_drift_needs_no_repair(graph: Graph) -> None:
+    before = graph.commits()
+    found = document("repair", graph.uri, "--confirm")
+
+    assert {row["action"] for row in found["tables"]} == {"no_op"}
+    assert graph.commits() == before
+
+
 def test_a_repair_is_forced_only_with_both_words(graph: Graph) -> None:
     assert run("repair", graph.uri, "--force").exit_code == 2
 

@@ -15,6 +15,7 @@ from tests.maintenance.scene import (
     named,
     people,
 )
+from tests.support.cli import command
 from tests.support.faults import assert_settled
 from tests.support.mutations import store_of
 from tests.support.s3 import s3_server, s3_uri
@@ -36,6 +37,9 @@ def test_a_graph_on_an_object_store_is_looked_after_as_any_other(s3_uri: str) ->
     cleaned(store_of(s3_uri), keep=1)
     left = [len(manifest_versions(store_of(s3_uri), branch)) for branch in (None, "feature")]
     assert max(left) <= 3, "the head, its commit, and on main where the branch began"
+    by_hand = ("cleanup", s3_uri, "--keep", "1", "--confirm", "--json")
+    assert command(*by_hand).code == 1
+    assert command(*by_hand, "--yes").document["confirmed"]
     fresh = omnigraph.open(s3_uri)
     assert (len(people(fresh)), len(people(fresh, branch="feature"))) == (3, 4)
     assert named(fresh, "p2") == [2]

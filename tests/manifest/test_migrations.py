@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import shutil
 import threading
 from collections.abc import Callable, Iterator
@@ -35,6 +34,7 @@ from omnigraph.manifest.stamp import read_stamp
 from omnigraph.storage import counters, durable
 from omnigraph.storage.internal import primary_key
 from omnigraph.storage.location import Location
+from tests.support.forks import FORKS, forked
 from tests.support.graphs import PERSON, append, contents, person, plan
 from tests.support.old_graphs import OldGraph, migrate_together
 from tests.support.s3 import s3_server, s3_uri
@@ -377,9 +377,8 @@ def test_threads_that_migrate_at_once_converge(root_uri: str) -> None:
 
 def test_processes_that_migrate_at_once_converge(uri: str) -> None:
     old = OldGraph(uri, 1, runs=[f"__run__{number:02}" for number in range(8)])
-    context = multiprocessing.get_context("spawn")
-    barrier = context.Barrier(2)
-    processes = [context.Process(target=migrate_together, args=(barrier, old.uri)) for _ in range(2)]
+    barrier = FORKS.Barrier(2)
+    processes = [forked(migrate_together, (barrier, old.uri)) for _ in range(2)]
     for process in processes:
         process.start()
     for process in processes:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import shutil
 import threading
 from collections.abc import Mapping
@@ -26,6 +25,7 @@ from omnigraph.query.frame import Frame
 from omnigraph.query.match import Matcher
 from omnigraph.query.result import Result
 from omnigraph.storage.counters import counted
+from tests.support.forks import FORKS
 from tests.support.mutations import KNOWS, PERSON, SCHEMA, Rival, compact, store_of
 
 PEOPLE = "query people() { match { $p: Person } return { $p.name, $p.age } order { $p.name } }"
@@ -171,14 +171,14 @@ def test_threads_read_while_another_writes(people: Graph) -> None:
 
 
 NAMES = "query names() { match { $p: Person } return { $p.name, $p.score } order { $p.name } }"
-COMMITS = 200
+COMMITS = 50
 
 
 def read_until_done(uri: str, done: Any) -> dict[tuple[str, str], list[Any]]:
     """Ask again and again; what was answered, by query and commit."""
     graph = omnigraph.open(uri, read_only=True)
     seen: dict[tuple[str, str], list[Any]] = {}
-    while not done.wait(0.2):
+    while not done.wait(0.05):
         for source, key in ((NAMES, PERSON), (WALKS, KNOWS)):
             found = graph.query(source)
             assert seen.setdefault((key, commit_of(found)), found.rows) == found.rows
@@ -188,8 +188,7 @@ def read_until_done(uri: str, done: Any) -> dict[tuple[str, str], list[Any]]:
 def test_readers_in_other_processes_see_only_whole_commits_of_a_writer(tmp_path: Path) -> None:
     graph = omnigraph.init(tmp_path / "g", SCHEMA)
     graph.mutate('query q() { insert Person { name: "hub" } }')
-    context = multiprocessing.get_context("spawn")
-    with context.Manager() as shared, ProcessPoolExecutor(2, mp_context=context) as pool:
+    with FORKS.Manager() as shared, ProcessPoolExecutor(2, mp_context=FORKS) as pool:
         done = shared.Event()
         readers = [pool.submit(read_until_done, graph.uri, done) for _ in range(2)]
         writer = Rival.process()
@@ -204,7 +203,7 @@ def test_readers_in_other_processes_see_only_whole_commits_of_a_writer(tmp_path:
     assert len({commit for (_, commit), _ in seen}) > 3, "the readers were too slow to see anything"
     for (key, commit), rows in seen:
         assert rows == stored(commit, key)
-    for commit in work.commits[::40]:
+    for commit in work.commits[::10]:
         assert graph.query(NAMES, snapshot=commit).rows == stored(commit, PERSON)
 
 

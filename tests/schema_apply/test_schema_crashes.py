@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing
-import os
 import shutil
 import uuid
 from collections.abc import Callable
@@ -22,11 +20,10 @@ from tests.commit.places import copied
 from tests.history.crashing import opened
 from tests.schema_apply import town
 from tests.schema_apply.town import CHANGES, SCHEMA, Apply, Record, edited, look
-from tests.support.deaths import DIED
+from tests.support.deaths import die_each
 from tests.support.faults import CrashError, assert_settled, crash, refuse
 from tests.support.mutations import Death, at_write, die, store_of
 
-_FORKS = multiprocessing.get_context("forkserver")
 PROMOTED = ("write",) * len(contract.FILES)
 PUBLISH = ("publish", *PROMOTED, "delete")
 WRITES = {
@@ -224,16 +221,13 @@ def test_a_change_that_dies_on_an_object_store_happened_whole_or_not_at_all(s3_u
     at = scene.published
     for ordinal in (at - 1, at, at + 1, at + 3):
         uri, expected = copied(s3_uri), "after" if ordinal > at else "before"
-        process = _FORKS.Process(target=_die_elsewhere, args=(uri, scene.name, ordinal, dict(os.environ)))
-        process.start()
-        process.join(120)
-        assert process.exitcode == DIED
+        die_each(_die_elsewhere, [(uri, scene.name, ordinal)])
         assert scene.shown(omnigraph.open(uri, read_only=True)) == expected
         assert _recovered(scene, uri) == expected, scene.writes[ordinal - 1]
 
 
-def _die_elsewhere(uri: str, name: str, ordinal: int, environment: dict[str, str]) -> None:
-    os.environ.update(environment)  # that of the process this one was forked from is older
+def _die_elsewhere(order: tuple[str, str, int]) -> None:
+    uri, name, ordinal = order
     graph = opened(uri)
     with child.hooked(child.Ordinals(ordinal)):
         Apply(name).run(graph)

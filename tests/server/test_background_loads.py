@@ -13,12 +13,14 @@ import httpx
 import pytest
 
 from omnigraph.access import Principal, Role
-from omnigraph.errors import ForbiddenError, LoadNotFoundError
+from omnigraph.errors import ForbiddenError, LoadNotFoundError, OutcomeUnknownError
 from omnigraph.graph import open as open_graph
+from omnigraph.lang.identity import new_id
 from omnigraph.server.load_roots import check_addresses
 from omnigraph.server.loads import LoadOrder, Loads
 from omnigraph.server.metrics import Metrics
 from omnigraph.server.settings import Limits, Serving
+from omnigraph.wire import problems
 from tests.support.server_process import served, writes_waiting
 from tests.support.serving import client, one_graph, people_graph, running
 
@@ -172,8 +174,11 @@ def test_a_load_can_be_asked_about_in_another_process_and_is_not_running_when_it
     serving = Serving({}, load_roots=(str(place / "inbox"),), folder=str(tmp_path))
     mine, other = Loads(serving, Metrics()), Loads(serving, Metrics())
     graph = open_graph(place / "graph").acting_as(Principal("ann", Role.WRITE))
-    load_id = mine.begin("people", graph, LoadOrder((str(place / "inbox" / "people.jsonl"),)))
+    operation = new_id()
+    load_id = mine.begin("people", graph, LoadOrder((str(place / "inbox" / "people.jsonl"),), operation_id=operation))
     mine.close()
+    made = graph.outcome(operation)
+    assert made == graph.commits()[0]
     assert other.state("people", load_id)["state"] == "done"
     with pytest.raises(LoadNotFoundError):
         other.state("books", load_id)
@@ -182,7 +187,11 @@ def test_a_load_can_be_asked_about_in_another_process_and_is_not_running_when_it
     gone.wait()
     known = {**json.loads(file.read_text()), "state": "running", "pid": gone.pid}
     file.write_text(json.dumps(known))
-    assert other.state("people", load_id)["state"] == "failed"
+    told = other.state("people", load_id)
+    error = problems.raised(503, told["error"])
+    assert told["state"] == "failed"
+    assert isinstance(error, OutcomeUnknownError)
+    assert error.operation_id == operation
 
 
 def test_a_large_load_starts_spark_which_ends_with_the_server(place: Path, tmp_path: Path) -> None:

@@ -112,6 +112,16 @@ def test_what_is_wrong_with_records_is_told_by_line_and_nothing_is_loaded(http: 
     assert "good" not in names(http, branch)
 
 
+@pytest.mark.parametrize("route", ["/load", "/ingest"])
+def test_a_property_that_the_schema_does_not_have_is_refused(http: httpx.Client, route: str, branch: str) -> None:
+    data = person("good") + '{"type": "Person", "data": {"name": "x", "shoe": 43}}\n'
+    answer = http.post(route, json={"data": data, "branch": branch})
+
+    assert answer.status_code == 400
+    assert "shoe" in answer.json()["error"]
+    assert "good" not in names(http, branch)
+
+
 def test_a_branch_with_a_slash_is_one_segment_of_a_path(http: httpx.Client) -> None:
     made = http.post("/branches", json={"name": "review/x", "from": "main"})
     assert made.json()["from"] == "main"
@@ -132,8 +142,7 @@ def test_branches_are_listed_sorted(http: httpx.Client) -> None:
 
 def test_a_branch_is_merged_and_deleted_on_request(http: httpx.Client) -> None:
     http.post("/load", json={"data": person("mia"), "branch": "feature", "from": "main"}).raise_for_status()
-    plan = http.post("/branches/merge", json={"source": "feature", "dry_run": True}).json()
-    assert plan["commit"] is None
+    assert http.post("/branches/merge/preview", json={"source": "feature"}).json()["commit"] is None
     done = http.post("/branches/merge", json={"source": "feature", "delete_branch": True}).json()
 
     assert (done["source"], done["target"], done["actor_id"]) == ("feature", "main", "act-admin")
@@ -230,5 +239,7 @@ def test_a_schema_is_planned_and_changed(http: httpx.Client) -> None:
 
     assert (done["applied"], done["manifest_version"]) == (True, done["graph_manifest_version"])
     assert http.get("/schema").json()["schema_source"] == wanted
+    untold = http.get(f"/commits/{done['commit']['graph_commit_id']}/changes")
+    assert (untold.status_code, untold.json()["change_diff_refusal"]["reason"]) == (409, "schema_boundary")
     bad = http.post("/schema/apply", json={"schema_source": wanted.replace("city: String?", "city: I32?")})
     assert bad.status_code == 400

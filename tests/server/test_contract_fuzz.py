@@ -58,8 +58,9 @@ class Asked:
     def operations(self) -> Iterator[Operation]:
         return (found.ok() for found in self.document.get_all_operations() if isinstance(found, Ok))
 
-    def ask(self, case: Case[Any]) -> schemathesis.Response:
-        return case.call_and_validate(session=self.session, checks=CHECKS)
+    def told(self, case: Case[Any]) -> bool:
+        """Whether the answer is one that the document tells; what is wrong with one that is not is raised."""
+        return case.call_and_validate(session=self.session, checks=CHECKS).status_code < 500
 
     def send(self, method: str, path: str, **more: Any) -> requests.Response:
         return self.session.request(method, f"{self.address}{path}", **more)
@@ -129,7 +130,7 @@ def test_every_answer_is_one_that_the_document_tells(asked: Asked, mode: Generat
         @SETTINGS
         @given(operation.as_strategy(generation_mode=mode))
         def ask(case: Case[Any]) -> None:
-            asked.ask(case)
+            assert asked.told(case)
 
         ask()
 
@@ -149,7 +150,7 @@ def test_the_bounds_of_every_parameter_and_every_method_are_told(asked: Asked) -
         for case in itertools.islice(cases, 0, None, STRIDE):
             if "graph_id" in case.path_parameters:
                 case.path_parameters["graph_id"] = "default"
-            asked.ask(case)
+            assert asked.told(case)
 
 
 ODD_NAMES = st.text(st.characters(categories=["L", "N"]) | st.sampled_from("./-_ %\\\u202e"), min_size=1, max_size=12)

@@ -73,6 +73,8 @@ REFUSED = [
     post("/mutate", 400, "all", {"query": ALL}),
     post("/mutate", 400, "D2", {"query": MIXED}),
     post("/mutate", 400, "age", {"query": ADD, "params": {"name": "x", "age": "old"}}),
+    post("/branches", 400, "'main' is there", {"name": "main"}),
+    Refused("DELETE", "/branches/main", 400, "bad_request", "cannot be deleted"),
     post("/branches", 400, "cannot name a branch", {"name": "a..b"}),
     post("/branches", 400, "cannot name a branch", {"name": ""}),
     post("/branches", 400, "cannot name a branch", {"name": "x", "from": ""}),
@@ -90,6 +92,8 @@ REFUSED = [
     get("/changes?cursor=x", 400, "change cursor rejected: "),
     get("/changes?cursor=x&start=now", 400, "exclude each other"),
     get("/changes?kind=nodes", 400, "'nodes' is no kind"),
+    get("/changes?type=Nobody", 400, "'Nobody'"),
+    get("/changes?op=upsert", 400, "'upsert' is no"),
     get("/changes?start=never", 400, "does not start"),
     get("/snapshot?brnach=x", 400, "no query parameter 'brnach'"),
     get("/graphs/a_b/snapshot", 400, "cannot be the id of a graph"),
@@ -130,11 +134,10 @@ REFUSED = [
     get("/graphs", 405, "one graph, and no list"),
     get("/query", 405, "GET /query"),
     Refused("PUT", "/snapshot", 405, "method_not_allowed", "PUT /snapshot"),
-    # 409 without a detail
-    post("/branches", 409, "'main' is there", {"name": "main"}),
     # 415 and 422: bodies of another kind or form
     raw(415, "is to be JSON", b"{}", {}),
     raw(415, "is to be JSON", b"{}", {"Content-Type": "text/plain"}),
+    raw(415, "is to be JSON", b"{}", {"Content-Type": "text/plain"}, "/export"),
     raw(415, "lines of JSON", b"{}", JSON, "/load/ndjson"),
     raw(415, "lines of JSON", b"{}", {}, "/load/ndjson"),
     post("/query", 422, "query: ", {}),
@@ -263,6 +266,37 @@ def test_keys_that_are_there_already_are_a_conflict(own: tuple[Path, httpx.Clien
     assert (answer.status_code, answer.json()["code"]) == (409, "conflict")
     told = {"table_key": "node:Person", "key": "ann", "entity_kind": "node", "type_name": "Person", "entity_id": "ann"}
     assert answer.json()["key_conflict"] == told
+
+
+def test_a_name_that_is_taken_and_a_branch_that_is_needed_are_conflicts(own: tuple[Path, httpx.Client]) -> None:
+    _, http = own
+    for name, base in (("mother", "main"), ("daughter", "mother")):
+        http.post("/branches", json={"name": name, "from": base}).raise_for_status()
+    refused = [
+        http.post("/branches", json={"name": "mother"}),
+        http.post("/branches", json={"name": "mother/below"}),
+        http.delete("/branches/mother"),
+    ]
+
+    assert [(answer.status_code, list(answer.json())) for answer in refused] == [(409, ["error", "code"])] * 3
+    assert {answer.json()["code"] for answer in refused} == {"conflict"}
+    for name in ("daughter", "mother"):
+        assert http.delete(f"/branches/{name}").status_code == 200
+
+
+def test_schema_files_that_somebody_changed_are_a_conflict_to_everybody(own: tuple[Path, httpx.Client]) -> None:
+    path, http = own
+    file = path / "_schema.pg"
+    file.write_text(SCHEMA.replace("age: I32?", "age: I64?"))
+    refused = [
+        http.get("/snapshot"),
+        http.post("/query", json={"query": ALL}),
+        http.post("/mutate", json={"query": ADD, "params": {"name": "drift"}}),
+    ]
+    file.write_text(SCHEMA)
+
+    assert [(answer.status_code, answer.json()["code"]) for answer in refused] == [(409, "conflict")] * 3
+    assert "drift" not in http.post("/query", json={"query": ALL}).text
 
 
 def test_the_first_commit_has_nothing_to_be_compared_with(own: tuple[Path, httpx.Client]) -> None:

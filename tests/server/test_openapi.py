@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import pytest
 
 from omnigraph.access import READS, Action, Role
 from omnigraph.server.app import GRAPH_ROUTERS
+from omnigraph.server.config import Options, plan_of
 from omnigraph.server.guard import GuardedRoute, Need
 from omnigraph.server.routes import service
 from omnigraph.server.settings import ServedGraph, Serving
@@ -78,6 +80,21 @@ def test_an_open_server_tells_nothing_of_tokens(tmp_path: Path) -> None:
     assert not any("security" in one or "401" in one["responses"] for _, _, one in operations(found))
 
 
+def test_a_server_tells_the_versions_that_it_is_told(tmp_path: Path) -> None:
+    environment = {
+        "OMNIGRAPH_REPORTED_VERSION": "0.3.9",
+        "OMNIGRAPH_SOURCE_VERSION": "4f2a",
+        "OMNIGRAPH_UNAUTHENTICATED": "1",
+    }
+    plan = plan_of(Options(people_graph(tmp_path / "graph")), environment)
+    with running(plan.serving) as url, client(url, None) as anybody:
+        told = anybody.get("/healthz").json()
+        document = anybody.get("/openapi.json").json()
+
+    assert told == {"status": "ok", "version": "0.3.9", "source_version": "4f2a", "internal_schema_version": 4}
+    assert document["info"]["version"] == "0.3.9"
+
+
 def test_every_refusal_is_told_with_its_form(document: Any) -> None:
     form = {"$ref": "#/components/schemas/ErrorOutput"}
     for method, path, operation in operations(document):
@@ -118,6 +135,24 @@ def test_the_page_tells_the_role_that_each_route_needs() -> None:
     }
 
     assert {key: role for key, (role, _) in _documented().items()} == found
+
+
+def test_every_route_refuses_whoever_has_no_token_or_a_lesser_role(address: str, document: Any) -> None:
+    lesser = {
+        "": (),
+        "read": (None,),
+        "read, or write": (None,),
+        "write": (None, "read"),
+        "admin": (None, "read", "write"),
+    }
+    roles = {key: role for key, (role, _) in _documented().items()}
+    with ExitStack() as stack:
+        asking = {who: stack.enter_context(client(address, who)) for who in (None, "read", "write")}
+        for method, path, _ in operations(document):
+            place = re.sub(r"\{\w+\}", "-x-", path.replace(NAMED, "/graphs/default"))
+            for who in lesser[roles[method, path.removeprefix(NAMED)]]:
+                answer = asking[who].request(method, place)
+                assert answer.status_code == (403 if who else 401), (method, path, who)
 
 
 def _role(endpoint: Any) -> str:

@@ -173,6 +173,7 @@ def test_a_client_may_go_while_several_of_its_requests_wait(server: ServerProces
         with server.connection() as connection:
             connection.sendall(_change(b"vera") * 3)
             time.sleep(0.01)
+    assert httpx.get(f"{server.url}/healthz").json()["status"] == "ok"
 
 
 def test_what_a_client_sends_does_not_become_a_header_of_the_answer(server: ServerProcess) -> None:

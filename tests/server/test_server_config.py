@@ -199,7 +199,7 @@ def test_the_page_names_every_limit_with_its_default() -> None:
 
 def test_the_page_names_every_variable() -> None:
     of_tokens = (token_sources.ONE, token_sources.MANY, token_sources.FILE, token_sources.SECRET, token_sources.ROLE)
-    of_plan = (config.CONFIG, config.TARGET, config.URI, config.BIND, config.WORKERS, config.REPORTED)
+    of_plan = (config.CONFIG, config.TARGET, config.URI, config.BIND, config.WORKERS, config.REPORTED, config.SOURCE)
     flags = (config.UNAUTHENTICATED, config.REQUIRE_ALL, LEVEL)
     assert sorted(documented("Variables")) == sorted([*of_tokens, *of_plan, *flags, *config.LIMIT_VARIABLES])
 

@@ -10,8 +10,10 @@ import httpx
 import pytest
 
 from omnigraph.errors import ServerStartError
+from omnigraph.lang import Source, compile_schema
 from omnigraph.server.app import create_app
 from omnigraph.server.settings import QueryFile, ServedGraph, Serving
+from omnigraph.server.stored import StoredQueries
 from tests.support.serving import SCHEMA, client, known_tokens, one_graph, people_graph, running
 
 QUERIES = """
@@ -64,6 +66,22 @@ def test_the_catalog_tells_parameters_by_kind_and_what_is_exposed(address_of_sto
         ],
     }
     assert (found["rename"]["tool_name"], found["rename"]["mutation"]) == ("set_age", True)
+
+
+def test_every_type_of_a_parameter_has_a_kind(tmp_path: Path) -> None:
+    kinds = {
+        "String": "string", "Bool": "bool", "I32": "int", "U32": "int", "I64": "bigint", "U64": "bigint",
+        "F32": "float", "F64": "float", "Date": "date", "DateTime": "datetime", "Blob": "blob", "Vector(3)": "vector",
+    }  # fmt: skip
+    names = {f"p{number}": (type_, kind) for number, (type_, kind) in enumerate(kinds.items())}
+    given = ", ".join(f"${name}: {type_}?" for name, (type_, _) in names.items())
+    (tmp_path / "all.gq").write_text(f"query all({given}) {{ match {{ $p: Person }} return {{ $p.name }} }}")
+    stored = StoredQueries.read((QueryFile(str(tmp_path / "all.gq")),))
+
+    (query,) = stored.catalog(compile_schema(Source(SCHEMA)))["queries"]
+
+    assert {one["name"]: one["kind"] for one in query["params"]} == {name: kind for name, (_, kind) in names.items()}
+    assert [one["vector_dim"] for one in query["params"] if "vector_dim" in one] == [3]
 
 
 def test_a_stored_read_answers_like_a_query(stored: httpx.Client) -> None:

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from typer.testing import CliRunner
 
 from omnigraph.cli import app
 from omnigraph.errors import OmnigraphError
+from tests.support.forks import forked_program
 
 PROGRAM = Path(sys.executable).parent / "omnigraph"
 
@@ -44,3 +47,15 @@ def real_program(*arguments: str | Path, stdin: str = "", environment: dict[str,
     run = subprocess.run([PROGRAM, *arguments], input=stdin.encode(), capture_output=True, env=environment, check=False)
     assert b"Traceback" not in run.stderr, run.stderr
     return Run(run.returncode, run.stdout.decode(), run.stderr.decode())
+
+
+def quick_program(*arguments: str | Path, stdin: str = "", environment: dict[str, str] | None = None) -> Run:
+    """Run the real program as `real_program` does, in a process that needs not start Python first."""
+    with TemporaryDirectory() as folder:
+        streams = given, out, err = [Path(folder) / name for name in ("in", "out", "err")]
+        given.write_text(stdin, encoding="utf-8", newline="")
+        words = ["omnigraph", *map(str, arguments)]
+        code = forked_program(words, streams, Path.cwd(), environment or os.environ)
+        run = Run(code, out.read_bytes().decode(), err.read_bytes().decode())
+    assert "Traceback" not in run.err, run.err
+    return run

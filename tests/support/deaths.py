@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import multiprocessing
-import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from itertools import islice
 from typing import TypeVar
+
+from tests.support.forks import forked
 
 DIED = 137  # how a process ends that `failpoints.die` has ended
 _AT_ONCE = 4
 _PATIENCE = 120.0
-_FORKS = multiprocessing.get_context("forkserver")
 
 D = TypeVar("D")
 
@@ -20,7 +19,7 @@ def die_each(carry_out: Callable[[D], None], orders: Iterable[D]) -> None:
     """Carry out orders, each in a process of its own. Whoever does not die is an error."""
     left = iter(orders)
     while chosen := list(islice(left, _AT_ONCE)):
-        processes = [_FORKS.Process(target=_obey, args=(carry_out, one, dict(os.environ))) for one in chosen]
+        processes = [forked(carry_out, (one,)) for one in chosen]
         for process in processes:
             process.start()
         for process in processes:
@@ -28,8 +27,3 @@ def die_each(carry_out: Callable[[D], None], orders: Iterable[D]) -> None:
             process.kill()
         ends = [(one, process.exitcode) for one, process in zip(chosen, processes, strict=True)]
         assert ends == [(one, DIED) for one in chosen]
-
-
-def _obey(carry_out: Callable[[D], None], order: D, environment: Mapping[str, str]) -> None:
-    os.environ.update(environment)  # that of the process this one was forked from is older
-    carry_out(order)

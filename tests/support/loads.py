@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import json
-import multiprocessing
 import re
 import shutil
 import threading
 import uuid
-import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -32,6 +30,7 @@ from omnigraph.storage import durable
 from omnigraph.storage.location import Location
 from tests.support.deaths import die_each
 from tests.support.faults import assert_settled, pins
+from tests.support.forks import FORKS, forked
 from tests.support.graphs import SCHEMA
 from tests.support.mutations import at_write
 from tests.support.steps import MeetingTask, meets
@@ -102,10 +101,7 @@ NEXT = '{"type": "Company", "data": {"name": "Next"}}'
 """A record that suits both graphs."""
 
 _PATIENCE = 120.0
-_FORKS = multiprocessing.get_context("forkserver")
-_FORKS.set_forkserver_preload([__name__])
 _MADE = re.compile("[0-9A-HJKMNP-TV-Z]{26}")
-warnings.filterwarnings("ignore", message="lance is not fork-safe")  # it is as long as it was not used before
 
 
 def lines(*records: Mapping[str, Any]) -> str:
@@ -283,11 +279,11 @@ def race_of_threads(orders: Sequence[Order]) -> list[str | LoadRejectedError]:
 
 
 def race_of_processes(orders: Sequence[Order]) -> list[str | LoadRejectedError]:
-    barrier = _FORKS.Barrier(len(orders), timeout=_PATIENCE)
+    barrier = FORKS.Barrier(len(orders), timeout=_PATIENCE)
     ends = []
     for order in orders:
-        mine, theirs = _FORKS.Pipe()
-        process = _FORKS.Process(target=_compete, args=(order, barrier, theirs), daemon=True)
+        mine, theirs = FORKS.Pipe()
+        process = forked(_compete, (order, barrier, theirs), daemon=True)
         process.start()
         ends.append((mine, process))
     found = []

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import multiprocessing
 import threading
-import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -28,6 +27,7 @@ from omnigraph.storage.tables import IndexSpec
 from omnigraph.write.mutation import MutationResult
 from tests.support.deaths import die_each
 from tests.support.faults import dataset
+from tests.support.forks import forked
 from tests.support.graphs import append, contents, edge, plan
 
 SCHEMA = """
@@ -47,10 +47,6 @@ edge Wrote: Person -> Note @card(1..2) { @unique(src, dst) }
 """
 PERSON, NOTE, KNOWS, WROTE = "node:Person", "node:Note", "edge:Knows", "edge:Wrote"
 _PATIENCE = 120.0
-_FORKS = multiprocessing.get_context("forkserver")
-_FORKS.set_forkserver_preload([__name__])
-_SPAWNS = multiprocessing.get_context("spawn")
-warnings.filterwarnings("ignore", message="lance is not fork-safe")  # it is as long as it was not used before
 
 Rows = Mapping[str, list[dict[str, Any]]]
 
@@ -218,12 +214,7 @@ class Rival:
 
     @classmethod
     def process(cls) -> Self:
-        return cls(_SPAWNS.Process)
-
-    @classmethod
-    def forked(cls) -> Self:
-        """A process that is made quickly, for when many are needed."""
-        return cls(_FORKS.Process)
+        return cls(forked)
 
     def prepare(self, uri: str, query: Query) -> None:
         """Begin a mutation, and wait until it is prepared: it has read all it needs, and nothing is published."""

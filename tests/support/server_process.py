@@ -8,7 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +22,13 @@ from tests.support.cli import Run
 _LISTENING = "OMNIGRAPH_LISTEN_ADDR="
 _PATIENCE = 120.0
 PROGRAM = [sys.executable, "-m", "omnigraph.server"]
+_DYING = """
+import os, signal, sys
+from omnigraph.commit import failpoints
+from omnigraph.server.main import main
+with failpoints.armed(sys.argv.pop(1), lambda: os.kill(os.getpid(), signal.SIGKILL)):
+    main()
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,15 +104,23 @@ def refused(*arguments: str | Path, cwd: Path, environment: Mapping[str, str] | 
     return Run(run.returncode, run.stdout.decode(), run.stderr.decode())
 
 
+def dying(at: str) -> list[str]:
+    """The program of a server that is killed when it reaches a failpoint."""
+    return [sys.executable, "-c", _DYING, at]
+
+
 @contextmanager
 def served(
-    *arguments: str | Path, folder: Path, environment: Mapping[str, str] | None = None
+    *arguments: str | Path,
+    folder: Path,
+    environment: Mapping[str, str] | None = None,
+    program: Sequence[str] = PROGRAM,
 ) -> Iterator[ServerProcess]:
     """Start a server in a folder, where its log is kept, and wait until it can be asked; it ends with the block."""
     log = folder / "server.log"
     with log.open("ab") as errors:
         process = subprocess.Popen(
-            [*PROGRAM, *arguments, "--bind", "127.0.0.1:0"],
+            [*program, *arguments, "--bind", "127.0.0.1:0"],
             stdout=subprocess.PIPE,
             stderr=errors,
             cwd=folder,

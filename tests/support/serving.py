@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
+import socket
 import threading
-import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import httpx
-import uvicorn
 
 import omnigraph
 from omnigraph.access import Principal, Role
-from omnigraph.server.app import create_app
+from omnigraph.server import worker
 from omnigraph.server.settings import ServedGraph, Serving
 from omnigraph.server.tokens import Token, Tokens, digest_of
 
@@ -62,19 +61,18 @@ def one_graph(uri: str, **more: Any) -> Serving:
 @contextmanager
 def running(serving: Serving) -> Iterator[str]:
     """Serve; give the address."""
-    config = uvicorn.Config(create_app(serving), "127.0.0.1", 0, log_level="critical", lifespan="on", ws="none")
-    server = uvicorn.Server(config)
-    thread = threading.Thread(target=server.run, name="omnigraph-test-server")
-    thread.start()
-    try:
-        while not server.started:
-            assert thread.is_alive(), "the server ended before it began"
-            time.sleep(0.01)
-        port = server.servers[0].sockets[0].getsockname()[1]
-        yield f"http://127.0.0.1:{port}"
-    finally:
-        server.should_exit = True
-        thread.join()
+    ready = threading.Event()
+    server = worker.made(serving, ready.set)
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        port = listening.getsockname()[1]
+        thread = threading.Thread(target=server.run, args=([listening],), name="omnigraph-test-server")
+        thread.start()
+        try:
+            assert ready.wait(60), "the server does not begin"
+            yield f"http://127.0.0.1:{port}"
+        finally:
+            server.should_exit = True
+            thread.join()
 
 
 def client(address: str, role: str | None = "admin", headers: Mapping[str, str] | None = None) -> httpx.Client:

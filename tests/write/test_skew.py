@@ -219,7 +219,7 @@ def _end(outcome: Any) -> object:
 def test_what_many_processes_are_told_of_is_one_chain_of_commits(uri: str, store: Store) -> None:
     omnigraph.open(uri).mutate('query hub() { insert Person { name: "hub" } }')
     before = store.manifest.load().commits()
-    rivals = [Rival.forked() for _ in range(WRITERS)]
+    rivals = [Rival.process() for _ in range(WRITERS)]
     for number, rival in enumerate(rivals):
         rival.start_many(uri, number, MUTATIONS)
     done = [rival.outcome(patience=1800 if SOAK else 120) for rival in rivals]

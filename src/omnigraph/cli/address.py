@@ -158,7 +158,9 @@ class Target:
         if as_json or not sys.stdin.isatty():
             message = f"{self.uri} is not local"
             raise AddressError(message, hint="give --yes to remove from it all the same")
-        if not typer.confirm(question, err=True):
+        sys.stderr.write(f"{question} [y/N]: ")  # click would write a space to stdout, which is for data
+        sys.stderr.flush()
+        if sys.stdin.readline().strip().lower() not in ("y", "yes"):
             raise typer.Exit(1)
 
     def _connect(self, address: Served) -> Graph:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated, Any
@@ -26,6 +27,7 @@ Limit = Annotated[int, typer.Option(help="How many changes to read at a time.", 
 STYLES = {"insert": "green", "update": "yellow", "delete": "red"}
 SIGNS = {"insert": "+", "update": "~", "delete": "-"}
 _WIDEST = 60
+_AT_ONCE = 1000  # lines that are written together
 
 app = group("Follow what changes in a graph.")
 
@@ -66,7 +68,7 @@ def baseline(
     scope: Scope,
     uri: Uri = None,
     *,
-    out: Annotated[str, typer.Option(help="The file to write, ending in .jsonl.", metavar="PATH")],
+    out: Annotated[str, typer.Option(help="The file to write, as JSONL.", metavar="PATH")],
     branch: Branch = None,
     kinds: Kinds = None,
     types: Types = None,
@@ -75,8 +77,18 @@ def baseline(
     """Export a branch, and print the cursor that goes on right behind the exported state."""
     graph, branch = scope.at(uri).read(), scope.branch(branch)
     begins = graph.baseline(branch, kinds=kinds, types=types, operations=operations)
-    graph.export(out, branch=branch, snapshot=begins.commit_id, types=begins.tables)
+    _write(out, graph.export(branch=branch, snapshot=begins.commit_id, types=begins.tables))
     output.document({"snapshot_commit_id": begins.commit_id, "resume_cursor": begins.cursor})
+
+
+def _write(path: str, lines: Iterator[str]) -> None:
+    """Write one file, whatever its name is: it is there as a whole, or not at all."""
+    from omnigraph.pipeline.outputs import written  # noqa: PLC0415 - loads the engine
+    from omnigraph.storage.location import Location  # noqa: PLC0415
+
+    with written(Location.parse(path)) as stream:
+        while chunk := "".join(itertools.islice(lines, _AT_ONCE)):
+            stream.write(chunk.encode())
 
 
 def commit_changes(

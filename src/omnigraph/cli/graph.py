@@ -10,6 +10,7 @@ from omnigraph.cli import output
 from omnigraph.cli.address import Scope
 from omnigraph.cli.arguments import Branch, CommitId, Json, Uri
 from omnigraph.cli.command import command, group
+from omnigraph.errors import OptionError
 
 commit = group("Look at the history of a graph.")
 
@@ -101,5 +102,5 @@ def show_commit(scope: Scope, commit_id: CommitId, uri: Uri = None, *, as_json: 
 def _actor(text: str) -> str:
     key, _, value = text.partition("=")
     if key != "actor" or not value:
-        raise typer.BadParameter(f"unknown filter '{text}'; write actor=NAME", param_hint="--filter")
+        raise OptionError(f"there is no filter {text!r}", option="filter", hint="write actor=NAME")
     return value

@@ -17,10 +17,10 @@ from omnigraph.client.asking import (
     refuse_engine,
     segment,
 )
-from omnigraph.client.steps import Pause, Request, Steps
+from omnigraph.client.steps import Pause, Request, Steps, committing
 from omnigraph.client.uploads import server_addresses, uploaded
 from omnigraph.client.versions import VersionCalls
-from omnigraph.errors import LoadRejectedError
+from omnigraph.errors import LoadRejectedError, ServerUnavailableError
 from omnigraph.manifest.rows import MAIN, Commit
 from omnigraph.pipeline.load import LoadResult, option
 from omnigraph.pipeline.progress import SILENT, Progress
@@ -59,7 +59,7 @@ class ChangeCalls(VersionCalls):
         headers = {} if if_commit is None else {_CONDITION: if_commit}
         with given_source(source, ".gq", QUERY) as text:
             document = members(query=text, name=name, params=parameters(params), branch=branch)
-            answer = yield Request("POST", path, document=document, headers=headers, changes=True)
+            answer = yield committing(Request("POST", path, document=document, headers=headers))
         return documents.change_of(answer.document)
 
     def load(
@@ -94,8 +94,8 @@ class ChangeCalls(VersionCalls):
             catalog = yield from self.catalog()
             with uploaded(data, catalog, format, mapping) as upload:
                 try:
-                    query = options(**how)
-                    answer = yield Request("POST", "/load/ndjson", query, file=upload.file, changes=not dry_run)
+                    request = Request("POST", "/load/ndjson", options(**how), file=upload.file)
+                    answer = yield request if dry_run else committing(request)
                 except LoadRejectedError as error:
                     raise upload.located(error) from None
             return documents.load_of(answer.document)
@@ -122,7 +122,7 @@ class ChangeCalls(VersionCalls):
         """
         with given_source(schema, ".pg", SCHEMA) as text:
             document = {"schema_source": text, "allow_data_loss": allow_data_loss}
-            answer = yield Request("POST", "/schema/apply", document=document, changes=True)
+            answer = yield committing(Request("POST", "/schema/apply", document=document))
         return documents.schema_result_of(answer.document)
 
     def outcome(self, operation_id: str, branch: str = MAIN) -> Steps[Commit | None]:
@@ -140,11 +140,18 @@ def _mapping(given: str | os.PathLike[str] | Mapping[str, Any] | None) -> Any:
 
 def _load_there(document: dict[str, Any], progress: Progress) -> Steps[LoadResult]:
     """Let the server load what it can reach itself, and wait for it."""
-    answer = yield Request("POST", "/loads", document=document, changes=True)
+    begin = Request("POST", "/loads", document=document)
+    request = begin if document.get("dry_run") else committing(begin)
+    answer = yield request
     path = f"/loads/{segment(answer.document['load_id'])}"
     told = _Told(progress)
     while True:
-        state = (yield Request("GET", path)).document
+        try:
+            state = (yield Request("GET", path)).document
+        except ServerUnavailableError as error:
+            if request.changes:  # it has begun, and nobody says how it goes on
+                raise request.outcome_unknown(error.message) from error
+            raise
         told.tell(state)
         if state["state"] == "done":
             return documents.load_of(state["result"])

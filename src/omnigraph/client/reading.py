@@ -75,7 +75,7 @@ class ReadCalls:
         with given_source(source, ".gq", QUERY) as text:
             document = members(query=text, name=name, params=parameters(params), **Asked(branch, snapshot).members())
             answer = yield Request("POST", "/query", document=document, accept=arrow.CONTENT_TYPE)
-        return replace(arrow.result_of(answer.content), branch=branch.strip())
+        return arrow.result_of(answer.content, branch.strip())
 
     def explain(
         self,

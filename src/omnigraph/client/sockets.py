@@ -1,117 +1,124 @@
-"""A transport for httpx over plain sockets, for http:// without a proxy.
+"""Requests over plain sockets, for http:// without a proxy.
 
-A warm question takes a server less time than httpx's own connections take around it. Here a request is one write, and
-an answer is parsed in C. Errors are those of httpx, so that nobody above needs to know.
+A warm question takes a server less time than the connections of httpx, or of the standard library, take around it. Here
+a request is one write, and an answer is parsed in C. Errors are those of httpx, so that nobody above needs to know.
 """
 
 from __future__ import annotations
 
+import select
 import socket
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from urllib.request import getproxies, proxy_bypass
+from itertools import chain
 
 import httptools
 import httpx
 
-_PORT = 80
 _CHUNK = 2**16
 _IDLE_SECONDS = 5.0  # well below what servers wait before they close a connection that is not used
-_FRAMED = b"transfer-encoding"
+_LENGTHS = {b"content-length", b"transfer-encoding"}
 
 
-class Sockets(httpx.BaseTransport):
+class Sockets:
     """Connections to one server. Each is used by one thread at a time, and kept for the next request."""
 
-    def __init__(self, host: str, port: int) -> None:
-        self._address = host, port
-        self._idle: deque[Connection] = deque()
+    def __init__(self, url: httpx.URL, connect_seconds: float, seconds: float | None) -> None:
+        self._address = url.host, url.port or 80
+        self._base = url.raw_path.decode().rstrip("/")
+        self._host = url.netloc.decode()
+        self._seconds = connect_seconds, seconds
+        self._idle: deque[_Connection] = deque()
 
-    def handle_request(self, request: httpx.Request) -> httpx.Response:
-        """Send a request, and read the head of the answer."""
-        timeouts = request.extensions.get("timeout", {})
-        connection = self._connected(timeouts.get("connect"))
+    def send(self, method: str, target: str, headers: Mapping[str, str], content: bytes | Iterable[bytes]) -> Reply:
+        """Send a request, and read the head of the answer. The headers say how long it is if the content does not."""
+        length = {"Content-Length": str(len(content))} if isinstance(content, bytes) else {}
+        head = _head(f"{method} {self._base}{target} HTTP/1.1", {"Host": self._host, **headers, **length})
+        connection = self._connected()
         try:
-            connection.send(request, timeouts.get("write"))
-            connection.read_head(timeouts.get("read"))
+            connection.send(head, content)
+            connection.read_head()
         except BaseException:
             connection.close()
             raise
-        answer = connection.answer
-        return httpx.Response(answer.status, headers=answer.headers, stream=Body(connection, self._idle))
+        return Reply(connection, self._idle)
 
     def close(self) -> None:
         while self._idle:
             self._idle.pop().close()
 
-    def _connected(self, timeout: float | None) -> Connection:
+    def _connected(self) -> _Connection:
         while True:
             try:
                 kept = self._idle.pop()  # the latest one, so that those nobody needs grow old
             except IndexError:
-                return Connection(self._address, timeout)
+                return _Connection(self._address, *self._seconds)
             if kept.is_usable():
                 return kept
             kept.close()
 
 
-class Connection:
+class Reply:
+    """An answer whose body is to be read. When it is closed, its connection is free for the next request."""
+
+    def __init__(self, connection: _Connection, idle: deque[_Connection]) -> None:
+        self.status = connection.answer.status
+        self._connection: _Connection | None = connection
+        self._idle = idle
+
+    def parts(self) -> Iterator[bytes]:
+        """The body, as it comes."""
+        return iter(()) if self._connection is None else self._connection.parts()
+
+    def close(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.keep(self._idle)
+
+
+class _Connection:
     """One connection, and the answer that comes over it."""
 
-    def __init__(self, address: tuple[str, int], timeout: float | None) -> None:
+    def __init__(self, address: tuple[str, int], connect_seconds: float, seconds: float | None) -> None:
         with _told(httpx.ConnectTimeout, httpx.ConnectError):
-            self._socket = socket.create_connection(address, timeout)
+            self._socket = socket.create_connection(address, connect_seconds)
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._socket.settimeout(seconds)
+        self._news = select.poll()
+        self._news.register(self._socket, select.POLLIN)
         self._used_at = 0.0
         self.answer = _Answer()
 
     def is_usable(self) -> bool:
         """Whether the other side has neither closed it nor said anything that nobody asked for."""
-        if time.monotonic() - self._used_at > _IDLE_SECONDS:
-            return False
-        self._socket.setblocking(False)  # noqa: FBT003 - its name says what it means
-        try:
-            self._socket.recv(1, socket.MSG_PEEK)
-        except BlockingIOError:
-            return True
-        except OSError:
-            return False
-        return False
+        return time.monotonic() - self._used_at <= _IDLE_SECONDS and not self._news.poll(0)
 
-    def send(self, request: httpx.Request, timeout: float | None) -> None:
+    def send(self, head: bytes, content: bytes | Iterable[bytes]) -> None:
         """Send all of a request. A server that refuses a long one may answer, and close, before it has all."""
         self.answer = _Answer()
-        self._socket.settimeout(timeout)
-        first = _head(request)
-        assert isinstance(request.stream, Iterable)
+        parts = (head + content,) if isinstance(content, bytes) else chain((head,), content)
         try:
             with _told(httpx.WriteTimeout, httpx.WriteError):
-                for part in _framed(request, request.stream):
-                    if first is not None:
-                        part, first = first + part, None  # noqa: PLW2901 - one write for what is short
+                for part in parts:
                     self._socket.sendall(part)
-                if first is not None:
-                    self._socket.sendall(first)
         except httpx.WriteError as error:
             if not isinstance(error.__cause__, ConnectionError):
                 raise
 
-    def read_head(self, timeout: float | None) -> None:
-        self._socket.settimeout(timeout)
+    def read_head(self) -> None:
         while not self.answer.has_head:
             self._receive()
 
     def parts(self) -> Iterator[bytes]:
-        """The body, as it comes."""
         while True:
             yield from self.answer.taken()
             if self.answer.is_complete:
                 return
             self._receive()
 
-    def keep(self, idle: deque[Connection]) -> None:
+    def keep(self, idle: deque[_Connection]) -> None:
         """Let others have it, if it has brought all of an answer and the server does not close it."""
         if not self.answer.can_go_on:
             self.close()
@@ -132,10 +139,10 @@ class _Answer:
     """An answer as far as it has come; the parser calls what begins with `on_`."""
 
     def __init__(self) -> None:
-        self.headers: list[tuple[bytes, bytes]] = []
         self.has_head = False
         self.is_complete = False
         self.can_go_on = False
+        self._says_length = False
         self._body: list[bytes] = []
         self._parser = httptools.HttpResponseParser(self)
 
@@ -157,8 +164,8 @@ class _Answer:
         taken, self._body = self._body, []
         return taken
 
-    def on_header(self, name: bytes, value: bytes) -> None:
-        self.headers.append((name, value))
+    def on_header(self, name: bytes, _: bytes) -> None:
+        self._says_length |= name.lower() in _LENGTHS
 
     def on_headers_complete(self) -> None:
         self.has_head = True
@@ -172,43 +179,20 @@ class _Answer:
 
     def _end(self) -> None:
         """The connection is closed: that is the end of an answer that does not say how long it is, and of no other."""
-        names = {name.lower() for name, _ in self.headers}
-        if not self.has_head or names & {b"content-length", _FRAMED}:
+        if not self.has_head or self._says_length:
             raise httpx.RemoteProtocolError("the server closed the connection before the answer was complete")
         self.is_complete = True
 
 
-class Body(httpx.SyncByteStream):
-    """The body of an answer. When it is closed, its connection is free for the next request, or closed too."""
-
-    def __init__(self, connection: Connection, idle: deque[Connection]) -> None:
-        self._connection: Connection | None = connection
-        self._idle = idle
-
-    def __iter__(self) -> Iterator[bytes]:
-        return iter(()) if self._connection is None else self._connection.parts()
-
-    def close(self) -> None:
-        connection, self._connection = self._connection, None
-        if connection is not None:
-            connection.keep(self._idle)
-
-
-def _head(request: httpx.Request) -> bytes | None:
-    lines = [b"%b %b HTTP/1.1" % (request.method.encode(), request.url.raw_path)]
-    lines += [b"%b: %b" % header for header in request.headers.raw]
-    return b"\r\n".join([*lines, b"\r\n"])
-
-
-def _framed(request: httpx.Request, parts: Iterable[bytes]) -> Iterator[bytes]:
-    """The body in chunks that say how long they are, if nothing else says it."""
-    if _FRAMED.decode() not in request.headers:
-        yield from parts
-        return
-    for part in parts:
-        if part:
-            yield b"%x\r\n%b\r\n" % (len(part), part)
-    yield b"0\r\n\r\n"
+def _head(first: str, headers: Mapping[str, str]) -> bytes:
+    lines = [first, *(f"{name}: {value}" for name, value in headers.items())]
+    head = "\r\n".join([*lines, "", ""])
+    if head.count("\n") != len(lines) + 1 or head.count("\r") != len(lines) + 1 or "\0" in head:
+        raise httpx.LocalProtocolError("a header, or the address, holds the end of a line")
+    try:
+        return head.encode("ascii")
+    except UnicodeEncodeError as error:
+        raise httpx.LocalProtocolError("a header, or the address, holds more than plain ASCII") from error
 
 
 @contextmanager
@@ -220,17 +204,3 @@ def _told(late: type[httpx.TransportError], broken: type[httpx.TransportError]) 
         raise late("it takes too long") from error
     except OSError as error:
         raise broken(error.strerror or str(error)) from error
-
-
-def transport_to(address: str) -> httpx.BaseTransport:
-    """What carries requests to an address: plain sockets, unless it must be encrypted or goes through a proxy."""
-    try:
-        url = httpx.URL(address)
-    except httpx.InvalidURL:  # whoever makes a request of it is told
-        return httpx.HTTPTransport(verify=False)
-    proxies = {} if proxy_bypass(url.host) else getproxies()
-    proxy = proxies.get(url.scheme) or proxies.get("all")
-    if url.scheme == "http" and proxy is None:
-        return Sockets(url.host, url.port or _PORT)
-    # Without TLS nothing is verified, and reading the certificates takes longer than most requests.
-    return httpx.HTTPTransport(verify=url.scheme == "https", proxy=proxy)

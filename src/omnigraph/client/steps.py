@@ -9,13 +9,15 @@ from __future__ import annotations
 import inspect
 import json
 from collections.abc import Callable, Generator, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import IO, Any, Generic, TypeVar
 
-from omnigraph.errors import ServerAnswerError
+from omnigraph.errors import OutcomeUnknownError, ServerAnswerError
+from omnigraph.lang.identity import new_id
 
 T = TypeVar("T")
 JSON, LINES = "application/json", "application/x-ndjson"
+_OPERATION = "Omnigraph-Operation-Id"
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +36,24 @@ class Request:
     changes: bool = False
     accept: str = JSON
     sink: Callable[[bytes], object] | None = None
+
+    @property
+    def operation_id(self) -> str | None:
+        """What to ask about if the answer is lost; None if it makes no commit."""
+        return self.headers.get(_OPERATION)
+
+    def outcome_unknown(self, message: str) -> OutcomeUnknownError:
+        """What to raise if nobody knows whether it has changed the graph."""
+        if self.operation_id is None:
+            hint = "see with `branches` and `tags` whether it was done before you do it again"
+        else:
+            hint = f"ask `outcome` for operation {self.operation_id}, on the branch that was to change"
+        return OutcomeUnknownError(message, operation_id=self.operation_id, hint=hint)
+
+
+def committing(request: Request) -> Request:
+    """A request that makes a commit: it brings an id, by which that is found should the answer be lost."""
+    return replace(request, changes=True, headers={**request.headers, _OPERATION: new_id()})
 
 
 @dataclass(frozen=True, slots=True)

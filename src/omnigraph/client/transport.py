@@ -6,19 +6,20 @@ import asyncio
 import json
 import time
 import weakref
-from collections.abc import AsyncGenerator, AsyncIterator, Generator, Iterable, Iterator
-from contextlib import contextmanager
-from functools import lru_cache
-from typing import IO, Any, TypeVar, cast
+from collections.abc import AsyncGenerator, AsyncIterator, Generator, Iterator
+from contextlib import closing, contextmanager
+from functools import partial
+from typing import IO, TypeVar, cast
+from urllib.parse import urlencode
 
 import httpx
 
 from omnigraph.client.asking import segment
-from omnigraph.client.sockets import transport_to
+from omnigraph.client.carriers import Reply, carrier_to, options
 from omnigraph.client.steps import JSON, LINES, Answer, Lines, Pause, Request, Steps, Stream
 from omnigraph.errors import (
     OmnigraphError,
-    OutcomeUnknownError,
+    ParameterError,
     ServerAnswerError,
     ServerUnavailableError,
     UnsupportedUriError,
@@ -29,8 +30,6 @@ from omnigraph.wire import problems
 T = TypeVar("T")
 _REFUSED = 300  # and above: an answer that is not what was asked for
 _CHUNK = 2**16
-_CONNECT_SECONDS = 10.0
-_IDLE_SECONDS = 3.0  # less than a server waits: a change must not meet a connection that is being closed
 _GATEWAYS = (502, 503, 504)  # what stands before a server says so when it does not know either
 _NOT_SENT = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout, httpx.ProxyError, httpx.UnsupportedProtocol)
 
@@ -39,17 +38,11 @@ class Address:
     """Where a graph is served, and how requests to it are made."""
 
     def __init__(self, url: str, token: str | None, timeout: float | None) -> None:
-        self.url = url
-        headers = {"Omnigraph-Client": f"python/{__version__}"}
+        self.url = _checked_url(url)
+        self.timeout = timeout
+        self._headers = {"Omnigraph-Client": f"python/{__version__}"}
         if token is not None:
-            headers["Authorization"] = f"Bearer {token}"
-        # Without TLS nothing is verified, and reading the certificates takes longer than most requests.
-        self._options: dict[str, Any] = {
-            "headers": headers,
-            "timeout": httpx.Timeout(timeout, connect=_CONNECT_SECONDS),
-            "limits": httpx.Limits(max_connections=100, keepalive_expiry=_IDLE_SECONDS),
-            "verify": url.lower().startswith("https://"),
-        }
+            self._headers["Authorization"] = f"Bearer {_checked_token(token)}"
 
     @classmethod
     def of(cls, url: str, graph: str | None, token: str | None, timeout: float | None) -> Address:
@@ -60,32 +53,15 @@ class Address:
         base = url.rstrip("/")
         return cls(base if graph is None else f"{base}/graphs/{segment(graph)}", token, timeout)
 
-    def blocking(self) -> httpx.BaseTransport:
-        return transport_to(self.url)
-
-    def awaiting(self) -> httpx.AsyncClient:
-        return httpx.AsyncClient(**self._options)
-
-    def options(self, request: Request) -> dict[str, Any]:
-        """What httpx is told of a request, but for its file."""
-        headers = {"Accept": request.accept, **request.headers}
-        options: dict[str, Any] = {"params": list(request.query), "headers": headers}
+    def told(self, request: Request) -> dict[str, str]:
+        """The headers of a request: those of every one, and those that tell what it brings."""
+        headers = {**self._headers, "Accept": request.accept, **request.headers}
         if request.document is not None:
             headers["Content-Type"] = JSON
-            options["content"] = json.dumps(request.document).encode()
         elif request.file is not None:
             headers["Content-Type"] = LINES
             headers["Content-Length"] = str(_size(request.file))
-        return options
-
-    def made(self, request: Request, params: Any = None, headers: Any = None, content: Any = None) -> httpx.Request:
-        """A request as a transport takes it. Most go to one address again and again, which is read only once."""
-        timeout = {"timeout": self._options["timeout"].as_dict()}
-        told = {**self._options["headers"], **headers}
-        url = _url(self.url + request.path)
-        return httpx.Request(
-            request.method, url, params=params or None, headers=told, content=content, extensions=timeout
-        )
+        return headers
 
     @contextmanager
     def failures(self, request: Request) -> Iterator[None]:
@@ -95,13 +71,26 @@ class Address:
         except (httpx.HTTPError, httpx.InvalidURL, httpx.StreamError) as error:
             what = str(error) or type(error).__name__
             if request.changes and not isinstance(error, _NOT_SENT):
-                raise _unknown(f"the answer of {self.url} is lost: {what}") from error
+                raise request.outcome_unknown(f"the answer of {self.url} is lost: {what}") from error
             message = f"{self.url} does not answer: {what}"
             hint = "see that the server runs and the address is right"
             raise ServerUnavailableError(message, address=self.url, hint=hint) from error
 
 
-_url = lru_cache(httpx.URL)
+def _checked_url(url: str) -> str:
+    try:
+        httpx.URL(url)
+    except httpx.InvalidURL as error:
+        message = f"{url!r} is not the address of a server: {error}"
+        raise UnsupportedUriError(message, uri=url, hint="use http://host:port") from None
+    return url
+
+
+def _checked_token(token: str) -> str:
+    if token.isascii() and token.isprintable():
+        return token
+    message = "the token holds something that no token holds: a line break, or more than plain ASCII"
+    raise ParameterError(message, parameter="token", hint="see that it was copied whole, and nothing else with it")
 
 
 def _size(file: IO[bytes]) -> int:
@@ -110,9 +99,14 @@ def _size(file: IO[bytes]) -> int:
     return size
 
 
-def _unknown(message: str) -> OutcomeUnknownError:
-    hint = "see with `commits` whether the change was made before you make it again"
-    return OutcomeUnknownError(message, operation_id=None, hint=hint)
+def _target(request: Request) -> str:
+    """The path of a request below the address, and what it asks there."""
+    asked = urlencode(list(request.query))
+    return f"{request.path}?{asked}" if asked else request.path
+
+
+def _document(request: Request) -> bytes:
+    return b"" if request.document is None else json.dumps(request.document).encode()
 
 
 def refused(request: Request, status: int, content: bytes) -> OmnigraphError:
@@ -123,7 +117,7 @@ def refused(request: Request, status: int, content: bytes) -> OmnigraphError:
         told = None
     error = problems.raised(status, told)
     if isinstance(error, ServerAnswerError) and request.changes and status in _GATEWAYS:
-        return _unknown(error.message)
+        return request.outcome_unknown(error.message)
     return error
 
 
@@ -132,8 +126,8 @@ class Blocking:
 
     def __init__(self, address: Address) -> None:
         self.address = address
-        self._transport = address.blocking()
-        weakref.finalize(self, self._transport.close)  # whoever forgets it leaves no connections behind
+        self._carrier = carrier_to(address.url, address.timeout)
+        weakref.finalize(self, self._carrier.close)  # whoever forgets it leaves no connections behind
 
     def run(self, steps: Steps[T]) -> T:
         """Run a call to its end."""
@@ -156,49 +150,49 @@ class Blocking:
         return cast("Iterator[T]", items)
 
     def close(self) -> None:
-        self._transport.close()
+        self._carrier.close()
 
     def _done(self, step: Request | Pause) -> Answer:
         if isinstance(step, Pause):
             time.sleep(step.seconds)
             return Answer(0, b"")
         with self.address.failures(step):
-            response = self._send(step)
+            reply = self._send(step)
             try:
-                return Answer(response.status_code, self._content(step, response))
+                return Answer(reply.status, _content(step, reply))
             finally:
-                response.close()
+                reply.close()
 
-    def _send(self, request: Request) -> httpx.Response:
+    def _send(self, request: Request) -> Reply:
         """Send a request, and look at the head of the answer."""
-        options = self.address.options(request)
-        if request.file is not None:
-            options["content"] = iter(lambda: request.file.read(_CHUNK), b"")  # type: ignore[union-attr]
-        response = self._transport.handle_request(self.address.made(request, **options))
-        if response.status_code >= _REFUSED:
-            raise refused(request, response.status_code, response.read())
-        return response
-
-    def _content(self, request: Request, response: httpx.Response) -> bytes:
-        if request.sink is None:
-            return b"".join(cast("Iterable[bytes]", response.stream))  # nothing is encoded: we do not ask for it
-        for chunk in response.iter_bytes():
-            request.sink(chunk)
-        return b""
+        content = _document(request) if request.file is None else iter(partial(request.file.read, _CHUNK), b"")
+        reply = self._carrier.send(request.method, _target(request), self.address.told(request), content)
+        if reply.status >= _REFUSED:
+            with closing(reply):
+                raise refused(request, reply.status, b"".join(reply.parts()))
+        return reply
 
     def _items(self, stream: Stream[T]) -> Generator[T | None, None, None]:
         with self.address.failures(stream.request):
-            response = self._send(stream.request)
+            reply = self._send(stream.request)
             try:
                 yield None  # the answer has begun; from here on a reader who goes away closes it
                 lines = Lines()
-                for chunk in response.iter_bytes():
+                for chunk in reply.parts():
                     for line in lines.feed(chunk):
                         yield from stream.items(line)
                 for line in lines.end():
                     yield from stream.items(line)
             finally:
-                response.close()
+                reply.close()
+
+
+def _content(request: Request, reply: Reply) -> bytes:
+    if request.sink is None:
+        return b"".join(reply.parts())
+    for chunk in reply.parts():
+        request.sink(chunk)
+    return b""
 
 
 class Awaiting:
@@ -206,7 +200,7 @@ class Awaiting:
 
     def __init__(self, address: Address) -> None:
         self.address = address
-        self._http = address.awaiting()
+        self._http = httpx.AsyncClient(**options(address.url, address.timeout))
 
     async def run(self, steps: Steps[T]) -> T:
         """Run a call to its end."""
@@ -243,10 +237,9 @@ class Awaiting:
                 await response.aclose()
 
     async def _send(self, request: Request) -> httpx.Response:
-        options = self.address.options(request)
-        if request.file is not None:
-            options["content"] = _chunks(request.file)
-        made = self._http.build_request(request.method, self.address.url + request.path, **options)
+        content = _document(request) if request.file is None else _chunks(request.file)
+        url, headers = self.address.url + _target(request), self.address.told(request)
+        made = self._http.build_request(request.method, url, headers=headers, content=content)
         response = await self._http.send(made, stream=True)
         if response.status_code >= _REFUSED:
             raise refused(request, response.status_code, await response.aread())

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Unpack
 
 from omnigraph.client.asking import members, options, refuse_engine, segment
 from omnigraph.client.reading import ReadCalls
-from omnigraph.client.steps import Request, Steps
+from omnigraph.client.steps import Request, Steps, committing
 from omnigraph.engines import finishing
 from omnigraph.errors import BranchInUseError
 from omnigraph.history.branches import Tag
@@ -59,9 +60,10 @@ class VersionCalls(ReadCalls):
         them for each type, or a list of conflicts each with the side to `take`. `dry_run` only tells what would be.
         """
         refuse_engine(engine, master, conf)
-        document = members(source=source, target=into, dry_run=dry_run or None, resolve=_resolution(resolve))
+        document = members(source=source, target=into, resolve=_resolution(resolve))
+        previewing = Request("POST", "/branches/merge/preview", document=document)
         with finishing(progress):
-            answer = yield Request("POST", "/branches/merge", document=document, changes=not dry_run)
+            answer = yield previewing if dry_run else committing(replace(previewing, path="/branches/merge"))
         return documents.merge_of(answer.document)
 
     def revert(
@@ -74,7 +76,7 @@ class VersionCalls(ReadCalls):
     ) -> Steps[MergeResult]:
         """Undo what one commit changed, by a new commit. What was changed again since then is a conflict."""
         document = members(commit_id=commit_id, branch=branch, resolve=_resolution(resolve))
-        answer = yield Request("POST", "/revert", document=document, changes=True)
+        answer = yield committing(Request("POST", "/revert", document=document))
         return documents.merge_of(answer.document)
 
     def tags(self) -> Steps[list[Tag]]:

@@ -20,6 +20,7 @@ from omnigraph.errors import (
     ExpectedVersionMismatchError,
     GraphNotFoundError,
     OmnigraphError,
+    OperationDoneError,
     OutcomeUnknownError,
     PreconditionFailedError,
     RecoveryRequiredError,
@@ -131,6 +132,7 @@ def _publish(store: Store, plan: PublishPlan) -> Published:
 def _carry_out(store: Store, plan: PublishPlan, held: Held) -> Published:
     failpoints.reach(failpoints.PUBLISH_AFTER_GATES)
     state = store.manifest.refreshed(plan.txn.base)
+    _check_not_done(plan, state)
     _check_head_commit(plan, state)
     _check_schema(plan, state)
     for key in sorted({*plan.reads, *plan.strict, *plan.txn.forks, *(row.table_key for row in plan.adoptions)}):
@@ -193,6 +195,16 @@ def _refuse_if_lost(store: Store, plan: PublishPlan) -> None:
             before, state.actual_version(key)
         ):
             _check_pin(key, before.version, state)
+
+
+def _check_not_done(plan: PublishPlan, state: ManifestState) -> None:
+    """A change with an id of its own is made once, however often it is sent."""
+    operation_id = plan.lineage.operation_id
+    done = state.commit_of_operation(operation_id) if operation_id else None
+    if done:
+        message = f"operation {operation_id} was made already, by commit {done.commit_id}"
+        hint = "nothing is to be done again; a change of its own needs an id of its own"
+        raise OperationDoneError(message, operation_id=done.operation_id, commit_id=done.commit_id, hint=hint)
 
 
 def _check_head_commit(plan: PublishPlan, state: ManifestState) -> None:

@@ -11,6 +11,7 @@ from omnigraph.commit import failpoints
 from omnigraph.commit.plan import PublishPlan, WriterKind
 from omnigraph.errors import SidecarError
 from omnigraph.lang.identity import new_id
+from omnigraph.manifest.rows import OPERATION
 from omnigraph.manifest.state import ManifestState
 from omnigraph.storage.objects import ObjectStore
 from omnigraph.storage.reading import TableVersion, transaction_id
@@ -84,6 +85,10 @@ class Sidecar:
     @property
     def table_keys(self) -> list[str]:
         return [*(pin.table_key for pin in self.tables), *(adoption.table_key for adoption in self.adoptions)]
+
+    def is_of(self, operation_id: str) -> bool:
+        """Tell whether it is the record of an operation, by our id or by the one that whoever asked for it gave it."""
+        return operation_id in (self.operation_id, (self.details or {}).get(OPERATION))
 
     def to_json(self) -> bytes:
         return json.dumps(_plain(self), indent=2).encode()

@@ -69,6 +69,7 @@ OmnigraphError                       the root; catch this to catch everything of
 ├── PreconditionFailedError          the branch is not at the commit that the caller expects
 ├── OutcomeUnknownError              a change that may become visible yet, or not
 ├── ConflictError                    somebody else's change came first; nothing of ours is visible
+│   ├── OperationDoneError           a change with an id of its own that was made before
 │   ├── ExpectedVersionMismatchError a table moved since it was read
 │   ├── ContentionError              too many writers at once, after all retries
 │   ├── DriftError                   a table was moved by something other than Omnigraph
@@ -231,6 +232,7 @@ from omnigraph.errors.writing import (
     GateTimeoutError,
     KeyConflictError,
     LoadRejectedError,
+    OperationDoneError,
     OutcomeUnknownError,
     PlacedError,
     PreconditionFailedError,
@@ -311,6 +313,7 @@ __all__ = [
     "NotAGraphError",
     "NotServedError",
     "OmnigraphError",
+    "OperationDoneError",
     "OptionError",
     "OutcomeUnknownError",
     "ParameterError",

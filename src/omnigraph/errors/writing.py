@@ -130,8 +130,8 @@ class PreconditionFailedError(OmnigraphError):
 class OutcomeUnknownError(OmnigraphError):
     """The change was prepared, but whether it took effect is not known yet: ask with `Graph.outcome`.
 
-    Recovery finishes or undoes it. `operation_id` is the id of its commit, if it becomes one. It is None if the answer
-    of a server is lost: then the latest commits tell.
+    Recovery finishes or undoes it. `operation_id` is what to ask about. It is None if the answer of a server is lost to
+    a request that makes no commit: then the branches and tags tell.
     """
 
     code = "outcome_unknown"
@@ -144,6 +144,14 @@ class ConflictError(OmnigraphError):
 
     code = "conflict"
     http_status = 409
+
+
+class OperationDoneError(ConflictError):
+    """A change with this id was made before; it was not made again. `commit_id` is the commit of then."""
+
+    code = "operation_done"
+    operation_id: str
+    commit_id: str
 
 
 class ExpectedVersionMismatchError(ConflictError):

@@ -53,12 +53,10 @@ class Changing(Versions):
         when it raises, nothing was changed, except for OutcomeUnknownError: then ask `outcome`.
         """
         self._admit(Action.CHANGE, branch)
-        text = source_given(source, ".gq", "<query>")
-        return mutate(
-            self._store,
-            Mutation(text, name, params, named_branch(branch), self._actor(actor), if_commit),
-            self._embedding,
-        )
+        text, on = source_given(source, ".gq", "<query>"), named_branch(branch)
+        with self._carrying_out() as operation:
+            mutation = Mutation(text, name, params, on, self._actor(actor), if_commit, operation)
+            return mutate(self._store, mutation, self._embedding)
 
     def load(
         self,
@@ -87,12 +85,13 @@ class Changing(Versions):
             self._admit(Action.BRANCH_CREATE, base, branch)
         how, by = option(LoadMode, "mode", mode), option(Engine, "engine", engine)
         self._contract = self._read_contract()
-        with as_files(data, self._store.location, self.catalog) as (addresses, own):
+        files = as_files(data, self._store.location, self.catalog)
+        with self._carrying_out() as operation, files as (addresses, own):
             splits = discover(addresses, self.catalog, format=format, mapping=mapping if own is None else own)
             spark = partial(spark_executor, master, conf)
             begins = None if base is None else checked_name(base)
             request = LoadRequest(
-                splits, how, named_branch(branch), self._actor(actor), by, dry_run, progress, spark, begins
+                splits, how, named_branch(branch), self._actor(actor), by, dry_run, progress, spark, begins, operation
             )
             return load(self._store, request)
 
@@ -132,9 +131,9 @@ class Changing(Versions):
         What is dropped stays readable at earlier commits until a cleanup, unless `allow_data_loss` gives it up at once.
         """
         self._admit(Action.SCHEMA_APPLY, target=MAIN)
-        done = apply_schema(
-            self._store, source_given(schema, ".pg", "<schema>"), _drops(allow_data_loss), self._actor(actor)
-        )
+        source = source_given(schema, ".pg", "<schema>")
+        with self._carrying_out() as operation:
+            done = apply_schema(self._store, source, _drops(allow_data_loss), self._actor(actor), operation)
         if done.given_up:
             give_up_past(self._store, done.given_up)
         self._contract = self._read_contract()
@@ -143,13 +142,20 @@ class Changing(Versions):
     def outcome(self, operation_id: str, branch: str = MAIN) -> Commit | None:
         """Tell what became of an operation whose outcome was unknown: its commit, or None if it changed nothing."""
         self._admit(Action.READ, branch)
+        at_work = operation_id in self._under_way  # before the state is read: what ends meanwhile is asked about again
         if not self.read_only:
             heal(self._store, self._store.gates.patience)
-        found = self._store.manifest.load(named_branch(branch)).commit(operation_id)
-        if found is None and operation_id in self._store.sidecars.pending():
+        state = self._store.manifest.load(named_branch(branch))
+        found = state.commit(operation_id) or state.commit_of_operation(operation_id)
+        if found is None and (at_work or self._is_pending(operation_id)):
             message = f"operation {operation_id} is not settled yet"
-            raise RecoveryRequiredError(message, operation_id=operation_id, hint="open the graph read-write")
+            hint = "ask again when it is done" if at_work else "open the graph read-write"
+            raise RecoveryRequiredError(message, operation_id=operation_id, hint=hint)
         return found
+
+    def _is_pending(self, operation_id: str) -> bool:
+        sidecars = self._store.sidecars
+        return any((record := sidecars.read(one)) and record.is_of(operation_id) for one in sidecars.pending())
 
 
 def _drops(allow_data_loss: bool) -> DropMode:  # noqa: FBT001 - the two modes, as the API names them

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import copy
 import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import TracebackType
 from typing import Self
 
@@ -17,6 +19,7 @@ from omnigraph.errors import (
     CorruptGraphError,
     GraphNotFoundError,
     NotAGraphError,
+    OptionError,
     ReadOnlyError,
     StorageError,
 )
@@ -26,6 +29,7 @@ from omnigraph.history.branches import (
 )
 from omnigraph.history.feed import Feed
 from omnigraph.lang.catalog import Catalog
+from omnigraph.lang.identity import is_new_id
 from omnigraph.manifest import contract
 from omnigraph.manifest.rows import MAIN, MANIFEST_PATH
 from omnigraph.manifest.state import ManifestState
@@ -43,6 +47,8 @@ class Handle:
         self._store = store
         self.read_only = read_only
         self._principal: Principal | None = None
+        self._operation: str | None = None
+        self._under_way: set[str] = set()  # operations that have ids of their own; shared with those who act for others
         self._cache = Cache(_CACHE_BYTES)
         self._feed = Feed(store)
         self._embedding = Embedding(embedder)
@@ -69,6 +75,15 @@ class Handle:
         """The same graph in the hands of somebody who may do only some things, and in whose name commits are made."""
         handle = copy.copy(self)
         handle._principal = principal  # noqa: SLF001 - it is one of us
+        return handle
+
+    def as_operation(self, operation_id: str) -> Self:
+        """The same graph for one change with an id of its own: `outcome` finds it by that, and it is made only once."""
+        if not is_new_id(operation_id):
+            message = f"{operation_id!r:.60} cannot be the id of an operation"
+            raise OptionError(message, option="operation_id", hint="give it a ULID: 26 characters, in capitals")
+        handle = copy.copy(self)
+        handle._operation = operation_id  # noqa: SLF001 - it is one of us
         return handle
 
     @property
@@ -120,6 +135,18 @@ class Handle:
     def _actor(self, named: str | None) -> str | None:
         """In whose name a change is made; whoever has proven who it is has no other."""
         return self._principal.actor if self._principal else named
+
+    @contextmanager
+    def _carrying_out(self) -> Iterator[str | None]:
+        """A change is made in the block, by the id that it was given, if any: before its end it has no outcome."""
+        if self._operation is None:
+            yield None
+            return
+        self._under_way.add(self._operation)
+        try:
+            yield self._operation
+        finally:
+            self._under_way.discard(self._operation)
 
     def _read_contract(self, state: ManifestState | None = None) -> contract.Contract:
         objects = self._store.objects

@@ -64,10 +64,11 @@ class Versions(Reading):
         them for each type, or a list of conflicts each with the side to `take`. `dry_run` only tells what would be. A
         merge of very many entities runs on Spark, unless `engine` says otherwise.
         """
-        request = MergeRequest(named_branch(source), named_branch(into), self._actor(actor), Resolution.of(resolve))
+        places, resolution = (named_branch(source), named_branch(into)), Resolution.of(resolve)
         runner = choose_runner(engine, master, conf, progress)
         self._admit(Action.READ if dry_run else Action.BRANCH_MERGE, source, into)
-        with finishing(progress):
+        with finishing(progress), self._carrying_out() as operation:
+            request = MergeRequest(*places, self._actor(actor), resolution, operation)
             return (preview if dry_run else merge)(self._store, request, runner)
 
     def revert(
@@ -80,8 +81,10 @@ class Versions(Reading):
     ) -> MergeResult:
         """Undo what one commit changed, by a new commit. What was changed again since then is a conflict."""
         self._admit(Action.CHANGE, branch)
-        request = MergeRequest(None, named_branch(branch), self._actor(actor), Resolution.of(resolve))
-        return revert(self._store, self.commit(commit_id), request, choose_runner("auto", None, None, SILENT))
+        on, resolution = named_branch(branch), Resolution.of(resolve)
+        with self._carrying_out() as operation:
+            request = MergeRequest(None, on, self._actor(actor), resolution, operation)
+            return revert(self._store, self.commit(commit_id), request, choose_runner("auto", None, None, SILENT))
 
     def tags(self) -> list[Tag]:
         """List the tags by name, each with its commit."""

@@ -110,7 +110,7 @@ def _refuse_other_schema(manifest: Manifest, base: str, source: ManifestState) -
 
 def _refuse_main(name: str) -> None:
     if name == MAIN:
-        raise RefExistsError(f"'{MAIN}' is there in every graph", name=name, hint="choose another name")
+        raise RefNameError(f"'{MAIN}' is there in every graph", name=name, hint="choose another name")
 
 
 def _refuse_taken(name: str, names: list[str]) -> None:

@@ -39,6 +39,7 @@ class MergeRequest:
     target: str | None
     actor: str | None = None
     resolution: Resolution = field(default_factory=Resolution)
+    operation_id: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +147,7 @@ class _Merging:
         assert self.source.head
         resolved = sides.resolution.to_dict()
         details = {"resolution": resolved} if resolved else None
-        lineage = Lineage.new(self.request.actor, self.source.head.commit_id, details)
+        lineage = Lineage.new(self.request.actor, self.source.head.commit_id, details, self.request.operation_id)
         return replace(lineage, merged_branch=self.request.source or MAIN)
 
     def result(self, bringing: Bringing | None, commit: Commit | None) -> MergeResult:
@@ -179,7 +180,8 @@ class _Reverting:
 
     def lineage(self, sides: Sides) -> Lineage:
         resolved = {"resolution": found} if (found := sides.resolution.to_dict()) else {}
-        return Lineage.new(self.request.actor, details={"reverts": self.commit.commit_id, **resolved})
+        details = {"reverts": self.commit.commit_id, **resolved}
+        return Lineage.new(self.request.actor, None, details, self.request.operation_id)
 
 
 _Known = tuple[Commit, ManifestState]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import json
+import re
 from collections.abc import Mapping
 
 from omnigraph.errors import IdentityError
@@ -14,6 +15,7 @@ from omnigraph.lang.types import FLOATS, INTEGER_BOUNDS, Scalar
 _EPOCH = dt.date(1970, 1, 1)
 _EPOCH_TIME = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 _MILLISECOND = dt.timedelta(milliseconds=1)
+_ULID = re.compile(r"[0-7][0-9A-HJKMNP-TV-Z]{25}")
 _FNV_OFFSET, _FNV_PRIME = 0xCBF29CE484222325, 0x100000001B3
 
 
@@ -22,6 +24,11 @@ def new_id() -> str:
     from ulid import ULID  # noqa: PLC0415 - loads slowly, and parsing needs none of it
 
     return str(ULID())
+
+
+def is_new_id(text: str) -> bool:
+    """Tell whether a text is an id as `new_id` makes them: a ULID in its one canonical spelling."""
+    return _ULID.fullmatch(text) is not None
 
 
 def fnv1a(data: bytes) -> int:

@@ -24,6 +24,7 @@ from omnigraph.manifest.rows import (
     MAIN,
     MANIFEST_PATH,
     OBJECT_ID,
+    OPERATION,
     SCHEMA,
     STAMP_KEY,
     Commit,
@@ -63,8 +64,15 @@ class Lineage:
         actor_id: str | None = None,
         merged_parent_id: str | None = None,
         details: Mapping[str, Any] | None = None,
+        operation_id: str | None = None,
     ) -> Lineage:
-        return cls(new_id(), actor_id, merged_parent_id, time.time_ns() // 1000, details)
+        known = details if operation_id is None else {**(details or {}), OPERATION: operation_id}
+        return cls(new_id(), actor_id, merged_parent_id, time.time_ns() // 1000, known)
+
+    @property
+    def operation_id(self) -> str | None:
+        """The id that whoever asks gave the change."""
+        return (self.details or {}).get(OPERATION)
 
 
 @dataclass(frozen=True, slots=True)

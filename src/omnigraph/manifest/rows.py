@@ -17,6 +17,7 @@ OBJECT_ID = "object_id"
 SCHEMA_ID = "graph_schema"
 STAMP_KEY = "omnigraph:internal_schema_version"
 MANIFEST_PATH = "__manifest"
+OPERATION = "operation_id"  # among the details of a commit: the id that whoever asked for it gave it
 _MAX_U64 = 2**64 - 1
 
 SCHEMA = pa.schema(
@@ -114,7 +115,8 @@ class SchemaRow:
 class Commit:
     """One commit of the graph. `branch` is None on main; `created_at` is in microseconds since 1970.
 
-    `details` tells more about some commits: how conflicts of a merge were resolved, which commit was reverted.
+    `details` tells more about some commits: how conflicts of a merge were resolved, which commit was reverted,
+    by which id it was asked for.
     `merged_branch` is where the second parent of a merge was made; older merges do not tell.
     """
 
@@ -132,6 +134,11 @@ class Commit:
     def order(self) -> tuple[int, int, str]:
         """The head of a branch is its greatest commit."""
         return self.manifest_version, self.created_at, self.commit_id
+
+    @property
+    def operation_id(self) -> str | None:
+        """The id that whoever asked for the change gave it; None if it was given none."""
+        return (self.details or {}).get(OPERATION)
 
     def record(self) -> dict[str, Any]:
         metadata = {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -15,6 +16,7 @@ from omnigraph.errors import CorruptGraphError
 from omnigraph.manifest.rows import (
     MANIFEST_PATH,
     OBJECT_ID,
+    OPERATION,
     SCHEMA_ID,
     Commit,
     SchemaRow,
@@ -107,6 +109,13 @@ class ManifestState:
     def commit(self, commit_id: str) -> Commit | None:
         found = self._by_id([commit_id]).to_pylist()
         return decode_commit(found[0]) if found and found[0]["object_type"] == "graph_commit" else None
+
+    def commit_of_operation(self, operation_id: str) -> Commit | None:
+        """Find the commit of a change that was given an id by whoever asked for it."""
+        commits = self._of("graph_commit")
+        named = pc.match_substring(commits["metadata"], f'"{OPERATION}":{json.dumps(operation_id)}')
+        found = map(decode_commit, commits.filter(named).to_pylist())
+        return next((commit for commit in found if commit.operation_id == operation_id), None)
 
     def actual_version(self, table_key: str) -> int:
         """The version a writer must expect: the visible one, a tombstone's if only that remains, else 0."""

@@ -77,6 +77,7 @@ class LoadRequest:
     progress: Progress = SILENT
     spark: Callable[[Progress], Executor] | None = None
     base: str | None = None
+    operation_id: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +135,7 @@ def _load_forked(store: Store, request: LoadRequest, branch: str, base: str) -> 
 
 
 def _load(store: Store, request: LoadRequest) -> LoadResult:
-    lineage = Lineage.new(request.actor)
+    lineage = Lineage.new(request.actor, operation_id=request.operation_id)
     if request.engine is not Engine.SPARK and sum(split.size for split in request.splits) <= MOST_BYTES:
         small = _Small(store, request, lineage)
         if small.records <= MOST_RECORDS:

@@ -36,7 +36,10 @@ def written(location: Location, name: str = "") -> Iterator[io.RawIOBase]:
 
 
 class _Upload(io.RawIOBase):
-    """A file on its way. Closing it changes nothing: whoever made it does that."""
+    """A file on its way. Closing it changes nothing: whoever made it does that.
+
+    What is written is not copied until it is sent, so it must not change afterwards: no `io.BufferedWriter` on top.
+    """
 
     def __init__(self, path: str, writer: Any) -> None:
         self._path = path

@@ -7,6 +7,8 @@ from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from typing import Any, TypeVar, cast
 
+from omnigraph.storage.at_once import takes_long
+
 _V = TypeVar("_V")
 _MOST_NOTES = 10_000
 
@@ -44,6 +46,7 @@ class Cache:
             if key in self._entries:
                 self._entries.move_to_end(key)
                 return cast("_V", self._entries[key][1])
+        takes_long()
         made = make()
         cost = size(made)
         with self._lock:

@@ -14,6 +14,7 @@ from omnigraph.query.frame import Frame
 from omnigraph.query.room import check_room
 from omnigraph.query.text import text_mask
 from omnigraph.query.view import GraphView, Positions
+from omnigraph.storage.at_once import takes_long
 
 _ROW = "@row"
 
@@ -58,6 +59,7 @@ class Matcher:
             else:
                 found.append(on_column)
         positions = view.find(found)
+        check_room(len(positions), 1)
         alone = Frame(len(positions)).bind(step.variable, positions, view)
         for predicate in rest:
             alone = alone.take(self.mask(predicate, alone))
@@ -98,6 +100,8 @@ class Matcher:
 
     def hops(self, step: ir.Expand) -> Steps | None:
         """How far a step goes; None if nothing is that far: between two types there is only one hop."""
+        if step.most > 1:
+            takes_long()
         if self.graph.catalog.edges[step.edge_type].is_reflexive:
             return Steps(step.least, step.most, step.backwards)
         return Steps(1, 1) if step.least == 1 else None

@@ -29,6 +29,7 @@ from omnigraph.query.result import Result
 from omnigraph.query.room import out_of_memory
 from omnigraph.query.vectors import with_vectors
 from omnigraph.query.view import GraphView
+from omnigraph.storage.at_once import takes_long
 from omnigraph.storage.counters import counted
 from omnigraph.storage.tables import TableStorage
 
@@ -108,6 +109,8 @@ class Reader:
 
     def _execution(self, kind: type[_E], compiled: CompiledQuery, query: Query) -> _E:
         assert isinstance(compiled.plan, ir.ReadPlan)
+        if any(isinstance(step, ir.Rank) for step in compiled.plan.steps):
+            takes_long()  # a service may have to make vectors first
         values = _values(decode_parameters(compiled.parameters, query.parameters))
         plan = with_vectors(compiled.plan, self.catalog, values, self.embedding)
         return kind(GraphView(self.tables, self.state.snapshot, self.catalog, self.cache), values, plan)

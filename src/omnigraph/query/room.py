@@ -6,6 +6,7 @@ import os
 from functools import cache
 
 from omnigraph.errors import ParameterError, ResourceLimitError
+from omnigraph.storage.at_once import takes_long
 
 VARIABLE = "OMNIGRAPH_QUERY_MEMORY"
 _CELL = 8  # bytes of a position
@@ -29,13 +30,15 @@ def _half_of_memory() -> int:
 
 def check_room(rows: int, columns: int) -> None:
     """See that so many rows may be made, before they are."""
+    if rows > _FEW:
+        takes_long()
     needed = rows * (columns + 1) * _CELL
     if rows > _ALWAYS and needed > limit():
         message = f"a step of the query makes {rows:,} rows, which take {needed:,} bytes; {limit():,} are allowed"
         raise ResourceLimitError(message, resource=_RESOURCE, limit=limit(), actual=needed, hint=_HINT)
 
 
-_ALWAYS = 10_000
+_FEW, _ALWAYS = 1_000, 10_000
 _RESOURCE = "bytes of rows in one query"
 
 

@@ -48,14 +48,18 @@ def preview_schema(store: Store, source: Source, drops: DropMode = DropMode.SOFT
 
 
 def apply_schema(
-    store: Store, source: Source, drops: DropMode = DropMode.SOFT, actor: str | None = None
+    store: Store,
+    source: Source,
+    drops: DropMode = DropMode.SOFT,
+    actor: str | None = None,
+    operation_id: str | None = None,
 ) -> SchemaResult:
     """Change the schema of the graph in one commit. Nobody else writes meanwhile; what they read stays whole."""
     wanted = _Wanted.of(source)
     heal(store)
     for _ in range(_ATTEMPTS):
         try:
-            return _apply_alone(store, wanted, drops, Lineage.new(actor))
+            return _apply_alone(store, wanted, drops, Lineage.new(actor, operation_id=operation_id))
         except RecoveryRequiredError as error:
             pending = error
             recover_operation(store, error.operation_id)  # the gates are free here, for recovery needs them as well

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 
 from anyio import to_thread
@@ -14,11 +12,11 @@ from fastapi.routing import APIRoute
 from omnigraph.server import errors, openapi
 from omnigraph.server.admission import Admission
 from omnigraph.server.calls import Service
-from omnigraph.server.direct import Direct
 from omnigraph.server.limits import LimitedBodies, LimitedRequests
 from omnigraph.server.loads import Loads
 from omnigraph.server.metrics import Metrics
 from omnigraph.server.opening import open_graphs
+from omnigraph.server.quick import Quick
 from omnigraph.server.routes import blob, branches, changing, history, loads, reading, service, stored
 from omnigraph.server.routing import RawPath
 from omnigraph.server.settings import Serving
@@ -53,7 +51,6 @@ def create_app(serving: Serving) -> FastAPI:
     for routes in GRAPH_ROUTERS:
         _include(app, routes)
     errors.install(app)
-    app.add_middleware(Direct, routers=GRAPH_ROUTERS, owner=app)
     app.add_middleware(RawPath)
     app.add_middleware(LimitedBodies, limits=serving.limits)
     app.add_middleware(LimitedRequests, most=serving.limits.requests)
@@ -67,7 +64,7 @@ def _service(serving: Serving) -> Service:
     metrics.graphs.labels("served").set(len(opened.graphs))
     metrics.graphs.labels("left out").set(len(opened.left_out))
     loads = Loads(serving, metrics)
-    return Service(serving, opened, Admission(serving.limits), metrics, loads)
+    return Service(serving, opened, Admission(serving.limits), metrics, loads, Quick())
 
 
 @asynccontextmanager
@@ -75,7 +72,6 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
     service: Service = app.state.service
     limits = service.serving.limits
     to_thread.current_default_thread_limiter().total_tokens = limits.threads
-    asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(limits.threads, "direct"))
     yield
     await to_thread.run_sync(service.loads.close)
 

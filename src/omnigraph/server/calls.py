@@ -15,6 +15,7 @@ from omnigraph.server.admission import Admission
 from omnigraph.server.loads import Loads
 from omnigraph.server.metrics import Metrics
 from omnigraph.server.opening import Opened, OpenGraph
+from omnigraph.server.quick import Quick
 from omnigraph.server.settings import Serving
 from omnigraph.server.watching import PRINCIPAL
 
@@ -32,6 +33,7 @@ class Service:
     admission: Admission
     metrics: Metrics
     loads: Loads
+    quick: Quick
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,10 +74,15 @@ def service_of(request: Request) -> Service:
 def identified(request: Request) -> Call:
     """Say who asks."""
     service = service_of(request)
+    principal = whoever_asks(service, request.headers.get("authorization"))
+    setattr(request.state, PRINCIPAL, principal)
+    return Call(service, principal)
+
+
+def whoever_asks(service: Service, authorization: str | None) -> Principal | None:
+    """Say who asks by a header; None if everybody may do everything."""
     serving = service.serving
-    known = None if serving.open_mode else serving.tokens.authenticate(request.headers.get("authorization"))
-    setattr(request.state, PRINCIPAL, known)
-    return Call(service, known)
+    return None if serving.open_mode else serving.tokens.authenticate(authorization)
 
 
 def about_graph(call: Call, graph_id: str | None) -> OpenGraph:

@@ -16,6 +16,7 @@ CONFIG, TARGET, URI = "OMNIGRAPH_CONFIG", "OMNIGRAPH_TARGET", "OMNIGRAPH_TARGET_
 BIND, WORKERS = "OMNIGRAPH_BIND", "OMNIGRAPH_WORKERS"
 UNAUTHENTICATED, REQUIRE_ALL = "OMNIGRAPH_UNAUTHENTICATED", "OMNIGRAPH_REQUIRE_ALL_GRAPHS"
 REPORTED = "OMNIGRAPH_REPORTED_VERSION"
+SOURCE = "OMNIGRAPH_SOURCE_VERSION"
 LIMIT_VARIABLES = {
     "OMNIGRAPH_PER_ACTOR_INFLIGHT_MAX": "actor_requests",
     "OMNIGRAPH_PER_ACTOR_BYTES_MAX": "actor_bytes",
@@ -101,6 +102,7 @@ def plan_of(options: Options, environment: Mapping[str, str]) -> Plan:
         or _is_on(environment.get(REQUIRE_ALL))
         or server.flag("require_all_graphs"),
         reported_version=environment.get(REPORTED) or server.text("version"),
+        source_version=environment.get(SOURCE) or None,
     )
     host, port = _host_and_port(options.bind or environment.get(BIND) or server.text("bind") or DEFAULT_BIND)
     return Plan(serving, host, port, _workers(options, environment, server))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from enum import Enum
@@ -17,7 +17,6 @@ from omnigraph.errors import RequestError
 from omnigraph.server import intake
 from omnigraph.server.admission import size_of
 from omnigraph.server.calls import Call, about_graph, identified, remember
-from omnigraph.server.direct import Run, plain_run
 from omnigraph.server.limits import most_bytes
 
 
@@ -53,6 +52,7 @@ class Need:
 
 
 Needs = Need | Callable[[Request, Call], Need]
+Run = Callable[[Request], Coroutine[Any, Any, Response]]
 _F = TypeVar("_F", bound=Callable[..., Any])
 
 
@@ -67,13 +67,10 @@ def needs(what: Action | Needs) -> Callable[[_F], _F]:
 
 
 class GuardedRoute(APIRoute):
-    """A route that runs only when all is well with a request. `direct` runs it if it is found another way."""
-
-    direct: Run | None = None
+    """A route that runs only when all is well with a request."""
 
     def get_route_handler(self) -> Run:
-        plain = plain_run(self)
-        run = plain or super().get_route_handler()
+        run = super().get_route_handler()
         what: Needs | None = getattr(self.endpoint, "needs", None)
         known = _query_names(self.dependant)
 
@@ -92,7 +89,6 @@ class GuardedRoute(APIRoute):
             with _room(request, call, need):
                 return await self._run_with_body(run, request, call, need)
 
-        self.direct = guarded if plain else None
         return guarded
 
     async def _run_with_body(self, run: Run, request: Request, call: Call, need: Need) -> Response:
@@ -121,7 +117,7 @@ class _Parsed(Request):
     def __init__(self, request: Request, data: bytes) -> None:
         super().__init__(request.scope, request.receive)
         self._body = data
-        self._value = intake.value_of(request, data)
+        self._value = intake.value_of(request.headers.get("content-type"), data)
 
     async def json(self) -> Any:
         return self._value

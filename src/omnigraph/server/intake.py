@@ -1,4 +1,4 @@
-"""What a request brings: its JSON, its lines, its condition. Each is refused with the place at which it is wrong."""
+"""What a request brings: its JSON, its lines, its condition, its id. Each is refused with the place that is wrong."""
 
 from __future__ import annotations
 
@@ -14,9 +14,11 @@ from fastapi import Request
 from starlette.requests import ClientDisconnect
 
 from omnigraph.errors import MediaTypeError, RequestError
+from omnigraph.lang.identity import is_new_id
 from omnigraph.lang.source import did_you_mean
 
 CONDITION = "Omnigraph-If-Graph-Commit"
+OPERATION = "Omnigraph-Operation-Id"
 JSON, LINES = "application/json", "application/x-ndjson"
 _COMMIT = re.compile(r"[^\s,\"*]+")
 _SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
@@ -43,6 +45,24 @@ def condition(request: Request) -> str | None:
     return value
 
 
+def operation(request: Request) -> str | None:
+    """Read the id that whoever asks gives a change: one, of the form that our own ids have."""
+    given = request.headers.getlist(OPERATION)
+    if not given:
+        return None
+    if len(given) > 1 or not is_new_id(given[0]):
+        hint = "send it once, with a new ULID: 26 characters, in capitals"
+        raise RequestError(f"the header {OPERATION} cannot be used as it is", hint=hint)
+    return given[0]
+
+
+def refuse_operation(request: Request) -> None:
+    """An id given to what makes no commit would never be found, as if nothing had been changed."""
+    if OPERATION in request.headers:
+        hint = "see by the branches and tags whether it was done"
+        raise RequestError(f"the header {OPERATION} means nothing here: no commit is made", hint=hint)
+
+
 async def body_of(request: Request) -> bytes:
     """Read all of a body."""
     try:
@@ -51,12 +71,13 @@ async def body_of(request: Request) -> bytes:
         raise _gone() from None
 
 
-def value_of(request: Request, data: bytes) -> Any:
+def value_of(content_type: str | None, data: bytes) -> Any:
     """Read a body as JSON."""
-    if _media_type(request) != JSON and not _media_type(request).endswith("+json"):
-        raise MediaTypeError(f"the body is to be JSON, not {_shown_type(request)}", hint=f"send Content-Type: {JSON}")
+    kind = media_type(content_type)
+    if kind != JSON and not kind.endswith("+json"):
+        raise MediaTypeError(f"the body is to be JSON, not {_shown(content_type)}", hint=f"send Content-Type: {JSON}")
     try:
-        value = json.loads(data.decode(), parse_constant=_not_a_number)
+        value = _JSON.decode(data.decode())
     except UnicodeDecodeError as error:
         raise RequestError(f"the body is not UTF-8: see byte {error.start}", hint="encode it as UTF-8") from None
     except json.JSONDecodeError as error:
@@ -82,10 +103,14 @@ def _not_a_number(text: str) -> NoReturn:
     raise ValueError(f"{text} is no number of JSON")
 
 
+_JSON = json.JSONDecoder(parse_constant=_not_a_number)  # made once: to make one takes longer than to read a question
+
+
 async def lines_of(request: Request) -> IO[bytes]:
     """Read lines of JSON into a file; a small one stays in memory. Whoever takes it closes it."""
-    if _media_type(request) != LINES:
-        message = f"the body is to be lines of JSON, not {_shown_type(request)}"
+    content_type = request.headers.get("content-type")
+    if media_type(content_type) != LINES:
+        message = f"the body is to be lines of JSON, not {_shown(content_type)}"
         raise MediaTypeError(message, hint=f"send Content-Type: {LINES}")
     file = tempfile.SpooledTemporaryFile(max_size=_IN_MEMORY)  # noqa: SIM115 - see above
     try:
@@ -104,16 +129,13 @@ def _gone() -> RequestError:
     return RequestError("the client went away before it had sent all", hint="send it again")
 
 
-def _media_type(request: Request) -> str:
-    return _named_type(request.headers.get("content-type", "none/none"))
-
-
 @lru_cache
-def _named_type(header: str) -> str:
+def media_type(content_type: str | None) -> str:
+    """The kind of a body, without what else a header says about it."""
     message = Message()
-    message["content-type"] = header
+    message["content-type"] = content_type or "none/none"
     return message.get_content_type()
 
 
-def _shown_type(request: Request) -> str:
-    return repr(request.headers.get("content-type", "of no type"))[:80]
+def _shown(content_type: str | None) -> str:
+    return repr(content_type or "of no type")[:80]

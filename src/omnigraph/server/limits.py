@@ -138,8 +138,8 @@ class _Body:
     def _check_depth(self) -> None:
         parts, self._json = self._json or [], None
         body = b"".join(parts)
-        if body.count(b"[") + body.count(b"{") <= self._limits.json_depth:
-            return  # so few cannot be too deep, however they are nested: most requests are like that
+        if not can_be_deep(body, self._limits.json_depth):
+            return
         deepest = _deepest(body)
         if deepest > self._limits.json_depth:
             raise self._refused(_too_deep(deepest, self._limits.json_depth))
@@ -184,6 +184,11 @@ class _Response:
                 await self._send(message)
         except TimeoutError:
             raise _StoppedError from None
+
+
+def can_be_deep(body: bytes, limit: int) -> bool:
+    """Tell whether there are enough brackets at all to be nested too deep: in most requests there are not."""
+    return body.count(b"[") + body.count(b"{") > limit
 
 
 def _too_slow(received: int) -> RequestTimeoutError:

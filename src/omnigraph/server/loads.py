@@ -18,7 +18,13 @@ from typing import Any
 
 from ulid import ULID
 
-from omnigraph.errors import LoadNotFoundError, OmnigraphError, ServerFailedError, TooManyRequestsError
+from omnigraph.errors import (
+    LoadNotFoundError,
+    OmnigraphError,
+    OutcomeUnknownError,
+    ServerFailedError,
+    TooManyRequestsError,
+)
 from omnigraph.graph import Graph
 from omnigraph.server.load_roots import check_addresses
 from omnigraph.server.metrics import Metrics
@@ -41,6 +47,7 @@ class LoadOrder:
     format: str | None = None
     mapping: dict[str, Any] | None = None
     dry_run: bool = False
+    operation_id: str | None = None
 
 
 class Loads:
@@ -61,7 +68,8 @@ class Loads:
         """Begin a load in the name of whoever holds the graph; return its id."""
         check_addresses(order.data, self._roots)
         load_id = str(ULID())
-        record = _Record(self._folder / f"{graph_id}.{load_id}.json", load_id)
+        record = _Record(self._folder / f"{graph_id}.{load_id}.json", load_id, order.operation_id)
+        graph = graph if order.operation_id is None else graph.as_operation(order.operation_id)
         thread = threading.Thread(target=self._run, args=(load_id, graph, order, record), name=load_id, daemon=True)
         with self._lock:
             if len(self._running) >= self._at_once:
@@ -124,6 +132,7 @@ class _Record:
 
     path: Path
     load_id: str
+    operation_id: str | None
     state: str = _RUNNING
     name: str = ""
     done: int = 0
@@ -155,19 +164,21 @@ class _Record:
     def write(self) -> None:
         """Replace the file at once: whoever reads it sees one state or the next."""
         known = {"load_id": self.load_id, "state": self.state, "phase": self.name or None}
-        counts = {"done": self.done, "total": self.total, "rows": self.rows, "pid": os.getpid()}
+        counts = {"done": self.done, "total": self.total, "rows": self.rows}
+        owner = {"pid": os.getpid(), "operation_id": self.operation_id}
         new = self.path.with_suffix(".new")
-        new.write_text(json.dumps({**known, **counts, **self.rest}))
+        new.write_text(json.dumps({**known, **counts, **owner, **self.rest}))
         new.replace(self.path)
         self.written = time.monotonic()
 
 
 def _told(known: dict[str, Any]) -> dict[str, Any]:
     """A load whose process is gone is not running, whatever it has written last."""
-    pid = known.pop("pid")
+    pid, operation_id = known.pop("pid"), known.pop("operation_id")
     if known["state"] == _RUNNING and not _is_alive(pid):
-        hint = "look whether its commit is there; if not, load again"
-        error = ServerFailedError("the process that loaded has ended", hint=hint)
+        asked = "look whether its commit is there" if operation_id is None else f"ask for the outcome of {operation_id}"
+        message, hint = "the process that loaded has ended", f"{asked}; if it changed nothing, load again"
+        error = OutcomeUnknownError(message, operation_id=operation_id, hint=hint)
         return {**known, "state": _FAILED, "error": problems.body(error, full=True)}
     return known
 

@@ -61,6 +61,9 @@ def _thread_failed(about: threading.ExceptHookArgs) -> None:
     tell(logging.getLogger(__name__), logging.ERROR, "a thread has failed", about.exc_value, thread=name)
 
 
+_JSON = json.JSONEncoder(ensure_ascii=False, default=str)
+
+
 class JsonLines(logging.Formatter):
     """One object per record, on one line."""
 
@@ -74,7 +77,7 @@ class JsonLines(logging.Formatter):
             **getattr(record, _FIELDS, {}),
             **_error(record.exc_info),
         }
-        return json.dumps(line, ensure_ascii=False, default=str)
+        return _JSON.encode(line)
 
 
 def _error(about: Any) -> dict[str, Any]:

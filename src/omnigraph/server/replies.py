@@ -8,7 +8,7 @@ import math
 from collections.abc import Iterator
 from typing import Annotated, Any
 
-from fastapi import Header, Request, Response
+from fastapi import Header, Response
 from fastapi.responses import StreamingResponse
 
 from omnigraph.query.result import Result
@@ -69,12 +69,15 @@ AS_NUMBERS: Responses = {200: {"content": {"text/plain": {"schema": {"type": "st
 AS_ARROW: Responses = {200: {"content": {arrow.CONTENT_TYPE: {"schema": {"type": "string", "format": "binary"}}}}}
 
 
+_JSON = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False)  # made once, and not for each
+
+
 def document(value: dict[str, Any], status: int = 200) -> Response:
     """Answer with one JSON document."""
     try:
-        text = json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+        text = _JSON.encode(value)
     except ValueError:  # JSON has no way to say NaN or infinity
-        text = json.dumps(_finite(value), ensure_ascii=False, separators=(",", ":"))
+        text = _JSON.encode(_finite(value))
     return Response(text, status, media_type=JSON)
 
 
@@ -86,9 +89,9 @@ def _finite(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def rows(request: Request, found: Result, snapshot: str | None) -> Response:
+def rows(found: Result, snapshot: str | None, accept: str | None) -> Response:
     """Answer with the rows of a query: as an Arrow stream if that is asked for, else as JSON."""
-    if arrow.CONTENT_TYPE in request.headers.get("accept", ""):
+    if accept is not None and arrow.CONTENT_TYPE in accept:
         return Response(arrow.stream_of(found, snapshot), media_type=arrow.CONTENT_TYPE)
     return document(read_output(found, snapshot))
 

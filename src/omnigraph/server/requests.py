@@ -31,6 +31,10 @@ class QueryRequest(Request):
     branch: _Branch = None
     snapshot: _Snapshot = None
 
+    def question(self, graph_id: str) -> int:
+        """What tells it apart from others that are asked again and again."""
+        return hash((graph_id, self.query, self.name))
+
 
 class ReadRequest(Request):
     query: _Source = Field(validation_alias=_OLD_QUERY)
@@ -83,14 +87,16 @@ class BranchCreateRequest(Request):
     from_: str | None = Field(None, alias="from", description="A branch, a tag or a commit; main if none is named.")
 
 
-class MergeRequest(Request):
+class MergePreviewRequest(Request):
     source: str
     target: str | None = Field(None, description="main, if none is named.")
-    delete_branch: bool = Field(default=False, description="Delete the source after the merge.")
-    dry_run: bool = Field(default=False, description="Only tell what would be.")
     resolve: str | dict[str, Any] | list[dict[str, Any]] | None = Field(
         None, description="Who wins conflicts: `ours`, `theirs`, one of them for each type, or for each conflict."
     )
+
+
+class MergeRequest(MergePreviewRequest):
+    delete_branch: bool = Field(default=False, description="Delete the source after the merge.")
 
 
 class RevertRequest(Request):

@@ -67,4 +67,5 @@ class Serving:
     load_roots: tuple[str, ...] = ()
     require_all_graphs: bool = False
     reported_version: str | None = None
+    source_version: str | None = None
     folder: str | None = None

@@ -21,7 +21,7 @@ PRINCIPAL = "principal"
 """Where in the state of a request the routes put who asks."""
 
 REQUEST_ID = "request_id"
-_HEADER = b"x-request-id"
+HEADER = b"x-request-id"
 _ID_BYTES = 13
 _GIVEN_ID = re.compile(rb"[A-Za-z0-9._-]{1,64}")
 _NO_ROUTE = "(none)"
@@ -40,45 +40,59 @@ class Watched:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        scope.setdefault("state", {})[REQUEST_ID] = request_id(scope)
-        watch = _Watch(scope, send)
+        watch = Watch(scope)
         try:
             with self._metrics.in_flight.track_inprogress():
-                await self._run(watch, scope, receive)
+                await self._run(watch, scope, receive, send)
         finally:
-            self._tell(watch)
+            watch.tell(self._metrics)
 
-    async def _run(self, watch: _Watch, scope: Scope, receive: Receive) -> None:
+    async def _run(self, watch: Watch, scope: Scope, receive: Receive, send: Send) -> None:
         """Whatever escapes from the application becomes an answer here, unless one was begun."""
+        watched = watch.watched(send)
         try:
-            await self.app(scope, receive, watch.send)
+            await self.app(scope, receive, watched)
         except Exception as error:
             watch.error = error
             if watch.status is not None:
                 raise  # the server closes the connection, so that nobody takes it for the whole answer
-            await answer(Request(scope), _internal(watch.id))(scope, receive, watch.send)
-
-    def _tell(self, watch: _Watch) -> None:
-        seconds = time.perf_counter() - watch.began
-        status = watch.status or 0
-        self._metrics.answered(watch.method, watch.route, status, seconds)
-        failed = status >= _FAULT or watch.error is not None
-        level = logging.ERROR if failed else logging.INFO
-        if logs.REQUESTS.isEnabledFor(level):
-            logs.tell(logs.REQUESTS, level, "request", watch.told() if failed else None, **watch.fields(seconds))
+            await answer(Request(scope), _internal(watch.id))(scope, receive, watched)
 
 
-class _Watch:
+class Watch:
     """One request that is watched."""
 
-    def __init__(self, scope: Scope, send: Send) -> None:
+    def __init__(self, scope: Scope) -> None:
         self.began = time.perf_counter()
         self.status: int | None = None
+        self.sent = 0
         self.error: Exception | None = None
-        self.id: str = scope["state"][REQUEST_ID]
+        self.id = request_id(scope)
         self._scope = scope
-        self._send = send
-        self._sent = 0
+        scope.setdefault("state", {})[REQUEST_ID] = self.id
+
+    def tell(self, metrics: Metrics) -> None:
+        """Count the request, and log it."""
+        seconds = time.perf_counter() - self.began
+        status = self.status or 0
+        metrics.answered(self.method, self.route, status, seconds)
+        failed = status >= _FAULT or self.error is not None
+        level = logging.ERROR if failed else logging.INFO
+        if logs.REQUESTS.isEnabledFor(level):
+            logs.tell(logs.REQUESTS, level, "request", self.told() if failed else None, **self.fields(seconds))
+
+    def watched(self, send: Send) -> Send:
+        """Pass an answer on with the id of the request, and see what is sent."""
+
+        async def watched(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                self.status = message["status"]
+                message = {**message, "headers": [*message.get("headers", ()), (HEADER, self.id.encode())]}
+            elif message["type"] == "http.response.body":
+                self.sent += len(message.get("body", b""))
+            await send(message)
+
+        return watched
 
     @property
     def method(self) -> str:
@@ -96,14 +110,6 @@ class _Watch:
         name = (self._scope.get("path_params") or {}).get("graph_id", "")
         return name if _GIVEN_ID.fullmatch(name.encode()) else None
 
-    async def send(self, message: Message) -> None:
-        if message["type"] == "http.response.start":
-            self.status = message["status"]
-            message = {**message, "headers": [*message.get("headers", ()), (_HEADER, self.id.encode())]}
-        elif message["type"] == "http.response.body":
-            self._sent += len(message.get("body", b""))
-        await self._send(message)
-
     def told(self) -> Exception | None:
         """The error that came of it: one that escaped, or else the one in the answer."""
         return self.error or self._scope["state"].get(ERROR)
@@ -119,7 +125,7 @@ class _Watch:
             "graph": self.graph,
             "status": self.status,
             "ms": round(seconds * 1000, 3),
-            "bytes": self._sent,
+            "bytes": self.sent,
             "actor": getattr(principal, "actor", None),
             "client": (self._scope.get("client") or (None,))[0],
             **error,
@@ -128,7 +134,7 @@ class _Watch:
 
 def request_id(scope: Scope) -> str:
     """The id that a client gives its request, if it can be one; a new one otherwise."""
-    given = next((value for name, value in scope["headers"] if name == _HEADER), b"")
+    given = next((value for name, value in scope["headers"] if name == HEADER), b"")
     return given.decode() if _GIVEN_ID.fullmatch(given) else token_hex(_ID_BYTES)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import signal
 import socket
 import threading
@@ -17,20 +18,21 @@ from omnigraph.server import logs
 from omnigraph.server.app import create_app
 from omnigraph.server.connections import bounded
 from omnigraph.server.settings import Serving
+from omnigraph.server.shortcut import Shortcut
 
 _KEEP_ALIVE = 30  # longer than clients leave between two requests, shorter than proxies keep a connection
 
 
 def serve(serving: Serving, listening: socket.socket, when_ready: Callable[[], None]) -> None:
     """Serve until a signal says to end; then finish what is under way."""
-    _run(_server(serving, when_ready), listening)
+    _run(made(serving, when_ready), listening)
 
 
 def serve_as_child(serving: Serving, listening: socket.socket, parent: Connection) -> None:
     """Do the same in a process that another has started: tell it what comes of it, and end when it does."""
     logs.set_up()
     try:
-        server = _server(serving, partial(_tell, parent, None))
+        server = made(serving, partial(_tell, parent, None))
     except OmnigraphError as error:
         _tell(parent, error)
         return
@@ -38,11 +40,12 @@ def serve_as_child(serving: Serving, listening: socket.socket, parent: Connectio
     _run(server, listening)
 
 
-def _server(serving: Serving, when_ready: Callable[[], None]) -> _Server:
+def made(serving: Serving, when_ready: Callable[[], None]) -> Served:
+    """Make what serves: the application, and the connections to it."""
     app = create_app(serving)
     config = Config(
         app,
-        http=bounded(serving.limits),
+        http=bounded(serving.limits, Shortcut(app.state.service)),
         ws="none",
         lifespan="on",
         log_config=None,
@@ -52,13 +55,13 @@ def _server(serving: Serving, when_ready: Callable[[], None]) -> _Server:
         timeout_keep_alive=_KEEP_ALIVE,
         timeout_graceful_shutdown=round(serving.limits.shutdown_seconds),
     )
-    server = _Server(config)
+    server = Served(config)
     server.when_ready = when_ready
     server.when_ending = app.state.service.loads.end
     return server
 
 
-class _Server(Server):
+class Served(Server):
     """A server of uvicorn that says when it can be asked, and when it is to end."""
 
     when_ready: Callable[[], None]
@@ -74,10 +77,11 @@ class _Server(Server):
         await super().shutdown(sockets)
 
 
-def _run(server: _Server, listening: socket.socket) -> None:
+def _run(server: Served, listening: socket.socket) -> None:
     # uvicorn puts its own in their place, and when it has ended it raises what it got once more: that is no news then.
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: setattr(server, "should_exit", True))
+    gc.freeze()  # what is there now stays: no need to look through it again and again
     server.run(sockets=[listening])
 
 

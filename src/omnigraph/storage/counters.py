@@ -11,6 +11,8 @@ from typing import Literal
 
 from lance.lance import register_lance_metrics_recorder, snapshot_lance_metrics
 
+from omnigraph.storage.at_once import takes_long
+
 Kind = Literal["get", "put", "head", "list", "delete"]
 
 _METRIC = "lance_object_store_requests_total"
@@ -104,5 +106,6 @@ def _kind_of(operation: str) -> Kind:
 
 def count(kind: Kind) -> None:
     """Count one request that is about to be made."""
+    takes_long()
     with _lock:
         _own[kind] += 1

@@ -11,7 +11,7 @@ from lance.fragment import write_fragments
 
 from omnigraph.errors import ConflictError, ContentionError, StorageError
 from omnigraph.storage.durable import durable_write
-from omnigraph.storage.lance_errors import Kind, classify, lance_call
+from omnigraph.storage.lance_errors import PROBE, Kind, classify, lance_call
 from omnigraph.storage.location import Location
 from omnigraph.storage.objects import ObjectStore
 from omnigraph.storage.tables import STORAGE_VERSION, refuse_auto_cleanup
@@ -43,7 +43,7 @@ class InternalTable:
 
     def is_latest(self, dataset: lance.LanceDataset, version: int) -> bool:
         """Probe whether a handle is still at a version, and that version is the head."""
-        with lance_call(dataset.uri, "probe"):
+        with lance_call(dataset.uri, PROBE):
             return int(dataset.version) == version == int(dataset.latest_version)
 
     def open_if_exists(self) -> lance.LanceDataset | None:

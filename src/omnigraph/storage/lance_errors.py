@@ -23,6 +23,9 @@ from omnigraph.errors import (
     StorageError,
     StorageFullError,
 )
+from omnigraph.storage.at_once import takes_long
+
+PROBE = "probe"  # the one call that takes no time to speak of
 
 
 class Kind(Enum):
@@ -133,6 +136,8 @@ def lance_call(path: str, operation: str) -> Iterator[None]:
 
     Keep nothing but calls of pylance inside: a ValueError of our own would be taken for one of its failures.
     """
+    if operation != PROBE:
+        takes_long()
     try:
         yield
     except (TypeError, MemoryError, RecursionError):  # some Arrow errors are these as well; they are nobody's storage

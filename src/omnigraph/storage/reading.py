@@ -16,7 +16,7 @@ from lance.blob import BlobType
 from lance.lance import _Session as Session
 
 from omnigraph.errors import StorageError
-from omnigraph.lang.identity import new_id
+from omnigraph.lang.identity import is_new_id, new_id
 from omnigraph.storage.lance_errors import Kind, classify, lance_call
 from omnigraph.storage.location import Location
 from omnigraph.storage.predicates import OneOf, Predicate, lance_filter
@@ -28,7 +28,6 @@ MOST_VALUES = 8192  # in one filter
 _KEPT_HANDLES = 256
 _MOST_RUNS = 16
 _OURS = "omnigraph-"
-_ULID = re.compile(r"[0-7][0-9A-HJKMNP-TV-Z]{25}")
 _OPERATION = re.compile(r"operation: (\w+)")
 _UPKEEP = ("Rewrite", "ReserveFragments", "CreateIndex", "UpdateConfig")
 
@@ -48,7 +47,7 @@ class TableVersion:
         if self.branch is None:
             return None
         made, _, name = self.branch.partition("/")
-        return name if name and _ULID.fullmatch(made) else self.branch
+        return name if name and is_new_id(made) else self.branch
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+from functools import lru_cache
 
 import pyarrow as pa
 
+from omnigraph.manifest.rows import Commit
 from omnigraph.query.result import Result
 from omnigraph.wire.commits import optional_commit, optional_commit_of
 
 CONTENT_TYPE = "application/vnd.apache.arrow.stream"
+_END = b"\xff\xff\xff\xff\0\0\0\0"  # of a stream
 _KEY = b"omnigraph"  # in the metadata of the schema: what the answer is beside its rows
 
 
@@ -21,19 +24,22 @@ def stream_of(result: Result, snapshot: str | None) -> bytes:
         "snapshot": snapshot,
         "commit": optional_commit(result.commit),
     }
-    metadata = {**(result.table.schema.metadata or {}), _KEY: json.dumps(head).encode()}
-    table = result.table.replace_schema_metadata(metadata)
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, table.schema) as writer:
-        writer.write_table(table)
-    written: bytes = sink.getvalue().to_pybytes()
-    return written
+    table = result.table
+    schema = table.schema.with_metadata({**(table.schema.metadata or {}), _KEY: json.dumps(head).encode()})
+    # What a writer writes, as no column is dictionary-encoded; to set up a writer takes longer than a small answer.
+    return b"".join([schema.serialize(), *(batch.serialize() for batch in table.to_batches()), _END])
 
 
-def result_of(stream: bytes) -> Result:
-    with pa.ipc.open_stream(stream) as reader:
-        table = reader.read_all()
+def result_of(stream: bytes, branch: str | None = None) -> Result:
+    """Read an answer; whoever named the branch that was asked may name it again."""
+    table = pa.ipc.open_stream(stream).read_all()
     metadata = dict(table.schema.metadata)
-    head = json.loads(metadata.pop(_KEY))
-    rows = table.replace_schema_metadata(metadata or None)
-    return Result(head["query_name"], head["branch"], rows, optional_commit_of(head["commit"]))
+    query_name, answered, commit = _head_of(metadata.pop(_KEY))
+    return Result(query_name, branch or answered, table.replace_schema_metadata(metadata or None), commit)
+
+
+@lru_cache
+def _head_of(text: bytes) -> tuple[str, str, Commit | None]:
+    """What is said about an answer: the same for each to one query, until something is committed."""
+    head = json.loads(text)
+    return head["query_name"], head["branch"], optional_commit_of(head["commit"])

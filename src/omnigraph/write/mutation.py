@@ -58,11 +58,12 @@ class Mutation:
     branch: str | None
     actor: str | None
     if_commit: str | None
+    operation_id: str | None = None
 
 
 def mutate(store: Store, mutation: Mutation, embedding: Embedding) -> MutationResult:
     """Run a mutation: all of it happens, in one commit, or none of it does."""
-    lineage = Lineage.new(mutation.actor)
+    lineage = Lineage.new(mutation.actor, operation_id=mutation.operation_id)
     time = dt.datetime.fromtimestamp(lineage.created_at // 1000 / 1000, dt.UTC)
     latest: list[_Execution] = []
     vectors = OmittedVectors(embedding)

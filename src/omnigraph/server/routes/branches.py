@@ -10,7 +10,7 @@ from omnigraph.server import replies, requests, responses
 from omnigraph.server.calls import Call, CallNow
 from omnigraph.server.guard import needs
 from omnigraph.server.replies import CHANGING, READING
-from omnigraph.server.routes.common import or_main, router
+from omnigraph.server.routes.common import WITHOUT_COMMIT, Committing, or_main, router
 from omnigraph.wire import commits, documents
 
 routes = router("branches")
@@ -23,7 +23,7 @@ def list_branches(call: CallNow) -> Response:
     return replies.document(commits.branches_output(call.graph.branches()))
 
 
-@routes.post("/branches", response_model=responses.BranchCreateOutput, responses=CHANGING)
+@routes.post("/branches", response_model=responses.BranchCreateOutput, responses=CHANGING, dependencies=WITHOUT_COMMIT)
 @needs(Action.BRANCH_CREATE)
 def create_branch(call: CallNow, body: requests.BranchCreateRequest) -> Response:
     """Make a branch that begins as another branch, a tag or a commit is."""
@@ -34,11 +34,11 @@ def create_branch(call: CallNow, body: requests.BranchCreateRequest) -> Response
 
 @routes.post("/branches/merge", response_model=responses.BranchMergeOutput, responses=CHANGING)
 @needs(Action.BRANCH_MERGE)
-def merge_branches(call: CallNow, body: requests.MergeRequest) -> Response:
+def merge_branches(call: CallNow, graph: Committing, body: requests.MergeRequest) -> Response:
     """Bring onto a branch what another has: in one commit, or a refusal with every conflict."""
     resolution = documents.resolution_of(body.resolve)
-    done = call.graph.merge(body.source, or_main(body.target), dry_run=body.dry_run, resolve=resolution)
-    deleted = _deleted(call, body.source) if body.delete_branch and not body.dry_run else {}
+    done = graph.merge(body.source, or_main(body.target), resolve=resolution)
+    deleted = _deleted(call, body.source) if body.delete_branch else {}
     return replies.document({**documents.merge_output(done, call.actor), **deleted})
 
 
@@ -51,7 +51,21 @@ def _deleted(call: Call, name: str) -> dict[str, bool | str]:
     return {"branch_deleted": True}
 
 
-@routes.delete("/branches/{branch:segment}", response_model=responses.BranchDeleteOutput, responses=CHANGING)
+@routes.post("/branches/merge/preview", response_model=responses.BranchMergeOutput, responses=READING)
+@needs(Action.READ)
+def preview_merge(call: CallNow, body: requests.MergePreviewRequest) -> Response:
+    """Tell what a merge would bring, conflicts included, and touch nothing."""
+    resolution = documents.resolution_of(body.resolve)
+    found = call.graph.merge(body.source, or_main(body.target), dry_run=True, resolve=resolution)
+    return replies.document(documents.merge_output(found, call.actor))
+
+
+@routes.delete(
+    "/branches/{branch:segment}",
+    response_model=responses.BranchDeleteOutput,
+    responses=CHANGING,
+    dependencies=WITHOUT_COMMIT,
+)
 @needs(Action.BRANCH_DELETE)
 def delete_branch(call: CallNow, branch: str) -> Response:
     """Delete a branch, and what only it has."""
@@ -62,9 +76,9 @@ def delete_branch(call: CallNow, branch: str) -> Response:
 
 @routes.post("/revert", response_model=responses.RevertOutput, responses=CHANGING)
 @needs(Action.CHANGE)
-def revert(call: CallNow, body: requests.RevertRequest) -> Response:
+def revert(call: CallNow, graph: Committing, body: requests.RevertRequest) -> Response:
     """Undo what one commit changed, by a new commit."""
-    done = call.graph.revert(body.commit_id, or_main(body.branch), resolve=documents.resolution_of(body.resolve))
+    done = graph.revert(body.commit_id, or_main(body.branch), resolve=documents.resolution_of(body.resolve))
     return replies.document(documents.revert_output(done, call.actor))
 
 
@@ -75,14 +89,16 @@ def list_tags(call: CallNow) -> Response:
     return replies.document(commits.tags_output(call.graph.tags()))
 
 
-@routes.post("/tags", response_model=responses.TagOutput, responses=CHANGING)
+@routes.post("/tags", response_model=responses.TagOutput, responses=CHANGING, dependencies=WITHOUT_COMMIT)
 @needs(Action.BRANCH_CREATE)
 def create_tag(call: CallNow, body: requests.TagCreateRequest) -> Response:
     """Give a commit a name that stays."""
     return replies.document(commits.tag_output(call.graph.create_tag(body.name, or_main(body.ref))))
 
 
-@routes.delete("/tags/{tag:segment}", response_model=responses.TagDeleteOutput, responses=CHANGING)
+@routes.delete(
+    "/tags/{tag:segment}", response_model=responses.TagDeleteOutput, responses=CHANGING, dependencies=WITHOUT_COMMIT
+)
 @needs(Action.BRANCH_DELETE)
 def delete_tag(call: CallNow, tag: str) -> Response:
     """Take a name away; the commit stays."""

@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Annotated, TypedDict
 
-from fastapi import APIRouter, Query
+from fastapi import APIRouter, Depends, Header, Query, Request
 
 from omnigraph.errors import RequestError
+from omnigraph.graph import Graph
 from omnigraph.history.feed import ChangeOptions
 from omnigraph.manifest.rows import MAIN
+from omnigraph.server import intake
+from omnigraph.server.calls import CallNow
 from omnigraph.server.guard import GuardedRoute
 
 Branch = Annotated[str, Query(description="The branch; main if none is named.")]
@@ -17,9 +20,41 @@ Kinds = Annotated[list[str] | None, Query(alias="kind", description="node or edg
 Types = Annotated[list[str] | None, Query(alias="type", description="Names of types; can be repeated.")]
 Operations = Annotated[list[str] | None, Query(alias="op", description="insert, update or delete; can be repeated.")]
 
+_Operation = Annotated[
+    str | None,
+    Header(
+        alias=intake.OPERATION,
+        description="An id for the change, a new ULID, to ask for its outcome by if the answer is lost.",
+        json_schema_extra={"pattern": "^[0-7][0-9A-HJKMNP-TV-Z]{25}$"},
+    ),
+]
+
 
 def router(tag: str) -> APIRouter:
     return APIRouter(route_class=GuardedRoute, tags=[tag])
+
+
+async def _operation(request: Request, _declared: _Operation = None) -> str | None:
+    return intake.operation(request)
+
+
+OperationId = Annotated[str | None, Depends(_operation)]
+
+
+async def _committing(call: CallNow, operation_id: OperationId) -> Graph:
+    return call.graph if operation_id is None else call.graph.as_operation(operation_id)
+
+
+Committing = Annotated[Graph, Depends(_committing)]
+"""The graph for a change that makes a commit, which carries the id that whoever asks has given it."""
+
+
+async def _refuse_operation(request: Request) -> None:
+    intake.refuse_operation(request)
+
+
+WITHOUT_COMMIT = [Depends(_refuse_operation)]
+"""What must hold for a change that makes no commit."""
 
 
 def text(source: str, ending: str) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from typing import Annotated, Literal
 
-from fastapi import Query, Response
+from fastapi import Depends, Query, Response
 
 from omnigraph.access import Action
 from omnigraph.history.feed import DEFAULT_BYTES, DEFAULT_COMMITS, DEFAULT_LIMIT, ChangeOptions
@@ -24,6 +24,26 @@ MaxCommits = Annotated[int, Query(description="How many commits at most.")]
 PageToken = Annotated[str | None, Query(description="Go on with the page that this token names.")]
 
 
+async def _chosen(
+    kind: Kinds = None,
+    type: Types = None,  # noqa: A002 - the name of the parameter
+    op: Operations = None,
+) -> ChangeOptions:
+    return chosen(kind, type, op)
+
+
+Chosen = Annotated[ChangeOptions, Depends(_chosen)]
+
+
+async def _page(
+    which: Chosen, limit: Limit = DEFAULT_LIMIT, max_bytes: MaxBytes = DEFAULT_BYTES, page_token: PageToken = None
+) -> ChangeOptions:
+    return {**which, "limit": limit, "max_bytes": max_bytes, "page_token": page_token}
+
+
+Page = Annotated[ChangeOptions, Depends(_page)]
+
+
 @routes.get("/commits", response_model=responses.CommitListOutput, responses=READING)
 @needs(Action.READ)
 def list_commits(call: CallNow, branch: Branch = "main", actor: str | None = None) -> Response:
@@ -40,53 +60,24 @@ def get_commit(call: CallNow, commit_id: str) -> Response:
 
 @routes.get("/commits/{commit_id:segment}/changes", response_model=responses.CommitChangesOutput, responses=READING)
 @needs(Action.READ)
-def get_commit_changes(
-    call: CallNow,
-    commit_id: str,
-    *,
-    kind: Kinds = None,
-    type: Types = None,  # noqa: A002 - the name of the parameter
-    op: Operations = None,
-    limit: Limit = DEFAULT_LIMIT,
-    max_bytes: MaxBytes = DEFAULT_BYTES,
-    page_token: PageToken = None,
-) -> Response:
+def get_commit_changes(call: CallNow, page: Page, commit_id: str) -> Response:
     """Tell what one commit changed with respect to its first parent."""
-    wanted: ChangeOptions = {
-        **chosen(kind, type, op),
-        "limit": limit,
-        "max_bytes": max_bytes,
-        "page_token": page_token,
-    }
-    return replies.document(changes.commit_changes_output(call.graph.commit_changes(commit_id, **wanted)))
+    return replies.document(changes.commit_changes_output(call.graph.commit_changes(commit_id, **page)))
 
 
 @routes.get("/changes", response_model=responses.ChangeFeedOutput, responses=READING)
 @needs(Action.READ)
 def poll_changes(
     call: CallNow,
+    page: Page,
     *,
     branch: Branch = "main",
     start: Annotated[str | None, Query(description="now, beginning or after:<commit>.")] = None,
     cursor: Annotated[str | None, Query(description="Go on where an earlier poll ended.")] = None,
-    page_token: PageToken = None,
-    kind: Kinds = None,
-    type: Types = None,  # noqa: A002 - the name of the parameter
-    op: Operations = None,
-    limit: Limit = DEFAULT_LIMIT,
-    max_bytes: MaxBytes = DEFAULT_BYTES,
     max_commits: MaxCommits = DEFAULT_COMMITS,
 ) -> Response:
     """Tell what the commits of a branch changed, page by page."""
-    wanted: ChangeOptions = {
-        **chosen(kind, type, op),
-        "start": start,
-        "cursor": cursor,
-        "page_token": page_token,
-        "limit": limit,
-        "max_bytes": max_bytes,
-        "max_commits": max_commits,
-    }
+    wanted: ChangeOptions = {**page, "start": start, "cursor": cursor, "max_commits": max_commits}
     return replies.document(changes.feed_output(call.graph.changes(branch, **wanted)))
 
 
@@ -99,15 +90,9 @@ def get_change_cursor(call: CallNow, after: str, branch: Branch = "main") -> Res
 
 @routes.get("/changes/baseline", response_model=responses.ChangeBeginningOutput, responses=READING)
 @needs(Action.READ)
-def get_baseline(
-    call: CallNow,
-    branch: Branch = "main",
-    kind: Kinds = None,
-    type: Types = None,  # noqa: A002 - the name of the parameter
-    op: Operations = None,
-) -> Response:
+def get_baseline(call: CallNow, which: Chosen, branch: Branch = "main") -> Response:
     """Tell where to begin to follow a branch: what to export at which commit, and the cursor to go on with."""
-    return replies.document(changes.beginning_output(call.graph.baseline(branch, **chosen(kind, type, op))))
+    return replies.document(changes.beginning_output(call.graph.baseline(branch, **which)))
 
 
 @routes.post("/changes/baseline", response_class=Response, responses={**READING, **AS_LINES})

@@ -14,7 +14,7 @@ from omnigraph.server.guard import needs
 from omnigraph.server.loads import LoadOrder
 from omnigraph.server.replies import CHANGING, READING
 from omnigraph.server.responses import ErrorOutput, IngestOutput
-from omnigraph.server.routes.common import or_main, router
+from omnigraph.server.routes.common import OperationId, or_main, router
 
 routes = router("loads")
 _ACCEPTED = 202
@@ -38,10 +38,11 @@ class LoadStateOutput(LoadBegunOutput):
 
 @routes.post("/loads", status_code=_ACCEPTED, response_model=LoadBegunOutput, responses=CHANGING)
 @needs(Action.CHANGE)
-def begin_load(call: CallNow, body: requests.LoadRequest) -> Response:
+def begin_load(call: CallNow, operation_id: OperationId, body: requests.LoadRequest) -> Response:
     """Begin to load files that lie below the load roots of the server, in one commit, on Spark if they are large."""
     branch = or_main(body.branch)
-    order = LoadOrder(tuple(body.data), body.mode, branch, body.from_, body.format, body.mapping, body.dry_run)
+    how = (body.mode, branch, body.from_, body.format, body.mapping, body.dry_run)
+    order = LoadOrder(tuple(body.data), *how, operation_id)
     load_id = call.service.loads.begin(call.opened.graph_id, call.graph, order)
     return replies.document({"load_id": load_id}, _ACCEPTED)
 

@@ -6,7 +6,7 @@ from fastapi import Request, Response
 
 from omnigraph.access import Action
 from omnigraph.server import replies, requests, responses
-from omnigraph.server.calls import CallNow
+from omnigraph.server.calls import Call, CallNow
 from omnigraph.server.guard import needs
 from omnigraph.server.replies import AS_ARROW, AS_LINES, READING
 from omnigraph.server.routes.common import Branch, router, state, text
@@ -19,18 +19,22 @@ routes = router("reading")
 @needs(Action.READ)
 def query(call: CallNow, request: Request, body: requests.QueryRequest) -> Response:
     """Run a query that reads. With `Accept: application/vnd.apache.arrow.stream` its rows come as an Arrow stream."""
+    with call.service.quick.timed(body.question(call.opened.graph_id)):
+        return ask(call, body, request.headers.get("accept"))
+
+
+def ask(call: Call, body: requests.QueryRequest | requests.ReadRequest, accept: str | None) -> Response:
+    """Run a query, and make an answer of its rows in the form that is asked for."""
     where = state(body.branch, body.snapshot)
     found = call.graph.query(text(body.query, ".gq"), body.params, name=body.name, **where)
-    return replies.rows(request, found, body.snapshot)
+    return replies.rows(found, body.snapshot, accept)
 
 
 @routes.post("/read", response_model=responses.ReadOutput, responses={**READING, **AS_ARROW}, deprecated=True)
 @needs(Action.READ)
 def read(call: CallNow, request: Request, body: requests.ReadRequest) -> Response:
     """Run a query that reads, as older clients ask for it."""
-    where = state(body.branch, body.snapshot)
-    found = call.graph.query(text(body.query, ".gq"), body.params, name=body.name, **where)
-    return replies.deprecated(replies.rows(request, found, body.snapshot), "query")
+    return replies.deprecated(ask(call, body, request.headers.get("accept")), "query")
 
 
 @routes.post("/explain", response_model=responses.ExplainOutput, responses=READING)

@@ -22,9 +22,11 @@ routes = router("server")
 @routes.get("/healthz", response_model=responses.HealthOutput)
 async def healthz(request: Request) -> Response:
     """Say that the process is alive."""
-    version = service_of(request).serving.reported_version or __version__
-    about: dict[str, Any] = {"status": "ok", "version": version, "internal_schema_version": INTERNAL_SCHEMA_VERSION}
-    return replies.document(about)
+    serving = service_of(request).serving
+    about: dict[str, Any] = {"status": "ok", "version": serving.reported_version or __version__}
+    if serving.source_version is not None:
+        about["source_version"] = serving.source_version
+    return replies.document({**about, "internal_schema_version": INTERNAL_SCHEMA_VERSION})
 
 
 @routes.get("/readyz", response_model=responses.ReadyOutput)

@@ -8,11 +8,12 @@ from fastapi import Body, Request, Response
 
 from omnigraph.access import Action
 from omnigraph.errors import ForbiddenError, QueryKindError, RequestError
+from omnigraph.graph import Graph
 from omnigraph.server import intake, replies, requests, responses
 from omnigraph.server.calls import Call, CallNow
 from omnigraph.server.guard import Condition, Need, needs
 from omnigraph.server.replies import AS_ARROW, CHANGING, READING, Conditional
-from omnigraph.server.routes.common import or_main, router, state, text
+from omnigraph.server.routes.common import Committing, or_main, router, state, text
 from omnigraph.server.stored import StoredQuery, not_found
 from omnigraph.wire import documents
 
@@ -56,37 +57,42 @@ def _asked(request: Request, call: Call) -> StoredQuery:
     responses={**CHANGING, **AS_ARROW},
 )
 @needs(_needed)
-def invoke_query(call: CallNow, request: Request, name: str, body: OptionalBody = None) -> Response:
+def invoke_query(call: CallNow, graph: Committing, request: Request, name: str, body: OptionalBody = None) -> Response:
     """Run a stored query by its name; its parameters are those that it declares."""
     query, given = call.opened.stored.find(name), body or _EMPTY
     _check_kind(query, given)
     if query.is_mutation:
-        return _mutate(call, query, given)
+        return _mutate(graph, request, query, given)
     where = state(given.branch, given.snapshot)
-    found = call.graph.query(text(query.source.text, ".gq"), given.params, name=name, **where)
-    return replies.rows(request, found, given.snapshot)
+    found = graph.query(text(query.source.text, ".gq"), given.params, name=name, **where)
+    return replies.rows(found, given.snapshot, request.headers.get("accept"))
 
 
-@routes.post("/queries/{name:segment}/if-graph-commit", response_model=responses.ChangeOutput, responses=CHANGING)
+@routes.post(
+    "/queries/{name:segment}/if-graph-commit",
+    response_model=responses.ChangeOutput,
+    responses=CHANGING,
+)
 @needs(_needed_conditionally)
 def invoke_query_if_graph_commit(
-    call: CallNow, request: Request, name: str, _condition: Conditional, body: OptionalBody = None
+    call: CallNow,
+    graph: Committing,
+    request: Request,
+    name: str,
+    _condition: Conditional,
+    body: OptionalBody = None,
 ) -> Response:
     """Run a stored mutation only if its branch is at the commit that the header names."""
     query, given = call.opened.stored.find(name), body or _EMPTY
     _check_kind(query, given)
-    return _mutate(call, query, given, intake.condition(request))
+    return _mutate(graph, request, query, given)
 
 
-def _mutate(
-    call: Call, query: StoredQuery, given: requests.InvokeStoredQueryRequest, if_commit: str | None = None
-) -> Response:
+def _mutate(graph: Graph, request: Request, query: StoredQuery, given: requests.InvokeStoredQueryRequest) -> Response:
     if given.snapshot is not None:
         raise RequestError(f"'{query.name}' changes the graph: it takes no snapshot", hint="name a branch instead")
-    branch = or_main(given.branch)
-    done = call.graph.mutate(
-        text(query.source.text, ".gq"), given.params, name=query.name, branch=branch, if_commit=if_commit
-    )
+    source, branch = text(query.source.text, ".gq"), or_main(given.branch)
+    done = graph.mutate(source, given.params, name=query.name, branch=branch, if_commit=intake.condition(request))
     return replies.document(documents.change_output(done))
 
 
