@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,6 +11,8 @@ import httpx
 import pytest
 
 import omnigraph
+from omnigraph.client import calls, remote
+from omnigraph.query.blob import Blob
 from tests.support.serving import bearer, client, one_graph, running
 
 SCHEMA = "node Doc { name: String @key  body: Blob?  pages: I32? }\nedge Cites: Doc -> Doc { scan: Blob? }"
@@ -139,13 +142,30 @@ def test_what_is_no_blob_is_refused(blobs: httpx.Client, more: dict[str, str], s
     assert saying in answer.json()["error"]
 
 
-def test_a_client_reads_blobs_like_a_graph_in_storage(blobs: httpx.Client, path: Path) -> None:
-    there = omnigraph.open(path).at("main").blob("Doc", "large", "body")
-    with omnigraph.connect(str(blobs.base_url), token=READER) as remote:
-        here = remote.at("main").blob("Doc", "large", "body")
-        with pytest.raises(omnigraph.errors.BlobNotFoundError):
-            remote.at("main").blob("Doc", "none", "body")
+@pytest.mark.parametrize("name", CONTENTS)
+@pytest.mark.parametrize("part", [2**20, 7], ids=["at once", "in parts"])
+def test_a_client_reads_blobs_like_a_graph_in_storage(
+    blobs: httpx.Client, path: Path, name: str, part: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in (calls, remote):
+        monkeypatch.setattr(module, "PART", part)
+    there, content = omnigraph.open(path).at("main").blob("Doc", name, "body"), CONTENTS[name]
+    with omnigraph.connect(str(blobs.base_url), token=READER) as served:
+        here = served.at("main").blob("Doc", name, "body")
+        awaited = asyncio.run(_awaited(str(blobs.base_url), name))
+        for found in (there, here, awaited):
+            assert (found.size, found.etag) == (len(content), there.etag)
+            assert (found.read(), found.read(3, 9), found.read(5)) == (content, content[3:9], content[5:])
 
-    assert here.read(100, 5000) == there.read(100, 5000) == LARGE[100:5000]
-    assert here.size == there.size == len(LARGE)
-    assert there.read() == LARGE
+
+async def _awaited(address: str, name: str) -> Blob:
+    async with omnigraph.connect_async(address, token=READER) as served:
+        return await (await served.at("main")).blob("Doc", name, "body")
+
+
+def test_a_client_is_told_that_a_blob_is_not_there(blobs: httpx.Client) -> None:
+    with (
+        omnigraph.connect(str(blobs.base_url), token=READER) as served,
+        pytest.raises(omnigraph.errors.BlobNotFoundError),
+    ):
+        served.at("main").blob("Doc", "none", "body")

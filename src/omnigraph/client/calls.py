@@ -16,7 +16,7 @@ from omnigraph.lang.catalog import Catalog
 from omnigraph.lang.schema_check import compile_schema
 from omnigraph.lang.source import Source
 from omnigraph.manifest.rows import Commit
-from omnigraph.query.blob import Blob
+from omnigraph.query.blob import Blob, Cell
 from omnigraph.query.explain import Explanation
 from omnigraph.query.result import Result
 from omnigraph.wire.commits import commit_of
@@ -40,6 +40,18 @@ class Calls(ChangeCalls, UpkeepCalls):
         document = (yield Request("GET", f"/states/{segment(ref)}")).document
         schema = document["schema_source"]
         return State(document["branch"], commit_of(document["commit"]), schema, compile_schema(Source(schema)))
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Some bytes of a Blob, how long all of it is, and its tag."""
+
+    content: bytes
+    size: int
+    etag: str
+
+
+PART = 2**20  # what is fetched of a Blob with the first look at it
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,9 +81,19 @@ class PinnedCalls:
 
     def blob(self, type_name: str, id: str, property: str, *, kind: str = "node") -> Steps[Blob]:  # noqa: A002 - as in documents
         """The content of a Blob property of an entity: its `size`, its `etag`, and `read(start, end)`."""
+        cell = Cell(type_name, id, property, kind)
+        part = yield from self.part(cell, 0, PART)
+        rest = (yield from self.part(cell, PART, part.size)).content if part.size > PART else b""
+        content = part.content + rest
+        return Blob(part.size, part.etag, lambda start, end: content[start:end])
+
+    def part(self, cell: Cell, start: int, end: int) -> Steps[Part]:
+        """Some bytes of a Blob; fewer if it ends before."""
         commit = self.state.commit.commit_id
-        query = options(entity=kind, type=type_name, id=id, property=property, snapshot=commit)
-        return Blob.of((yield Request("GET", "/blob", query)).content)
+        names = options(entity=cell.kind, type=cell.type_name, id=cell.id, property=cell.property, snapshot=commit)
+        answer = yield Request("GET", "/blob", names, headers={"Range": f"bytes={start}-{end - 1}"})
+        size = answer.header("content-range").rpartition("/")[2]
+        return Part(answer.content, int(size or len(answer.content)), answer.header("etag").strip('"'))
 
 
 class OfState:

@@ -15,9 +15,10 @@ _IDLE_SECONDS = 3.0  # less than a server waits: a change must not meet a connec
 
 
 class Reply(Protocol):
-    """An answer: its status, and its body as it comes."""
+    """An answer: its status, its headers by their names in small letters, and its body as it comes."""
 
     status: int
+    headers: dict[bytes, bytes]
 
     def parts(self) -> Iterator[bytes]: ...
     def close(self) -> None: ...
@@ -63,8 +64,13 @@ class ByHttpx:
         self._client.close()
 
 
+def small_letters(response: httpx.Response) -> dict[bytes, bytes]:
+    return {name.lower(): value for name, value in response.headers.raw}
+
+
 class _HttpxReply:
     def __init__(self, response: httpx.Response) -> None:
         self.status = response.status_code
+        self.headers = small_letters(response)
         self.parts = response.iter_bytes
         self.close = response.close

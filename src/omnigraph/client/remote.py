@@ -10,7 +10,7 @@ from types import TracebackType
 from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar, cast, overload
 
 from omnigraph.client.asking import refuse_engine
-from omnigraph.client.calls import Calls, OfState, PinnedCalls
+from omnigraph.client.calls import PART, Calls, OfState, PinnedCalls
 from omnigraph.client.differences import Differing, RemoteDiff
 from omnigraph.client.exporting import Export
 from omnigraph.client.reading import Asked
@@ -23,6 +23,7 @@ from omnigraph.manifest.rows import MAIN
 from omnigraph.on_branch import OnBranch
 from omnigraph.pipeline.export import ExportResult
 from omnigraph.pipeline.progress import SILENT, Progress
+from omnigraph.query.blob import Blob, Cell
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -54,7 +55,18 @@ class RemotePinned(Caller[PinnedCalls], OfState):
 
     query = waiting(PinnedCalls.query)
     explain = waiting(PinnedCalls.explain)
-    blob = waiting(PinnedCalls.blob)
+
+    def blob(self, type_name: str, id: str, property: str, *, kind: str = "node") -> Blob:  # noqa: A002 - as in documents
+        """The content of a Blob property of an entity: its `size`, its `etag`, and `read(start, end)`."""
+        cell = Cell(type_name, id, property, kind)
+        first = self._transport.run(self._calls.part(cell, 0, PART))
+
+        def read(start: int, end: int) -> bytes:
+            if end <= len(first.content):
+                return first.content[start:end]
+            return self._transport.run(self._calls.part(cell, start, end)).content
+
+        return Blob(first.size, first.etag, read)
 
     @overload
     def export(

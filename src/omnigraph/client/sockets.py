@@ -65,6 +65,7 @@ class Reply:
 
     def __init__(self, connection: _Connection, idle: deque[_Connection]) -> None:
         self.status = connection.answer.status
+        self.headers = connection.answer.headers
         self._connection: _Connection | None = connection
         self._idle = idle
 
@@ -142,7 +143,7 @@ class _Answer:
         self.has_head = False
         self.is_complete = False
         self.can_go_on = False
-        self._says_length = False
+        self.headers: dict[bytes, bytes] = {}
         self._body: list[bytes] = []
         self._parser = httptools.HttpResponseParser(self)
 
@@ -164,8 +165,8 @@ class _Answer:
         taken, self._body = self._body, []
         return taken
 
-    def on_header(self, name: bytes, _: bytes) -> None:
-        self._says_length |= name.lower() in _LENGTHS
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self.headers[name.lower()] = value
 
     def on_headers_complete(self) -> None:
         self.has_head = True
@@ -179,7 +180,7 @@ class _Answer:
 
     def _end(self) -> None:
         """The connection is closed: that is the end of an answer that does not say how long it is, and of no other."""
-        if not self.has_head or self._says_length:
+        if not self.has_head or self.headers.keys() & _LENGTHS:
             raise httpx.RemoteProtocolError("the server closed the connection before the answer was complete")
         self.is_complete = True
 

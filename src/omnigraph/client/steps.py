@@ -62,6 +62,11 @@ class Answer:
 
     status: int
     content: bytes
+    headers: Mapping[bytes, bytes] = field(default_factory=dict)
+
+    def header(self, name: str) -> str:
+        """What a header says, by its name in small letters; nothing if there is none."""
+        return self.headers.get(name.encode(), b"").decode("latin-1")
 
     @property
     def document(self) -> Any:

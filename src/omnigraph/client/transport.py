@@ -15,7 +15,7 @@ from urllib.parse import urlencode
 import httpx
 
 from omnigraph.client.asking import segment
-from omnigraph.client.carriers import Reply, carrier_to, options
+from omnigraph.client.carriers import Reply, carrier_to, options, small_letters
 from omnigraph.client.steps import JSON, LINES, Answer, Lines, Pause, Request, Steps, Stream
 from omnigraph.errors import (
     OmnigraphError,
@@ -159,7 +159,7 @@ class Blocking:
         with self.address.failures(step):
             reply = self._send(step)
             try:
-                return Answer(reply.status, _content(step, reply))
+                return Answer(reply.status, _content(step, reply), reply.headers)
             finally:
                 reply.close()
 
@@ -232,7 +232,7 @@ class Awaiting:
         with self.address.failures(step):
             response = await self._send(step)
             try:
-                return Answer(response.status_code, await self._content(step, response))
+                return Answer(response.status_code, await self._content(step, response), small_letters(response))
             finally:
                 await response.aclose()
 

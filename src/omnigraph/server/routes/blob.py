@@ -84,6 +84,8 @@ def _part(request: Request, blob: Blob, tag: str) -> tuple[int, int] | None:
     found = _RANGE.fullmatch(request.headers.get("range", "").strip())
     if found is None or not any(found.groups()) or request.headers.get("if-range", tag).strip() != tag:
         return None
+    if not blob.size:
+        return None  # there is no part of nothing
     first, last = found.groups()
     start = int(first) if first else max(blob.size - int(last), 0)
     end = min(int(last) + 1, blob.size) if first and last else blob.size
