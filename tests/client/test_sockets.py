@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager, suppress
@@ -70,8 +71,8 @@ def read_request(connection: socket.socket) -> bytes:
         data += more
     head, _, body = data.partition(b"\r\n\r\n")
     length = int(head.lower().partition(b"content-length: ")[2].split(b"\r\n")[0] or 0)
-    while len(body) < length:
-        body += connection.recv(65536)
+    while len(body) < length and (more := connection.recv(65536)):
+        body += more
     return head + b"\r\n\r\n" + body
 
 
@@ -217,7 +218,61 @@ def test_a_proxy_or_encryption_is_left_to_httpx(monkeypatch: pytest.MonkeyPatch)
         monkeypatch.delenv(name.upper(), raising=False)
     assert isinstance(carrier_to("http://example.org", None), Sockets)
     assert isinstance(carrier_to("https://example.org", None), ByHttpx)
+    assert isinstance(carrier_to("http://me:secret@example.org", None), ByHttpx)
     monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
     assert isinstance(carrier_to("http://example.org", None), ByHttpx)
     monkeypatch.setenv("no_proxy", "example.org")
     assert isinstance(carrier_to("http://example.org", None), Sockets)
+
+
+NEWS = b"HTTP/1.1 103 Early Hints\r\nLink: </x>\r\n\r\n"
+
+
+@pytest.mark.parametrize("cut", [0, len(NEWS), len(NEWS) + 10, len(NEWS + OK) - 2], ids=["no", "a", "b", "c"])
+def test_what_comes_before_an_answer_is_not_taken_for_it(cut: int) -> None:
+    def talk(connection: socket.socket) -> None:
+        while read_request(connection):
+            connection.sendall((NEWS + OK)[:cut])
+            time.sleep(0.02)
+            connection.sendall((NEWS + OK)[cut:])
+
+    with scripted(talk) as (server, transport):
+        for _ in range(3):
+            with closing(transport.send("POST", "/y", {}, b"")) as reply:
+                assert (reply.status, b"".join(reply.parts())) == (200, b"ok")
+                assert b"link" not in reply.headers
+        assert server.accepted == 1
+
+
+def test_an_answer_that_comes_twice_is_not_kept_for_the_next_request() -> None:
+    with scripted(always(OK + OK)) as (_, transport), pytest.raises(httpx.RemoteProtocolError):
+        ask(transport)
+
+
+def test_a_head_without_an_end_is_not_read_for_ever() -> None:
+    def talk(connection: socket.socket) -> None:
+        read_request(connection)
+        connection.sendall(b"HTTP/1.1 200 OK\r\n")
+        for _ in range(100):
+            connection.sendall(b"X: " + b"y" * 10_000 + b"\r\n")
+
+    with scripted(talk) as (_, transport), pytest.raises(httpx.RemoteProtocolError):
+        ask(transport)
+
+
+def test_a_connection_that_comes_back_after_the_end_is_closed() -> None:
+    with scripted(always(OK)) as (_, transport):
+        reply = transport.send("POST", "/y", {}, b"")
+        list(reply.parts())
+        transport.close()
+        reply.close()
+        assert not transport._idle
+
+
+def test_a_file_that_cannot_be_read_is_no_fault_of_the_connection() -> None:
+    def parts() -> Iterator[bytes]:
+        yield b"x"
+        raise OSError("the disk is gone")
+
+    with scripted(always(OK)) as (_, transport), pytest.raises(OSError, match="the disk is gone"):
+        transport.send("POST", "/y", {"Content-Length": "2"}, parts())

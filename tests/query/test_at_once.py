@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
 import omnigraph
 from omnigraph import Graph
-from omnigraph.storage.at_once import TakesLongError, at_once
+from omnigraph.at_once import TakesLongError, at_once
+from omnigraph.query.view import SortedTexts
 from omnigraph.storage.counters import counted
+from tests.support.s3 import s3_server, s3_uri
+
+__all__ = ["s3_server", "s3_uri"]
 
 SCHEMA = "node Person { name: String @key  age: I32? }  edge Knows: Person -> Person"
 ONE = 'query one() { match { $p: Person { name: "p1" } } return { $p.age } }'
@@ -74,11 +81,64 @@ def test_few_rows_are_answered_and_many_are_not(graph: Graph) -> None:
         asked_at_once(graph, PAIRS)
 
 
-def test_a_walk_of_several_steps_is_not_taken(graph: Graph) -> None:
-    assert graph.query(NEAR).rows == [{"q.name": "p2"}]
+@pytest.mark.parametrize(
+    "query",
+    [
+        NEAR,
+        'query n() { match { $p: Person { name: "p1" } fuzzy($p.name, "p1") } return { $p.name } }',
+        'query n() { match { $p: Person { name: "p1" } not { $p knows $q } } return { $p.name } }',
+        'query n() { match { $p: Person { name: "p1" } $p knows $q } return { count($q) as n } }',
+        'query n() { match { $p: Person { name: "p1" } } return { $p.name } order { bm25($p.name, "p1") } limit 3 }',
+    ],
+    ids=["several hops", "a search", "a negation", "a count", "a ranking"],
+)
+def test_what_may_take_long_is_not_begun_however_quick_it_was(graph: Graph, query: str) -> None:
+    for _ in range(2):
+        graph.query(query)
 
     with pytest.raises(TakesLongError):
-        asked_at_once(graph, NEAR)
+        asked_at_once(graph, query)
+
+
+def test_few_rows_with_much_in_them_are_not_answered(tmp_path: Path) -> None:
+    graph = omnigraph.init(tmp_path / "texts", "node Text { name: String @key  text: String }")
+    query = "query q($n: String) { match { $t: Text { name: $n } } return { $t.text } }"
+    texts = {"a": "a" * 100_000, "b": "b"}
+    graph.load([{"type": "Text", "data": {"name": name, "text": text}} for name, text in texts.items()], mode="append")
+    assert len(graph.query(query, {"n": "a"}).rows[0]["t.text"]) == 100_000
+
+    assert asked_at_once(graph, query, n="b") == [{"t.text": "b"}]
+    with pytest.raises(TakesLongError):
+        asked_at_once(graph, query, n="a")
+
+
+def test_an_object_store_is_not_even_probed(s3_uri: str) -> None:
+    graph = omnigraph.init(f"{s3_uri}/at-once", SCHEMA)
+    graph.mutate('query add() { insert Person { name: "p1" } }')
+    assert graph.query(ONE).rows == graph.query(ONE).rows == [{"p.age": None}]
+
+    with counted() as requests, pytest.raises(TakesLongError):
+        asked_at_once(graph, ONE)
+    assert requests.total == 0
+
+
+def test_a_query_that_is_not_compiled_is_not_compiled_at_once(graph: Graph) -> None:
+    graph.query(ONE)
+    with pytest.raises(TakesLongError):
+        asked_at_once(graph, ONE.replace("query one", "query another"))
+
+
+def test_nobody_waits_while_somebody_else_puts_ids_in_order(graph: Graph, monkeypatch: pytest.MonkeyPatch) -> None:
+    both, made = threading.Barrier(2, timeout=20), SortedTexts.of
+
+    def together(texts: pa.Array) -> SortedTexts:
+        both.wait()  # for ever, if one has to wait until the other is done
+        return made(texts)
+
+    monkeypatch.setattr(SortedTexts, "of", together)
+    others = [omnigraph.open(graph.uri) for _ in range(2)]
+    with ThreadPoolExecutor(2) as pool:
+        assert [result.rows for result in pool.map(lambda one: one.query(ONE), others)] == [[{"p.age": 1}]] * 2
 
 
 def test_it_ends_with_its_block(graph: Graph) -> None:

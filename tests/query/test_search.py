@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from itertools import product
 from pathlib import Path
@@ -16,6 +17,7 @@ from omnigraph.commit.plan import OpClass, PublishPlan, TableAction, WriterKind
 from omnigraph.commit.publish import begin, publish
 from omnigraph.errors import ParameterError
 from omnigraph.graph import Graph
+from omnigraph.query.analysis import term
 from omnigraph.storage.tables import IndexSpec
 from tests.query import search_oracle
 from tests.query.scene import edge, node
@@ -362,3 +364,19 @@ def test_edits_below_zero_are_refused_or_find_nothing(shared: Callable[[str], Gr
     source = 'query q($e: I32) { match { $m: Metric  fuzzy($m.label, "alps", $e) } return { $m } }'
 
     assert shared("metrics").query(source, {"e": -1}).rows == []
+
+
+def test_stems_are_the_same_whoever_else_is_stemming() -> None:
+    words = [f"{start}{end}" for start in ("condit", "operat", "relat", "nation", "gener") for end in ENDINGS]
+    term.cache_clear()
+    alone = {word: term.__wrapped__(word) for word in words}
+
+    def all_of_them(turn: int) -> list[str]:
+        shuffled = words[turn:] + words[:turn]
+        return [word for word in shuffled * 20 if term.__wrapped__(word) != alone[word]]
+
+    with ThreadPoolExecutor(4) as pool:
+        assert list(pool.map(all_of_them, range(4))) == [[]] * 4
+
+
+ENDINGS = ("ion", "ions", "ional", "ionally", "ive", "ives", "ively", "ization", "izings", "ability", "ousness")

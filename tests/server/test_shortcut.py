@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import socket
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -14,9 +15,9 @@ import httpx
 import pytest
 
 import omnigraph
-from omnigraph.server import quick, shortcut
+from omnigraph.server import connections, quick, shortcut
 from omnigraph.server.quick import Quick
-from omnigraph.server.shortcut import Found, Shortcut
+from omnigraph.server.shortcut import Arriving, Found, Shortcut
 from tests.support.serving import ADD, AGE, bearer, client, one_graph, people_graph, running
 
 QUERY = "query q($n: String) { match { $p: Person { name: $n } } return { $p.name, $p.age } }"
@@ -33,8 +34,8 @@ def found(monkeypatch: pytest.MonkeyPatch) -> list[Found | None]:
     seen: list[Found | None] = []
     find = Shortcut.find
 
-    def seeing(self: Shortcut, scope: Any, body: bytes) -> Found | None:
-        seen.append(find(self, scope, body))
+    def seeing(self: Shortcut, request: Arriving, client: Any) -> Found | None:
+        seen.append(find(self, request, client))
         return seen[-1]
 
     monkeypatch.setattr(Shortcut, "find", seeing)
@@ -97,7 +98,7 @@ def test_both_ways_give_the_same_answer(
 ) -> None:
     path, body, headers = REQUESTS[name]
     at_once = [answer(both[0], prefix + path, body, headers) for _ in range(2)][-1]  # the second time it is in memory
-    monkeypatch.setattr(Shortcut, "leads_to", lambda *_: False)
+    monkeypatch.setattr(Shortcut, "arriving", lambda *_: None)
 
     assert at_once == answer(both[1], prefix + path, body, headers)
 
@@ -215,22 +216,36 @@ def test_the_body_may_come_with_the_head_or_after_it(
 
 
 @pytest.mark.usefixtures("at_first")
+@pytest.mark.parametrize("cut", [0, 20, 200], ids=["whole", "in a head", "in a body"])
 def test_requests_that_are_sent_together_are_answered_in_their_order(
-    served: tuple[str, int], found: list[Found | None]
+    served: tuple[str, int], found: list[Found | None], cut: int
 ) -> None:
     names = ["ann", "bob", "Zoe", "bob", "ann"]
-    slow = json.dumps({"query": "query n() { match { $p: Person } return { count($p) as n } }"}).encode()
-    bodies = [question(name) for name in names]
-    bodies.insert(2, slow)  # not in memory, so the application has it while the next one comes
+    sent = b"".join(head(question(name)) + question(name) for name in names)
     with socket.create_connection(served, 10) as connection:
-        connection.sendall(b"".join(head(body) + body for body in bodies))
-        answered = received(connection, len(bodies))
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        for _ in range(2):
+            connection.sendall(sent[: len(sent) - cut])
+            time.sleep(0.05)
+            connection.sendall(sent[len(sent) - cut :])
+            parts = received(connection, len(names)).split(b"HTTP/1.1 200 OK")[1:]
+            rows = [json.loads(part.partition(b"\r\n\r\n")[2])["rows"] for part in parts]
+            assert [row[0]["p.name"] if row else None for row in rows] == ["ann", "bob", None, "bob", "ann"]
 
-    parts = answered.split(b"HTTP/1.1 200 OK")[1:]
-    rows = [json.loads(part.partition(b"\r\n\r\n")[2])["rows"] for part in parts]
-    told = [row[0].get("p.name", row[0].get("n")) if row else None for row in rows]
-    assert told == ["ann", "bob", 2, None, "bob", "ann"]
-    assert len(found) >= 3
+    assert found == []
+
+
+@pytest.mark.usefixtures("at_first")
+def test_a_long_body_may_come_together_with_the_next_head(served: tuple[str, int]) -> None:
+    long, short = question(x="y" * 40_000), question()
+    with socket.create_connection(served, 10) as connection:
+        connection.sendall(head(long) + long + head(short)[:20])
+        time.sleep(0.05)
+        connection.sendall(head(short)[20:] + short)
+        answered = received(connection, 1)
+
+    assert answered.count(b"HTTP/1.1 400") == 1  # there is no member x
+    assert answered.count(b"HTTP/1.1 200 OK") == 1
 
 
 @pytest.mark.usefixtures("at_first")
@@ -245,6 +260,27 @@ def test_a_request_that_wants_more_than_an_answer_is_left_to_the_application(
 
     assert b'"p.name":"ann"' in answered
     assert found == []
+
+
+@pytest.mark.usefixtures("at_first")
+def test_a_request_whose_head_has_come_is_answered_though_the_server_ends(
+    tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connections, "_BODY_SECONDS", 60)
+    serving, body = running(one_graph(people_graph(tmp_path / "graph"))), question()
+    address = httpx.URL(serving.__enter__())
+    ending = threading.Thread(target=serving.__exit__, args=(None, None, None))
+    with socket.create_connection((address.host, address.port or 0), 10) as connection:
+        connection.sendall(head(body))
+        time.sleep(0.1)
+        ending.start()
+        time.sleep(0.5)
+        connection.sendall(body)
+        answered = received(connection, 1)
+    ending.join(30)
+
+    assert b"connection: close" in answered
+    assert not ending.is_alive()
 
 
 @pytest.mark.usefixtures("at_first")

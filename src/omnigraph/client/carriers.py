@@ -34,7 +34,11 @@ class Carrier(Protocol):
 def carrier_to(address: str, timeout: float | None) -> Carrier:
     """What carries requests to an address."""
     url = httpx.URL(address)
-    if url.scheme == "http" and (proxy_bypass(url.host) or not {"http", "all"} & getproxies().keys()):
+    if (
+        url.scheme == "http"
+        and not url.userinfo
+        and (proxy_bypass(url.host) or not {"http", "all"} & getproxies().keys())
+    ):
         return Sockets(url, _CONNECT_SECONDS, timeout)
     return ByHttpx(address, timeout)
 

@@ -6,6 +6,7 @@ a request is one write, and an answer is parsed in C. Errors are those of httpx,
 
 from __future__ import annotations
 
+import os
 import select
 import socket
 import time
@@ -19,6 +20,8 @@ import httpx
 
 _CHUNK = 2**16
 _IDLE_SECONDS = 5.0  # well below what servers wait before they close a connection that is not used
+_ANSWERS = 200  # a status below is no answer yet
+_MOST_HEAD = 2**18
 _LENGTHS = {b"content-length", b"transfer-encoding"}
 
 
@@ -31,6 +34,8 @@ class Sockets:
         self._host = url.netloc.decode()
         self._seconds = connect_seconds, seconds
         self._idle: deque[_Connection] = deque()
+        self._is_closed = False
+        self._process = os.getpid()
 
     def send(self, method: str, target: str, headers: Mapping[str, str], content: bytes | Iterable[bytes]) -> Reply:
         """Send a request, and read the head of the answer. The headers say how long it is if the content does not."""
@@ -43,13 +48,24 @@ class Sockets:
         except BaseException:
             connection.close()
             raise
-        return Reply(connection, self._idle)
+        return Reply(connection, self)
+
+    def take_back(self, connection: _Connection) -> None:
+        """Keep a connection for others, if it has brought all of an answer and the server does not close it."""
+        if self._is_closed or not connection.answer.can_go_on:
+            connection.close()
+            return
+        connection.used_at = time.monotonic()
+        self._idle.append(connection)
 
     def close(self) -> None:
+        self._is_closed = True
         while self._idle:
             self._idle.pop().close()
 
     def _connected(self) -> _Connection:
+        if self._process != os.getpid():  # what a fork has copied is not for two
+            self._process, self._idle = os.getpid(), deque()
         while True:
             try:
                 kept = self._idle.pop()  # the latest one, so that those nobody needs grow old
@@ -63,11 +79,11 @@ class Sockets:
 class Reply:
     """An answer whose body is to be read. When it is closed, its connection is free for the next request."""
 
-    def __init__(self, connection: _Connection, idle: deque[_Connection]) -> None:
+    def __init__(self, connection: _Connection, owner: Sockets) -> None:
         self.status = connection.answer.status
         self.headers = connection.answer.headers
         self._connection: _Connection | None = connection
-        self._idle = idle
+        self._owner = owner
 
     def parts(self) -> Iterator[bytes]:
         """The body, as it comes."""
@@ -76,7 +92,7 @@ class Reply:
     def close(self) -> None:
         connection, self._connection = self._connection, None
         if connection is not None:
-            connection.keep(self._idle)
+            self._owner.take_back(connection)
 
 
 class _Connection:
@@ -89,20 +105,20 @@ class _Connection:
         self._socket.settimeout(seconds)
         self._news = select.poll()
         self._news.register(self._socket, select.POLLIN)
-        self._used_at = 0.0
+        self.used_at = 0.0
         self.answer = _Answer()
 
     def is_usable(self) -> bool:
         """Whether the other side has neither closed it nor said anything that nobody asked for."""
-        return time.monotonic() - self._used_at <= _IDLE_SECONDS and not self._news.poll(0)
+        return time.monotonic() - self.used_at <= _IDLE_SECONDS and not self._news.poll(0)
 
     def send(self, head: bytes, content: bytes | Iterable[bytes]) -> None:
         """Send all of a request. A server that refuses a long one may answer, and close, before it has all."""
         self.answer = _Answer()
         parts = (head + content,) if isinstance(content, bytes) else chain((head,), content)
         try:
-            with _told(httpx.WriteTimeout, httpx.WriteError):
-                for part in parts:
+            for part in parts:
+                with _told(httpx.WriteTimeout, httpx.WriteError):
                     self._socket.sendall(part)
         except httpx.WriteError as error:
             if not isinstance(error.__cause__, ConnectionError):
@@ -118,14 +134,6 @@ class _Connection:
             if self.answer.is_complete:
                 return
             self._receive()
-
-    def keep(self, idle: deque[_Connection]) -> None:
-        """Let others have it, if it has brought all of an answer and the server does not close it."""
-        if not self.answer.can_go_on:
-            self.close()
-            return
-        self._used_at = time.monotonic()
-        idle.append(self)
 
     def close(self) -> None:
         self._socket.close()
@@ -145,6 +153,7 @@ class _Answer:
         self.can_go_on = False
         self.headers: dict[bytes, bytes] = {}
         self._body: list[bytes] = []
+        self._head_bytes = 0
         self._parser = httptools.HttpResponseParser(self)
 
     @property
@@ -156,6 +165,8 @@ class _Answer:
         if not data:
             self._end()
             return
+        if not self.has_head:
+            self._count_head(len(data))
         try:
             self._parser.feed_data(data)
         except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
@@ -165,18 +176,34 @@ class _Answer:
         taken, self._body = self._body, []
         return taken
 
+    def on_message_begin(self) -> None:
+        if self.is_complete:  # it says more than it was asked
+            raise httpx.RemoteProtocolError("the server answers twice")
+
     def on_header(self, name: bytes, value: bytes) -> None:
         self.headers[name.lower()] = value
 
     def on_headers_complete(self) -> None:
-        self.has_head = True
+        self.has_head = not self._is_news()
 
     def on_body(self, part: bytes) -> None:
         self._body.append(part)
 
     def on_message_complete(self) -> None:
+        if self._is_news():
+            self.headers.clear()
+            return
         self.is_complete = True
         self.can_go_on = bool(self._parser.should_keep_alive())  # the parser knows it only now
+
+    def _is_news(self) -> bool:
+        """Tell whether this is no answer yet, but says that one will come."""
+        return self.status < _ANSWERS
+
+    def _count_head(self, size: int) -> None:
+        self._head_bytes += size
+        if self._head_bytes > _MOST_HEAD:
+            raise httpx.RemoteProtocolError("the head of the answer does not end")
 
     def _end(self) -> None:
         """The connection is closed: that is the end of an answer that does not say how long it is, and of no other."""

@@ -6,6 +6,7 @@ characters or more are left out, the others are cut to their English stems, and 
 
 from __future__ import annotations
 
+import threading
 import unicodedata
 from functools import lru_cache
 
@@ -27,7 +28,8 @@ _COMMON_WORDS = (
 _COMMON = frozenset(_COMMON_WORDS.split())
 # What is one letter, but two in plain spelling.
 _LIGATURES = str.maketrans({"æ": "ae", "œ": "oe", "ø": "o", "ß": "ss", "ð": "d", "đ": "d", "þ": "th", "ł": "l"})
-_stem = snowballstemmer.stemmer("english").stemWord
+_STEMMER = snowballstemmer.stemmer("english")
+_ONE_AT_A_TIME = threading.Lock()  # it keeps the word that it is at
 
 
 @lru_cache(maxsize=65_536)
@@ -35,7 +37,9 @@ def term(word: str) -> str | None:
     """The term that a word in lower case counts as; None if it counts as none."""
     if not word or len(word) > _LONGEST or word in _COMMON:
         return None
-    return "".join(map(_folded, _stem(word).translate(_LIGATURES)))
+    with _ONE_AT_A_TIME:
+        stem: str = _STEMMER.stemWord(word)
+    return "".join(map(_folded, stem.translate(_LIGATURES)))
 
 
 def _folded(letter: str) -> str:

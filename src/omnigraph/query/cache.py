@@ -7,7 +7,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from typing import Any, TypeVar, cast
 
-from omnigraph.storage.at_once import takes_long
+from omnigraph.at_once import takes_long
 
 _V = TypeVar("_V")
 _MOST_NOTES = 10_000

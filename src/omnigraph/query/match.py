@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from omnigraph.at_once import takes_long
 from omnigraph.lang import ir
 from omnigraph.query.adjacency import Steps, walk
 from omnigraph.query.evaluate import Values, holds, pushed
@@ -14,7 +15,6 @@ from omnigraph.query.frame import Frame
 from omnigraph.query.room import check_room
 from omnigraph.query.text import text_mask
 from omnigraph.query.view import GraphView, Positions
-from omnigraph.storage.at_once import takes_long
 
 _ROW = "@row"
 
@@ -73,6 +73,8 @@ class Matcher:
             return self.bind_target(step, frame.take(np.arange(0)), np.empty(0, np.int64))
         found = self.follow(step, frame.columns[step.origin], hops)
         adjacent, origins = found.adjacent, found.numbers
+        if "distinct" not in vars(adjacent):
+            takes_long()
         if hops.most == 1:
             if step.closes:
                 return frame.take(adjacent.connects(origins, frame.columns[step.target]))
@@ -100,8 +102,6 @@ class Matcher:
 
     def hops(self, step: ir.Expand) -> Steps | None:
         """How far a step goes; None if nothing is that far: between two types there is only one hop."""
-        if step.most > 1:
-            takes_long()
         if self.graph.catalog.edges[step.edge_type].is_reflexive:
             return Steps(step.least, step.most, step.backwards)
         return Steps(1, 1) if step.least == 1 else None

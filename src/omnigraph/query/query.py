@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 import pyarrow as pa
 
+from omnigraph.at_once import is_asked, takes_long
 from omnigraph.embed.embedding import Embedding
 from omnigraph.errors import CommitNotFoundError, QueryKindError
 from omnigraph.lang import ir
@@ -29,11 +30,11 @@ from omnigraph.query.result import Result
 from omnigraph.query.room import out_of_memory
 from omnigraph.query.vectors import with_vectors
 from omnigraph.query.view import GraphView
-from omnigraph.storage.at_once import takes_long
 from omnigraph.storage.counters import counted
 from omnigraph.storage.tables import TableStorage
 
 _E = TypeVar("_E", bound=Execution)
+_FEW_BYTES = 2**16
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +88,8 @@ class Reader:
         """Answer a query."""
         compiled = self._compiled(query)
         table = _made(self._execution(Execution, compiled, query))
+        if table.get_total_buffer_size() > _FEW_BYTES:
+            takes_long()  # whoever makes an answer of it, if not we
         return Result(compiled.name, query.branch or MAIN, table, self.state.commit)
 
     def explain(self, query: Query) -> Explanation:
@@ -109,11 +112,24 @@ class Reader:
 
     def _execution(self, kind: type[_E], compiled: CompiledQuery, query: Query) -> _E:
         assert isinstance(compiled.plan, ir.ReadPlan)
-        if any(isinstance(step, ir.Rank) for step in compiled.plan.steps):
-            takes_long()  # a service may have to make vectors first
+        if is_asked() and not all(map(_is_short, compiled.plan.steps)):
+            takes_long()
         values = _values(decode_parameters(compiled.parameters, query.parameters))
         plan = with_vectors(compiled.plan, self.catalog, values, self.embedding)
         return kind(GraphView(self.tables, self.state.snapshot, self.catalog, self.cache), values, plan)
+
+
+def _is_short(step: ir.Step) -> bool:
+    """Tell whether a step is one of a lookup: rows by what they hold, and those next to them."""
+    match step:
+        case ir.Scan():
+            return all(isinstance(one, ir.Comparison) for one in step.predicates)
+        case ir.Expand():
+            return step.most == 1 and step.edge_variable is None
+        case ir.Filter():
+            return isinstance(step.predicate, ir.Comparison)
+        case _:
+            return isinstance(step, ir.Project | ir.Order | ir.Limit)
 
 
 def _values(given: Mapping[str, ir.PlainValue]) -> Values:

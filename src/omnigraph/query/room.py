@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 from functools import cache
 
+from omnigraph.at_once import takes_long
 from omnigraph.errors import ParameterError, ResourceLimitError
-from omnigraph.storage.at_once import takes_long
 
 VARIABLE = "OMNIGRAPH_QUERY_MEMORY"
 _CELL = 8  # bytes of a position

@@ -5,7 +5,6 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Sequence, Sized
 from dataclasses import dataclass, replace
-from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -96,7 +95,7 @@ class TableView:
         kinds = ids.dictionary_encode()
         return pa.compute.index_in(kinds.dictionary, value_set=self.column(ID)).take(kinds.indices)
 
-    @cached_property
+    @property
     def ids(self) -> SortedTexts:
         return self.cache.get((self.table, "@order"), lambda: SortedTexts.of(self.column(ID)), lambda made: made.nbytes)
 
@@ -117,7 +116,7 @@ class TableView:
         """Tell whether a whole column should be read for the sake of some rows."""
         return self.count <= SMALL_TABLE or len(wanted) * _FEW > self.count
 
-    @cached_property
+    @property
     def _all_ranks(self) -> Positions:
         return self.cache.get((self.table, "@rank"), self._rank, lambda array: int(array.nbytes))
 
@@ -126,7 +125,7 @@ class TableView:
         ranks[self.ids.order] = np.arange(self.count)
         return ranks
 
-    @cached_property
+    @property
     def addresses(self) -> np.ndarray[Any, Any]:
         """The address of every position."""
         return self.cache.get((self.table, ADDRESS), self._read_addresses, lambda array: int(array.nbytes))

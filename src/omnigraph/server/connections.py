@@ -7,18 +7,15 @@ from __future__ import annotations
 
 import asyncio
 import json
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
 from omnigraph.server.settings import Limits
-from omnigraph.server.shortcut import Shortcut
-
-if TYPE_CHECKING:
-    from uvicorn._types import ASGI3Application
+from omnigraph.server.shortcut import Found, Shortcut
 
 _BAD, _TOO_LARGE = 400, 431
-_BODY_SECONDS = 0.01  # how long a body is awaited before the application is asked to wait for it
+_BODY_SECONDS = 0.01  # how long a body that comes by itself is awaited before uvicorn waits for it
 
 
 def bounded(limits: Limits, shortcut: Shortcut) -> type[HttpToolsProtocol]:
@@ -27,7 +24,10 @@ def bounded(limits: Limits, shortcut: Shortcut) -> type[HttpToolsProtocol]:
 
 
 class BoundedConnection(HttpToolsProtocol):
-    """A connection of uvicorn that is closed if the head of a request takes too long or is too large."""
+    """A connection of uvicorn that is closed if the head of a request takes too long or is too large.
+
+    What comes while nothing is under way is shown to the shortcut first; uvicorn never hears of what that answers.
+    """
 
     limits: Limits
     shortcut: Shortcut
@@ -35,21 +35,65 @@ class BoundedConnection(HttpToolsProtocol):
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
         self._in_head = True
+        self._is_between = True  # no request has come in part
+        self._began_here = False  # a head, in what is being read
+        self._kept = b""  # of a request that the shortcut may answer when it is complete
         self._received = 0  # bytes of a head that is not complete
         self._parsed = 0
         self._timer: asyncio.TimerHandle | None = None
         self._running: RequestResponseCycle | None = None  # `cycle` is the last that came, and may wait behind it
-        self._held: ASGI3Application | None = None  # what is to answer the request whose body is being read
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         self._start_timer()
 
     def data_received(self, data: bytes) -> None:
+        kept, self._kept = self._kept, b""
+        if not self._takes_short_way(kept + data, is_awaited=bool(kept)):
+            self._read(kept + data)
+
+    def _takes_short_way(self, data: bytes, *, is_awaited: bool) -> bool:
+        """Answer what can be answered at once, and keep for a moment what may become such; tell whether it was."""
+        request = self.shortcut.arriving(data) if self._is_at_rest() and len(data) <= self.limits.head_bytes else None
+        if request is None or (is_awaited and not request.is_complete):
+            return False
+        if not request.is_complete:  # many clients send the body by itself
+            self._kept = data
+            self.loop.call_later(_BODY_SECONDS, self._read_kept)
+            return True
+        found = self.shortcut.find(request, self.client)
+        if found is not None:
+            self._answer(found)
+        return found is not None
+
+    def _is_at_rest(self) -> bool:
+        """Tell whether no request is begun and not answered, and all answers are sent."""
+        is_answered = self.cycle is None or (self.cycle.response_complete and not self.pipeline)
+        return is_answered and self._is_between and not self.flow.write_paused and not self.transport.is_closing()
+
+    def _answer(self, found: Found) -> None:
+        self.transport.write(found.written(self.server_state.default_headers))
+        self.server_state.total_requests += 1
+        self._stop_timer()
+        self._unset_keepalive_if_required()
+        self.timeout_keep_alive_task = self.loop.call_later(self.timeout_keep_alive, self.timeout_keep_alive_handler)
+        self.shortcut.tell(found)
+
+    def _read_kept(self) -> None:
+        """Let uvicorn have what was kept: the rest of it takes longer."""
+        data, self._kept = self._kept, b""
+        if data and not self.transport.is_closing():
+            self._read(data)
+
+    def shutdown(self) -> None:
+        self._read_kept()  # so that it is one that is under way
+        super().shutdown()
+
+    def _read(self, data: bytes) -> None:
+        """Let uvicorn read what has come, and see how long a head gets."""
+        self._began_here = False
         super().data_received(data)
-        if self._held is not None:  # its body comes by itself: many clients send it so
-            self.loop.call_later(_BODY_SECONDS, self._start_held, self.cycle)
-        if not self._in_head or self.transport.is_closing():
+        if not self._in_head or self._began_here or self.transport.is_closing():
             return
         # The parser keeps what it has of a header that is not complete, and does not say how much that is.
         self._received += len(data)
@@ -58,9 +102,14 @@ class BoundedConnection(HttpToolsProtocol):
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
-        self._in_head, self._received, self._parsed = True, 0, 0
+        self._in_head, self._began_here, self._is_between = True, True, False
+        self._received, self._parsed = 0, 0
         if self._timer is None:
             self._start_timer()
+
+    def on_message_complete(self) -> None:
+        super().on_message_complete()
+        self._is_between = True
 
     def on_url(self, url: bytes) -> None:
         self._count(len(url))
@@ -72,44 +121,12 @@ class BoundedConnection(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         self._stop_timer()
-        super().on_headers_complete()
         self._in_head = False
+        super().on_headers_complete()
 
-    def _start_asgi_task(self, cycle: RequestResponseCycle, app: ASGI3Application) -> None:
+    def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
         self._running = cycle
-        if self._in_head and cycle is self.cycle and self._can_be_short(cycle):
-            self._held = app  # its body may have come with its head
-        else:
-            super()._start_asgi_task(cycle, app)
-
-    def _can_be_short(self, cycle: RequestResponseCycle) -> bool:
-        scope: Any = cycle.scope
-        is_plain = cycle.keep_alive and cycle.more_body and not cycle.waiting_for_100_continue
-        return is_plain and self.shortcut.leads_to(scope)
-
-    def on_message_complete(self) -> None:
-        super().on_message_complete()
-        if self._held is not None and not self._answer_at_once(self.cycle):
-            self._start_held(self.cycle)
-
-    def _start_held(self, cycle: RequestResponseCycle) -> None:
-        """Let the application have a request, if it is still held."""
-        if self._held is not None and cycle is self.cycle:
-            app, self._held = self._held, None
-            super()._start_asgi_task(cycle, app)
-
-    def _answer_at_once(self, cycle: RequestResponseCycle) -> bool:
-        """Answer a request without the application, if that can be; it is complete and the only one."""
-        scope: Any = cycle.scope
-        found = None if self.flow.write_paused else self.shortcut.find(scope, bytes(cycle.body))
-        if found is None:
-            return False
-        self._held = None
-        self.transport.write(found.written(cycle.default_headers))
-        cycle.response_started = cycle.response_complete = True
-        cycle.on_response()
-        self.shortcut.tell(found)
-        return True
+        super()._start_asgi_task(cycle, app)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._stop_timer()

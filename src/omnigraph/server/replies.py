@@ -6,7 +6,7 @@ import itertools
 import json
 import math
 from collections.abc import Iterator
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 from fastapi import Header, Response
 from fastapi.responses import StreamingResponse
@@ -74,11 +74,14 @@ _JSON = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=Fa
 
 def document(value: dict[str, Any], status: int = 200) -> Response:
     """Answer with one JSON document."""
+    return Response(_text(value), status, media_type=JSON)
+
+
+def _text(value: dict[str, Any]) -> str:
     try:
-        text = _JSON.encode(value)
+        return _JSON.encode(value)
     except ValueError:  # JSON has no way to say NaN or infinity
-        text = _JSON.encode(_finite(value))
-    return Response(text, status, media_type=JSON)
+        return _JSON.encode(_finite(value))
 
 
 def _finite(value: Any) -> Any:
@@ -89,11 +92,21 @@ def _finite(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def rows(found: Result, snapshot: str | None, accept: str | None) -> Response:
-    """Answer with the rows of a query: as an Arrow stream if that is asked for, else as JSON."""
+class Rows(NamedTuple):
+    """The rows of a query as they are sent, and as what."""
+
+    content: bytes
+    media_type: str
+
+    def response(self) -> Response:
+        return Response(self.content, media_type=self.media_type)
+
+
+def rows(found: Result, snapshot: str | None, accept: str | None) -> Rows:
+    """Write the rows of a query: as an Arrow stream if that is asked for, else as JSON."""
     if accept is not None and arrow.CONTENT_TYPE in accept:
-        return Response(arrow.stream_of(found, snapshot), media_type=arrow.CONTENT_TYPE)
-    return document(read_output(found, snapshot))
+        return Rows(arrow.stream_of(found, snapshot), arrow.CONTENT_TYPE)
+    return Rows(_text(read_output(found, snapshot)).encode(), JSON)
 
 
 def line(value: dict[str, Any]) -> str:

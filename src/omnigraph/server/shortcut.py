@@ -10,24 +10,57 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any
 
-from fastapi import Response
+import httptools
 from fastapi.routing import APIRoute
 from pydantic import ValidationError
-from starlette.types import Scope
 
 from omnigraph.access import Action
+from omnigraph.at_once import TakesLongError, at_once
 from omnigraph.errors import OmnigraphError
 from omnigraph.server import intake, logs
 from omnigraph.server.calls import Call, Service, about_graph, whoever_asks
 from omnigraph.server.limits import can_be_deep
+from omnigraph.server.replies import Rows
 from omnigraph.server.requests import QueryRequest
 from omnigraph.server.routes.reading import ask, query, routes
 from omnigraph.server.watching import HEADER, PRINCIPAL, Watch
-from omnigraph.storage.at_once import TakesLongError, at_once
 
 _LOG = logging.getLogger(__name__)
 _CONDITION = intake.CONDITION.lower().encode()
+_LINE_END = b"\r\n"
+_ANSWER = b"HTTP/1.1 200 OK\r\n%bcontent-length: %d\r\ncontent-type: %b\r\n%b: %b\r\n\r\n%b"
+
+
+class Arriving:
+    """A request as far as it has come; the parser calls what begins with `on_`."""
+
+    def __init__(self, parameters: dict[str, str]) -> None:
+        self.parameters = parameters
+        self.headers: list[tuple[bytes, bytes]] = []
+        self.body = b""
+        self.has_head = False
+        self.is_complete = False
+        self.is_alone = True
+        self.is_plain = True  # nothing is wanted but an answer
+
+    def on_message_begin(self) -> None:
+        self.is_alone = not self.has_head
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        name = name.lower()
+        self.headers.append((name, value))
+        self.is_plain &= name != b"expect" and (name != b"connection" or value.lower() == b"keep-alive")
+
+    def on_headers_complete(self) -> None:
+        self.has_head = True
+
+    def on_body(self, part: bytes) -> None:
+        self.body += part
+
+    def on_message_complete(self) -> None:
+        self.is_complete = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,13 +68,13 @@ class Found:
     """An answer, and the request that it is for."""
 
     watch: Watch
-    response: Response
+    rows: Rows
 
     def written(self, default_headers: Iterable[tuple[bytes, bytes]]) -> bytes:
         """The answer as it goes over a connection."""
-        own = (*self.response.raw_headers, (HEADER, self.watch.id.encode()))
-        lines = [b"%b: %b\r\n" % header for header in (*default_headers, *own)]
-        return b"".join([b"HTTP/1.1 200 OK\r\n", *lines, b"\r\n", self.response.body])
+        content, kind = self.rows
+        others = b"".join([b"%b: %b\r\n" % header for header in default_headers])
+        return _ANSWER % (others, len(content), kind.encode(), HEADER, self.watch.id.encode(), content)
 
 
 class Shortcut:
@@ -51,42 +84,51 @@ class Shortcut:
         self._service = service
         self._route = next(one for one in routes.routes if isinstance(one, APIRoute) and one.endpoint is query)
         path = self._route.path
-        named = {f"/graphs/{name}{path}".encode(): {"graph_id": name} for name in service.opened.graphs}
-        self._parameters: dict[bytes, dict[str, str]] = {path.encode(): {}, **named}  # of each path there is
+        paths = {path: {}, **{f"/graphs/{name}{path}": {"graph_id": name} for name in service.opened.graphs}}
+        self._parameters = {f"POST {path} HTTP/1.1".encode(): named for path, named in paths.items()}
 
-    def leads_to(self, scope: Scope) -> bool:
-        """Tell by the head of a request whether it can be such a question."""
-        return scope["method"] == "POST" and scope["raw_path"] in self._parameters and not scope["query_string"]
+    def arriving(self, data: bytes) -> Arriving | None:
+        """What has come of a request that can be such a question; None if it is another, or more than that."""
+        parameters = self._parameters.get(data[: data.find(_LINE_END)])
+        if parameters is None:
+            return None
+        request = Arriving(parameters)
+        try:
+            httptools.HttpRequestParser(request).feed_data(data)
+        except (httptools.HttpParserError, httptools.HttpParserUpgrade):
+            return None  # whoever reads it in earnest tells what is wrong
+        return request if request.has_head and request.is_alone and request.is_plain else None
 
-    def find(self, scope: Scope, body: bytes) -> Found | None:
+    def find(self, request: Arriving, client: Any) -> Found | None:
         """Answer a question if that takes no time; None if the application is to see to it."""
-        limits, watch = self._service.serving.limits, Watch(scope)
+        limits, body = self._service.serving.limits, request.body
         if len(body) > limits.body_bytes or can_be_deep(body, limits.json_depth):
             return None
+        scope = {"method": "POST", "headers": request.headers, "client": client, "path_params": request.parameters}
+        watch = Watch({**scope, "route": self._route, "state": {}})
         try:
             with at_once():
-                response = self._answer(scope, body)
+                rows = self._rows(watch, request)
         except (OmnigraphError, ValidationError, TakesLongError):
             return None
-        except Exception as error:  # noqa: BLE001 - the parser that calls this would take it for a malformed request
+        except Exception as error:  # noqa: BLE001 - it would close the connection; the application meets it again
             logs.tell(_LOG, logging.ERROR, "the short way has failed", error)
             return None
-        watch.status, watch.sent = response.status_code, len(response.body)
-        return Found(watch, response)
+        watch.status, watch.sent = 200, len(rows.content)
+        return Found(watch, rows)
 
     def tell(self, found: Found) -> None:
         """Do for a request what is done for each after its answer."""
         found.watch.tell(self._service.metrics)
 
-    def _answer(self, scope: Scope, body: bytes) -> Response:
-        headers = {name: value.decode("latin-1") for name, value in reversed(scope["headers"])}  # the first one counts
-        parameters = self._parameters[scope["raw_path"]]
-        scope["route"], scope["path_params"] = self._route, parameters
-        principal = scope["state"][PRINCIPAL] = whoever_asks(self._service, headers.get(b"authorization"))
-        graph = about_graph(Call(self._service, principal), parameters.get("graph_id"))
+    def _rows(self, watch: Watch, request: Arriving) -> Rows:
+        headers = {name: value.decode("latin-1") for name, value in reversed(request.headers)}  # the first one counts
+        principal = whoever_asks(self._service, headers.get(b"authorization"))
+        watch.state[PRINCIPAL] = principal
+        graph = about_graph(Call(self._service, principal), request.parameters.get("graph_id"))
         call = Call(self._service, principal, graph)
         call.allow(Action.READ)
-        asked = QueryRequest.model_validate(intake.value_of(headers.get(b"content-type"), body))
+        asked = QueryRequest.model_validate(intake.value_of(headers.get(b"content-type"), request.body))
         question = asked.question(graph.graph_id)
         if _CONDITION in headers or not self._service.quick.knows(question):
             raise TakesLongError

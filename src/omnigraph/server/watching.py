@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import logging
+import random
 import re
 import time
 from collections.abc import MutableMapping
-from secrets import token_hex
 from typing import Any
 
 from starlette.requests import Request
@@ -22,7 +22,7 @@ PRINCIPAL = "principal"
 
 REQUEST_ID = "request_id"
 HEADER = b"x-request-id"
-_ID_BYTES = 13
+_ID_BITS = 104
 _GIVEN_ID = re.compile(rb"[A-Za-z0-9._-]{1,64}")
 _NO_ROUTE = "(none)"
 _FAULT = 500
@@ -69,7 +69,8 @@ class Watch:
         self.error: Exception | None = None
         self.id = request_id(scope)
         self._scope = scope
-        scope.setdefault("state", {})[REQUEST_ID] = self.id
+        self.state: MutableMapping[str, Any] = scope.setdefault("state", {})
+        self.state[REQUEST_ID] = self.id
 
     def tell(self, metrics: Metrics) -> None:
         """Count the request, and log it."""
@@ -112,12 +113,11 @@ class Watch:
 
     def told(self) -> Exception | None:
         """The error that came of it: one that escaped, or else the one in the answer."""
-        return self.error or self._scope["state"].get(ERROR)
+        return self.error or self.state.get(ERROR)
 
     def fields(self, seconds: float) -> dict[str, Any]:
-        state: MutableMapping[str, Any] = self._scope["state"]
         error = {} if self.told() is None else {"error": type(self.told()).__name__}
-        principal = state.get(PRINCIPAL)
+        principal = self.state.get(PRINCIPAL)
         return {
             "request_id": self.id,
             "method": self.method,
@@ -135,7 +135,7 @@ class Watch:
 def request_id(scope: Scope) -> str:
     """The id that a client gives its request, if it can be one; a new one otherwise."""
     given = next((value for name, value in scope["headers"] if name == HEADER), b"")
-    return given.decode() if _GIVEN_ID.fullmatch(given) else token_hex(_ID_BYTES)
+    return given.decode() if _GIVEN_ID.fullmatch(given) else f"{random.getrandbits(_ID_BITS):0{_ID_BITS // 4}x}"
 
 
 def _internal(request: str) -> ServerFailedError:

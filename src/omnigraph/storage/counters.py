@@ -11,7 +11,7 @@ from typing import Literal
 
 from lance.lance import register_lance_metrics_recorder, snapshot_lance_metrics
 
-from omnigraph.storage.at_once import takes_long
+from omnigraph.at_once import takes_long
 
 Kind = Literal["get", "put", "head", "list", "delete"]
 

@@ -15,6 +15,7 @@ from enum import Enum, auto
 import pyarrow as pa
 from lance.commit import CommitConflictError
 
+from omnigraph.at_once import takes_long
 from omnigraph.errors import (
     ConflictError,
     ContentionError,
@@ -23,9 +24,8 @@ from omnigraph.errors import (
     StorageError,
     StorageFullError,
 )
-from omnigraph.storage.at_once import takes_long
 
-PROBE = "probe"  # the one call that takes no time to speak of
+PROBE = "probe"  # the one call that, on a local disk, takes no time to speak of
 
 
 class Kind(Enum):

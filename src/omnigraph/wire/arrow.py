@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from dataclasses import dataclass
 from functools import lru_cache
 
 import pyarrow as pa
@@ -12,6 +14,7 @@ from omnigraph.query.result import Result
 from omnigraph.wire.commits import optional_commit, optional_commit_of
 
 CONTENT_TYPE = "application/vnd.apache.arrow.stream"
+_PREFIX = 8  # bytes before each message; the second half says how long it is
 _END = b"\xff\xff\xff\xff\0\0\0\0"  # of a stream
 _KEY = b"omnigraph"  # in the metadata of the schema: what the answer is beside its rows
 
@@ -32,14 +35,37 @@ def stream_of(result: Result, snapshot: str | None) -> bytes:
 
 def result_of(stream: bytes, branch: str | None = None) -> Result:
     """Read an answer; whoever named the branch that was asked may name it again."""
-    table = pa.ipc.open_stream(stream).read_all()
-    metadata = dict(table.schema.metadata)
-    query_name, answered, commit = _head_of(metadata.pop(_KEY))
-    return Result(query_name, branch or answered, table.replace_schema_metadata(metadata or None), commit)
+    end = _PREFIX + int.from_bytes(stream[_PREFIX // 2 : _PREFIX], "little")
+    head = _head_of(stream[:end])
+    table = pa.Table.from_batches(_batches(stream[end:], head.schema), head.schema)
+    return Result(head.query_name, branch or head.branch, table, head.commit)
+
+
+def _batches(messages: bytes, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    reader = pa.BufferReader(messages)
+    while True:
+        try:
+            message = pa.ipc.read_message(reader)
+        except EOFError:
+            return
+        yield pa.ipc.read_record_batch(message, schema)
+
+
+@dataclass(frozen=True, slots=True)
+class _Head:
+    """What comes before the rows."""
+
+    schema: pa.Schema
+    query_name: str
+    branch: str
+    commit: Commit | None
 
 
 @lru_cache
-def _head_of(text: bytes) -> tuple[str, str, Commit | None]:
-    """What is said about an answer: the same for each to one query, until something is committed."""
-    head = json.loads(text)
-    return head["query_name"], head["branch"], optional_commit_of(head["commit"])
+def _head_of(message: bytes) -> _Head:
+    """Read what comes before the rows: the same in each answer to a query, until something is committed."""
+    schema = pa.ipc.read_schema(pa.py_buffer(message))
+    metadata = dict(schema.metadata)
+    told = json.loads(metadata.pop(_KEY))
+    commit = optional_commit_of(told["commit"])
+    return _Head(schema.with_metadata(metadata or None), told["query_name"], told["branch"], commit)

@@ -20,11 +20,11 @@ routes = router("reading")
 def query(call: CallNow, request: Request, body: requests.QueryRequest) -> Response:
     """Run a query that reads. With `Accept: application/vnd.apache.arrow.stream` its rows come as an Arrow stream."""
     with call.service.quick.timed(body.question(call.opened.graph_id)):
-        return ask(call, body, request.headers.get("accept"))
+        return ask(call, body, request.headers.get("accept")).response()
 
 
-def ask(call: Call, body: requests.QueryRequest | requests.ReadRequest, accept: str | None) -> Response:
-    """Run a query, and make an answer of its rows in the form that is asked for."""
+def ask(call: Call, body: requests.QueryRequest | requests.ReadRequest, accept: str | None) -> replies.Rows:
+    """Run a query, and write its rows in the form that is asked for."""
     where = state(body.branch, body.snapshot)
     found = call.graph.query(text(body.query, ".gq"), body.params, name=body.name, **where)
     return replies.rows(found, body.snapshot, accept)
@@ -34,7 +34,7 @@ def ask(call: Call, body: requests.QueryRequest | requests.ReadRequest, accept: 
 @needs(Action.READ)
 def read(call: CallNow, request: Request, body: requests.ReadRequest) -> Response:
     """Run a query that reads, as older clients ask for it."""
-    return replies.deprecated(ask(call, body, request.headers.get("accept")), "query")
+    return replies.deprecated(ask(call, body, request.headers.get("accept")).response(), "query")
 
 
 @routes.post("/explain", response_model=responses.ExplainOutput, responses=READING)

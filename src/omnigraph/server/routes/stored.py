@@ -65,7 +65,7 @@ def invoke_query(call: CallNow, graph: Committing, request: Request, name: str, 
         return _mutate(graph, request, query, given)
     where = state(given.branch, given.snapshot)
     found = graph.query(text(query.source.text, ".gq"), given.params, name=name, **where)
-    return replies.rows(found, given.snapshot, request.headers.get("accept"))
+    return replies.rows(found, given.snapshot, request.headers.get("accept")).response()
 
 
 @routes.post(

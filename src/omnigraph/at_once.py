@@ -27,6 +27,11 @@ def at_once() -> Iterator[None]:
         _ASKED.reset(token)
 
 
+def is_asked() -> bool:
+    """Tell whether what is done now is to be done at once."""
+    return _ASKED.get()
+
+
 def takes_long() -> None:
     """Say that what comes next takes long."""
     if _ASKED.get():
