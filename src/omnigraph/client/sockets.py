@@ -12,7 +12,6 @@ import socket
 import time
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
 from itertools import chain
 
 import httptools
@@ -99,8 +98,10 @@ class _Connection:
     """One connection, and the answer that comes over it."""
 
     def __init__(self, address: tuple[str, int], connect_seconds: float, seconds: float | None) -> None:
-        with _told(httpx.ConnectTimeout, httpx.ConnectError):
+        try:
             self._socket = socket.create_connection(address, connect_seconds)
+        except OSError as error:
+            raise _told(error, httpx.ConnectTimeout, httpx.ConnectError) from error
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._socket.settimeout(seconds)
         self._news = select.poll()
@@ -116,13 +117,13 @@ class _Connection:
         """Send all of a request. A server that refuses a long one may answer, and close, before it has all."""
         self.answer = _Answer()
         parts = (head + content,) if isinstance(content, bytes) else chain((head,), content)
-        try:
-            for part in parts:
-                with _told(httpx.WriteTimeout, httpx.WriteError):
-                    self._socket.sendall(part)
-        except httpx.WriteError as error:
-            if not isinstance(error.__cause__, ConnectionError):
-                raise
+        for part in parts:
+            try:
+                self._socket.sendall(part)
+            except ConnectionError:
+                return
+            except OSError as error:
+                raise _told(error, httpx.WriteTimeout, httpx.WriteError) from error
 
     def read_head(self) -> None:
         while not self.answer.has_head:
@@ -139,8 +140,10 @@ class _Connection:
         self._socket.close()
 
     def _receive(self) -> None:
-        with _told(httpx.ReadTimeout, httpx.ReadError):
+        try:
             data = self._socket.recv(_CHUNK)
+        except OSError as error:
+            raise _told(error, httpx.ReadTimeout, httpx.ReadError) from error
         self.answer.feed(data)
 
 
@@ -223,12 +226,8 @@ def _head(first: str, headers: Mapping[str, str]) -> bytes:
         raise httpx.LocalProtocolError("a header, or the address, holds more than plain ASCII") from error
 
 
-@contextmanager
-def _told(late: type[httpx.TransportError], broken: type[httpx.TransportError]) -> Iterator[None]:
-    """Tell what goes wrong with a socket by the errors of httpx."""
-    try:
-        yield
-    except TimeoutError as error:
-        raise late("it takes too long") from error
-    except OSError as error:
-        raise broken(error.strerror or str(error)) from error
+def _told(error: OSError, late: type[httpx.TransportError], broken: type[httpx.TransportError]) -> httpx.TransportError:
+    """What goes wrong with a socket, by the errors of httpx."""
+    if isinstance(error, TimeoutError):
+        return late("it takes too long")
+    return broken(error.strerror or str(error))

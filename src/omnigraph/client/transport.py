@@ -7,7 +7,7 @@ import json
 import time
 import weakref
 from collections.abc import AsyncGenerator, AsyncIterator, Generator, Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing
 from functools import partial
 from typing import IO, TypeVar, cast
 from urllib.parse import urlencode
@@ -31,6 +31,7 @@ T = TypeVar("T")
 _REFUSED = 300  # and above: an answer that is not what was asked for
 _CHUNK = 2**16
 _GATEWAYS = (502, 503, 504)  # what stands before a server says so when it does not know either
+_FAILURES = (httpx.HTTPError, httpx.InvalidURL, httpx.StreamError)
 _NOT_SENT = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout, httpx.ProxyError, httpx.UnsupportedProtocol)
 
 
@@ -63,18 +64,13 @@ class Address:
             headers["Content-Length"] = str(_size(request.file))
         return headers
 
-    @contextmanager
-    def failures(self, request: Request) -> Iterator[None]:
-        """Tell what it means that no answer came: a change whose answer is lost may have been made."""
-        try:
-            yield
-        except (httpx.HTTPError, httpx.InvalidURL, httpx.StreamError) as error:
-            what = str(error) or type(error).__name__
-            if request.changes and not isinstance(error, _NOT_SENT):
-                raise request.outcome_unknown(f"the answer of {self.url} is lost: {what}") from error
-            message = f"{self.url} does not answer: {what}"
-            hint = "see that the server runs and the address is right"
-            raise ServerUnavailableError(message, address=self.url, hint=hint) from error
+    def failure(self, request: Request, error: Exception) -> OmnigraphError:
+        """What it means that no answer came: a change whose answer is lost may have been made."""
+        what = str(error) or type(error).__name__
+        if request.changes and not isinstance(error, _NOT_SENT):
+            return request.outcome_unknown(f"the answer of {self.url} is lost: {what}")
+        hint = "see that the server runs and the address is right"
+        return ServerUnavailableError(f"{self.url} does not answer: {what}", address=self.url, hint=hint)
 
 
 def _checked_url(url: str) -> str:
@@ -156,12 +152,14 @@ class Blocking:
         if isinstance(step, Pause):
             time.sleep(step.seconds)
             return Answer(0, b"")
-        with self.address.failures(step):
+        try:
             reply = self._send(step)
             try:
                 return Answer(reply.status, _content(step, reply), reply.headers)
             finally:
                 reply.close()
+        except _FAILURES as error:
+            raise self.address.failure(step, error) from error
 
     def _send(self, request: Request) -> Reply:
         """Send a request, and look at the head of the answer."""
@@ -173,7 +171,7 @@ class Blocking:
         return reply
 
     def _items(self, stream: Stream[T]) -> Generator[T | None, None, None]:
-        with self.address.failures(stream.request):
+        try:
             reply = self._send(stream.request)
             try:
                 yield None  # the answer has begun; from here on a reader who goes away closes it
@@ -185,6 +183,8 @@ class Blocking:
                     yield from stream.items(line)
             finally:
                 reply.close()
+        except _FAILURES as error:
+            raise self.address.failure(stream.request, error) from error
 
 
 def _content(request: Request, reply: Reply) -> bytes:
@@ -229,12 +229,14 @@ class Awaiting:
         if isinstance(step, Pause):
             await asyncio.sleep(step.seconds)
             return Answer(0, b"")
-        with self.address.failures(step):
+        try:
             response = await self._send(step)
             try:
                 return Answer(response.status_code, await self._content(step, response), small_letters(response))
             finally:
                 await response.aclose()
+        except _FAILURES as error:
+            raise self.address.failure(step, error) from error
 
     async def _send(self, request: Request) -> httpx.Response:
         content = _document(request) if request.file is None else _chunks(request.file)
@@ -253,7 +255,7 @@ class Awaiting:
         return b""
 
     async def _items(self, stream: Stream[T]) -> AsyncGenerator[T | None, None]:
-        with self.address.failures(stream.request):
+        try:
             response = await self._send(stream.request)
             try:
                 yield None  # the answer has begun; from here on a reader who goes away closes it
@@ -267,6 +269,8 @@ class Awaiting:
                         yield item
             finally:
                 await response.aclose()
+        except _FAILURES as error:
+            raise self.address.failure(stream.request, error) from error
 
 
 async def _chunks(file: IO[bytes]) -> AsyncIterator[bytes]:

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 from omnigraph.at_once import TakesLongError
 
-_QUICK_SECONDS = 0.002
+_QUICK_SECONDS = 0.005
 _OFTEN = 16
 _SET_BACK = 4  # so that one that always turns out to take long is not tried each time
 _MOST_KNOWN = 10_000

@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 import lance
 import pyarrow as pa
@@ -106,8 +106,13 @@ def _milliseconds(value: Any) -> int | None:
     return None if value is None else (value - _EPOCH) // _MILLISECOND
 
 
+_AS_THEY_ARE = {kind.id for kind in (pa.string(), pa.bool_(), pa.int32(), pa.int64(), pa.uint32(), pa.uint64())}
+
+
 def plain_values(column: pa.ChunkedArray | pa.Array) -> list[Any]:
     """The cells of a column as JSON has them."""
+    if column.type.id in _AS_THEY_ARE:
+        return cast("list[Any]", column.to_pylist())
     array = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
     kind = array.type
     if pa.types.is_list(kind):
