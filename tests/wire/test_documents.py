@@ -239,4 +239,5 @@ def test_the_rows_of_an_answer_come_back_in_the_columns_they_were_in(rows: int) 
     again = arrow.result_of(arrow.stream_of(result, "c"))
 
     assert again.table.equals(table, check_metadata=True)
+    assert again.table.schema.metadata is None
     assert (again.query_name, again.branch, again.commit) == ("q", "review/x", result.commit)

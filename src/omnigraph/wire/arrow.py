@@ -67,5 +67,5 @@ def _head_of(message: bytes) -> _Head:
     schema = pa.ipc.read_schema(pa.py_buffer(message))
     metadata = dict(schema.metadata)
     told = json.loads(metadata.pop(_KEY))
-    commit = optional_commit_of(told["commit"])
-    return _Head(schema.with_metadata(metadata or None), told["query_name"], told["branch"], commit)
+    own = schema.with_metadata(metadata) if metadata else schema.remove_metadata()
+    return _Head(own, told["query_name"], told["branch"], optional_commit_of(told["commit"]))
