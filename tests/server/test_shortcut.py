@@ -112,7 +112,7 @@ def test_a_question_is_answered_at_once_when_it_was_quick_many_times(tmp_path: A
 
     assert answers == [[{"p.name": "ann", "p.age": 30}]] * 60
     assert found[: quick._OFTEN] == [None] * quick._OFTEN
-    assert found[-1] is not None
+    assert any(found[quick._OFTEN :])
 
 
 @pytest.mark.usefixtures("at_first")
@@ -197,8 +197,14 @@ def received(connection: socket.socket, rows: int) -> bytes:
 @pytest.mark.usefixtures("at_first")
 @pytest.mark.parametrize("pause, looked_at", [(None, 1), (0.001, 1), (0.2, 0)], ids=["with it", "soon", "late"])
 def test_the_body_may_come_with_the_head_or_after_it(
-    served: tuple[str, int], found: list[Found | None], pause: float | None, looked_at: int
+    served: tuple[str, int],
+    found: list[Found | None],
+    pause: float | None,
+    looked_at: int,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    if looked_at:
+        monkeypatch.setattr(connections, "_BODY_SECONDS", 30)  # however busy the machine is
     body = question()
     with socket.create_connection(served, 10) as connection:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
