@@ -74,7 +74,9 @@ def as_role(graph: Graph, role: Role) -> Graph:
 
 @pytest.mark.parametrize("name", READING)
 def test_whoever_may_read_may_do_what_leaves_the_graph_as_it_is(graph: Graph, name: str) -> None:
+    before = graph.commits(), graph.branches(), graph.tags()
     READING[name](as_role(graph, Role.READ))
+    assert (graph.commits(), graph.branches(), graph.tags()) == before
 
 
 @pytest.mark.parametrize("name", [*CHANGING, *GOVERNING])

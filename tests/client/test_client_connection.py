@@ -245,7 +245,34 @@ def test_an_answer_that_is_no_answer_of_ours_is_told_by_its_status(answer: bytes
     assert error.status == status
 
 
+@pytest.mark.parametrize("name", ["query", "commits", "diff", "dry run", "mutate", "merge", "apply_schema"])
+@pytest.mark.parametrize("body", [b"{}", b"[]", b"7", b"<html>Hello</html>", b"\xff\xff\xff\xff\x10\0\0\0" + b"x" * 20])
+@pytest.mark.parametrize("call", [blocked, awaited], ids=["sync", "async"])
+def test_an_answer_of_another_form_is_told_and_never_taken_for_ours(
+    name: str, body: bytes, call: Callable[[str, str], OmnigraphError]
+) -> None:
+    """Whether a change was made is open then: somebody has said yes to something."""
+    with fake(http(body)) as (_, url):
+        error = call(name, url)
+
+    assert type(error) is (OutcomeUnknownError if name in CHANGES else ServerAnswerError)
+    assert "answer" in error.message
+    assert error.hint
+
+
 # What is sent
+
+
+@pytest.mark.parametrize("commit", ["a\nX: y", "a\rb", "ü", "\0"])
+@pytest.mark.parametrize("connect", [omnigraph.connect, omnigraph.connect_async], ids=["sync", "async"])
+def test_a_condition_that_cannot_be_sent_is_refused_before_anything_is(commit: str, connect: Any) -> None:
+    async def change(url: str) -> None:
+        await connect(url).mutate(ADD, if_commit=commit)
+
+    with fake(http(b"{}")) as (server, url), pytest.raises(ParameterError, match="cannot be sent"):
+        asyncio.run(change(url))
+
+    assert server.heads == []
 
 
 @pytest.mark.parametrize(

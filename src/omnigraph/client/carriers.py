@@ -8,10 +8,9 @@ from urllib.request import getproxies, proxy_bypass
 
 import httpx
 
-from omnigraph.client.sockets import Sockets
+from omnigraph.client.sockets import IDLE_SECONDS, Sockets
 
 _CONNECT_SECONDS = 10.0
-_IDLE_SECONDS = 3.0  # less than a server waits: a change must not meet a connection that is being closed
 
 
 class Reply(Protocol):
@@ -47,7 +46,7 @@ def options(address: str, timeout: float | None) -> dict[str, Any]:
     """How httpx is to connect."""
     return {
         "timeout": httpx.Timeout(timeout, connect=_CONNECT_SECONDS),
-        "limits": httpx.Limits(max_connections=100, keepalive_expiry=_IDLE_SECONDS),
+        "limits": httpx.Limits(max_connections=100, keepalive_expiry=IDLE_SECONDS),
         # Without TLS nothing is verified, and reading the certificates takes longer than most requests.
         "verify": address.lower().startswith("https://"),
     }

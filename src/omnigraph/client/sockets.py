@@ -18,7 +18,7 @@ import httptools
 import httpx
 
 _CHUNK = 2**16
-_IDLE_SECONDS = 5.0  # well below what servers wait before they close a connection that is not used
+IDLE_SECONDS = 3.0  # less than a server waits: a change must not meet a connection that is being closed
 _ANSWERS = 200  # a status below is no answer yet
 _MOST_HEAD = 2**18
 _LENGTHS = {b"content-length", b"transfer-encoding"}
@@ -111,7 +111,7 @@ class _Connection:
 
     def is_usable(self) -> bool:
         """Whether the other side has neither closed it nor said anything that nobody asked for."""
-        return time.monotonic() - self.used_at <= _IDLE_SECONDS and not self._news.poll(0)
+        return time.monotonic() - self.used_at <= IDLE_SECONDS and not self._news.poll(0)
 
     def send(self, head: bytes, content: bytes | Iterable[bytes]) -> None:
         """Send all of a request. A server that refuses a long one may answer, and close, before it has all."""

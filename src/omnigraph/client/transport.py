@@ -6,7 +6,7 @@ import asyncio
 import json
 import time
 import weakref
-from collections.abc import AsyncGenerator, AsyncIterator, Generator, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Generator, Iterator, Mapping
 from contextlib import closing
 from functools import partial
 from typing import IO, TypeVar, cast
@@ -32,6 +32,7 @@ _REFUSED = 300  # and above: an answer that is not what was asked for
 _CHUNK = 2**16
 _GATEWAYS = (502, 503, 504)  # what stands before a server says so when it does not know either
 _FAILURES = (httpx.HTTPError, httpx.InvalidURL, httpx.StreamError)
+_SENSELESS = (LookupError, TypeError, ValueError)  # what comes of taking an answer for what it is not
 _NOT_SENT = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout, httpx.ProxyError, httpx.UnsupportedProtocol)
 
 
@@ -56,7 +57,7 @@ class Address:
 
     def told(self, request: Request) -> dict[str, str]:
         """The headers of a request: those of every one, and those that tell what it brings."""
-        headers = {**self._headers, "Accept": request.accept, **request.headers}
+        headers = {**self._headers, "Accept": request.accept, **_checked(request.headers)}
         if request.document is not None:
             headers["Content-Type"] = JSON
         elif request.file is not None:
@@ -89,6 +90,14 @@ def _checked_token(token: str) -> str:
     raise ParameterError(message, parameter="token", hint="see that it was copied whole, and nothing else with it")
 
 
+def _checked(headers: Mapping[str, str]) -> Mapping[str, str]:
+    for name, value in headers.items():
+        if not (value.isascii() and value.isprintable()):
+            message = f"{value!r:.60} cannot be sent as {name}"
+            raise ParameterError(message, parameter=name, hint="give it as it was told: in one line of plain ASCII")
+    return headers
+
+
 def _size(file: IO[bytes]) -> int:
     size = file.seek(0, 2)
     file.seek(0)
@@ -117,6 +126,25 @@ def refused(request: Request, status: int, content: bytes) -> OmnigraphError:
     return error
 
 
+def _go_on(steps: Steps[T], step: Request | Pause, answer: Answer) -> Request | Pause:
+    """Go on with an answer. If nothing can be made of it, a change that it is about may have been made."""
+    try:
+        return steps.send(answer)
+    except ServerAnswerError as error:
+        senseless = error
+    except _SENSELESS as error:
+        senseless = _senseless(error, answer.status)
+    if isinstance(step, Request) and step.changes:
+        raise step.outcome_unknown(senseless.message) from senseless
+    raise senseless
+
+
+def _senseless(error: Exception, status: int = 200) -> ServerAnswerError:
+    message = f"the answer is not of the form that was expected: {type(error).__name__} {str(error)[:80]}"
+    hint = "see that the address is that of an Omnigraph server, and of this version"
+    return ServerAnswerError(message, status=status, hint=hint)
+
+
 class Blocking:
     """Runs calls in the thread that makes them. Safe to share between threads."""
 
@@ -135,7 +163,7 @@ class Blocking:
                 except OmnigraphError as error:
                     step = steps.throw(error)
                 else:
-                    step = steps.send(answer)
+                    step = _go_on(steps, step, answer)
         except StopIteration as end:
             return cast("T", end.value)
 
@@ -185,6 +213,8 @@ class Blocking:
                 reply.close()
         except _FAILURES as error:
             raise self.address.failure(stream.request, error) from error
+        except _SENSELESS as error:
+            raise _senseless(error) from error
 
 
 def _content(request: Request, reply: Reply) -> bytes:
@@ -212,7 +242,7 @@ class Awaiting:
                 except OmnigraphError as error:
                     step = steps.throw(error)
                 else:
-                    step = steps.send(answer)
+                    step = _go_on(steps, step, answer)
         except StopIteration as end:
             return cast("T", end.value)
 
@@ -271,6 +301,8 @@ class Awaiting:
                 await response.aclose()
         except _FAILURES as error:
             raise self.address.failure(stream.request, error) from error
+        except _SENSELESS as error:
+            raise _senseless(error) from error
 
 
 async def _chunks(file: IO[bytes]) -> AsyncIterator[bytes]:

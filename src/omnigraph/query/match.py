@@ -73,7 +73,7 @@ class Matcher:
             return self.bind_target(step, frame.take(np.arange(0)), np.empty(0, np.int64))
         found = self.follow(step, frame.columns[step.origin], hops)
         adjacent, origins = found.adjacent, found.numbers
-        if "distinct" not in vars(adjacent):
+        if "distinct" not in vars(adjacent):  # it is made of all edges when it is first asked for
             takes_long()
         if hops.most == 1:
             if step.closes:

@@ -89,7 +89,7 @@ class Reader:
         compiled = self._compiled(query)
         table = _made(self._execution(Execution, compiled, query))
         if table.get_total_buffer_size() > _FEW_BYTES:
-            takes_long()  # whoever makes an answer of it, if not we
+            takes_long()  # to make an answer of it
         return Result(compiled.name, query.branch or MAIN, table, self.state.commit)
 
     def explain(self, query: Query) -> Explanation:

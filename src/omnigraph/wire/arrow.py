@@ -34,7 +34,14 @@ def stream_of(result: Result, snapshot: str | None) -> bytes:
 
 
 def result_of(stream: bytes, branch: str | None = None) -> Result:
-    """Read an answer; whoever named the branch that was asked may name it again."""
+    """Read an answer; whoever named the branch that was asked may name it again. Raise ValueError if it is none."""
+    try:
+        return _read(stream, branch)
+    except (pa.ArrowException, OSError, TypeError, KeyError) as error:
+        raise ValueError(f"no answer in Arrow: {error}") from error
+
+
+def _read(stream: bytes, branch: str | None) -> Result:
     end = _PREFIX + int.from_bytes(stream[_PREFIX // 2 : _PREFIX], "little")
     head = _head_of(stream[:end])
     table = pa.Table.from_batches(_batches(stream[end:], head.schema), head.schema)
