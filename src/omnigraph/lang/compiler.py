@@ -8,7 +8,7 @@ from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from omnigraph.at_once import takes_long
+from omnigraph.core.nonblocking import may_block
 from omnigraph.errors import QueryError, QueryNotFoundError
 from omnigraph.lang import ir
 from omnigraph.lang.catalog import Catalog
@@ -123,7 +123,7 @@ class _Cache(Generic[_V]):
             if key in self._entries:
                 self._entries.move_to_end(key)
                 return self._entries[key][1]
-        takes_long()
+        may_block()
         made = make()
         with self._lock:
             if key not in self._entries and size <= self._budget:

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from omnigraph.core.nonblocking import may_block
 from omnigraph.lang.ir import Direction
 from omnigraph.query.view import GraphView, Positions, TableView
 from omnigraph.storage.tables import DST, SRC
@@ -40,6 +41,7 @@ class Adjacency:
 
     @cached_property
     def edges(self) -> Integers:
+        may_block()  # reads both ends of every edge
         return self.find_edges()
 
     @cached_property
@@ -53,6 +55,7 @@ class Adjacency:
     @cached_property
     def codes(self) -> Integers:
         """Every pair of origin and target as one number, in order."""
+        may_block()  # computed from all edges; `distinct` and `connects` come through here
         codes = np.repeat(np.arange(self.origins) * self.targets_count, np.diff(self.starts))
         codes += self.targets
         return codes
@@ -93,6 +96,7 @@ class Adjacency:
     @cached_property
     def loops(self) -> np.ndarray[Any, Any]:
         """Tell of each node whether an edge leads from it to itself."""
+        may_block()  # computed from all edges
         at = np.zeros(max(self.origins, self.targets_count, 1), bool)
         origins = np.repeat(np.arange(self.origins), np.diff(self.starts))
         at[origins[origins == self.targets]] = True

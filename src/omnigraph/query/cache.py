@@ -7,7 +7,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from typing import Any, TypeVar, cast
 
-from omnigraph.at_once import takes_long
+from omnigraph.core.nonblocking import may_block
 
 _V = TypeVar("_V")
 _MOST_NOTES = 10_000
@@ -46,7 +46,7 @@ class Cache:
             if key in self._entries:
                 self._entries.move_to_end(key)
                 return cast("_V", self._entries[key][1])
-        takes_long()
+        may_block()
         made = make()
         cost = size(made)
         with self._lock:

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from omnigraph.at_once import takes_long
 from omnigraph.lang import ir
 from omnigraph.query.adjacency import Steps, walk
 from omnigraph.query.evaluate import Values, holds, pushed
@@ -73,8 +72,6 @@ class Matcher:
             return self.bind_target(step, frame.take(np.arange(0)), np.empty(0, np.int64))
         found = self.follow(step, frame.columns[step.origin], hops)
         adjacent, origins = found.adjacent, found.numbers
-        if "distinct" not in vars(adjacent):  # it is made of all edges when it is first asked for
-            takes_long()
         if hops.most == 1:
             if step.closes:
                 return frame.take(adjacent.connects(origins, frame.columns[step.target]))

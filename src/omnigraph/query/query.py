@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 import pyarrow as pa
 
-from omnigraph.at_once import is_asked, takes_long
+from omnigraph.core.nonblocking import is_nonblocking, may_block
 from omnigraph.embed.embedding import Embedding
 from omnigraph.errors import CommitNotFoundError, QueryKindError
 from omnigraph.lang import ir
@@ -89,7 +89,7 @@ class Reader:
         compiled = self._compiled(query)
         table = _made(self._execution(Execution, compiled, query))
         if table.get_total_buffer_size() > _FEW_BYTES:
-            takes_long()  # to make an answer of it
+            may_block()  # to make an answer of it
         return Result(compiled.name, query.branch or MAIN, table, self.state.commit)
 
     def explain(self, query: Query) -> Explanation:
@@ -112,8 +112,8 @@ class Reader:
 
     def _execution(self, kind: type[_E], compiled: CompiledQuery, query: Query) -> _E:
         assert isinstance(compiled.plan, ir.ReadPlan)
-        if is_asked() and not all(map(_is_short, compiled.plan.steps)):
-            takes_long()
+        if is_nonblocking() and not all(map(_is_short, compiled.plan.steps)):
+            may_block()
         values = _values(decode_parameters(compiled.parameters, query.parameters))
         plan = with_vectors(compiled.plan, self.catalog, values, self.embedding)
         return kind(GraphView(self.tables, self.state.snapshot, self.catalog, self.cache), values, plan)

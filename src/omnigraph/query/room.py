@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from functools import cache
 
-from omnigraph.at_once import takes_long
+from omnigraph.core.nonblocking import may_block
 from omnigraph.errors import ParameterError, ResourceLimitError
 
 VARIABLE = "OMNIGRAPH_QUERY_MEMORY"
@@ -31,7 +31,7 @@ def _half_of_memory() -> int:
 def check_room(rows: int, columns: int) -> None:
     """See that so many rows may be made, before they are."""
     if rows > _FEW:
-        takes_long()
+        may_block()
     needed = rows * (columns + 1) * _CELL
     if rows > _ALWAYS and needed > limit():
         message = f"a step of the query makes {rows:,} rows, which take {needed:,} bytes; {limit():,} are allowed"

@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from omnigraph.at_once import TakesLongError
+from omnigraph.core.nonblocking import WouldBlock
 
 _QUICK_SECONDS = 0.005
 _OFTEN = 16
@@ -29,7 +29,7 @@ class Quick:
         begun = time.thread_time()
         try:
             yield
-        except TakesLongError:
+        except WouldBlock:
             self._times[question] = max(0, self._times.get(question, 0) - _SET_BACK)
             raise
         was_quick = time.thread_time() - begun < _QUICK_SECONDS

@@ -17,7 +17,7 @@ from fastapi.routing import APIRoute
 from pydantic import ValidationError
 
 from omnigraph.access import Action
-from omnigraph.at_once import TakesLongError, at_once
+from omnigraph.core.nonblocking import WouldBlock, nonblocking
 from omnigraph.errors import OmnigraphError
 from omnigraph.server import intake, logs
 from omnigraph.server.calls import Call, Service, about_graph, whoever_asks
@@ -107,9 +107,9 @@ class Shortcut:
         scope = {"method": "POST", "headers": request.headers, "client": client, "path_params": request.parameters}
         watch = Watch({**scope, "route": self._route, "state": {}})
         try:
-            with at_once():
+            with nonblocking():
                 rows = self._rows(watch, request)
-        except (OmnigraphError, ValidationError, TakesLongError):
+        except (OmnigraphError, ValidationError, WouldBlock):
             return None
         except Exception as error:  # noqa: BLE001 - it would close the connection; the application meets it again
             logs.tell(_LOG, logging.ERROR, "the short way has failed", error)
@@ -131,6 +131,6 @@ class Shortcut:
         asked = QueryRequest.model_validate(intake.value_of(headers.get(b"content-type"), request.body))
         question = asked.question(graph.graph_id)
         if _CONDITION in headers or not self._service.quick.knows(question):
-            raise TakesLongError
+            raise WouldBlock
         with self._service.quick.timed(question):
             return ask(call, asked, headers.get(b"accept"))

@@ -11,7 +11,7 @@ from typing import Literal
 
 from lance.lance import register_lance_metrics_recorder, snapshot_lance_metrics
 
-from omnigraph.at_once import takes_long
+from omnigraph.core.nonblocking import may_block
 
 Kind = Literal["get", "put", "head", "list", "delete"]
 
@@ -106,6 +106,6 @@ def _kind_of(operation: str) -> Kind:
 
 def count(kind: Kind) -> None:
     """Count one request that is about to be made."""
-    takes_long()
+    may_block()
     with _lock:
         _own[kind] += 1

@@ -9,7 +9,7 @@ import lance
 import pyarrow as pa
 from lance.fragment import write_fragments
 
-from omnigraph.at_once import takes_long
+from omnigraph.core.nonblocking import may_block
 from omnigraph.errors import ConflictError, ContentionError, StorageError
 from omnigraph.storage.durable import durable_write
 from omnigraph.storage.lance_errors import PROBE, Kind, classify, lance_call
@@ -45,7 +45,7 @@ class InternalTable:
     def is_latest(self, dataset: lance.LanceDataset, version: int) -> bool:
         """Probe whether a handle is still at a version, and that version is the head."""
         if not self.location.is_local:
-            takes_long()
+            may_block()
         with lance_call(dataset.uri, PROBE):
             return int(dataset.version) == version == int(dataset.latest_version)
 

@@ -15,7 +15,7 @@ from enum import Enum, auto
 import pyarrow as pa
 from lance.commit import CommitConflictError
 
-from omnigraph.at_once import takes_long
+from omnigraph.core.nonblocking import may_block
 from omnigraph.errors import (
     ConflictError,
     ContentionError,
@@ -137,7 +137,7 @@ def lance_call(path: str, operation: str) -> Iterator[None]:
     Keep nothing but calls of pylance inside: a ValueError of our own would be taken for one of its failures.
     """
     if operation != PROBE:
-        takes_long()
+        may_block()
     try:
         yield
     except (TypeError, MemoryError, RecursionError):  # some Arrow errors are these as well; they are nobody's storage

@@ -11,7 +11,7 @@ import pytest
 
 import omnigraph
 from omnigraph import Graph
-from omnigraph.at_once import TakesLongError, at_once
+from omnigraph.core.nonblocking import WouldBlock, nonblocking
 from omnigraph.query.view import SortedTexts
 from omnigraph.storage.counters import counted
 from tests.support.s3 import s3_server, s3_uri
@@ -36,8 +36,8 @@ def graph(tmp_path: Path) -> Graph:
     return graph
 
 
-def asked_at_once(graph: Graph, query: str, **parameters: object) -> list[dict[str, object]]:
-    with at_once():
+def asked_nonblocking(graph: Graph, query: str, **parameters: object) -> list[dict[str, object]]:
+    with nonblocking():
         return graph.query(query, parameters).rows
 
 
@@ -45,14 +45,14 @@ def asked_at_once(graph: Graph, query: str, **parameters: object) -> list[dict[s
 def test_what_is_in_memory_is_answered_without_a_request_but_the_probe(graph: Graph, query: str) -> None:
     rows = graph.query(query).rows
     with counted() as requests:
-        assert asked_at_once(graph, query) == rows
+        assert asked_nonblocking(graph, query) == rows
     assert requests.total <= 1
 
 
 def test_what_is_not_in_memory_is_not_read(graph: Graph) -> None:
     cold = omnigraph.open(graph.uri)
-    with counted() as requests, pytest.raises(TakesLongError):
-        asked_at_once(cold, ONE)
+    with counted() as requests, pytest.raises(WouldBlock):
+        asked_nonblocking(cold, ONE)
     assert requests.total <= 1
     assert cold.query(ONE).rows == [{"p.age": 1}]
 
@@ -61,24 +61,24 @@ def test_what_was_changed_since_is_not_read(graph: Graph) -> None:
     assert asked_or_read(graph) == [{"p.age": 1}]
     omnigraph.open(graph.uri).mutate('query u() { update Person set { age: 7 } where name = "p1" }')
 
-    with pytest.raises(TakesLongError):
-        asked_at_once(graph, ONE)
+    with pytest.raises(WouldBlock):
+        asked_nonblocking(graph, ONE)
     assert graph.query(ONE).rows == [{"p.age": 7}]
-    assert asked_at_once(graph, ONE) == [{"p.age": 7}]
+    assert asked_nonblocking(graph, ONE) == [{"p.age": 7}]
 
 
 def asked_or_read(graph: Graph) -> list[dict[str, object]]:
     graph.query(ONE)
-    return asked_at_once(graph, ONE)
+    return asked_nonblocking(graph, ONE)
 
 
 def test_few_rows_are_answered_and_many_are_not(graph: Graph) -> None:
     graph.query(OLD, {"age": 3})
-    assert len(asked_at_once(graph, OLD, age=3)) == 50
+    assert len(asked_nonblocking(graph, OLD, age=3)) == 50
     assert len(graph.query(PAIRS)) == 2_500
 
-    with pytest.raises(TakesLongError):
-        asked_at_once(graph, PAIRS)
+    with pytest.raises(WouldBlock):
+        asked_nonblocking(graph, PAIRS)
 
 
 @pytest.mark.parametrize(
@@ -96,8 +96,8 @@ def test_what_may_take_long_is_not_begun_however_quick_it_was(graph: Graph, quer
     for _ in range(2):
         graph.query(query)
 
-    with pytest.raises(TakesLongError):
-        asked_at_once(graph, query)
+    with pytest.raises(WouldBlock):
+        asked_nonblocking(graph, query)
 
 
 def test_few_rows_with_much_in_them_are_not_answered(tmp_path: Path) -> None:
@@ -107,9 +107,9 @@ def test_few_rows_with_much_in_them_are_not_answered(tmp_path: Path) -> None:
     graph.load([{"type": "Text", "data": {"name": name, "text": text}} for name, text in texts.items()], mode="append")
     assert len(graph.query(query, {"n": "a"}).rows[0]["t.text"]) == 100_000
 
-    assert asked_at_once(graph, query, n="b") == [{"t.text": "b"}]
-    with pytest.raises(TakesLongError):
-        asked_at_once(graph, query, n="a")
+    assert asked_nonblocking(graph, query, n="b") == [{"t.text": "b"}]
+    with pytest.raises(WouldBlock):
+        asked_nonblocking(graph, query, n="a")
 
 
 def test_an_object_store_is_not_even_probed(s3_uri: str) -> None:
@@ -117,15 +117,15 @@ def test_an_object_store_is_not_even_probed(s3_uri: str) -> None:
     graph.mutate('query add() { insert Person { name: "p1" } }')
     assert graph.query(ONE).rows == graph.query(ONE).rows == [{"p.age": None}]
 
-    with counted() as requests, pytest.raises(TakesLongError):
-        asked_at_once(graph, ONE)
+    with counted() as requests, pytest.raises(WouldBlock):
+        asked_nonblocking(graph, ONE)
     assert requests.total == 0
 
 
 def test_a_query_that_is_not_compiled_is_not_compiled_at_once(graph: Graph) -> None:
     graph.query(ONE)
-    with pytest.raises(TakesLongError):
-        asked_at_once(graph, ONE.replace("query one", "query another"))
+    with pytest.raises(WouldBlock):
+        asked_nonblocking(graph, ONE.replace("query one", "query another"))
 
 
 def test_nobody_waits_while_somebody_else_puts_ids_in_order(graph: Graph, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -143,6 +143,6 @@ def test_nobody_waits_while_somebody_else_puts_ids_in_order(graph: Graph, monkey
 
 def test_it_ends_with_its_block(graph: Graph) -> None:
     cold = omnigraph.open(graph.uri)
-    with pytest.raises(TakesLongError):
-        asked_at_once(cold, ONE)
+    with pytest.raises(WouldBlock):
+        asked_nonblocking(cold, ONE)
     assert cold.query(ONE).rows == [{"p.age": 1}]

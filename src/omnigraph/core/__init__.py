@@ -1,0 +1,1 @@
+"""Building blocks without an engine: addresses, names of states, values, execution of many tasks."""
