@@ -9,13 +9,14 @@ from functools import partial
 from typing import Any, overload
 
 from omnigraph.commit.store import Store
+from omnigraph.core.refs import MAIN
 from omnigraph.engines import spark_executor
 from omnigraph.errors import StorageError
 from omnigraph.lang.catalog import Catalog
 from omnigraph.lang.source import source_given
 from omnigraph.maintenance.retention import is_reclaimed
 from omnigraph.manifest.past import reclaimed
-from omnigraph.manifest.rows import MAIN, Commit
+from omnigraph.manifest.rows import Commit
 from omnigraph.pipeline.export import ExportRequest, ExportResult, export_files, export_lines
 from omnigraph.pipeline.load import Engine, option
 from omnigraph.pipeline.progress import SILENT

@@ -15,6 +15,7 @@ import omnigraph
 from omnigraph.commit.audit import RecoveryKind
 from omnigraph.commit.recovery import head_row
 from omnigraph.commit.store import Store
+from omnigraph.core.refs import FOREIGN_LOCK
 from omnigraph.errors import BranchesPresentError, SchemaDriftError
 from omnigraph.graph import Graph
 from omnigraph.lang.schema_check import compile_schema
@@ -22,7 +23,7 @@ from omnigraph.lang.source import Source
 from omnigraph.maintenance.doctor import Severity
 from omnigraph.manifest import contract
 from omnigraph.manifest.publisher import Changes, Lineage
-from omnigraph.manifest.rows import FOREIGN_LOCK, MANIFEST_PATH, TableRow, TombstoneRow
+from omnigraph.manifest.rows import MANIFEST_PATH, TableRow, TombstoneRow
 from omnigraph.storage.columns import declared_of, table_path, table_schema
 from tests.schema_apply.town import SCHEMA, edited, look, node
 from tests.support.faults import CrashError, assert_settled, crash, dataset, pin_of, refuse, write_record

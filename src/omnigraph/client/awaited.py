@@ -16,10 +16,9 @@ from omnigraph.client.exporting import Export
 from omnigraph.client.reading import Asked
 from omnigraph.client.steps import Steps, answered
 from omnigraph.client.transport import Address, Awaiting
+from omnigraph.core.refs import MAIN, checked_name
 from omnigraph.engines import finishing
-from omnigraph.history.branches import checked_name
 from omnigraph.lang.catalog import Catalog
-from omnigraph.manifest.rows import MAIN
 from omnigraph.on_branch import OnBranch
 from omnigraph.pipeline.export import ExportResult
 from omnigraph.pipeline.progress import SILENT, Progress

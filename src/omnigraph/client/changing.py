@@ -20,8 +20,9 @@ from omnigraph.client.asking import (
 from omnigraph.client.steps import Pause, Request, Steps, committing
 from omnigraph.client.uploads import server_addresses, uploaded
 from omnigraph.client.versions import VersionCalls
+from omnigraph.core.refs import MAIN
 from omnigraph.errors import LoadRejectedError, ServerUnavailableError
-from omnigraph.manifest.rows import MAIN, Commit
+from omnigraph.manifest.rows import Commit
 from omnigraph.pipeline.load import LoadResult, option
 from omnigraph.pipeline.progress import SILENT, Progress
 from omnigraph.pipeline.sources import read_mapping

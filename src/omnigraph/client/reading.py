@@ -9,10 +9,11 @@ from typing import Any
 
 from omnigraph.client.asking import QUERY, given_source, members, options, parameters, segment
 from omnigraph.client.steps import Request, Steps
+from omnigraph.core.refs import MAIN
 from omnigraph.lang.catalog import Catalog
 from omnigraph.lang.schema_check import compile_schema
 from omnigraph.lang.source import Source
-from omnigraph.manifest.rows import MAIN, Commit
+from omnigraph.manifest.rows import Commit
 from omnigraph.manifest.state import Snapshot
 from omnigraph.query.explain import Explanation
 from omnigraph.query.result import Result

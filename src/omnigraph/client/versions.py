@@ -10,6 +10,7 @@ from typing import Any, Unpack
 from omnigraph.client.asking import members, options, refuse_engine, segment
 from omnigraph.client.reading import ReadCalls
 from omnigraph.client.steps import Request, Steps, committing
+from omnigraph.core.refs import MAIN
 from omnigraph.engines import finishing
 from omnigraph.errors import BranchInUseError
 from omnigraph.history.branches import Tag
@@ -17,7 +18,6 @@ from omnigraph.history.feed import Baseline, ChangeOptions, ChangePage
 from omnigraph.history.log import LogEntry
 from omnigraph.history.merge import MergeResult
 from omnigraph.history.resolution import Resolution, Resolve
-from omnigraph.manifest.rows import MAIN
 from omnigraph.pipeline.progress import SILENT, Progress
 from omnigraph.wire import changes as change_documents
 from omnigraph.wire import commits, documents

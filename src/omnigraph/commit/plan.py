@@ -7,9 +7,10 @@ from dataclasses import dataclass, field
 from enum import Enum, StrEnum
 
 from omnigraph.commit.gates import Gate
+from omnigraph.core.refs import MAIN
 from omnigraph.lang.catalog import Catalog
 from omnigraph.manifest.publisher import Lineage
-from omnigraph.manifest.rows import MAIN, SchemaRow, TableRow, TombstoneRow, VersionRow
+from omnigraph.manifest.rows import SchemaRow, TableRow, TombstoneRow, VersionRow
 from omnigraph.manifest.state import Entry, ManifestState
 from omnigraph.storage.tables import Staged, TableStorage, TableVersion
 

@@ -13,6 +13,7 @@ from omnigraph.commit.plan import OpClass, PublishPlan, TableAction, WriteTxn, g
 from omnigraph.commit.recovery import RECOVERY_ACTOR, head_row, heal, nothing_moved, recover, recover_operation
 from omnigraph.commit.sidecar import Sidecar, arm, arm_undo
 from omnigraph.commit.store import Store
+from omnigraph.core.refs import MAIN
 from omnigraph.errors import (
     ConflictError,
     CorruptGraphError,
@@ -28,7 +29,7 @@ from omnigraph.errors import (
 )
 from omnigraph.manifest.contract import promote
 from omnigraph.manifest.publisher import Changes, Published
-from omnigraph.manifest.rows import MAIN, SCHEMA_ID, TombstoneRow, VersionRow
+from omnigraph.manifest.rows import SCHEMA_ID, TombstoneRow, VersionRow
 from omnigraph.manifest.state import HEAD, ManifestState
 from omnigraph.storage.fitting import fits
 from omnigraph.storage.lance_errors import Kind, classify

@@ -20,10 +20,11 @@ from omnigraph.commit.plan import WriterKind, gates_for
 from omnigraph.commit.sidecar import Pin, Sidecar
 from omnigraph.commit.staged_schema import put_in_place
 from omnigraph.commit.store import Store
+from omnigraph.core.refs import MAIN
 from omnigraph.errors import CorruptGraphError, ExpectedVersionMismatchError, GateTimeoutError
 from omnigraph.manifest.contract import leftovers, promote
 from omnigraph.manifest.publisher import Changes, Lineage
-from omnigraph.manifest.rows import MAIN, Commit, TableRow, TombstoneRow, VersionRow
+from omnigraph.manifest.rows import Commit, TableRow, TombstoneRow, VersionRow
 from omnigraph.manifest.state import ManifestState
 from omnigraph.storage.tables import TableVersion
 

@@ -8,14 +8,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from omnigraph.commit.store import Store
+from omnigraph.core.refs import MAIN, checked_name
 from omnigraph.embed import Embedder
 from omnigraph.errors import BranchInUseError
 from omnigraph.genesis import make
 from omnigraph.graph.changing import Changing
 from omnigraph.graph.upkeep import Upkeep
-from omnigraph.history.branches import checked_name
 from omnigraph.lang.source import source_given
-from omnigraph.manifest.rows import MAIN
 from omnigraph.on_branch import OnBranch
 from omnigraph.storage.location import Location
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from omnigraph.access import Action
 from omnigraph.commit.recovery import heal
+from omnigraph.core.refs import MAIN, checked_name
 from omnigraph.embed.modes import Mode as EmbedMode
 from omnigraph.engines import spark_executor
 from omnigraph.errors import (
@@ -16,13 +17,10 @@ from omnigraph.errors import (
 )
 from omnigraph.graph.handle import named_branch
 from omnigraph.graph.versions import Versions
-from omnigraph.history.branches import (
-    checked_name,
-)
 from omnigraph.lang.evolution import DropMode
 from omnigraph.lang.source import source_given
 from omnigraph.maintenance.cleanup import give_up_past
-from omnigraph.manifest.rows import MAIN, Commit
+from omnigraph.manifest.rows import Commit
 from omnigraph.pipeline.inputs import as_files
 from omnigraph.pipeline.load import Engine, LoadRequest, LoadResult, load, option
 from omnigraph.pipeline.progress import SILENT, Progress

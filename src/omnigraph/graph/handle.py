@@ -13,6 +13,7 @@ from omnigraph.access import READS, Access, Action, Principal, authorize
 from omnigraph.commit.recovery import heal, sweep
 from omnigraph.commit.staged_schema import reconcile
 from omnigraph.commit.store import Store
+from omnigraph.core.refs import MAIN, checked_name
 from omnigraph.embed import Embedder
 from omnigraph.embed.embedding import Embedding
 from omnigraph.errors import (
@@ -24,14 +25,11 @@ from omnigraph.errors import (
     StorageError,
 )
 from omnigraph.genesis import is_made
-from omnigraph.history.branches import (
-    checked_name,
-)
 from omnigraph.history.feed import Feed
 from omnigraph.lang.catalog import Catalog
 from omnigraph.lang.identity import is_new_id
 from omnigraph.manifest import contract
-from omnigraph.manifest.rows import MAIN, MANIFEST_PATH
+from omnigraph.manifest.rows import MANIFEST_PATH
 from omnigraph.manifest.state import ManifestState
 from omnigraph.query.cache import Cache
 from omnigraph.query.current import Current

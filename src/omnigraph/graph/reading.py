@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any, TypeVar, overload
 
 from omnigraph.access import Action
+from omnigraph.core.refs import MAIN
 from omnigraph.engines import spark_executor
 from omnigraph.errors import (
     HistoryReclaimedError,
@@ -21,7 +22,7 @@ from omnigraph.history.branches import (
 from omnigraph.lang.catalog import Catalog
 from omnigraph.lang.source import source_given
 from omnigraph.manifest import contract
-from omnigraph.manifest.rows import MAIN, MANIFEST_PATH, Commit
+from omnigraph.manifest.rows import MANIFEST_PATH, Commit
 from omnigraph.manifest.state import ManifestState, Snapshot
 from omnigraph.pinned import Pinned, export_state, telling_reclaimed
 from omnigraph.pipeline.export import ExportRequest, ExportResult

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from datetime import timedelta
 
 from omnigraph.access import Action
+from omnigraph.core.refs import MAIN
 from omnigraph.engines import choose_runner, finishing
 from omnigraph.graph.handle import Handle, named_branch
 from omnigraph.maintenance.cleanup import CleanupRequest, CleanupResult, cleanup
@@ -14,7 +15,6 @@ from omnigraph.maintenance.optimize import optimize
 from omnigraph.maintenance.repair import RepairResult, mode_of, repair
 from omnigraph.maintenance.together import at_once
 from omnigraph.maintenance.upkeep import UpkeepResult, ensure_indices
-from omnigraph.manifest.rows import MAIN
 from omnigraph.pipeline.progress import SILENT, Progress
 from omnigraph.storage.reclaim import ORPHAN_AGE
 

@@ -6,12 +6,12 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Unpack
 
 from omnigraph.access import Action
+from omnigraph.core.refs import FOREIGN_LOCK, MAIN, checked_name
 from omnigraph.engines import choose_runner, finishing
 from omnigraph.graph.handle import named_branch
 from omnigraph.graph.reading import Reading
 from omnigraph.history.branches import (
     Tag,
-    checked_name,
     create_branch,
     create_tag,
     delete_branch,
@@ -23,7 +23,6 @@ from omnigraph.history.feed import Baseline, ChangeOptions, ChangePage, ChangeRe
 from omnigraph.history.log import LogEntry, log
 from omnigraph.history.merge import MergeRequest, MergeResult, merge, preview, revert
 from omnigraph.history.resolution import Resolution, Resolve
-from omnigraph.manifest.rows import FOREIGN_LOCK, MAIN
 from omnigraph.pipeline.progress import SILENT, Progress
 
 

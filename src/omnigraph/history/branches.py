@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import logging
-import re
 from dataclasses import dataclass
-from urllib.parse import quote
 
 from omnigraph.commit import failpoints
 from omnigraph.commit.plan import ref_gates
 from omnigraph.commit.publish import check_head_commit
 from omnigraph.commit.recovery import heal
 from omnigraph.commit.store import Store
+from omnigraph.core.refs import MAIN, checked_name, checked_tag
 from omnigraph.errors import (
     BranchInUseError,
     BranchNotFoundError,
@@ -25,14 +24,12 @@ from omnigraph.errors import (
 )
 from omnigraph.manifest.past import reclaimed, state_at
 from omnigraph.manifest.publisher import Manifest
-from omnigraph.manifest.rows import FOREIGN_LOCK, MAIN, Commit
+from omnigraph.manifest.rows import Commit
 from omnigraph.manifest.state import ManifestState
 from omnigraph.storage.lance_errors import Kind, classify
 from omnigraph.storage.tables import TableVersion
 
 _LOG = logging.getLogger(__name__)
-_SEGMENT = re.compile(r"[\w.][\w.-]*\Z")
-_LONGEST = 180  # of a name as it stands in the name of a file
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,50 +38,6 @@ class Tag:
 
     name: str
     commit: Commit
-
-
-def checked_name(name: str) -> str:
-    """Trim the name of a branch, and see that it can be one."""
-    trimmed = name.strip()
-    problem = _problem(trimmed)
-    if problem:
-        hint = "use letters, digits, `.`, `-` and `_`, and `/` between parts"
-        raise RefNameError(f"{name!r:.80} cannot name a branch: {problem}", name=name, hint=hint)
-    return trimmed
-
-
-def checked_tag(name: str) -> str:
-    """Trim the name of a tag, and see that it can be one: it has one part."""
-    trimmed = name.strip()
-    problem = _problem_of_tag(trimmed)
-    if problem:
-        hint = "use letters, digits, `.`, `-` and `_`"
-        raise RefNameError(f"{name!r:.80} cannot name a tag: {problem}", name=name, hint=hint)
-    return trimmed
-
-
-def _problem_of_tag(name: str) -> str | None:
-    if "/" in name:
-        return "it contains `/`"
-    if not name.isascii():  # lance would write it, and then could not list any tag
-        return "it has a character that is not in ASCII"
-    return _problem(name)
-
-
-def _problem(name: str) -> str | None:
-    if not name:
-        return "it is empty"
-    if len(quote(quote(name, safe=""), safe="")) > _LONGEST:  # lance encodes it twice
-        return "it is too long"
-    if name == FOREIGN_LOCK:
-        return "it is reserved: other programs lock the schema with it"
-    if name.startswith(f"{MAIN}/"):  # lance takes the directory above it for that of main, and removes it as well
-        return f"names below `{MAIN}` are reserved"
-    if ".." in name or name.endswith(".lock"):
-        return "it must not contain `..` or end with `.lock`"
-    if not all(_SEGMENT.match(part) and part != "." for part in name.split("/")):
-        return "it has a part that is empty, or has a character that is not allowed"
-    return None
 
 
 def create_branch(store: Store, name: str, base: str) -> ManifestState:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import TypedDict
 
 from omnigraph.commit.store import Store
+from omnigraph.core.refs import MAIN, branch_of
 from omnigraph.errors import (
     ChangeRefusedError,
     ChangeRequestError,
@@ -21,8 +22,8 @@ from omnigraph.history.change import Change, ChangeFilter, chosen, short_id
 from omnigraph.history.cursor import Position, Scope, decode
 from omnigraph.history.delta import Touched
 from omnigraph.history.diff import Diff, TablePair, changed_rows, touched, type_names
-from omnigraph.history.target import Target, at_commit, branch_of
-from omnigraph.manifest.rows import MAIN, Commit
+from omnigraph.history.target import Target, at_commit
+from omnigraph.manifest.rows import Commit
 
 DEFAULT_LIMIT, MAX_LIMIT = 1000, 8192
 DEFAULT_BYTES, MAX_BYTES = 4 * 2**20, 32 * 2**20

@@ -6,8 +6,8 @@ import heapq
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from omnigraph.core.refs import branch_of
 from omnigraph.history.branches import tags
-from omnigraph.history.target import branch_of
 from omnigraph.manifest.publisher import Manifest
 from omnigraph.manifest.rows import Commit
 

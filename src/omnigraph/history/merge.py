@@ -10,6 +10,7 @@ from enum import StrEnum
 from omnigraph.commit.plan import WriteTxn
 from omnigraph.commit.runner import ChooseRunner
 from omnigraph.commit.store import Store
+from omnigraph.core.refs import MAIN
 from omnigraph.errors import BranchNotFoundError, HistoryReclaimedError, MergeConflict, MergeError, StorageError
 from omnigraph.history.ancestry import Ancestry
 from omnigraph.history.bring import Bringing, Counts, Sides, bring, tables_of
@@ -20,7 +21,7 @@ from omnigraph.history.resolution import Resolution
 from omnigraph.history.target import at_commit
 from omnigraph.manifest.past import state_at
 from omnigraph.manifest.publisher import Lineage, Manifest
-from omnigraph.manifest.rows import MAIN, Commit
+from omnigraph.manifest.rows import Commit
 from omnigraph.manifest.state import ManifestState
 from omnigraph.storage.lance_errors import Kind, classify
 

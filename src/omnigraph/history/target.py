@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from omnigraph.core.refs import MAIN, branch_of, checked_name
 from omnigraph.errors import CommitNotFoundError
-from omnigraph.history.branches import checked_name, find_commit
+from omnigraph.history.branches import find_commit
 from omnigraph.history.branches import resolve as named_state
 from omnigraph.manifest.past import state_at
 from omnigraph.manifest.publisher import Manifest
-from omnigraph.manifest.rows import MAIN, Commit
+from omnigraph.manifest.rows import Commit
 from omnigraph.manifest.state import ManifestState, Snapshot
 
 
@@ -32,10 +33,6 @@ def resolve(manifest: Manifest, text: str) -> Target:
     if which in manifest.table.tags():
         return _head(named_state(manifest, which))
     return at_commit(manifest, find_commit(manifest, which))
-
-
-def branch_of(name: str) -> str | None:
-    return None if name == MAIN else name
 
 
 def at_commit(manifest: Manifest, commit: Commit) -> Target:

@@ -11,11 +11,12 @@ from omnigraph.commit import audit, failpoints
 from omnigraph.commit.gates import Gate
 from omnigraph.commit.plan import gates_for, ref_gates, table_gates
 from omnigraph.commit.store import Store
+from omnigraph.core.refs import MAIN
 from omnigraph.errors import DriftError, OmnigraphError, RecoveryRequiredError, RetentionError
 from omnigraph.maintenance.retention import Needed, Place, Policy, needed, refs_of
 from omnigraph.maintenance.together import together
 from omnigraph.maintenance.upkeep import settle
-from omnigraph.manifest.rows import MAIN, MANIFEST_PATH
+from omnigraph.manifest.rows import MANIFEST_PATH
 from omnigraph.storage import reclaim
 from omnigraph.storage.reading import TableVersion
 from omnigraph.storage.reclaim import ORPHAN_AGE, Orphan, Removal

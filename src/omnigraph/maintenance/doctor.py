@@ -10,13 +10,14 @@ from enum import StrEnum
 from omnigraph.commit.sidecar import Sidecar
 from omnigraph.commit.staged_schema import fate_of
 from omnigraph.commit.store import Store
+from omnigraph.core.refs import FOREIGN_LOCK, MAIN
 from omnigraph.errors import OmnigraphError
 from omnigraph.lang.catalog import Catalog, EdgeType, NodeType
 from omnigraph.maintenance import compaction, indices
 from omnigraph.maintenance.upkeep import declared_types
 from omnigraph.manifest.contract import leftovers
 from omnigraph.manifest.publisher import MAX_FRAGMENTS
-from omnigraph.manifest.rows import FOREIGN_LOCK, MAIN, MANIFEST_PATH
+from omnigraph.manifest.rows import MANIFEST_PATH
 from omnigraph.manifest.state import ManifestState
 from omnigraph.storage import reclaim, upkeep
 from omnigraph.storage.internal import fragment_count

@@ -10,9 +10,10 @@ from omnigraph.commit.adopt import adopt_heads
 from omnigraph.commit.gates import Held
 from omnigraph.commit.plan import gates_for, ref_gates
 from omnigraph.commit.store import Store
+from omnigraph.core.refs import FOREIGN_LOCK, MAIN
 from omnigraph.errors import CorruptGraphError, OmnigraphError, RecoveryRequiredError, RepairError
 from omnigraph.manifest.publisher import Lineage
-from omnigraph.manifest.rows import FOREIGN_LOCK, MAIN, Commit
+from omnigraph.manifest.rows import Commit
 from omnigraph.manifest.state import ManifestState
 from omnigraph.storage.tables import TableVersion
 

@@ -12,10 +12,11 @@ from itertools import chain
 import pyarrow.compute as pc
 
 from omnigraph.commit.store import Store
+from omnigraph.core.refs import MAIN
 from omnigraph.errors import HistoryReclaimedError
 from omnigraph.maintenance.common_past import common_past
 from omnigraph.manifest.past import state_at
-from omnigraph.manifest.rows import MAIN, MANIFEST_PATH, Commit
+from omnigraph.manifest.rows import MANIFEST_PATH, Commit
 from omnigraph.manifest.state import ManifestState, Snapshot
 from omnigraph.storage import reclaim
 from omnigraph.storage.columns import is_moved

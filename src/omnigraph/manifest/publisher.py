@@ -10,6 +10,7 @@ from typing import Any
 import lance
 import pyarrow as pa
 
+from omnigraph.core.refs import MAIN
 from omnigraph.errors import (
     BranchInUseError,
     BranchNotFoundError,
@@ -21,7 +22,6 @@ from omnigraph.errors import (
 from omnigraph.lang.identity import new_id
 from omnigraph.manifest.migrations import migrate, with_old_lineage
 from omnigraph.manifest.rows import (
-    MAIN,
     MANIFEST_PATH,
     OBJECT_ID,
     OPERATION,

@@ -9,10 +9,9 @@ from typing import Any
 
 import pyarrow as pa
 
+from omnigraph.core.refs import MAIN
 from omnigraph.errors import CorruptGraphError
 
-MAIN = "main"
-FOREIGN_LOCK = "__schema_apply_lock__"  # the branch by which others keep writers away while they change a schema
 OBJECT_ID = "object_id"
 SCHEMA_ID = "graph_schema"
 STAMP_KEY = "omnigraph:internal_schema_version"

@@ -49,11 +49,11 @@ from pyspark.sql.datasource import (
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from omnigraph.commit.store import Store
+from omnigraph.core.refs import MAIN
 from omnigraph.errors import ExportTypeError, GraphNotFoundError, InputColumnsError, UnsupportedUriError
 from omnigraph.lang.source import did_you_mean
 from omnigraph.lang.types import Scalar
 from omnigraph.manifest.publisher import Manifest
-from omnigraph.manifest.rows import MAIN
 from omnigraph.pipeline.conditions import SCALARS, conditions
 from omnigraph.pipeline.json_text import with_items
 from omnigraph.pipeline.load import Engine, LoadRequest, load

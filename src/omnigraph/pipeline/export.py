@@ -19,9 +19,10 @@ import pyarrow.types as pt
 from lance.blob import BlobType
 
 from omnigraph.commit.store import Store
+from omnigraph.core.refs import MAIN
 from omnigraph.errors import ExportTargetError, ExportTypeError, ExportValueError, OmnigraphError
 from omnigraph.lang.source import did_you_mean
-from omnigraph.manifest.rows import MAIN, Commit
+from omnigraph.manifest.rows import Commit
 from omnigraph.manifest.state import Snapshot
 from omnigraph.pipeline.executor import Executor, LocalExecutor
 from omnigraph.pipeline.formats import WRITERS

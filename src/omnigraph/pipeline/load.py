@@ -14,6 +14,7 @@ import pyarrow as pa
 from omnigraph.commit.plan import PublishPlan, WriteTxn
 from omnigraph.commit.publish import write
 from omnigraph.commit.store import Store
+from omnigraph.core.refs import MAIN, branch_of
 from omnigraph.errors import (
     BranchNotFoundError,
     KeyConflictError,
@@ -25,10 +26,9 @@ from omnigraph.errors import (
     Violation,
 )
 from omnigraph.history.branches import create_branch, delete_branch
-from omnigraph.history.target import branch_of
 from omnigraph.lang.catalog import Catalog
 from omnigraph.manifest.publisher import Lineage, Published
-from omnigraph.manifest.rows import MAIN, Commit
+from omnigraph.manifest.rows import Commit
 from omnigraph.pipeline.big_load import TASK_BITS, BigLoad, Comparison, placed
 from omnigraph.pipeline.converted import Converted
 from omnigraph.pipeline.executor import Executor, LocalExecutor

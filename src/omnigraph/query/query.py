@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 import pyarrow as pa
 
 from omnigraph.core.nonblocking import is_nonblocking, may_block
+from omnigraph.core.refs import MAIN
 from omnigraph.embed.embedding import Embedding
 from omnigraph.errors import CommitNotFoundError, QueryKindError
 from omnigraph.lang import ir
@@ -20,7 +21,7 @@ from omnigraph.lang.params import decode_parameters
 from omnigraph.lang.source import Source
 from omnigraph.manifest.past import state_at
 from omnigraph.manifest.publisher import Manifest
-from omnigraph.manifest.rows import MAIN, Commit
+from omnigraph.manifest.rows import Commit
 from omnigraph.manifest.state import ManifestState, Snapshot
 from omnigraph.query.cache import Cache
 from omnigraph.query.evaluate import Values

@@ -9,6 +9,7 @@ from omnigraph.commit.plan import PublishPlan, WriterKind, WriteTxn, schema_gate
 from omnigraph.commit.publish import capture, publish_held
 from omnigraph.commit.recovery import heal, recover_operation
 from omnigraph.commit.store import Store
+from omnigraph.core.refs import MAIN
 from omnigraph.errors import BranchesPresentError, RecoveryRequiredError, SchemaUnsupportedError
 from omnigraph.lang.catalog import Catalog
 from omnigraph.lang.evolution import DropMode, SchemaPlan, UnsupportedChange, plan_schema
@@ -16,7 +17,7 @@ from omnigraph.lang.schema_check import compile_schema
 from omnigraph.lang.source import Source
 from omnigraph.manifest.contract import rewrite_source
 from omnigraph.manifest.publisher import Lineage
-from omnigraph.manifest.rows import MAIN, Commit, SchemaRow
+from omnigraph.manifest.rows import Commit, SchemaRow
 from omnigraph.manifest.state import HEAD
 from omnigraph.schema_apply.tables import TableSteps
 from omnigraph.write.validate import check_patterns

@@ -9,10 +9,11 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
+from omnigraph.core.refs import MAIN
 from omnigraph.history.change import Change, Kind, Operation
 from omnigraph.history.diff import Diff, DiffStats, DiffTally, SchemaDifference
 from omnigraph.history.feed import Baseline, ChangeBlock, ChangePage
-from omnigraph.manifest.rows import MAIN, Commit
+from omnigraph.manifest.rows import Commit
 from omnigraph.wire.codec import decode, encode
 from omnigraph.wire.commits import Document, commit_of, commit_output
 

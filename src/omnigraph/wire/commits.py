@@ -6,9 +6,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
+from omnigraph.core.refs import MAIN
 from omnigraph.history.branches import Tag
 from omnigraph.history.log import LogEntry
-from omnigraph.manifest.rows import MAIN, Commit, SchemaRow
+from omnigraph.manifest.rows import Commit, SchemaRow
 from omnigraph.manifest.state import Entry, Snapshot
 from omnigraph.storage.tables import TableVersion
 from omnigraph.version import INTERNAL_SCHEMA_VERSION

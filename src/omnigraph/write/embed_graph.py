@@ -11,13 +11,14 @@ import pyarrow.compute as pc
 from omnigraph.commit.plan import PublishPlan, TableAction, WriterKind, WriteTxn
 from omnigraph.commit.publish import write
 from omnigraph.commit.store import Store
+from omnigraph.core.refs import MAIN
 from omnigraph.embed.embedding import Embedding
 from omnigraph.embed.modes import Mode
 from omnigraph.errors import EmbedderSettingError, EmbeddingTypeError
 from omnigraph.lang.catalog import Catalog, NodeType, Property
 from omnigraph.lang.source import did_you_mean
 from omnigraph.manifest.publisher import Lineage
-from omnigraph.manifest.rows import MAIN, Commit
+from omnigraph.manifest.rows import Commit
 from omnigraph.storage.columns import arrow_type, table_key
 from omnigraph.storage.predicates import Present
 from omnigraph.storage.tables import ID

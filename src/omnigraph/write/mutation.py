@@ -14,6 +14,7 @@ import pyarrow as pa
 from omnigraph.commit.plan import PublishPlan, TableAction, WriterKind, WriteTxn
 from omnigraph.commit.publish import check_head_commit, write
 from omnigraph.commit.store import Store
+from omnigraph.core.refs import MAIN
 from omnigraph.embed.embedding import Embedding
 from omnigraph.errors import ConstraintError, QueryKindError, ResourceLimitError, ValueRejectedError
 from omnigraph.lang import ir
@@ -23,7 +24,7 @@ from omnigraph.lang.identity import new_id, node_id
 from omnigraph.lang.params import decode_parameters
 from omnigraph.lang.source import Source, Span
 from omnigraph.manifest.publisher import Lineage
-from omnigraph.manifest.rows import MAIN, Commit
+from omnigraph.manifest.rows import Commit
 from omnigraph.storage.columns import declared_of, table_key
 from omnigraph.storage.predicates import Predicate, comparison
 from omnigraph.storage.tables import ADDRESS, DST, ID, SRC, Staged, TableVersion

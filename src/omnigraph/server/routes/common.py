@@ -7,10 +7,10 @@ from typing import Annotated, TypedDict
 
 from fastapi import APIRouter, Depends, Header, Query, Request
 
+from omnigraph.core.refs import MAIN
 from omnigraph.errors import RequestError
 from omnigraph.graph import Graph
 from omnigraph.history.feed import ChangeOptions
-from omnigraph.manifest.rows import MAIN
 from omnigraph.server import intake
 from omnigraph.server.calls import CallNow
 from omnigraph.server.guard import GuardedRoute
