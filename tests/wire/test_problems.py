@@ -20,7 +20,6 @@ from omnigraph.errors import (
     ServerAnswerError,
     Violation,
 )
-from omnigraph.errors.base import fields_of
 from omnigraph.wire import problems
 
 CLASSES = [one for _, one in inspect.getmembers(errors, inspect.isclass) if issubclass(one, OmnigraphError)]
@@ -41,14 +40,14 @@ FIELDS: dict[Any, st.SearchStrategy[Any]] = {
 @st.composite
 def of_class(draw: st.DrawFn, kind: type[OmnigraphError]) -> OmnigraphError:
     if issubclass(kind, CompileError):
-        return kind(draw(st.lists(DIAGNOSTICS, min_size=1, max_size=2)))
+        return kind.of(draw(st.lists(DIAGNOSTICS, min_size=1, max_size=2)))
     hints = get_type_hints(kind, {**vars(errors.base), **vars(errors)})
-    fields = {name: draw(FIELDS[hints[name]]) for name in fields_of(kind)}
+    fields = {name: draw(FIELDS[hints[name]]) for name in kind.field_names}
     return kind(draw(TEXTS), hint=draw(st.none() | TEXTS), **fields)
 
 
 def facts(error: OmnigraphError) -> tuple[Any, ...]:
-    fields = {name: getattr(error, name) for name in fields_of(type(error))}
+    fields = {name: getattr(error, name) for name in error.field_names}
     return type(error), error.message, error.hint, fields, str(error)
 
 

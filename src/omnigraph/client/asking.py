@@ -52,7 +52,7 @@ def given_source(source: str | os.PathLike[str], suffix: str, name: str) -> Iter
 
 def _placed(error: CompileError | PlacedError, source: Source) -> CompileError | PlacedError:
     if isinstance(error, CompileError):
-        return type(error)([replace(one, place=replace(one.place, file=source.file)) for one in error.diagnostics])
+        return type(error).of([replace(one, place=replace(one.place, file=source.file)) for one in error.diagnostics])
     if error.place is not None:
         error.place = replace(error.place, file=source.file)
     return error

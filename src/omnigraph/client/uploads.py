@@ -37,7 +37,7 @@ class Upload:
     def located(self, error: LoadRejectedError) -> LoadRejectedError:
         """Tell problems by the files of this side, as if they had been loaded here."""
         found = tuple(sorted(map(self._located, error.violations), key=_order))
-        return error.rebuilt(error.message, error.hint, {"violations": found})
+        return type(error)(error.message, hint=error.hint, violations=found)
 
     def _located(self, problem: Violation) -> Violation:
         if problem.line is None or not 0 < problem.line <= len(self.records):

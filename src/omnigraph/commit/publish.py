@@ -202,10 +202,10 @@ def _check_not_done(plan: PublishPlan, state: ManifestState) -> None:
     """A change with an id of its own is made once, however often it is sent."""
     operation_id = plan.lineage.operation_id
     done = state.commit_of_operation(operation_id) if operation_id else None
-    if done:
+    if operation_id and done:
         message = f"operation {operation_id} was made already, by commit {done.commit_id}"
         hint = "nothing is to be done again; a change of its own needs an id of its own"
-        raise OperationDoneError(message, operation_id=done.operation_id, commit_id=done.commit_id, hint=hint)
+        raise OperationDoneError(message, operation_id=operation_id, commit_id=done.commit_id, hint=hint)
 
 
 def _check_head_commit(plan: PublishPlan, state: ManifestState) -> None:

@@ -1,20 +1,23 @@
-"""What every error has: a code, what happened, where, what to do next, and an HTTP status."""
+"""The base class of all errors, and places in source text."""
 
 from __future__ import annotations
 
+import inspect
 import unicodedata
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Literal, dataclass_transform
 
+SHOWN = 20  # of a list of problems in a message
 _CLIP = 100
 _ZERO_WIDTH = frozenset({"Mn", "Me", "Cf"})
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where in a source text: 1-based line and column (in characters), and the line itself.
+    """A position in a source text: 1-based line and column (in characters), and the line itself.
 
-    Of a long line `text` is the part around the place; `skipped` is how many characters stand before it.
+    For a long line, `text` is the part around the position and `skipped` the number of characters before that part.
     """
 
     file: str
@@ -28,7 +31,7 @@ class Place:
         return f"{self.file}:{self.line}:{self.column}"
 
     def underlined(self) -> str:
-        """Return the source line with carets under the place; a long line is clipped around it."""
+        """Return the source line with carets under the position; a long line is clipped around it."""
         offset = self.column - 1 - self.skipped
         start = max(0, offset - _CLIP // 2) if len(self.text) > _CLIP else 0
         shown = "".join(char if char.isprintable() else " " for char in self.text[start : start + _CLIP])
@@ -40,7 +43,7 @@ class Place:
 
 
 def _width(text: str) -> int:
-    """Terminal columns that `text` takes."""
+    """Count the terminal columns that `text` takes."""
     return sum(
         0 if unicodedata.category(char) in _ZERO_WIDTH else 1 + (unicodedata.east_asian_width(char) in "WF")
         for char in text
@@ -49,7 +52,7 @@ def _width(text: str) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Diagnostic:
-    """One thing wrong with a source text."""
+    """One problem in a source text."""
 
     code: str
     message: str
@@ -77,21 +80,43 @@ class Diagnostic:
         }
 
 
-class OmnigraphError(Exception):
-    """Root of the tree. `code` is stable and meant for programs, `str()` is meant for people.
+def _positional(*, kw_only: Literal[False]) -> Any:  # noqa: ARG001 - read by type checkers only
+    """Mark a field as positional for type checkers; all others are keyword-only."""
+    return ""
 
-    A subclass declares the fields a program needs as annotations; they are given by keyword, become attributes,
-    and make up `details()`.
+
+@dataclass_transform(eq_default=False, kw_only_default=True, field_specifiers=(_positional,))
+class _Declared:
+    """Makes type checkers derive the signature of a subclass from its annotations.
+
+    The dataclass decorator would do the same at run time, but it compiles an `__init__` per class: some 50 ms for all
+    errors, at every start of every command.
+    """
+
+
+class OmnigraphError(Exception, _Declared):
+    """Base class of all errors. `code` is stable and meant for programs, `str()` is meant for people.
+
+    A subclass declares its fields as annotations. They are passed by keyword, become attributes, and make up
+    `details()`. A missing or misspelt field is a type error for mypy and a TypeError at run time.
     """
 
     code: ClassVar[str] = "internal"
     http_status: ClassVar[int] = 500
+    field_names: ClassVar[tuple[str, ...]] = ()
 
-    def __init_subclass__(cls) -> None:
-        cls.__module__ = "omnigraph.errors"  # where people import it from, and what a traceback shows
+    message: str = _positional(kw_only=False)
+    hint: str | None = None
+
+    def __init_subclass__(cls, *, code: str, status: int | None = None) -> None:
+        cls.code = code
+        cls.http_status = cls.http_status if status is None else status
+        cls.field_names = tuple(dict.fromkeys((*cls.field_names, *inspect.get_annotations(cls))))
+        cls.__module__ = "omnigraph.errors"  # where users import it from, and what a traceback shows
 
     def __init__(self, message: str, *, hint: str | None = None, **fields: Any) -> None:
-        assert fields.keys() == set(fields_of(type(self))), f"{type(self).__name__} takes {fields_of(type(self))}"
+        if fields.keys() != set(self.field_names):
+            raise TypeError(f"{type(self).__name__} takes the fields {self.field_names}, not {tuple(fields)}")
         super().__init__(message)
         self.message = message
         self.hint = hint
@@ -101,23 +126,26 @@ class OmnigraphError(Exception):
         return f"{self.message}\nhint: {self.hint}" if self.hint else self.message
 
     def __reduce__(self) -> tuple[Any, ...]:
-        fields = {name: getattr(self, name) for name in fields_of(type(self))}
-        return type(self).rebuilt, (self.message, self.hint, fields)
+        # Exception's own way calls the class with `args` alone, which lack the fields.
+        return _rebuild, (type(self), self.message, self.hint, self._fields())
 
-    @classmethod
-    def rebuilt(cls, message: str, hint: str | None, fields: dict[str, Any]) -> Self:
-        """Make the error again of what it consists of, as it comes from another process."""
-        return cls(message, hint=hint, **fields)
+    def _fields(self) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in self.field_names}
 
     def details(self) -> dict[str, Any]:
-        """Fields a program needs to act on this error, beyond its code and message."""
-        return {name: getattr(self, name) for name in fields_of(type(self))}
+        """Return the fields a program needs to act on this error, beyond its code and message."""
+        return self._fields()
 
 
 OmnigraphError.__module__ = "omnigraph.errors"
 
 
-def fields_of(cls: type[OmnigraphError]) -> tuple[str, ...]:
-    """Name the declared fields, those of the base first."""
-    declared = (name for owner in reversed(cls.__mro__) for name in vars(owner).get("__annotations__", ()))
-    return tuple(name for name in dict.fromkeys(declared) if name not in ("code", "http_status"))
+def _rebuild(cls: type[OmnigraphError], message: str, hint: str | None, fields: dict[str, Any]) -> OmnigraphError:
+    return cls(message, hint=hint, **fields)
+
+
+def shown_lines(problems: Sequence[object]) -> str:
+    """List the first problems, one per indented line, and count the rest."""
+    shown = "\n".join(f"  {problem}" for problem in problems[:SHOWN])
+    rest = len(problems) - SHOWN
+    return f"{shown}\n  and {rest:,} more" if rest > 0 else shown

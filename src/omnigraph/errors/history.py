@@ -1,71 +1,56 @@
-"""Branches, merges, tags, and what changed."""
+"""Branches, tags, merges, changes and maintenance."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Any
 
-from omnigraph.errors.base import OmnigraphError
+from omnigraph.errors.base import OmnigraphError, shown_lines
 from omnigraph.errors.writing import ConflictError
 
-_SHOWN_CONFLICTS = 20
 
+class RefNameError(OmnigraphError, code="invalid_name", status=400):
+    """The name is invalid or reserved for branches and tags."""
 
-class RefNameError(OmnigraphError):
-    """A name that no branch or tag can have, or that is reserved."""
-
-    code = "invalid_name"
-    http_status = 400
     name: str
 
 
-class RefExistsError(ConflictError):
-    """There is a branch or tag of that name, or one that its name would lie below or above."""
+class RefExistsError(ConflictError, code="already_exists"):
+    """A branch or tag of that name exists, or one whose path would contain it."""
 
-    code = "already_exists"
     name: str
 
 
-class BranchInUseError(ConflictError):
-    """A branch that cannot be deleted, for others were made from it."""
+class BranchInUseError(ConflictError, code="branch_in_use"):
+    """The branch cannot be deleted: other branches were made from it."""
 
-    code = "branch_in_use"
     branch: str
 
 
-class TagNotFoundError(OmnigraphError):
-    """No such tag."""
+class TagNotFoundError(OmnigraphError, code="tag_not_found", status=404):
+    """The graph has no such tag."""
 
-    code = "tag_not_found"
-    http_status = 404
     tag: str
 
 
-class MergeError(OmnigraphError):
-    """Two branches that cannot be merged at all."""
+class MergeError(OmnigraphError, code="merge_impossible", status=400):
+    """The two branches cannot be merged at all."""
 
-    code = "merge_impossible"
-    http_status = 400
     source: str
     target: str
 
 
-class SchemaBoundaryError(ConflictError):
-    """Something that would bring together two states of the graph that have different schemas."""
-
-    code = "schema_boundary"
+class SchemaBoundaryError(ConflictError, code="schema_boundary"):
+    """The operation would combine two states with different schemas."""
 
 
-class ResolutionError(OmnigraphError):
-    """A resolution of conflicts that says nothing that can be done."""
-
-    code = "resolution_invalid"
-    http_status = 400
+class ResolutionError(OmnigraphError, code="resolution_invalid", status=400):
+    """The conflict resolution is invalid."""
 
 
 @dataclass(frozen=True, slots=True)
 class MergeConflict:
-    """One thing that two sides of a merge did not leave to each other."""
+    """One conflict between the two sides of a merge."""
 
     kind: str
     table_key: str
@@ -88,50 +73,44 @@ class MergeConflict:
         }
 
 
-class MergeConflictError(OmnigraphError):
-    """A merge or revert that was refused, for the two sides contradict each other; has all conflicts."""
+class MergeConflictError(OmnigraphError, code="merge_conflict", status=409):
+    """The merge or revert has conflicts; `conflicts` lists all of them. Nothing was changed."""
 
-    code = "merge_conflict"
-    http_status = 409
     conflicts: tuple[MergeConflict, ...]
 
     def __str__(self) -> str:
-        shown = "\n".join(f"  {conflict}" for conflict in self.conflicts[:_SHOWN_CONFLICTS])
-        rest = len(self.conflicts) - _SHOWN_CONFLICTS
-        more = f"\n  and {rest:,} more" if rest > 0 else ""
-        return f"{self.message}\n{shown}{more}" + (f"\nhint: {self.hint}" if self.hint else "")
+        return f"{self.message}\n{shown_lines(self.conflicts)}" + (f"\nhint: {self.hint}" if self.hint else "")
 
     def details(self) -> dict[str, Any]:
         return {"merge_conflicts": [conflict.to_dict() for conflict in self.conflicts]}
 
 
-class HistoryReclaimedError(OmnigraphError):
-    """A state of the past that a cleanup removed; `commit_id` names the first commit that cannot be read."""
+class HistoryReclaimedError(OmnigraphError, code="history_reclaimed", status=410):
+    """Cleanup removed this state; `commit_id` is the first commit that cannot be read."""
 
-    code = "history_reclaimed"
-    http_status = 410
     commit_id: str
 
 
-class ChangeRequestError(OmnigraphError):
-    """A request for changes that names something which does not exist; `option` says which part of it."""
+class ChangeRequestError(OmnigraphError, code="change_request", status=400):
+    """A request for changes names something that does not exist, in `option`."""
 
-    code = "change_request"
-    http_status = 400
     option: str
 
 
-class ChangeCursorError(OmnigraphError):
-    """A cursor or page token that is not one of this graph, branch and filter."""
-
-    code = "change_cursor_rejected"
-    http_status = 400
+class ChangeCursorError(OmnigraphError, code="change_cursor_rejected", status=400):
+    """The cursor or page token belongs to another graph, branch or filter."""
 
 
-class ChangeRefusedError(OmnigraphError):
-    """A commit of which nobody can say what it changed: it has no parent, or it changed the schema."""
+class ChangeRefusedError(OmnigraphError, code="change_diff_refusal", status=409):
+    """The changes of a commit cannot be computed: it has no parent, or it changed the schema."""
 
-    code = "change_diff_refusal"
-    http_status = 409
     commit_id: str
     reason: str
+
+
+class RetentionError(OmnigraphError, code="retention_missing", status=400):
+    """A cleanup was requested without saying what to keep."""
+
+
+class RepairError(OmnigraphError, code="repair_invalid", status=400):
+    """The repair request is invalid, or lacks its confirmation."""

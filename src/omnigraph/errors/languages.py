@@ -1,4 +1,4 @@
-"""Text in one of the two languages, and values in it, that cannot be used."""
+"""Schema and query text, and the values in it."""
 
 from __future__ import annotations
 
@@ -8,106 +8,65 @@ from typing import Any, Self
 from omnigraph.errors.base import Diagnostic, OmnigraphError
 
 
-class CompileError(OmnigraphError):
-    """Source text that cannot be used; `diagnostics` says why and where, first problem first."""
+class CompileError(OmnigraphError, code="bad_source", status=400):
+    """The source text does not compile; `diagnostics` lists the problems in order."""
 
-    code = "bad_source"
-    http_status = 400
     diagnostics: tuple[Diagnostic, ...]
 
-    def __init__(self, diagnostics: Sequence[Diagnostic]) -> None:
-        assert diagnostics, "a compile error without a diagnostic says nothing"
+    @classmethod
+    def of(cls, diagnostics: Sequence[Diagnostic]) -> Self:
+        """Make the error for one or more diagnostics; the first one gives message and hint."""
         first = diagnostics[0]
-        super().__init__(first.message, hint=first.hint, diagnostics=tuple(diagnostics))
+        return cls(first.message, hint=first.hint, diagnostics=tuple(diagnostics))
 
     def __str__(self) -> str:
         return "\n\n".join(str(diagnostic) for diagnostic in self.diagnostics)
-
-    @classmethod
-    def rebuilt(cls, message: str, hint: str | None, fields: dict[str, Any]) -> Self:  # noqa: ARG003 - the first says it
-        return cls(fields["diagnostics"])
 
     def details(self) -> dict[str, Any]:
         return {"diagnostics": [diagnostic.to_dict() for diagnostic in self.diagnostics]}
 
 
-class SourceError(CompileError):
-    """The bytes are not usable source text: wrong encoding, a NUL character, too large."""
-
-    code = "source_unreadable"
+class SourceError(CompileError, code="source_unreadable"):
+    """The bytes are not source text: wrong encoding, a NUL character, or too large."""
 
 
-class SchemaError(CompileError):
-    """A `.pg` schema that does not parse or breaks a static rule."""
-
-    code = "schema_invalid"
+class SchemaError(CompileError, code="schema_invalid"):
+    """A `.pg` schema does not parse or breaks a static rule."""
 
 
-class QueryError(CompileError):
-    """A `.gq` query that does not parse or does not type-check."""
-
-    code = "query_invalid"
+class QueryError(CompileError, code="query_invalid"):
+    """A `.gq` query does not parse or does not type-check."""
 
 
-class QueryNotFoundError(OmnigraphError):
-    """The requested query is not in the file; `available` are those that are."""
+class QueryNotFoundError(OmnigraphError, code="query_not_found", status=400):
+    """The source has no query of that name; `available` lists the names it has."""
 
-    code = "query_not_found"
-    http_status = 400
     available: list[str]
 
 
-class ParameterError(OmnigraphError):
-    """A query parameter is missing, or its value does not fit the declared type."""
+class QueryKindError(OmnigraphError, code="query_kind", status=400):
+    """A read was given where a mutation is expected, or a mutation where a read is."""
 
-    code = "parameter_invalid"
-    http_status = 400
-    parameter: str | None
-
-
-class LiteralError(OmnigraphError):
-    """A text that is not a value of its type."""
-
-    code = "literal_invalid"
-    http_status = 400
-
-
-class IdentityError(OmnigraphError):
-    """A value that cannot identify an entity."""
-
-    code = "identity_invalid"
-    http_status = 400
-
-
-class QueryKindError(OmnigraphError):
-    """The query reads where a mutation is needed, or changes the graph where a read is."""
-
-    code = "query_kind"
-    http_status = 400
     query: str
 
 
-class LibraryMissingError(OmnigraphError):
-    """A result is wanted as something of a library that is not installed."""
+class ParameterError(OmnigraphError, code="parameter_invalid", status=400):
+    """A query parameter is missing, or its value does not fit the declared type."""
 
-    code = "library_missing"
-    http_status = 500
-    library: str
+    parameter: str | None
 
 
-class PatternError(OmnigraphError):
-    """The pattern of a `@check` cannot be used."""
+class LiteralError(OmnigraphError, code="literal_invalid", status=400):
+    """A text is not a valid value of its type."""
 
-    code = "pattern_invalid"
-    http_status = 400
+
+class IdentityError(OmnigraphError, code="identity_invalid", status=400):
+    """A value cannot be used as the id of an entity."""
+
+
+class PatternError(OmnigraphError, code="pattern_invalid", status=400):
+    """The regular expression of a `@check` cannot be used."""
+
     type_name: str
     property: str
     pattern: str
-
-
-class FileAccessError(OmnigraphError):
-    """A file named on the command line that cannot be read or written."""
-
-    code = "file_unreadable"
-    http_status = 400
-    path: str

@@ -1,80 +1,136 @@
-"""Servers and their clients: who may ask, how often, and what comes back."""
+"""Servers, their clients, and the command line."""
 
 from __future__ import annotations
 
 from omnigraph.errors.base import OmnigraphError
 
 
-class UnauthorizedError(OmnigraphError):
-    """A request that does not say who asks, or whose token nobody has."""
-
-    code = "unauthorized"
-    http_status = 401
+class AddressError(OmnigraphError, code="bad_address", status=400):
+    """A command names no graph, or names it in a way the command does not support."""
 
 
-class ForbiddenError(OmnigraphError):
-    """Something that whoever asks may not do. It says no more than they know already."""
+class ConfigError(OmnigraphError, code="bad_config", status=400):
+    """A configuration file is invalid, or lacks the requested entry."""
 
-    code = "forbidden"
-    http_status = 403
+    path: str
+
+
+class AliasError(OmnigraphError, code="bad_alias", status=400):
+    """The alias is not defined, or is called with the wrong arguments."""
+
+    alias: str
+
+
+class FileAccessError(OmnigraphError, code="file_unreadable", status=400):
+    """A file named on the command line cannot be read or written."""
+
+    path: str
+
+
+class UnauthorizedError(OmnigraphError, code="unauthorized", status=401):
+    """The request has no token, or an unknown one."""
+
+
+class ForbiddenError(OmnigraphError, code="forbidden", status=403):
+    """The caller lacks the permission. The message reveals nothing else."""
+
     action: str
 
 
-class TooManyRequestsError(OmnigraphError):
-    """More requests at once than one actor may have."""
-
-    code = "too_many_requests"
-    http_status = 429
+class TooManyRequestsError(OmnigraphError, code="too_many_requests", status=429):
+    """One actor has too many requests running."""
 
 
-class NotServedError(OmnigraphError):
-    """Something that a server does not do for its clients; it is done where the storage is."""
-
-    code = "not_served"
-    http_status = 400
-    operation: str
+class RequestTimeoutError(OmnigraphError, code="request_timeout", status=408):
+    """The body of the request arrives too slowly."""
 
 
-class ServerUnavailableError(OmnigraphError):
-    """The server cannot be reached, or did not answer in time. What was asked changes nothing."""
-
-    code = "server_unavailable"
-    http_status = 503
-    address: str
+class RequestError(OmnigraphError, code="request_invalid", status=400):
+    """The request is malformed: invalid JSON, an unknown member, a bad header or address."""
 
 
-class ServerAnswerError(OmnigraphError):
-    """An answer that is not one of an Omnigraph server, or of another version of it; `status` is that of HTTP."""
-
-    code = "server_answer"
-    http_status = 502
-    status: int
+class RequestShapeError(RequestError, code="request_shape", status=422):
+    """The JSON body does not match the schema of the route."""
 
 
-class ServerStartError(OmnigraphError):
-    """A server that does not start: there is nothing to serve, nobody to serve it to, or no address to do it at."""
-
-    code = "server_start"
-    http_status = 500
+class MediaTypeError(RequestError, code="media_type", status=415):
+    """The route does not accept this content type."""
 
 
-class RequestTimeoutError(OmnigraphError):
-    """A request whose body comes too slowly."""
-
-    code = "request_timeout"
-    http_status = 408
+class RouteNotFoundError(RequestError, code="route_not_found", status=404):
+    """The server has no such route."""
 
 
-class LoadNotFoundError(OmnigraphError):
-    """No load of that id, or one that was begun before the server was."""
+class MethodNotAllowedError(RequestError, code="method_not_allowed", status=405):
+    """The route does not support this method."""
 
-    code = "not_found"
-    http_status = 404
+
+class LoadNotFoundError(OmnigraphError, code="not_found", status=404):
+    """There is no background load with this id, or it started before the server did."""
+
     load_id: str
 
 
-class ServerFailedError(OmnigraphError):
-    """The server failed in a way that nobody foresaw; its log says where."""
+class StoredQueryNotFoundError(OmnigraphError, code="stored_query_not_found", status=404):
+    """There is no such stored query, or the caller may not run it: the two look the same on purpose."""
 
-    code = "server_failed"
-    http_status = 500
+    query: str
+
+
+class StoredQueryBrokenError(OmnigraphError, code="stored_query_broken", status=409):
+    """Stored queries do not compile against the schema; `queries` names them."""
+
+    queries: list[str]
+
+
+class BlobPropertyError(OmnigraphError, code="blob_property", status=400):
+    """The property is not a Blob."""
+
+    type_name: str
+    property: str
+
+
+class BlobNotFoundError(OmnigraphError, code="blob_not_found", status=404):
+    """The entity does not exist, or its Blob is null."""
+
+    type_name: str
+    entity_id: str
+    property: str
+
+
+class BlobChangedError(OmnigraphError, code="blob_changed", status=412):
+    """The Blob is not the version the caller expects."""
+
+
+class BlobRangeError(OmnigraphError, code="blob_range", status=416):
+    """The byte range from `start` to `end` lies outside a Blob of `length` bytes."""
+
+    start: int
+    end: int
+    length: int
+
+
+class NotServedError(OmnigraphError, code="not_served", status=400):
+    """A server does not offer this operation; run it where the storage is."""
+
+    operation: str
+
+
+class ServerUnavailableError(OmnigraphError, code="server_unavailable", status=503):
+    """The server cannot be reached or did not answer in time. Nothing was changed."""
+
+    address: str
+
+
+class ServerAnswerError(OmnigraphError, code="server_answer", status=502):
+    """The response does not come from a compatible Omnigraph server; `status` is its HTTP status."""
+
+    status: int
+
+
+class ServerStartError(OmnigraphError, code="server_start", status=500):
+    """The server cannot start: no graph, no tokens, or no address to listen on."""
+
+
+class ServerFailedError(OmnigraphError, code="server_failed", status=500):
+    """The server failed unexpectedly; its log has the traceback."""

@@ -1,108 +1,81 @@
-"""The place where a graph lives, and graphs that are not as they should be."""
+"""Storage, and graphs that cannot be opened."""
 
 from __future__ import annotations
 
 from omnigraph.errors.base import OmnigraphError
 
 
-class StorageError(OmnigraphError):
-    """The storage refused or failed; `path` says where, `operation` what was tried."""
+class StorageError(OmnigraphError, code="storage_failed"):
+    """The storage failed; `path` and `operation` say where and during what."""
 
-    code = "storage_failed"
     path: str
     operation: str
 
 
-class StorageDeniedError(StorageError):
-    """The storage does not permit the operation. Never taken for absence."""
-
-    code = "storage_denied"
+class StorageDeniedError(StorageError, code="storage_denied"):
+    """The storage denied access. Never reported as a missing object."""
 
 
-class StorageFullError(StorageError):
-    """No space is left."""
-
-    code = "storage_full"
+class StorageFullError(StorageError, code="storage_full"):
+    """The storage is full."""
 
 
-class UnsupportedUriError(OmnigraphError):
-    """The address of a graph is of a kind that cannot hold one."""
+class UnsupportedUriError(OmnigraphError, code="uri_unsupported", status=400):
+    """The address of the graph has an unsupported scheme."""
 
-    code = "uri_unsupported"
-    http_status = 400
     uri: str
 
 
-class GraphNotFoundError(OmnigraphError):
+class GraphNotFoundError(OmnigraphError, code="graph_not_found", status=404):
     """There is no graph at the address."""
 
-    code = "graph_not_found"
-    http_status = 404
     uri: str
 
 
-class NotAGraphError(OmnigraphError):
-    """There is something at the address, but it is not a graph."""
+class NotAGraphError(OmnigraphError, code="not_a_graph", status=400):
+    """The address exists, but does not hold a graph."""
 
-    code = "not_a_graph"
-    http_status = 400
     uri: str
 
 
-class AlreadyInitializedError(OmnigraphError):
-    """A graph, or part of one, is at the address already; nothing was written."""
+class AlreadyInitializedError(OmnigraphError, code="already_initialized", status=409):
+    """The address already holds a graph, or a part of one. Nothing was written."""
 
-    code = "already_initialized"
-    http_status = 409
     uri: str
 
 
-class ReadOnlyError(OmnigraphError):
+class ReadOnlyError(OmnigraphError, code="read_only", status=400):
     """The handle was opened read-only."""
 
-    code = "read_only"
-    http_status = 400
 
+class BranchNotFoundError(OmnigraphError, code="branch_not_found", status=404):
+    """The graph has no such branch."""
 
-class BranchNotFoundError(OmnigraphError):
-    """The graph has no branch of that name."""
-
-    code = "branch_not_found"
-    http_status = 404
     branch: str
 
 
-class CommitNotFoundError(OmnigraphError):
-    """No branch of the graph has a commit of that id."""
+class CommitNotFoundError(OmnigraphError, code="commit_not_found", status=404):
+    """No branch of the graph has such a commit."""
 
-    code = "commit_not_found"
-    http_status = 404
     commit_id: str
 
 
-class FormatError(OmnigraphError):
-    """The graph is in a storage format that this version does not work on."""
+class FormatError(OmnigraphError, code="format_unsupported", status=409):
+    """The graph has a storage format that this version does not support."""
 
-    code = "format_unsupported"
-    http_status = 409
     found: int
     supported: int
 
 
-class FormatTooNewError(FormatError):
-    """A later version wrote the graph."""
-
-    code = "format_too_new"
+class FormatTooNewError(FormatError, code="format_too_new"):
+    """The graph was written by a later version."""
 
 
-class FormatTooOldError(FormatError):
-    """The graph is older than what can be migrated."""
-
-    code = "format_too_old"
+class FormatTooOldError(FormatError, code="format_too_old"):
+    """The graph is too old to be migrated."""
 
 
-class CorruptGraphError(OmnigraphError):
-    """Stored state contradicts itself. Nothing was changed."""
+class CorruptGraphError(OmnigraphError, code="graph_corrupt"):
+    """The stored state is inconsistent. Nothing was changed."""
 
-    code = "graph_corrupt"
     path: str

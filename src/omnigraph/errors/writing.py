@@ -1,20 +1,16 @@
-"""Changes that are refused, that lose to others, or that stop half-way."""
+"""Writes that are rejected, conflict with others, or are interrupted."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Any
 
-from omnigraph.errors.base import OmnigraphError, Place
-
-_SHOWN_VIOLATIONS = 20
+from omnigraph.errors.base import SHOWN, OmnigraphError, Place, shown_lines
 
 
-class PlacedError(OmnigraphError):
-    """A query that does not suit the graph as it is; `place` says where in it, if that is known."""
+class PlacedError(OmnigraphError, code="query_unsuitable", status=400):
+    """The query does not fit the current state of the graph; `place` is the position in it, if known."""
 
-    code = "query_unsuitable"
-    http_status = 400
     place: Place | None
 
     def __str__(self) -> str:
@@ -29,21 +25,19 @@ class PlacedError(OmnigraphError):
         return {**super().details(), "place": at}
 
 
-class ValueRejectedError(PlacedError):
-    """A value does not fit the property it is for. Nothing was changed."""
+class ValueRejectedError(PlacedError, code="value_rejected"):
+    """A value does not fit its property. Nothing was changed."""
 
-    code = "value_rejected"
     type_name: str
     property: str
 
 
 @dataclass(frozen=True, slots=True)
 class Violation:
-    """One rule that one entity would break.
+    """One rule of the schema that one entity breaks.
 
-    `rule` is what it breaks: required, enum, finite, range, check, unique, endpoint, cardinality; for input that is
-    loaded also json, shape, type and key. `record` is the number of the statement or of the input record that brings
-    the entity, from 0, if one does. `kind` is node or edge, where that is known.
+    `rule` is one of required, enum, finite, range, check, unique, endpoint, cardinality; for loads also json, shape,
+    type and key. `record` is the 0-based number of the statement or input record. `kind` is node or edge, if known.
     """
 
     rule: str
@@ -73,152 +67,122 @@ class Violation:
         }
 
 
-class ConstraintError(PlacedError):
-    """The change would break a rule of the schema. Nothing was changed."""
+class ConstraintError(PlacedError, code="constraint_violated"):
+    """The change breaks a rule of the schema. Nothing was changed."""
 
-    code = "constraint_violated"
     violations: tuple[Violation, ...]
 
     def details(self) -> dict[str, Any]:
         return {**super().details(), "violations": [violation.to_dict() for violation in self.violations]}
 
 
-class LoadRejectedError(OmnigraphError):
-    """Records that cannot be loaded; `violations` are all of them, in order. Nothing was changed."""
+class LoadRejectedError(OmnigraphError, code="load_rejected", status=400):
+    """Records cannot be loaded; `violations` lists every problem in order. Nothing was changed."""
 
-    code = "load_rejected"
-    http_status = 400
     violations: tuple[Violation, ...]
 
     def __str__(self) -> str:
-        shown = "\n".join(f"  {violation}" for violation in self.violations[:_SHOWN_VIOLATIONS])
-        rest = len(self.violations) - _SHOWN_VIOLATIONS
-        more = f"\n  and {rest:,} more" if rest > 0 else ""
-        return f"{self.message}\n{shown}{more}" + (f"\nhint: {self.hint}" if self.hint else "")
+        return f"{self.message}\n{shown_lines(self.violations)}" + (f"\nhint: {self.hint}" if self.hint else "")
 
     def details(self) -> dict[str, Any]:
-        shown = self.violations[:_SHOWN_VIOLATIONS]
+        shown = self.violations[:SHOWN]
         return {"count": len(self.violations), "violations": [violation.to_dict() for violation in shown]}
 
 
-class KeyConflictError(LoadRejectedError):
-    """Records of an append whose ids are there already. Nothing was changed."""
-
-    code = "key_conflict"
-    http_status = 409
+class KeyConflictError(LoadRejectedError, code="key_conflict", status=409):
+    """An append has ids that already exist. Nothing was changed."""
 
 
-class ResourceLimitError(OmnigraphError):
-    """There is more of something in one change, or in one read, than is allowed. Nothing was changed."""
+class ResourceLimitError(OmnigraphError, code="resource_limit", status=413):
+    """One change or read exceeds a limit. Nothing was changed."""
 
-    code = "resource_limit"
-    http_status = 413
     resource: str
     limit: int
     actual: int
 
 
-class PreconditionFailedError(OmnigraphError):
-    """The branch is not at the commit that the caller named. Nothing was changed."""
+class PreconditionFailedError(OmnigraphError, code="precondition_failed", status=412):
+    """The branch is not at the commit the caller expects. Nothing was changed."""
 
-    code = "precondition_failed"
-    http_status = 412
     expected: str
     actual: str | None
 
 
-class OutcomeUnknownError(OmnigraphError):
-    """The change was prepared, but whether it took effect is not known yet: ask with `Graph.outcome`.
+class OutcomeUnknownError(OmnigraphError, code="outcome_unknown", status=503):
+    """It is not known yet whether the change took effect; recovery completes or undoes it.
 
-    Recovery finishes or undoes it. `operation_id` is what to ask about. It is None if the answer of a server is lost to
-    a request that makes no commit: then the branches and tags tell.
+    Pass `operation_id` to `Graph.outcome` to find out. It is None for a request that makes no commit: list the branches
+    and tags instead.
     """
 
-    code = "outcome_unknown"
-    http_status = 503
     operation_id: str | None
 
 
-class ConflictError(OmnigraphError):
-    """Somebody else's change came first. Nothing of this one is visible, unless the hint says that it may become so."""
-
-    code = "conflict"
-    http_status = 409
+class ConflictError(OmnigraphError, code="conflict", status=409):
+    """Another change came first. Nothing of this one is visible, unless the hint says that it may still be."""
 
 
-class OperationDoneError(ConflictError):
-    """A change with this id was made before; it was not made again. `commit_id` is the commit of then."""
+class OperationDoneError(ConflictError, code="operation_done"):
+    """A change with this operation id was already committed as `commit_id`; it was not repeated."""
 
-    code = "operation_done"
     operation_id: str
     commit_id: str
 
 
-class ExpectedVersionMismatchError(ConflictError):
-    """A table is not at the version that the operation was prepared on."""
+class ExpectedVersionMismatchError(ConflictError, code="version_conflict"):
+    """A table moved since the operation read it."""
 
-    code = "version_conflict"
     table_key: str
     expected: int
     actual: int
 
 
-class ContentionError(ConflictError):
-    """Other writers came first each time; all retries are used up."""
+class ContentionError(ConflictError, code="contention"):
+    """Other writers came first every time, and no retries are left."""
 
-    code = "contention"
     attempts: int
 
 
-class DriftError(ConflictError):
-    """A table's head is past its pin and no pending operation explains it."""
+class DriftError(ConflictError, code="drift"):
+    """A table's head is past the version the graph records, and no pending operation explains it."""
 
-    code = "drift"
     table_key: str
     pin: int
     head: int
 
 
-class SchemaDriftError(ConflictError):
-    """The schema files of the graph do not belong together."""
+class SchemaDriftError(ConflictError, code="schema_drift"):
+    """The schema files and the graph disagree."""
 
-    code = "schema_drift"
     path: str
 
 
-class GateTimeoutError(ConflictError):
-    """Another writer held a gate for too long; `holder` is who."""
+class GateTimeoutError(ConflictError, code="gate_timeout"):
+    """Another writer, `holder`, held a lock for too long."""
 
-    code = "gate_timeout"
     gate: str
     holder: str
 
 
-class RecoveryRequiredError(OmnigraphError):
-    """An operation stopped half-way. The next write or open finishes or undoes it."""
+class RecoveryRequiredError(OmnigraphError, code="recovery_required", status=503):
+    """An operation was interrupted. The next write or open completes or undoes it."""
 
-    code = "recovery_required"
-    http_status = 503
     operation_id: str
 
 
-class SidecarError(OmnigraphError):
-    """A recovery record that cannot be read or acted on; it was left as it is."""
+class SidecarError(OmnigraphError, code="sidecar_unusable"):
+    """A recovery record cannot be read or applied. It was left unchanged."""
 
-    code = "sidecar_unusable"
     path: str
 
 
-class SchemaUnsupportedError(OmnigraphError):
-    """A change of the schema that cannot be made; `steps` says which parts of it, each with its code if it has one."""
+class SchemaUnsupportedError(OmnigraphError, code="schema_unsupported", status=400):
+    """The schema change is not supported; `steps` lists the unsupported parts, with their codes."""
 
-    code = "schema_unsupported"
-    http_status = 400
     steps: list[str]
 
 
-class BranchesPresentError(ConflictError):
-    """Something that can only be done when there is no branch but main."""
+class BranchesPresentError(ConflictError, code="branches_present"):
+    """The operation needs a graph without branches other than main."""
 
-    code = "branches_present"
     branches: list[str]

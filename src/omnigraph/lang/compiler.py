@@ -56,7 +56,7 @@ def compile_query(source: Source, catalog: Catalog, name: str | None = None) -> 
         try:
             return check_query(query, catalog)
         except Rejection as problem:
-            raise QueryError([source.diagnostic(problem)]) from None
+            raise QueryError.of([source.diagnostic(problem)]) from None
 
     return _compiled.get(key, _cost(source), compile_it)
 
@@ -93,7 +93,7 @@ def _cost(source: Source) -> int:
 def _parse(source: Source) -> QueryFile:
     file, problems = parse_query_file(source)
     if problems:
-        raise QueryError([source.diagnostic(problem) for problem in problems])
+        raise QueryError.of([source.diagnostic(problem) for problem in problems])
     return file
 
 

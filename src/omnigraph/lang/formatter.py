@@ -29,7 +29,7 @@ def format_queries(source: Source) -> str:
 def _format(source: Source, grammar: Grammar, error: type[CompileError]) -> str:
     _, problems = grammar.parse_all(source)  # rules beyond the grammar, such as escapes, live in the tree builder
     if problems:
-        raise error([source.diagnostic(problem) for problem in problems])
+        raise error.of([source.diagnostic(problem) for problem in problems])
     return write(source.text, _file(grammar.parse_tokens(source)))
 
 

@@ -54,7 +54,7 @@ def compile_schema(source: Source) -> Catalog:
     catalog = checker.catalog(tree)
     if checker.problems:
         problems = sorted(checker.problems, key=lambda problem: problem.span)
-        raise SchemaError([source.diagnostic(problem) for problem in problems])
+        raise SchemaError.of([source.diagnostic(problem) for problem in problems])
     return catalog
 
 

@@ -138,13 +138,13 @@ class Source:
         )
 
     def _unusable(self, offset: int, message: str, hint: str) -> SourceError:
-        return SourceError([self.diagnostic(Rejection("S1", message, Span(offset, offset + 1), hint=hint))])
+        return SourceError.of([self.diagnostic(Rejection("S1", message, Span(offset, offset + 1), hint=hint))])
 
 
 def _too_large(file: str) -> SourceError:
     message = f"the text is too large: a source may have at most {MAX_SOURCE_BYTES:,} bytes"
     hint = "split it into several files; load bulk data with `load`"
-    return SourceError([Diagnostic("S1", message, Place(file, 1, 1, 1, ""), hint)])
+    return SourceError.of([Diagnostic("S1", message, Place(file, 1, 1, 1, ""), hint)])
 
 
 def _clipped(text: str) -> str:
@@ -154,7 +154,7 @@ def _clipped(text: str) -> str:
 def _undecodable(file: str, message: str, before: bytes) -> SourceError:
     line = before.count(b"\n") + 1
     column = len(before.rpartition(b"\n")[2].decode("utf-8", "replace")) + 1
-    return SourceError([Diagnostic("S1", message, Place(file, line, column, 1, ""), "save the file as UTF-8")])
+    return SourceError.of([Diagnostic("S1", message, Place(file, line, column, 1, ""), "save the file as UTF-8")])
 
 
 def did_you_mean(word: str, candidates: Iterable[str]) -> str | None:

@@ -21,7 +21,6 @@ from omnigraph.errors import (
     ResourceLimitError,
     ServerAnswerError,
 )
-from omnigraph.errors.base import fields_of
 from omnigraph.wire.codec import decode, encode
 
 Body = dict[str, Any]
@@ -127,7 +126,7 @@ _DETAILS: dict[type[OmnigraphError], Callable[[Any], Body]] = {
 
 
 def _problem(error: OmnigraphError) -> Body:
-    fields = {name: encode(getattr(error, name)) for name in fields_of(type(error))}
+    fields = {name: encode(getattr(error, name)) for name in error.field_names}
     return {"type": type(error).__name__, "message": error.message, "hint": error.hint, "fields": fields}
 
 
@@ -147,5 +146,5 @@ def _rebuilt(problem: Mapping[str, Any]) -> OmnigraphError:
     if not isinstance(kind, type) or not issubclass(kind, OmnigraphError):
         raise TypeError(f"no error of ours: {problem['type']}")
     hints = get_type_hints(kind, {**vars(errors), "ClassVar": ClassVar})
-    fields = {name: decode(hints[name], problem["fields"][name]) for name in fields_of(kind)}
-    return kind.rebuilt(problem["message"], problem["hint"], fields)
+    fields = {name: decode(hints[name], problem["fields"][name]) for name in kind.field_names}
+    return kind(problem["message"], hint=problem["hint"], **fields)
