@@ -67,7 +67,7 @@ PEERS := kuzu==0.11.3 ladybug==0.22.0 duckdb==2.0.0 lancedb==0.40.0
 
 # Six million records with a thousand defects of every kind; then every property, with thousands of examples instead of tens.
 soak: setup
-	OMNIGRAPH_SOAK=1 $(BIN)/python -m pytest -n 0 tests/pipeline/test_planted_defects.py tests/maintenance/test_upkeep_soak.py \
+	OMNIGRAPH_SOAK=1 $(BIN)/python -m pytest -n 0 tests/ingest/test_planted_defects.py tests/maintenance/test_upkeep_soak.py \
 		tests/server/test_contract_fuzz.py tests/server/test_raw_http_fuzz.py
 	OMNIGRAPH_HYPOTHESIS_PROFILE=soak $(BIN)/python -m pytest -n 2 -m hypothesis
 

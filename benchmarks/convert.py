@@ -13,9 +13,9 @@ import pyarrow.csv as pcsv
 import pyarrow.json as pj
 import pyarrow.parquet as pq
 
+from omnigraph.formats.jsonl import convert_jsonl
+from omnigraph.formats.sources import convert, discover
 from omnigraph.lang import Source, compile_schema
-from omnigraph.pipeline.convert_jsonl import convert_jsonl
-from omnigraph.pipeline.sources import convert, discover
 
 SCHEMA = """
 node Person { name: String @key  age: I32?  score: F64?  active: Bool? }

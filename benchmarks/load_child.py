@@ -12,7 +12,7 @@ from pathlib import Path
 
 import omnigraph
 from benchmarks.load_data import SCHEMA
-from omnigraph.pipeline.session import spark_context, stop_session
+from omnigraph.spark.session import spark_context, stop_session
 
 _INTERVAL = 0.2
 

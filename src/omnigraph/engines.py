@@ -6,16 +6,16 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
 from omnigraph.commit.runner import ChooseRunner
-from omnigraph.pipeline.executor import Executor, LocalExecutor
-from omnigraph.pipeline.load import Engine, option
-from omnigraph.pipeline.progress import Progress
+from omnigraph.ingest.executor import Executor, LocalExecutor
+from omnigraph.ingest.load import Engine, option
+from omnigraph.ingest.progress import Progress
 
 _MOST_ROWS_OF_UPKEEP = 5_000_000  # that this process looks after by itself, if nobody says who should
 
 
 def spark_executor(master: str | None, conf: Mapping[str, str] | None, progress: Progress) -> Executor:
-    from omnigraph.pipeline.session import spark_context  # noqa: PLC0415 - Spark is started when it is needed
-    from omnigraph.pipeline.spark_executor import SparkExecutor  # noqa: PLC0415
+    from omnigraph.spark.executor import SparkExecutor  # noqa: PLC0415
+    from omnigraph.spark.session import spark_context  # noqa: PLC0415 - Spark is started when it is needed
 
     return SparkExecutor(spark_context(master, conf), progress)
 

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from omnigraph.graph import Graph
     from omnigraph.history.merge import MergeResult
+    from omnigraph.ingest.load import LoadResult
     from omnigraph.manifest.rows import Commit
     from omnigraph.manifest.state import Snapshot
-    from omnigraph.pipeline.load import LoadResult
     from omnigraph.query.result import Result
     from omnigraph.write.mutation import MutationResult
 

@@ -12,14 +12,14 @@ from omnigraph.commit.store import Store
 from omnigraph.core.refs import MAIN
 from omnigraph.engines import spark_executor
 from omnigraph.errors import StorageError
+from omnigraph.ingest.export import ExportRequest, ExportResult, export_files, export_lines
+from omnigraph.ingest.load import Engine, option
+from omnigraph.ingest.progress import SILENT
 from omnigraph.lang.catalog import Catalog
 from omnigraph.lang.source import source_given
 from omnigraph.maintenance.retention import is_reclaimed
 from omnigraph.manifest.past import reclaimed
 from omnigraph.manifest.rows import Commit
-from omnigraph.pipeline.export import ExportRequest, ExportResult, export_files, export_lines
-from omnigraph.pipeline.load import Engine, option
-from omnigraph.pipeline.progress import SILENT
 from omnigraph.query.blob import Blob, Cell, find_blob
 from omnigraph.query.explain import Explanation
 from omnigraph.query.query import Query, Reader, State

@@ -27,7 +27,7 @@ from omnigraph.errors import (
     ResourceLimitError,
     UnauthorizedError,
 )
-from omnigraph.pipeline.progress import SilentProgress
+from omnigraph.ingest.progress import SilentProgress
 from omnigraph.server.settings import Limits
 from tests.support.s3 import S3Server, s3_server, s3_uri
 from tests.support.serving import ADD, AGE, ALL, one_graph, people_graph, running

@@ -13,10 +13,10 @@ import omnigraph
 from omnigraph.commit.store import Store
 from omnigraph.errors import DriftError, HistoryReclaimedError, OmnigraphError, RetentionError
 from omnigraph.graph import Graph
+from omnigraph.ingest.progress import SilentProgress
 from omnigraph.maintenance.cleanup import CleanupResult
 from omnigraph.maintenance.retention import Policy
 from omnigraph.manifest.rows import MANIFEST_PATH, Commit
-from omnigraph.pipeline.progress import SilentProgress
 from tests.maintenance.scene import KNOWS, PERSON, PLACE, add, people, table_of
 from tests.support.faults import assert_settled, foreign_commit
 from tests.support.graphs import contents

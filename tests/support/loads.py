@@ -23,9 +23,9 @@ from omnigraph.commit import failpoints
 from omnigraph.commit.store import Store
 from omnigraph.errors import LoadRejectedError, StorageError
 from omnigraph.graph import Graph
-from omnigraph.pipeline import steps
-from omnigraph.pipeline.load import LoadResult
-from omnigraph.pipeline.steps import StageResult, StageTask
+from omnigraph.ingest import steps
+from omnigraph.ingest.load import LoadResult
+from omnigraph.ingest.steps import StageResult, StageTask
 from omnigraph.storage import durable
 from omnigraph.storage.location import Location
 from tests.support.deaths import die_each
@@ -144,9 +144,9 @@ SPLIT = 100
 def by_pipeline(split: int = 16 * 2**20, shares: int = 4) -> Iterator[None]:
     """Have the pipeline do also what is small, with splits and shares of a given size."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("omnigraph.pipeline.load.MOST_RECORDS", -1)
-        patch.setattr("omnigraph.pipeline.load._FEWEST_SHARES", shares)
-        patch.setattr("omnigraph.pipeline.sources.SPLIT", split)
+        patch.setattr("omnigraph.ingest.load.MOST_RECORDS", -1)
+        patch.setattr("omnigraph.ingest.load._FEWEST_SHARES", shares)
+        patch.setattr("omnigraph.formats.sources.SPLIT", split)
         yield
 
 

@@ -16,7 +16,7 @@ import pyspark
 import pytest
 from pyspark import SparkContext
 
-from omnigraph.pipeline.session import spark_context, stop_session
+from omnigraph.spark.session import spark_context, stop_session
 
 ROOT = Path(__file__).parents[2]
 PATIENCE = 300

@@ -20,11 +20,11 @@ from omnigraph.history.feed import Baseline, ChangeBlock, ChangePage
 from omnigraph.history.log import LogEntry
 from omnigraph.history.merge import MergeResult, Outcome
 from omnigraph.history.resolution import Resolution
+from omnigraph.ingest.load import LoadResult
 from omnigraph.lang import evolution
 from omnigraph.lang.evolution import SchemaPlan
 from omnigraph.manifest.rows import Commit, SchemaRow
 from omnigraph.manifest.state import Entry, Snapshot
-from omnigraph.pipeline.load import LoadResult
 from omnigraph.query.explain import Explanation, PlanStep
 from omnigraph.query.result import Result
 from omnigraph.schema_apply.apply import SchemaResult

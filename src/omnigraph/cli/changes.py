@@ -83,7 +83,7 @@ def baseline(
 
 def _write(path: str, lines: Iterator[str]) -> None:
     """Write one file, whatever its name is: it is there as a whole, or not at all."""
-    from omnigraph.pipeline.outputs import written  # noqa: PLC0415 - loads the engine
+    from omnigraph.formats.outputs import written  # noqa: PLC0415 - loads the engine
     from omnigraph.storage.location import Location  # noqa: PLC0415
 
     with written(Location.parse(path)) as stream:

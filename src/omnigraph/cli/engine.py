@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from omnigraph.pipeline.progress import Progress
+    from omnigraph.ingest.progress import Progress
 
 ENGINES = ("auto", "local", "spark")
 
@@ -38,6 +38,6 @@ def _setting(text: str) -> tuple[str, str]:
 
 def progress(*, quiet: bool) -> Progress:
     """What a person is shown meanwhile."""
-    from omnigraph.pipeline.progress import SILENT, progress_on  # noqa: PLC0415 - loads the engine
+    from omnigraph.ingest.progress import SILENT, progress_on  # noqa: PLC0415 - loads the engine
 
     return SILENT if quiet else progress_on()

@@ -16,7 +16,7 @@ from omnigraph.cli.engine import ENGINES, Conf, Engine, Master, one_of, progress
 from omnigraph.errors import FileAccessError, LoadRejectedError
 
 if TYPE_CHECKING:
-    from omnigraph.pipeline.load import LoadResult
+    from omnigraph.ingest.load import LoadResult
 
 _MODES = ("append", "merge", "overwrite")
 

@@ -10,9 +10,9 @@ from typing import Any
 from urllib.parse import quote
 
 from omnigraph.errors import CompileError, NotServedError, ParameterError, PlacedError
+from omnigraph.ingest.load import Engine
 from omnigraph.lang.params import decode_parameters
 from omnigraph.lang.source import Source, source_given
-from omnigraph.pipeline.load import Engine
 
 QUERY, SCHEMA = "<query>", "<schema>"
 

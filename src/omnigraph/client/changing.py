@@ -22,10 +22,10 @@ from omnigraph.client.uploads import server_addresses, uploaded
 from omnigraph.client.versions import VersionCalls
 from omnigraph.core.refs import MAIN
 from omnigraph.errors import LoadRejectedError, ServerUnavailableError
+from omnigraph.formats.sources import read_mapping
+from omnigraph.ingest.load import LoadResult, option
+from omnigraph.ingest.progress import SILENT, Progress
 from omnigraph.manifest.rows import Commit
-from omnigraph.pipeline.load import LoadResult, option
-from omnigraph.pipeline.progress import SILENT, Progress
-from omnigraph.pipeline.sources import read_mapping
 from omnigraph.schema_apply.apply import SchemaResult
 from omnigraph.wire import documents, problems
 from omnigraph.wire.commits import optional_commit_of

@@ -12,10 +12,10 @@ from omnigraph.client.asking import members, options
 from omnigraph.client.reading import Asked, ReadCalls
 from omnigraph.client.steps import LINES, Request, Steps, Stream
 from omnigraph.errors import NotServedError
+from omnigraph.formats.outputs import written
+from omnigraph.ingest.export import ExportResult
 from omnigraph.lang.catalog import Catalog
 from omnigraph.manifest.rows import Commit
-from omnigraph.pipeline.export import ExportResult
-from omnigraph.pipeline.outputs import written
 from omnigraph.storage.location import Location
 
 _ENDINGS = (".jsonl", ".ndjson")

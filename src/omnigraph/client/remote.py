@@ -18,10 +18,10 @@ from omnigraph.client.steps import Steps, answered
 from omnigraph.client.transport import Address, Blocking
 from omnigraph.core.refs import MAIN, checked_name
 from omnigraph.engines import finishing
+from omnigraph.ingest.export import ExportResult
+from omnigraph.ingest.progress import SILENT, Progress
 from omnigraph.lang.catalog import Catalog
 from omnigraph.on_branch import OnBranch
-from omnigraph.pipeline.export import ExportResult
-from omnigraph.pipeline.progress import SILENT, Progress
 from omnigraph.query.blob import Blob, Cell
 
 P = ParamSpec("P")

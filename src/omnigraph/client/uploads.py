@@ -11,13 +11,13 @@ from typing import IO, Any
 import numpy as np
 
 from omnigraph.errors import LoadRejectedError, Violation
+from omnigraph.formats.files import decompressed
+from omnigraph.formats.json_writer import contents, json_lines
+from omnigraph.formats.sources import Split, discover, pieces
+from omnigraph.ingest.distributed import TASK_BITS, placed
+from omnigraph.ingest.inputs import as_files
+from omnigraph.ingest.load import Places, refuse
 from omnigraph.lang.catalog import Catalog
-from omnigraph.pipeline.big_load import TASK_BITS, placed
-from omnigraph.pipeline.files import decompressed
-from omnigraph.pipeline.inputs import as_files
-from omnigraph.pipeline.json_text import contents, json_lines
-from omnigraph.pipeline.load import Places, refuse
-from omnigraph.pipeline.sources import Split, discover, pieces
 from omnigraph.storage.location import Location
 from omnigraph.write.pending import RECORD
 

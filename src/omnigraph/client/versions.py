@@ -18,7 +18,7 @@ from omnigraph.history.feed import Baseline, ChangeOptions, ChangePage
 from omnigraph.history.log import LogEntry
 from omnigraph.history.merge import MergeResult
 from omnigraph.history.resolution import Resolution, Resolve
-from omnigraph.pipeline.progress import SILENT, Progress
+from omnigraph.ingest.progress import SILENT, Progress
 from omnigraph.wire import changes as change_documents
 from omnigraph.wire import commits, documents
 

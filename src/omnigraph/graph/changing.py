@@ -15,16 +15,16 @@ from omnigraph.engines import spark_executor
 from omnigraph.errors import (
     RecoveryRequiredError,
 )
+from omnigraph.formats.sources import discover
 from omnigraph.graph.handle import named_branch
 from omnigraph.graph.versions import Versions
+from omnigraph.ingest.inputs import as_files
+from omnigraph.ingest.load import Engine, LoadRequest, LoadResult, load, option
+from omnigraph.ingest.progress import SILENT, Progress
 from omnigraph.lang.evolution import DropMode
 from omnigraph.lang.source import source_given
 from omnigraph.maintenance.cleanup import give_up_past
 from omnigraph.manifest.rows import Commit
-from omnigraph.pipeline.inputs import as_files
-from omnigraph.pipeline.load import Engine, LoadRequest, LoadResult, load, option
-from omnigraph.pipeline.progress import SILENT, Progress
-from omnigraph.pipeline.sources import discover
 from omnigraph.schema_apply.apply import SchemaResult, apply_schema, preview_schema
 from omnigraph.write.embed_graph import EmbedRequest, EmbedResult, embed_graph, embed_mode
 from omnigraph.write.load import LoadMode

@@ -19,15 +19,15 @@ from omnigraph.history.branches import (
     find_commit,
     resolve,
 )
+from omnigraph.ingest.export import ExportRequest, ExportResult
+from omnigraph.ingest.load import Engine, option
+from omnigraph.ingest.progress import SILENT, Progress
 from omnigraph.lang.catalog import Catalog
 from omnigraph.lang.source import source_given
 from omnigraph.manifest import contract
 from omnigraph.manifest.rows import MANIFEST_PATH, Commit
 from omnigraph.manifest.state import ManifestState, Snapshot
 from omnigraph.pinned import Pinned, export_state, telling_reclaimed
-from omnigraph.pipeline.export import ExportRequest, ExportResult
-from omnigraph.pipeline.load import Engine, option
-from omnigraph.pipeline.progress import SILENT, Progress
 from omnigraph.query.explain import Explanation
 from omnigraph.query.query import Query, Reader, State, state_of
 from omnigraph.query.result import Result

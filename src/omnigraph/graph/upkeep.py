@@ -9,13 +9,13 @@ from omnigraph.access import Action
 from omnigraph.core.refs import MAIN
 from omnigraph.engines import choose_runner, finishing
 from omnigraph.graph.handle import Handle, named_branch
+from omnigraph.ingest.progress import SILENT, Progress
 from omnigraph.maintenance.cleanup import CleanupRequest, CleanupResult, cleanup
 from omnigraph.maintenance.doctor import Report, examine
 from omnigraph.maintenance.optimize import optimize
 from omnigraph.maintenance.repair import RepairResult, mode_of, repair
 from omnigraph.maintenance.together import at_once
 from omnigraph.maintenance.upkeep import UpkeepResult, ensure_indices
-from omnigraph.pipeline.progress import SILENT, Progress
 from omnigraph.storage.reclaim import ORPHAN_AGE
 
 

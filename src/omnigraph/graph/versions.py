@@ -23,7 +23,7 @@ from omnigraph.history.feed import Baseline, ChangeOptions, ChangePage, ChangeRe
 from omnigraph.history.log import LogEntry, log
 from omnigraph.history.merge import MergeRequest, MergeResult, merge, preview, revert
 from omnigraph.history.resolution import Resolution, Resolve
-from omnigraph.pipeline.progress import SILENT, Progress
+from omnigraph.ingest.progress import SILENT, Progress
 
 
 class Versions(Reading):

@@ -102,7 +102,7 @@ class Loads:
         for thread in list(self._running.values()):
             thread.join(max(0.0, self._deadline - time.monotonic()))
         if "pyspark" in sys.modules and not self._running:
-            from omnigraph.pipeline.session import stop_session  # noqa: PLC0415 - only if Spark was needed
+            from omnigraph.spark.session import stop_session  # noqa: PLC0415 - only if Spark was needed
 
             stop_session()
         if self._own is not None:

@@ -10,11 +10,11 @@ from omnigraph.errors import MergeConflict
 from omnigraph.history.bring import Counts
 from omnigraph.history.merge import MergeResult, Outcome
 from omnigraph.history.resolution import Resolution
+from omnigraph.ingest.load import LoadResult
 from omnigraph.lang import evolution
 from omnigraph.lang.evolution import SchemaPlan, Step
 from omnigraph.manifest.rows import Commit
 from omnigraph.pinned import Pinned
-from omnigraph.pipeline.load import LoadResult
 from omnigraph.query.explain import Explanation, PlanStep
 from omnigraph.query.result import Result
 from omnigraph.schema_apply.apply import SchemaResult

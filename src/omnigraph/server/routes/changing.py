@@ -9,8 +9,8 @@ from fastapi import Query, Request, Response
 
 from omnigraph.access import Action
 from omnigraph.graph import Graph
+from omnigraph.ingest.load import LoadResult
 from omnigraph.lang import Source, compile_schema
-from omnigraph.pipeline.load import LoadResult
 from omnigraph.server import intake, replies, requests, responses
 from omnigraph.server.calls import CallNow
 from omnigraph.server.guard import Brings, Condition, Need, needs

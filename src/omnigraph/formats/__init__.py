@@ -1,0 +1,1 @@
+"""Input and output formats: JSONL, CSV and Parquet, read as columns, split for tasks and written."""

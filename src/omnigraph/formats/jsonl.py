@@ -1,0 +1,315 @@
+"""Turning JSON Lines into rows: the strict graph batch, node and edge records in any mixture.
+
+A node is `{"type": T, "data": {...}}`, an edge `{"edge": T, "from": id, "to": id, "data": {...}}`, one to a line.
+`omnigraph.formats.records` defines what is right and what is wrong with a line. Here whole blocks of lines are read at
+once: they are sorted by type, each type is parsed by Arrow under its own schema, and what Arrow refuses is divided
+until few enough lines are left to be read one by one.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from omnigraph.errors import Violation
+from omnigraph.formats.batch import Converted, in_order, joined, sorted_problems
+from omnigraph.formats.identities import are_fresh, with_ids
+from omnigraph.formats.json_columns import Lines, UncleanError, clean, parse_type, parsed
+from omnigraph.formats.jsonl_layout import DATA, cut_out
+from omnigraph.formats.records import MAX_LINE, Entity, read_line, to_rows
+from omnigraph.formats.splits import Split, line_blocks
+from omnigraph.lang.catalog import Catalog, EdgeType, NodeType
+from omnigraph.lang.types import Scalar
+from omnigraph.storage.columns import table_key
+from omnigraph.write.pending import image_schema
+
+BLOCK = 2**22
+_BOM = b"\xef\xbb\xbf"
+_NEWLINE, _RETURN, _OPEN, _CLOSE = b"\n\r{}"
+_FEW = 64  # so many lines are read one by one about as quickly as they are divided further
+_PARTS = 4
+_LAYOUTS = 4
+_MOST_PREFIXES = 64
+_PREFIX = re.compile(rb'\{\s*"(type|edge)"\s*:\s*"([^"\\]*)"')
+_TEMPORAL = (Scalar.DATE, Scalar.DATETIME)
+_SAMPLE = 8
+_ENVELOPE = pa.schema([("type", pa.string()), ("edge", pa.string())])
+
+Declared = NodeType | EdgeType
+Numbers = np.ndarray[Any, Any]
+
+
+def convert_jsonl(source: Split | bytes, catalog: Catalog) -> Converted:
+    """Convert a split, or the whole content of a file."""
+    return joined(jsonl_pieces(source, catalog))
+
+
+def jsonl_pieces(source: Split | bytes, catalog: Catalog) -> Iterator[Converted]:
+    """Convert a split piece by piece, in bounded memory; records are numbered through from 0."""
+    first = 0
+    for block in _whole_lines(source):
+        piece = _Block(block, first, catalog).converted()
+        first += piece.lines
+        yield piece
+
+
+def convert_exactly(data: bytes, catalog: Catalog) -> Converted:
+    """Convert line by line, in the way that defines the format."""
+    block = _Block(data.removeprefix(_BOM), 0, catalog)
+    block.read_one_by_one(np.arange(len(block.lines)))
+    return block.converted_so_far()
+
+
+def _whole_lines(source: Split | bytes) -> Iterator[bytes]:
+    """Yield blocks that end where a line does."""
+    if isinstance(source, bytes):
+        yield from _cut(source.removeprefix(_BOM))
+        return
+    starts_file = source.start == 0
+    for block in line_blocks(source, MAX_LINE):
+        yield from _cut(block.removeprefix(_BOM) if starts_file else block)
+        starts_file = False
+
+
+def _cut(data: bytes) -> Iterator[bytes]:
+    """Cut at line ends, into blocks that fit the caches of a processor."""
+    start = 0
+    while len(data) - start > BLOCK:
+        end = data.find(b"\n", start + BLOCK) + 1
+        if not end:
+            break
+        yield data[start:end]
+        start = end
+    if start < len(data):
+        yield data[start:]
+
+
+class _Block:
+    """Converts one block of lines."""
+
+    def __init__(self, data: bytes, first: int, catalog: Catalog) -> None:
+        self.lines, self._bytes, self._ends = _lines(data)
+        self._is_ascii = data.isascii()
+        self._first = first
+        self._catalog = catalog
+        self._tables: dict[str, list[pa.Table]] = {}
+        self._types: dict[str, Declared] = {}
+        self._problems: list[Violation] = []
+
+    def converted(self) -> Converted:
+        framed = self._framed()
+        left = np.flatnonzero(framed)
+        for _ in range(_MOST_PREFIXES):
+            prefix = _PREFIX.match(self.lines[int(left[0])].as_py()) if len(left) else None
+            if prefix is None:
+                break
+            left = self._take(prefix, left)
+        if len(left):
+            self._dividing(left, self._sort_by_parsing)
+        if not framed.all():
+            self.read_one_by_one(np.flatnonzero(~framed & ~self._blank()))
+        return self.converted_so_far()
+
+    def converted_so_far(self) -> Converted:
+        tables, fresh = {}, set()
+        for key, pieces in self._tables.items():
+            brought = in_order(pieces)
+            rows, problems = with_ids(self._types[key], brought)
+            self._problems += problems
+            if rows.num_rows:
+                tables[key] = rows
+                fresh |= {key} if are_fresh(self._types[key], brought) else set()
+        return Converted(tables, sorted_problems(self._problems), len(self.lines), frozenset(fresh))
+
+    def read_one_by_one(self, numbers: Numbers) -> None:
+        rows: dict[str, list[Any]] = {}
+        for number in numbers.tolist():
+            found = read_line(self.lines[number].as_py().removesuffix(b"\n"), self._catalog, self._first + number)
+            if isinstance(found, Entity):
+                key = table_key(found.declared)
+                self._types[key] = found.declared
+                rows.setdefault(key, []).append(found.row)
+            else:
+                self._problems += found
+        for key, entities in rows.items():
+            self._tables.setdefault(key, []).append(to_rows(self._types[key], entities))
+
+    # Which lines there are
+
+    def _framed(self) -> Numbers:
+        """Mark lines that begin and end as an object does, and are of the length that is allowed.
+
+        If such lines can be parsed as a whole then no object is in two of them: `}` and `{` meet nowhere inside of one.
+        """
+        starts = np.concatenate([[0], self._ends[:-1]])
+        last = np.maximum(self._ends - 2, starts)
+        ended = self._bytes[last] == _CLOSE
+        if not ended.all():
+            ended |= (self._bytes[last] == _RETURN) & (self._bytes[np.maximum(last - 1, starts)] == _CLOSE)
+        framed: Numbers = ended & (self._bytes[starts] == _OPEN) & (self._ends - starts <= MAX_LINE + 1)
+        return framed
+
+    def _blank(self) -> Numbers:
+        lengths = np.diff(self._ends, prepend=0)
+        returned = self._bytes[np.maximum(self._ends - 2, 0)] == _RETURN
+        blank: Numbers = (lengths == 1) | ((lengths == len(b"\r\n")) & returned)
+        return blank
+
+    # Which type they are of
+
+    def _take(self, prefix: re.Match[bytes], left: Numbers) -> Numbers:
+        """Convert the lines that begin with the prefix, and return the others."""
+        alike = pc.starts_with(self._select(left), prefix[0]).to_numpy(zero_copy_only=False)
+        self._convert(prefix[1].decode(), prefix[2].decode(errors="replace"), left[alike])
+        others: Numbers = left[~alike]
+        return others
+
+    def _sort_by_parsing(self, numbers: Numbers) -> None:
+        """Find the types of lines that do not begin with it."""
+        names = parsed(self._select(numbers), _ENVELOPE, "ignore")
+        if pc.any(pc.equal(names["type"].is_valid(), names["edge"].is_valid())).as_py():
+            raise UncleanError
+        for kind in ("type", "edge"):
+            column = names[kind].combine_chunks().dictionary_encode()
+            codes = pc.fill_null(column.indices, -1).to_numpy()
+            for code, name in enumerate(column.dictionary.to_pylist()):
+                self._convert(kind, name, numbers[codes == code])
+
+    def _convert(self, kind: str, name: str, numbers: Numbers) -> None:
+        declared = self._catalog.nodes.get(name) if kind == "type" else self._catalog.edge_by_word(name)
+        if declared is None:
+            self.read_one_by_one(numbers)
+            return
+        self._types[table_key(declared)] = declared
+        left = self._convert_alike(declared, numbers)
+        if len(left):
+            self._dividing(left, lambda some: self._convert_type(declared, some))
+
+    def _dividing(self, numbers: Numbers, attempt: Callable[[Numbers], None]) -> None:
+        """Do it for all lines at once, or else for a part of them at a time."""
+        try:
+            attempt(numbers)
+        except (pa.ArrowException, ValueError, RecursionError):
+            if len(numbers) <= _FEW:
+                self.read_one_by_one(numbers)
+                return
+            for part in np.array_split(numbers, min(_PARTS, len(numbers))):
+                self._dividing(part, attempt)
+
+    # What they say
+
+    def _convert_alike(self, declared: Declared, numbers: Numbers) -> Numbers:
+        """Convert the lines that are written as the first is, then as the first of the others is; return the rest."""
+        for _ in range(_LAYOUTS):
+            if not len(numbers):
+                break
+            try:
+                found = cut_out(declared, self._text(numbers))
+                if found is None:
+                    break
+                alike, values = found
+                rows = _image(declared, values, numbers[alike] + self._first)
+            except (pa.ArrowException, ValueError):
+                break
+            self._tables.setdefault(table_key(declared), []).append(rows)
+            numbers = numbers[~alike]
+            if len(numbers) > len(alike) // 2:  # they are written in many ways
+                break
+        return numbers
+
+    def _convert_type(self, declared: Declared, numbers: Numbers) -> None:
+        lines = self._text(numbers)
+        table = parsed(lines, _schema(declared, _temporal_kinds(declared, lines)), "error")
+        rows = _rows(declared, table, lines, numbers + self._first)
+        self._tables.setdefault(table_key(declared), []).append(rows)
+
+    def _text(self, numbers: Numbers) -> Lines:
+        """Select lines, which must be UTF-8: of that the parser makes sure only here and there."""
+        lines = self._select(numbers)
+        if not self._is_ascii:
+            lines.cast(pa.string())
+        return lines
+
+    def _select(self, numbers: Numbers) -> Lines:
+        if len(numbers) == len(self.lines):
+            return self.lines
+        return self.lines.take(pa.array(numbers))
+
+
+def _lines(data: bytes) -> tuple[Lines, Numbers, Numbers]:
+    """Return the lines of a block, its bytes, and where the lines end."""
+    if data and not data.endswith(b"\n"):
+        data += b"\n"
+    codes = np.frombuffer(data, np.uint8)
+    ends = np.flatnonzero(codes == _NEWLINE) + 1
+    offsets = np.zeros(len(ends) + 1, np.int32)
+    offsets[1:] = ends
+    buffers = [None, pa.py_buffer(offsets), pa.py_buffer(data)]
+    return pa.Array.from_buffers(pa.binary(), len(ends), buffers), codes, ends
+
+
+# One type ------------------------------------------------------------------------------------------
+
+
+def _schema(declared: Declared, temporal: tuple[pa.DataType, ...]) -> pa.Schema:
+    kinds = dict(zip(_temporal(declared), temporal, strict=True))
+    types = {name: parse_type(property_.type, kinds.get(name)) for name, property_ in declared.properties.items()}
+    envelope = ("edge", "from", "to") if isinstance(declared, EdgeType) else ("type",)
+    data = pa.struct([("id", pa.string()), *types.items()])
+    return pa.schema([*((name, pa.string()) for name in envelope), ("data", data)])
+
+
+def _temporal(declared: Declared) -> list[str]:
+    return [name for name, property_ in declared.properties.items() if property_.type.scalar in _TEMPORAL]
+
+
+def _temporal_kinds(declared: Declared, lines: Lines) -> tuple[pa.DataType, ...]:
+    """Guess from the first lines whether dates are written as texts or as numbers."""
+    names = _temporal(declared)
+    if not names:
+        return ()
+    sample = [json.loads(line).get("data") for line in lines[:_SAMPLE].to_pylist()]
+    known = [data for data in sample if isinstance(data, dict)]
+    return tuple(pa.int64() if any(_has_number(data.get(name)) for data in known) else pa.string() for name in names)
+
+
+def _has_number(value: Any) -> bool:
+    return isinstance(value, int) or (isinstance(value, list) and any(isinstance(item, int) for item in value))
+
+
+def _rows(declared: Declared, table: pa.Table, lines: Lines, records: Numbers) -> pa.Table:
+    data = table["data"].combine_chunks()
+    if data.null_count and pc.any(pc.match_substring(lines.filter(data.is_null()), "null")).as_py():
+        raise UncleanError  # data that is missing is empty, but data that is null is wrong
+    id_, *columns = data.flatten()
+    found = {"id": id_, **dict(zip(declared.properties, columns, strict=True))}
+    return _image(
+        declared, {**{DATA + name: column for name, column in found.items()}, **_ends(declared, table)}, records
+    )
+
+
+def _ends(declared: Declared, table: pa.Table) -> dict[str, pa.Array]:
+    ends = {name: table[name].combine_chunks() for name in ("from", "to") if isinstance(declared, EdgeType)}
+    if any(end.null_count for end in ends.values()):
+        raise UncleanError
+    return ends
+
+
+def _image(declared: Declared, values: Mapping[str, pa.Array], records: Numbers) -> pa.Table:
+    """Make rows of parsed values, by name; those that are missing are null."""
+    schema = image_schema(declared)
+    none = pa.nulls(len(records), pa.string())
+    ends = [values[name] for name in ("from", "to") if isinstance(declared, EdgeType)]
+    columns = [
+        clean(values[DATA + name], property_.type)
+        if DATA + name in values
+        else pa.nulls(len(records), schema.field(name).type)
+        for name, property_ in declared.properties.items()
+    ]
+    return pa.table([values.get(f"{DATA}id", none), *ends, *columns, pa.array(records, pa.int64())], schema=schema)

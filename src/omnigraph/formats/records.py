@@ -1,0 +1,299 @@
+"""Reading single lines of a graph batch exactly: what each one brings, or all that is wrong with it.
+
+This is the definition of the format. The fast path of `convert_jsonl` leaves to it what it cannot vouch for.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import difflib
+import json
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import numpy as np
+import pyarrow as pa
+
+from omnigraph.errors import LiteralError, Violation
+from omnigraph.formats.batch import misfit, shown
+from omnigraph.lang.catalog import Catalog, EdgeType, NodeType
+from omnigraph.lang.types import FLOATS, INTEGER_BOUNDS, Scalar, Type
+from omnigraph.lang.values import parse_date, parse_datetime
+from omnigraph.storage.columns import to_array
+from omnigraph.storage.tables import DST, ID, SRC
+from omnigraph.write.pending import RECORD, column_types, image_schema
+from omnigraph.write.values import MisfitError, stored
+
+MAX_LINE = 32 * 2**20
+_RESERVED = frozenset(
+    {"_rowid", "_rowaddr", "_rowoffset", "_row_created_at_version", "_row_last_updated_at_version", "_tombstone"}
+)
+_MEMBERS = {"type": ("type", "data"), "edge": ("edge", "from", "to", "data")}
+_ENDPOINTS = {"from": SRC, "to": DST}
+_DATA, _TYPE, _EDGE = "data", "type", "edge"
+_BLANK = b" \t\r\n"
+_MOST_DIGITS = 400  # more than any number that a float can hold
+_FIRST_DAY, _LAST_DAY = ((day - dt.date(1970, 1, 1)).days for day in (dt.date.min, dt.date.max))
+_EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
+_CALENDAR = range(_FIRST_DAY * 86_400_000, (_LAST_DAY + 1) * 86_400_000)
+_T = TypeVar("_T")
+_SURROGATE = re.compile("[\ud800-\udfff]")
+
+
+@dataclass(frozen=True, slots=True)
+class Entity:
+    """What one line brings: plain values by column."""
+
+    declared: NodeType | EdgeType
+    row: Mapping[str, Any]
+
+
+class _RefusedError(ValueError):
+    """Why a line or a value is refused."""
+
+    def __init__(self, message: str, hint: str | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+
+
+def read_line(line: bytes, catalog: Catalog, record: int) -> Entity | list[Violation]:
+    """Read one line; of a blank one there is nothing to say."""
+    if not line.strip(_BLANK):
+        return []
+    try:
+        document = _document(line)
+    except _RefusedError as refused:
+        return [Violation("json", None, None, (), refused.message, record, refused.hint)]
+    return _Reading(catalog, record).entity(document)
+
+
+def to_rows(declared: NodeType | EdgeType, rows: list[Mapping[str, Any]]) -> pa.Table:
+    """Make a table of entities of one type."""
+    schema = image_schema(declared)
+    arrays = [
+        pa.array([row.get(name) for row in rows], pa.large_binary())
+        if type_.is_blob
+        else to_array(type_, [row.get(name) for row in rows])
+        for name, type_ in column_types(declared).items()
+    ]
+    return pa.table([*arrays, pa.array([row[RECORD] for row in rows], pa.int64())], schema=schema)
+
+
+# JSON ----------------------------------------------------------------------------------------------
+
+
+def _document(line: bytes) -> Any:
+    if len(line) > MAX_LINE:
+        raise _RefusedError(f"a line of more than {MAX_LINE} bytes", "break the file into lines of one record each")
+    try:
+        text = line.decode()
+        document = _decoder.decode(text)
+    except UnicodeDecodeError as error:
+        message = f"not UTF-8: byte 0x{line[error.start]:02x} at byte {error.start + 1} of the line"
+        raise _RefusedError(message, "convert the file to UTF-8") from None
+    except json.JSONDecodeError as error:
+        raise _not_json(error) from None
+    except RecursionError:
+        raise _RefusedError("not a record: it is nested too deeply") from None
+    if "\\u" in text and _SURROGATE.search(json.dumps(document, ensure_ascii=False)):
+        raise _RefusedError("not Unicode: half of a surrogate pair stands alone")
+    return document
+
+
+def _not_json(error: json.JSONDecodeError) -> _RefusedError:
+    if error.msg == "Extra data":
+        return _RefusedError(f"more than one JSON value on the line, at column {error.colno}")
+    if not error.doc[error.pos :].strip() or error.msg.startswith("Unterminated"):
+        return _RefusedError("not JSON: the line ends too early", "a record is one line; is the file truncated?")
+    return _RefusedError(f"not JSON: {error.msg.lower()} at column {error.colno}")
+
+
+def _members(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    members = dict(pairs)
+    if len(members) < len(pairs):
+        seen: set[str] = set()
+        repeated = next(name for name, _ in pairs if name in seen or seen.add(name))  # type: ignore[func-returns-value]
+        raise _RefusedError(f"duplicate JSON member {shown(repeated)}")
+    return members
+
+
+def _constant(name: str) -> Any:
+    raise _RefusedError(f"not JSON: {name} is no number")
+
+
+def _integer(digits: str) -> float:
+    return int(digits) if len(digits) < _MOST_DIGITS else float(digits)
+
+
+_decoder = json.JSONDecoder(object_pairs_hook=_members, parse_constant=_constant, parse_int=_integer)
+
+
+# Records -------------------------------------------------------------------------------------------
+
+
+class _Reading:
+    """Reads one record and collects what is wrong with it."""
+
+    def __init__(self, catalog: Catalog, record: int) -> None:
+        self._catalog = catalog
+        self._record = record
+        self._type_name: str | None = None
+        self._id: str | None = None
+        self._problems: list[Violation] = []
+
+    def entity(self, document: Any) -> Entity | list[Violation]:
+        declared = self._declared(document)
+        if declared is None:
+            return self._problems
+        self._type_name = declared.name
+        row: dict[str, Any] = {RECORD: self._record}
+        if isinstance(declared, EdgeType):
+            for end, column in _ENDPOINTS.items():
+                row[column] = self._text(document, end)
+        self._read_data(declared, document.get(_DATA, {}), row)
+        return self._problems or Entity(declared, row)
+
+    def _declared(self, document: Any) -> NodeType | EdgeType | None:
+        if not isinstance(document, dict):
+            self._wrong("shape", (), f"a record is a JSON object, not {shown(document)}")
+            return None
+        kinds = [kind for kind in (_TYPE, _EDGE) if kind in document]
+        if len(kinds) != 1:
+            self._wrong("shape", tuple(kinds), "a record has exactly one of 'type' and 'edge'")
+            return None
+        (kind,) = kinds
+        for name in (name for name in document if name not in _MEMBERS[kind]):
+            what = "is reserved physical state" if name in _RESERVED else "is an unknown top-level graph batch field"
+            self._wrong("shape", (name,), f"{shown(name)} {what}")
+        name = self._text(document, kind)
+        return None if name is None else self._find(kind, name)
+
+    def _find(self, kind: str, name: str) -> NodeType | EdgeType | None:
+        found = self._catalog.nodes.get(name) if kind == _TYPE else self._catalog.edge_by_word(name)
+        if found is not None:
+            return found
+        word, known = ("node", self._catalog.nodes) if kind == _TYPE else ("edge", self._catalog.edges)
+        self._wrong("shape", (kind,), f"unknown {word} type {shown(name)}", _closest(name, known))
+        return None
+
+    def _text(self, document: dict[str, Any], name: str) -> str | None:
+        value = document.get(name)
+        if isinstance(value, str):
+            return value
+        what = shown(value) if name in document else "missing"
+        self._wrong("shape", (name,), f"{shown(name)} must be a string: {what}")
+        return None
+
+    def _read_data(self, declared: NodeType | EdgeType, data: Any, row: dict[str, Any]) -> None:
+        if not isinstance(data, dict):
+            self._wrong("shape", (_DATA,), f"'data' must be an object, not {shown(data)}")
+            return
+        if data.get(ID) is not None:
+            self._id = row[ID] = self._text(data, ID)
+        for name in data:
+            if name != ID and name not in declared.properties:
+                self._unknown(declared, name)
+        for name, property_ in declared.properties.items():
+            if data.get(name) is not None:
+                row[name] = self._value(property_.type, name, data[name])
+
+    def _unknown(self, declared: NodeType | EdgeType, name: str) -> None:
+        if isinstance(declared, EdgeType) and name in (SRC, DST):
+            hint = "the ends of an edge are 'from' and 'to', beside 'data'"
+            self._wrong("shape", (name,), f"{shown(name)} is reserved structural state", hint)
+            return
+        message = f"unknown input field {shown(name)}: {declared.name} has no such property"
+        self._wrong("shape", (name,), message, _closest(name, declared.properties))
+
+    def _value(self, type_: Type, name: str, value: Any) -> Any:
+        label = f"{self._type_name}.{name}"
+        try:
+            return json_value(type_, value)
+        except MisfitError as refused:
+            self._wrong("type", (name,), f"{refused} ({label})", refused.hint)
+            return None
+        except (ValueError, OverflowError):
+            self._wrong("type", (name,), misfit(type_, label, value))
+            return None
+
+    def _wrong(self, rule: str, names: tuple[str, ...], message: str, hint: str | None = None) -> None:
+        self._problems.append(Violation(rule, self._type_name, self._id, names, message, self._record, hint))
+
+
+def _closest(name: str, known: Iterable[str]) -> str | None:
+    found = difflib.get_close_matches(name, list(known), n=1)
+    return f"did you mean {shown(found[0])}?" if found else None
+
+
+# Values --------------------------------------------------------------------------------------------
+
+
+def json_value(type_: Type, value: Any) -> Any:
+    """Convert what JSON has for a property to what it stores, or raise ValueError or MisfitError."""
+    if type_.is_vector:
+        if not isinstance(value, list) or len(value) != type_.dimension:
+            raise ValueError(value)
+        return [_scalar(Scalar.F32, item) for item in value]
+    if type_.is_list:
+        if not isinstance(value, list):
+            raise ValueError(value)
+        return [_scalar(type_.scalar, item) for item in value]
+    return _scalar(type_.scalar, value)
+
+
+def _scalar(scalar: Scalar, value: Any) -> Any:
+    if scalar in INTEGER_BOUNDS:
+        return _within(_whole(value), *INTEGER_BOUNDS[scalar])
+    if scalar in FLOATS:
+        return _float(scalar, value)
+    if scalar is Scalar.DATE:
+        return _date(value)
+    if scalar is Scalar.DATETIME:
+        return _datetime(value)
+    if not isinstance(value, bool if scalar is Scalar.BOOL else str):
+        raise ValueError(value)  # noqa: TRY004 - all misfits are reported alike
+    return stored(Type(scalar), value) if scalar is Scalar.BLOB else value
+
+
+def _whole(value: Any) -> int:
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise ValueError(value)  # noqa: TRY004 - all misfits are reported alike
+    return value
+
+
+def _within(value: int, low: int, high: int) -> int:
+    if not low <= value <= high:
+        raise ValueError(value)
+    return value
+
+
+def _float(scalar: Scalar, value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise ValueError(value)  # noqa: TRY004 - all misfits are reported alike
+    number = float(value)
+    with np.errstate(over="ignore"):
+        if not np.isfinite(np.float32(number) if scalar is Scalar.F32 else number):
+            raise ValueError(value)
+    return number
+
+
+def _date(value: Any) -> dt.date:
+    if isinstance(value, str):
+        return _literal(parse_date, value)
+    return dt.date(1970, 1, 1) + dt.timedelta(days=_within(_whole(value), _FIRST_DAY, _LAST_DAY))
+
+
+def _datetime(value: Any) -> dt.datetime:
+    if isinstance(value, str):
+        return _literal(parse_datetime, value)
+    return _EPOCH + dt.timedelta(milliseconds=_within(_whole(value), _CALENDAR.start, _CALENDAR.stop - 1))
+
+
+def _literal(parse: Callable[[str], _T], text: str) -> _T:
+    try:
+        return parse(text)
+    except LiteralError as error:
+        raise ValueError(text) from error

@@ -1,0 +1,249 @@
+"""What to load: finding files, telling their format and their type, and cutting them into splits.
+
+A JSONL file holds records of all types. A CSV or Parquet file holds rows of one type, the one that it is called after,
+or else the nearest directory above it: `Person.csv`, `Person/part-1.parquet`, `knows/year=2024/a.csv.gz`. The names of
+nodes are exact and come first, those of edges may be in any case. Or a mapping says it, a JSON document:
+
+    {"files": {"people/*.csv": {"type": "Person", "columns": {"full_name": "name", "remark": null}}}}
+
+A key of `files` is a pattern that the end of the path must match (`*` and `?` within a name, `**` across directories);
+the first that does is used. `type` is the name of a type, or `node:Name` or `edge:Name` where one name is both.
+`columns` says which property, `id`, `from` or `to` a column is; null leaves it out; others keep their names.
+"""
+
+from __future__ import annotations
+
+import csv
+import itertools
+import json
+import os
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from omnigraph.errors import InputFormatError, InputMappingError, InputTypeError, InputUnreadableError
+from omnigraph.formats.batch import Converted, joined
+from omnigraph.formats.csv import csv_pieces
+from omnigraph.formats.files import File, decompressed, find_files, pattern_of, read_range
+from omnigraph.formats.jsonl import jsonl_pieces
+from omnigraph.formats.splits import Split, parquet, record_start
+from omnigraph.formats.tables import table_pieces
+from omnigraph.lang.catalog import Catalog, EdgeType, NodeType
+from omnigraph.storage.columns import table_key
+
+__all__ = ["Split", "convert", "discover", "pieces"]
+
+SPLIT = 16 * 2**20
+_FORMATS = {"jsonl": "jsonl", "ndjson": "jsonl", "csv": "csv", "parquet": "parquet", "pq": "parquet"}
+_COMPRESSIONS = {"gz": "gzip", "zst": "zstd", "bz2": "bz2"}
+_BOM = b"\xef\xbb\xbf"
+_MOST_HEADER = 2**20
+
+Address = str | os.PathLike[str]
+
+
+def convert(split: Split, catalog: Catalog) -> Converted:
+    """Read a split and convert what is in it."""
+    return joined(pieces(split, catalog))
+
+
+def pieces(split: Split, catalog: Catalog) -> Iterator[Converted]:
+    """Read a split and convert it piece by piece: a compressed file may be larger than the memory."""
+    if split.format == "jsonl":
+        yield from jsonl_pieces(split, catalog)
+    elif split.format == "csv":
+        yield from csv_pieces(split, catalog)
+    else:
+        with parquet(split) as file:
+            batches = file.iter_batches(row_groups=list(split.row_groups))
+            rows = pa.RecordBatchReader.from_batches(file.schema_arrow, batches)
+            yield from table_pieces(rows, split.declared(catalog), dict(split.columns), source=split.file)
+
+
+def discover(
+    data: Address | Sequence[Address],
+    catalog: Catalog,
+    *,
+    format: str | None = None,  # noqa: A002 - it is called so on the command line
+    mapping: Address | Mapping[str, Any] | None = None,
+) -> list[Split]:
+    """Find the files that paths, directories, patterns and `s3://` addresses mean, and cut them into splits."""
+    rules = _rules(mapping, catalog)
+    addresses = [data] if isinstance(data, str | os.PathLike) else list(data)
+    splits: dict[str, list[Split]] = {}
+    for address in addresses:
+        files, root = find_files(address)
+        for file in files:
+            if file.uri not in splits:  # two patterns may match one file
+                splits[file.uri] = list(_splits(_described(file, format), root, catalog, rules))
+    return [split for found in splits.values() for split in found]
+
+
+def _described(file: File, format_: str | None) -> Split:
+    """Tell format and compression of a file by its name."""
+    name = file.uri.rpartition("/")[2]
+    words = name.lower().split(".")
+    compression = _COMPRESSIONS.get(words[-1])
+    if format_ is not None and format_ not in set(_FORMATS.values()):
+        raise InputFormatError(f"there is no format {format_!r}", path=file.uri, hint="use jsonl, csv or parquet")
+    found = format_ or _FORMATS.get(words[-2 if compression and len(words) > 1 else -1])
+    if found is None or (found == "parquet" and compression):
+        hint = "name it .jsonl, .csv (also .gz, .zst, .bz2) or .parquet, or give the format"
+        raise InputFormatError(f"the format of {file.uri} is not known", path=file.uri, hint=hint)
+    end = 0 if compression else file.size
+    return Split(file.uri, file.size, file.version, found, compression, end=end, size=file.size)
+
+
+def _splits(whole: Split, root: str, catalog: Catalog, rules: Sequence[_Rule]) -> Iterator[Split]:
+    if whole.format == "jsonl":
+        return _cut_evenly(whole)
+    rule = next((rule for rule in rules if rule.matches(whole.file)), None)
+    declared = rule.declared if rule else _type_by_name(whole.file, root, catalog)
+    if declared is None:
+        hint = "name the file or its directory after a type, or map it"
+        raise InputTypeError(f"of which type the rows of {whole.file} are is not known", path=whole.file, hint=hint)
+    typed = replace(whole, type_key=table_key(declared), columns=rule.columns if rule else ())
+    return _csv_splits(typed) if whole.format == "csv" else _parquet_splits(typed)
+
+
+def _type_by_name(uri: str, root: str, catalog: Catalog) -> NodeType | EdgeType | None:
+    inside = uri.removeprefix(root.rstrip("/") + "/").split("/")
+    *directories, name = [root.rpartition("/")[2], *inside]
+    for word in (name.partition(".")[0], *reversed(directories)):
+        found = catalog.nodes.get(word) or catalog.edge_by_word(word)
+        if found is not None:
+            return found
+    return None
+
+
+# Cutting -------------------------------------------------------------------------------------------
+
+
+def _part(whole: Split, start: int, end: int) -> Split:
+    return replace(whole, start=start, end=end, size=end - start)
+
+
+def _cut_evenly(whole: Split) -> Iterator[Split]:
+    """Cut a file of lines at any byte: who reads a split looks for the first line that starts in it."""
+    if whole.compression or whole.end <= SPLIT:
+        return iter([whole])
+    count = -(-whole.end // SPLIT)
+    places = [whole.end * at // count for at in range(count + 1)]
+    return (_part(whole, start, end) for start, end in itertools.pairwise(places))
+
+
+def _csv_splits(whole: Split) -> Iterator[Split]:
+    header, start = _header(whole)
+    whole = replace(whole, header=header, start=start)
+    if whole.compression:
+        yield whole
+        return
+    for end in (*_record_starts(whole), whole.end):
+        yield _part(whole, start, end)
+        start = end
+
+
+def _header(split: Split) -> tuple[tuple[str, ...], int]:
+    """Read the first record of a CSV file; return it and where the next one starts."""
+    if split.compression:
+        head = next(decompressed(split.found, split.compression, _MOST_HEADER), b"")
+    else:
+        head = read_range(split.found, 0, _MOST_HEADER)
+    end = record_start(head, 0) or len(head)
+    try:
+        names = next(csv.reader([head[:end].removeprefix(_BOM).decode()], strict=True), [])
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise InputUnreadableError(f"the header of {split.file} cannot be read: {error}", path=split.file) from None
+    if not any(names):
+        hint = "the first line of a CSV file names its columns"
+        raise InputUnreadableError(f"{split.file} has no header", path=split.file, hint=hint)
+    return tuple(names), end
+
+
+def _record_starts(whole: Split) -> Iterator[int]:
+    """Yield a record start about every 16 MiB. For that the quotes of the whole file must be counted."""
+    parity, at = 0, whole.start
+    while at + SPLIT < whole.end:
+        parity ^= read_range(whole.found, at, at + SPLIT).count(b'"') & 1
+        at += SPLIT
+        cut = record_start(read_range(whole.found, at, at + SPLIT), parity)
+        if cut and at + cut < whole.end:
+            at, parity = at + cut, 0
+            yield at
+
+
+def _parquet_splits(whole: Split) -> Iterator[Split]:
+    with parquet(whole) as file:
+        sizes = [file.metadata.row_group(at).total_byte_size for at in range(file.metadata.num_row_groups)]
+    groups: list[int] = []
+    held = 0
+    for at, size in enumerate(sizes):
+        if groups and held + size > SPLIT:
+            yield replace(whole, row_groups=tuple(groups), size=held)
+            groups, held = [], 0
+        groups.append(at)
+        held += size
+    yield replace(whole, row_groups=tuple(groups), size=held)
+
+
+# The mapping ---------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Rule:
+    """What the mapping says about files whose path ends like the pattern."""
+
+    pattern: re.Pattern[str]
+    declared: NodeType | EdgeType
+    columns: tuple[tuple[str, str | None], ...]
+
+    def matches(self, uri: str) -> bool:
+        parts = uri.split("/")
+        return any(self.pattern.fullmatch("/".join(parts[at:])) for at in range(len(parts)))
+
+
+def _rules(mapping: Address | Mapping[str, Any] | None, catalog: Catalog) -> list[_Rule]:
+    if mapping is None:
+        return []
+    path = None if isinstance(mapping, Mapping) else os.fspath(mapping)
+    document = mapping if isinstance(mapping, Mapping) else read_mapping(Path(mapping))
+    files = document.get("files") if isinstance(document, Mapping) and set(document) == {"files"} else None
+    if not isinstance(files, Mapping):
+        raise _wrong(path, "it must have the one member 'files', an object")
+    return [_rule(path, pattern, entry, catalog) for pattern, entry in files.items()]
+
+
+def read_mapping(path: Path) -> Any:
+    """Read a document that maps files to types; what it says is looked at later."""
+    try:
+        return json.loads(path.read_bytes())
+    except (OSError, ValueError, RecursionError) as error:
+        raise _wrong(str(path), getattr(error, "strerror", None) or str(error)) from None
+
+
+def _rule(path: str | None, pattern: str, entry: Any, catalog: Catalog) -> _Rule:
+    if not isinstance(entry, Mapping) or not {"type"} <= set(entry) <= {"type", "columns"}:
+        raise _wrong(path, f"{pattern!r} must have 'type', and may have 'columns'")
+    columns = entry.get("columns", {})
+    if not isinstance(columns, Mapping) or not all(isinstance(name, str | None) for name in columns.values()):
+        raise _wrong(path, f"the columns of {pattern!r} must be an object of names")
+    declared = _named(entry["type"], catalog)
+    if declared is None:
+        raise _wrong(path, f"there is no type {entry['type']!r}")
+    return _Rule(pattern_of(pattern), declared, tuple(columns.items()))
+
+
+def _named(name: object, catalog: Catalog) -> NodeType | EdgeType | None:
+    kind, _, bare = str(name).rpartition(":")
+    node = catalog.nodes.get(bare) if kind in ("", "node") else None
+    return node or (catalog.edge_by_word(bare) if kind in ("", "edge") else None)
+
+
+def _wrong(path: str | None, why: str) -> InputMappingError:
+    named = f"the mapping {path}" if path else "the mapping"
+    hint = '{"files": {"people/*.csv": {"type": "Person", "columns": {"full_name": "name"}}}}'
+    return InputMappingError(f"{named} cannot be used: {why}", path=path, hint=f"write {hint}")

@@ -1,1 +1,0 @@
-"""The data pipeline: bulk load and export, in-process or on Spark."""

@@ -1,0 +1,292 @@
+"""The data source `omnigraph` of Spark: a type of a graph as a DataFrame, and a DataFrame loaded into a type.
+
+    register(spark)
+    people = spark.read.format("omnigraph").option("graph", uri).option("type", "Person").load()
+    people.write.format("omnigraph").option("graph", other).option("type", "Person").mode("append").save()
+
+Reading: `branch` or `snapshot`, a commit, say which state; it is found once, at `load()`, and stays the same for every
+use of the DataFrame. `columns`, with commas, leaves out the others, and `where` all rows but those that fulfil its
+conditions, such as `[["age", ">", 35]]`: only what is asked for is read. Spark itself passes no columns on to such a
+source. It would pass on comparisons, but version 4.3.0 then applies those of one use of a DataFrame to every other.
+
+Writing: `branch` and `actor`. Mode append is a load in mode append, mode overwrite replaces the type. Executors only
+write the rows down; the load, with all its checks, is one commit, made by the driver. The columns are those that a
+load of Parquet takes.
+
+| property      | Spark          |                                            |
+|---------------|----------------|--------------------------------------------|
+| String, enum  | string         | also `id`, and of an edge `src` and `dst`  |
+| Bool          | boolean        |                                            |
+| I32, I64      | int, bigint    |                                            |
+| U32, U64      | bigint, decimal(20,0) | Spark has no unsigned integers      |
+| F32, F64      | float, double  |                                            |
+| Date          | date           |                                            |
+| DateTime      | timestamp      | an instant, exact to milliseconds          |
+| Blob          | binary         |                                            |
+| [T], Vector   | array          |                                            |
+"""
+
+from __future__ import annotations
+
+import secrets
+import uuid
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pyarrow.types as pt
+from lance.blob import BlobType
+from pyspark.sql import types as spark_types
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceArrowWriter,
+    DataSourceReader,
+    InputPartition,
+    WriterCommitMessage,
+)
+from pyspark.sql.pandas.types import to_arrow_schema
+
+from omnigraph.commit.store import Store
+from omnigraph.core.refs import MAIN
+from omnigraph.errors import ExportTypeError, GraphNotFoundError, InputColumnsError, UnsupportedUriError
+from omnigraph.formats.json_writer import with_items
+from omnigraph.formats.outputs import written
+from omnigraph.formats.sources import discover
+from omnigraph.ingest.load import Engine, LoadRequest, load
+from omnigraph.ingest.scan import Fragments, column_names, groups, in_any_order
+from omnigraph.lang.source import did_you_mean
+from omnigraph.lang.types import Scalar
+from omnigraph.manifest.publisher import Manifest
+from omnigraph.query.query import state_of
+from omnigraph.spark.conditions import SCALARS, conditions
+from omnigraph.spark.session import make_active
+from omnigraph.spark.shipping import ship_package
+from omnigraph.storage.location import Location
+from omnigraph.storage.objects import ObjectStore
+from omnigraph.storage.predicates import Predicate
+from omnigraph.storage.tables import TableStorage, TableVersion
+from omnigraph.write.load import LoadMode
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_SPARK: dict[Scalar, spark_types.DataType] = {
+    Scalar.STRING: spark_types.StringType(),
+    Scalar.BOOL: spark_types.BooleanType(),
+    Scalar.I32: spark_types.IntegerType(),
+    Scalar.I64: spark_types.LongType(),
+    Scalar.U32: spark_types.LongType(),
+    Scalar.U64: spark_types.DecimalType(20, 0),
+    Scalar.F32: spark_types.FloatType(),
+    Scalar.F64: spark_types.DoubleType(),
+    Scalar.DATE: spark_types.DateType(),
+    Scalar.DATETIME: spark_types.TimestampType(),
+}
+
+
+def register(spark: SparkSession) -> None:
+    """Make the format `omnigraph` known to a session."""
+    ship_package(spark.sparkContext)
+    spark.dataSource.register(OmnigraphSource)
+    # A write looks for its source in the session of its thread, and that need not be the one that made the session.
+    make_active(spark)
+
+
+# Reading -------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Pinned:
+    """The version of a table that a DataFrame shows."""
+
+    graph: Location
+    table: TableVersion
+
+
+class OmnigraphSource(DataSource):
+    """A type of a graph."""
+
+    def __init__(self, options: dict[str, str]) -> None:
+        super().__init__(options)
+        self._pinned: Pinned | None = None
+
+    @classmethod
+    def name(cls) -> str:
+        return "omnigraph"
+
+    def schema(self) -> spark_types.StructType:
+        """Find the columns. What is found here is what all later steps get: Spark keeps this object."""
+        pinned = self._pin()
+        tables = TableStorage(pinned.graph)
+        stored = tables.open(pinned.table).schema
+        fields = [stored.field(name) for name in self._columns(column_names(tables, pinned.table))]
+        return spark_types.StructType(
+            [spark_types.StructField(field.name, _spark_type(field.type), field.nullable) for field in fields]
+        )
+
+    def reader(self, schema: spark_types.StructType) -> DataSourceReader:
+        pinned = self._pin()
+        stored = TableStorage(pinned.graph).open(pinned.table).schema
+        return Reader(pinned, schema, conditions(self.options.get("where", "[]"), stored))
+
+    def writer(self, schema: spark_types.StructType, overwrite: bool) -> DataSourceArrowWriter:  # noqa: FBT001 - so Spark calls it
+        graph, type_name = self._address()
+        mode = LoadMode.OVERWRITE if overwrite else LoadMode.APPEND
+        return Writer(Goal(graph, type_name, mode, self._branch, self.options.get("actor")), schema)
+
+    def _pin(self) -> Pinned:
+        if self._pinned is None:
+            graph, type_name = self._address()
+            state = state_of(Manifest(graph), self._branch, self.options.get("snapshot"))
+            tables = [entry.table for entry in state.snapshot.entries.values()]
+            self._pinned = Pinned(graph, _table_of(tables, type_name))
+        return self._pinned
+
+    @property
+    def _branch(self) -> str | None:
+        name = self.options.get("branch")
+        return None if name == MAIN else name
+
+    def _address(self) -> tuple[Location, str]:
+        graph, type_name = self.options.get("graph"), self.options.get("type")
+        if not graph:
+            raise UnsupportedUriError("no graph is named", uri="", hint='add .option("graph", ...)')
+        if not type_name:
+            raise ExportTypeError("no type is named", type_name="", hint='add .option("type", ...)')
+        return Location.parse(graph), type_name
+
+    def _columns(self, names: list[str]) -> list[str]:
+        wanted = [name.strip() for name in self.options.get("columns", "").split(",") if name.strip()]
+        for name in wanted:
+            if name not in names:
+                message = f"{self.options['type']} has no column '{name}'"
+                raise InputColumnsError(message, path=None, columns=names, hint=did_you_mean(name, names))
+        return wanted or names
+
+
+def _table_of(tables: Sequence[TableVersion], type_name: str) -> TableVersion:
+    """Find a type by its name, or as `node:Name` or `edge:Name`; of two with one name it is the node."""
+    keys = (f"node:{type_name}", f"edge:{type_name}", type_name)
+    found = {table.key: table for table in tables}
+    for key in keys:
+        if key in found:
+            return found[key]
+    hint = did_you_mean(type_name, [key.partition(":")[2] for key in found])
+    raise ExportTypeError(f"there is no type '{type_name}'", type_name=type_name, hint=hint)
+
+
+def _spark_type(type_: pa.DataType) -> spark_types.DataType:
+    if isinstance(type_, BlobType):
+        return spark_types.BinaryType()
+    if pt.is_list(type_) or pt.is_fixed_size_list(type_):
+        return spark_types.ArrayType(_spark_type(type_.value_type))
+    return _SPARK[SCALARS[type_]]
+
+
+@dataclass(frozen=True, slots=True)
+class Share(InputPartition):
+    """Some fragments of the pinned table: what one task reads. No fragments are no rows."""
+
+    fragments: Fragments
+
+
+class Reader(DataSourceReader):
+    """Reads a type in shares of some fragments each."""
+
+    def __init__(self, pinned: Pinned, schema: spark_types.StructType, predicate: Predicate | None) -> None:
+        self.pinned = pinned
+        self.schema = schema
+        self.predicate = predicate
+
+    def partitions(self) -> Sequence[Share]:
+        found = groups(TableStorage(self.pinned.graph), self.pinned.table)
+        return [Share(group) for group in found] or [Share(())]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        assert isinstance(partition, Share)
+        target = to_arrow_schema(self.schema, timezone="UTC")
+        for rows in self._rows(partition.fragments):
+            arrays = [_converted(rows[field.name].combine_chunks(), field.type) for field in target]
+            yield pa.RecordBatch.from_arrays(arrays, schema=target)
+
+    def _rows(self, fragments: Fragments) -> Iterator[pa.Table]:
+        if not fragments:
+            return iter(())
+        tables = TableStorage(self.pinned.graph)
+        return in_any_order(tables, self.pinned.table, self.schema.fieldNames(), fragments, self.predicate)
+
+
+def _converted(column: pa.Array, target: pa.DataType) -> pa.Array:
+    """Turn a column into what Spark takes for it."""
+    if pt.is_list(target):
+        return with_items(column, _converted(column.flatten(), target.value_type)).cast(target)
+    if pt.is_date64(column.type):
+        return column.view(pa.int64()).view(pa.timestamp("ms", "UTC")).cast(target)
+    return column.cast(target)
+
+
+# Writing -------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Goal:
+    """Where rows are to be loaded, and how."""
+
+    graph: Location
+    type_name: str
+    mode: LoadMode
+    branch: str | None
+    actor: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Part(WriterCommitMessage):
+    """A file that one task has written."""
+
+    name: str
+
+
+class Writer(DataSourceArrowWriter):
+    """Writes rows down on the executors, and loads them on the driver."""
+
+    def __init__(self, goal: Goal, schema: spark_types.StructType) -> None:
+        self.goal = goal
+        self.schema = schema
+        self.directory = f"__tmp/input-{secrets.token_hex(8)}"
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> Part:
+        """Write a file under a name of its own, for a task may run twice."""
+        name = f"{self.directory}/{uuid.uuid4().int}/{self.goal.type_name.rpartition(':')[2]}.parquet"
+        schema = to_arrow_schema(self.schema, timezone="UTC")
+        with written(self.goal.graph, name) as stream, pq.ParquetWriter(stream, schema) as writer:
+            for batch in iterator:
+                writer.write_table(pa.Table.from_batches([batch]).cast(schema))
+        return Part(name)
+
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Load the files of the tasks that count, in this process, which has no Spark."""
+        try:
+            parts = [message for message in messages if isinstance(message, Part)] or [self.write(iter(()))]
+            _load(self.goal, [self.goal.graph.child(part.name) for part in parts])
+        finally:
+            self._clean()
+
+    def abort(self, messages: list[WriterCommitMessage | None]) -> None:  # noqa: ARG002 - there may be more than these
+        self._clean()
+
+    def _clean(self) -> None:
+        ObjectStore(self.goal.graph).delete_below(self.directory)
+
+
+def _load(goal: Goal, files: Sequence[str]) -> None:
+    store = Store.at(goal.graph)
+    contract = store.schema_of(store.manifest.load())
+    if contract is None:
+        uri = goal.graph.uri
+        raise GraphNotFoundError(f"no graph at {uri}", uri=uri, hint="make one with `omnigraph init`")
+    store.manifest.load_to_write(None)
+    mapping = {"files": {"*.parquet": {"type": goal.type_name}}}
+    splits = discover(files, contract.catalog, mapping=mapping)
+    load(store, LoadRequest(splits, goal.mode, goal.branch, goal.actor, Engine.LOCAL))

@@ -1,0 +1,258 @@
+"""The executor on Spark: one task of Spark for each task of ours, progress while it runs, Ctrl-C at any time."""
+
+from __future__ import annotations
+
+import base64
+import gc
+import itertools
+import pickle
+import re
+import sys
+import threading
+import time
+import traceback
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import cache, partial
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from omnigraph.errors import OmnigraphError, SparkError
+from omnigraph.ingest.credentials import credentials, set_credentials
+from omnigraph.ingest.executor import rows_of
+from omnigraph.ingest.progress import SILENT, Progress
+from omnigraph.spark.errand import Errand
+from omnigraph.spark.packing import Packed, pack, unpack
+from omnigraph.spark.session import has_died, reason_in
+from omnigraph.spark.shipping import is_local, ship_package
+
+if TYPE_CHECKING:
+    from pyspark import Accumulator, SparkContext, SparkStageInfo
+    from pyspark.sql import SparkSession
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+_POLL_SECONDS = 0.1
+_CANCEL_SECONDS, _SETTLE_SECONDS = 15.0, 5.0
+_PARTITIONS, _PARTITIONS_PER_CORE = 128, 4  # at most, whichever is more: to schedule one takes some 20 ms
+_POOL = "spark.scheduler.pool"
+_POOLS = 8
+_NUMBERS = itertools.count()
+_FAILURE = re.compile(r"omnigraph-failure:([A-Za-z0-9+/=]+):")
+
+
+class SparkExecutor:
+    """Runs the tasks on the executors of a Spark session, or of a context without Spark SQL."""
+
+    def __init__(self, spark: SparkSession | SparkContext, progress: Progress = SILENT) -> None:
+        self._context: SparkContext = getattr(spark, "sparkContext", None) or spark  # type: ignore[assignment]
+        self._progress = progress
+        with _explaining(self._context, "start"):
+            Errand(partial(ship_package, self._context)).result()
+
+    def run(self, phase: str, step: Callable[[T], R], tasks: Sequence[T]) -> list[R]:
+        assert _is_of_a_module(step), f"{step} is no function of a module, so no executor can find it"
+        self._progress.phase(phase, len(tasks))
+        if not tasks:
+            return []
+        job = _Job(self._context, phase, step, pack(tasks))
+        try:
+            return self._follow(job, len(tasks))
+        finally:
+            job.close()
+
+    def _follow(self, job: _Job, total: int) -> list[Any]:
+        """Wait in this thread, which talks to no JVM meanwhile, and report what the others see."""
+        told = _Count(0, 0)
+        errand = job.start()
+        while not errand.wait(_POLL_SECONDS):
+            told = self._tell(told, _Count(min(job.completed, total), int(job.rows.value)))
+        results = errand.result()
+        self._tell(told, _Count(total, sum(map(rows_of, results))))
+        return results
+
+    def _tell(self, told: _Count, now: _Count) -> _Count:
+        tasks, rows = max(0, now.tasks - told.tasks), max(0, now.rows - told.rows)
+        if tasks or rows:
+            self._progress.advance(tasks, rows)
+        return _Count(told.tasks + tasks, told.rows + rows)
+
+
+@dataclass(frozen=True, slots=True)
+class _Count:
+    tasks: int
+    rows: int
+
+
+def _is_of_a_module(step: Callable[..., Any]) -> bool:
+    """Such a function travels by its name; all others would travel by value, with what they refer to."""
+    return getattr(sys.modules.get(step.__module__), step.__name__, None) is step
+
+
+# On the driver -------------------------------------------------------------------------------------
+
+
+class _Job:
+    """One job of Spark: a thread that runs it, and one that counts, and cancels it if it is closed too early."""
+
+    def __init__(self, context: SparkContext, phase: str, step: Callable[..., Any], packed: Packed) -> None:
+        self.completed = 0
+        self.rows: Accumulator[int] = context.accumulator(0)
+        self._context = context
+        self._phase = phase
+        self._group = f"omnigraph-{uuid.uuid4().hex}"
+        self._work = partial(_work, step, packed.common, _storage_variables(context.master), self.rows)
+        self._tasks = packed.tasks
+        self._partitions = len(packed.tasks)
+        self._closed = threading.Event()
+        self._done = threading.Event()
+        self._succeeded = False
+        self._watcher: Errand[None] | None = None
+
+    def start(self) -> Errand[list[Any]]:
+        from pyspark import InheritableThread  # noqa: PLC0415
+
+        with _explaining(self._context, self._phase):  # such a thread asks the JVM before it starts
+            run = Errand(self._run, InheritableThread)
+            self._watcher = Errand(self._watch, InheritableThread)
+            return run
+
+    def close(self) -> None:
+        """Leave no task running, whatever has happened."""
+        self._closed.set()
+        if self._watcher is not None:
+            self._watcher.wait(_CANCEL_SECONDS)
+
+    def _run(self) -> list[Any]:
+        try:
+            with _explaining(self._context, self._phase):
+                results = self._collect()
+            self._succeeded = True
+            return results
+        finally:
+            self._done.set()
+
+    def _collect(self) -> list[Any]:
+        context = self._context
+        most = max(_PARTITIONS, _PARTITIONS_PER_CORE * context.defaultParallelism)
+        self._partitions = min(len(self._tasks), most)
+        context.setJobGroup(self._group, f"omnigraph: {self._phase}", interruptOnCancel=True)
+        if context.getLocalProperty(_POOL) is None:
+            context.setLocalProperty(_POOL, f"omnigraph-{next(_NUMBERS) % _POOLS}")
+        return context.parallelize(self._tasks, self._partitions).map(self._work).collect()
+
+    def _watch(self) -> None:
+        """Count what is done, and cancel the job once it is closed. A failed one is over when its last task is."""
+        while not self._done.wait(_POLL_SECONDS):
+            if self._closed.is_set():
+                self._context.cancelJobGroup(self._group)
+            done = sum(stage.numCompletedTasks for stage in self._stages())
+            self.completed = done * len(self._tasks) // self._partitions
+        deadline = time.monotonic() + _SETTLE_SECONDS
+        while not self._succeeded and time.monotonic() < deadline and any(s.numActiveTasks for s in self._stages()):
+            time.sleep(_POLL_SECONDS)
+
+    def _stages(self) -> list[SparkStageInfo]:
+        tracker = self._context.statusTracker()
+        jobs = [tracker.getJobInfo(job) for job in tracker.getJobIdsForGroup(self._group)]
+        stages = [tracker.getStageInfo(stage) for job in jobs if job is not None for stage in job.stageIds]
+        return [stage for stage in stages if stage is not None]
+
+
+@contextmanager
+def _explaining(context: SparkContext, phase: str) -> Iterator[None]:
+    """Turn what Spark raises into what a task has raised, or into an error of ours."""
+    from py4j.protocol import Py4JError  # noqa: PLC0415
+    from pyspark.errors import PySparkException  # noqa: PLC0415
+
+    try:
+        yield
+    except (Py4JError, PySparkException, OSError) as error:
+        text = str(error)
+        gateway = context._gateway  # noqa: SLF001
+        raise (_died(phase, text) if gateway is None or has_died(gateway) else _explained(phase, text)) from None
+
+
+def _died(phase: str, text: str) -> SparkError:
+    return SparkError(f"Spark died in the phase '{phase}'", hint="try again: it is started anew", detail=text)
+
+
+def _explained(phase: str, text: str) -> Exception:
+    """Find the error that a task has raised in what Spark says; without one it was Spark that failed."""
+    packed = _FAILURE.search(text)
+    if packed:
+        failure: _Failure = pickle.loads(base64.b64decode(packed[1]))  # noqa: S301 - made by `_work`
+        return failure.revived()
+    return SparkError(
+        f"Spark could not finish the phase '{phase}': {reason_in(text)}",
+        hint="if a worker was killed, it may have had too little memory",
+        detail=text,
+    )
+
+
+def _storage_variables(master: str | None) -> dict[str, str] | None:
+    """Say how we reach storage, for workers on this machine. Those of a cluster know how they reach it."""
+    if not is_local(master):
+        return None
+    return dict(credentials())
+
+
+# On the executors ----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Failure:
+    """What a step has raised, and where."""
+
+    error: Exception
+    trace: str = field(repr=False)
+
+    def revived(self) -> Exception:
+        if not isinstance(self.error, OmnigraphError):
+            self.error.add_note(f"on an executor:\n{self.trace}")
+        return self.error
+
+
+class _TaskFailedError(Exception):
+    """Carries a failure as text through the JVM, which tries the task again, and passes on the last failure."""
+
+
+def _work(
+    step: Callable[..., Any],
+    common: Sequence[Any],
+    variables: dict[str, str] | None,
+    rows: Accumulator[int],
+    task: bytes,
+) -> Any:
+    """Run a step on one task."""
+    _settle()
+    if variables is not None:
+        set_credentials(variables)
+    try:
+        result = step(unpack(task, common))
+    except Exception as error:  # noqa: BLE001 - whatever it is, it belongs to the one who gave us the step
+        raise _TaskFailedError(_packed(error)) from None
+    rows.add(rows_of(result))
+    return result
+
+
+@cache
+def _settle() -> None:
+    """Take what a worker has imported out of its garbage collection: after every task it goes through all objects."""
+    gc.freeze()
+
+
+def _packed(error: Exception) -> str:
+    trace = "".join(traceback.format_exception(error))
+    try:
+        packed = pickle.dumps(_Failure(error, trace))
+        pickle.loads(packed)  # noqa: S301 - our own bytes
+    except (pickle.PickleError, TypeError, ValueError, AttributeError, AssertionError, RecursionError):
+        packed = pickle.dumps(_Failure(_summary(error, trace), trace))
+    return f"omnigraph-failure:{base64.b64encode(packed).decode()}:"
+
+
+def _summary(error: Exception, trace: str) -> SparkError:
+    return SparkError(f"a task failed: {type(error).__name__}: {error}", detail=trace)

@@ -1,0 +1,124 @@
+"""Keys by number: equal keys meet, others do not, and every share of an exchange sees its own."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from omnigraph.formats.hashing import hash_columns
+from omnigraph.ingest.keys import CollisionError, KeyFile, Keys, Numbered, places, read_shares, row_of, task_of
+from omnigraph.storage.location import Location
+from omnigraph.storage.objects import ObjectStore
+
+TEXTS = st.lists(st.text(max_size=20) | st.sampled_from(["", "a", "aa", "a\0", "\0", "ü", "abcdefgh", "abcdefghi"]))
+
+
+def numbered(values: list[str], task: int = 0, seed: int = 7) -> Numbered:
+    return Numbered.of([pa.chunked_array([pa.array(values, pa.string())])], places(task, len(values)), seed)
+
+
+@given(TEXTS)
+def test_equal_texts_have_equal_numbers_and_no_others(values: list[str]) -> None:
+    high, low = hash_columns([pa.array(values, pa.string())], 1)
+
+    assert len(set(zip(high.tolist(), low.tolist(), strict=True))) == len(set(values))
+
+
+@given(TEXTS, st.integers(0, 5), st.integers(0, 5))
+def test_a_number_does_not_depend_on_where_in_a_column_its_value_stands(
+    values: list[str], before: int, after: int
+) -> None:
+    array = pa.array(["x"] * before + values + ["yy"] * after, pa.string()).slice(before, len(values))
+
+    assert hash_columns([array], 3)[0].tolist() == hash_columns([pa.array(values, pa.string())], 3)[0].tolist()
+
+
+@given(st.lists(st.tuples(st.text(max_size=4), st.text(max_size=4)), max_size=30))
+def test_several_columns_are_numbered_as_tuples(rows: list[tuple[str, str]]) -> None:
+    columns = [pa.array([row[at] for row in rows], pa.string()) for at in range(2)]
+    high, low = hash_columns(columns, 1)
+
+    assert len(set(zip(high.tolist(), low.tolist(), strict=True))) == len(set(rows))
+
+
+@pytest.mark.parametrize(
+    "values, kind",
+    [
+        ([1, 2, 1], pa.int64()),
+        ([2**64 - 1, 2**63, 2**64 - 1], pa.uint64()),
+        ([0.0, 1.5, -0.0], pa.float64()),
+        ([True, False, True], pa.bool_()),
+        ([0, 1, 0], pa.date32()),
+        ([0, 86_400_001, 0], pa.date64()),
+    ],
+)
+def test_values_of_every_type_are_told_apart(values: list[Any], kind: pa.DataType) -> None:
+    raw = (
+        pa.array(values, pa.int64()).view(kind)
+        if pa.types.is_date64(kind)
+        else pa.array(values, pa.int32()).view(kind)
+        if pa.types.is_date32(kind)
+        else pa.array(values, kind)
+    )
+    high, _ = hash_columns([raw], 1)
+
+    assert high[0] == high[2] != high[1]
+
+
+@given(TEXTS, TEXTS)
+def test_keys_know_which_of_them_are_among_others(mine: list[str], others: list[str]) -> None:
+    ours = numbered(mine)
+
+    found = ours.at[ours.within(numbered(others).in_order())]
+
+    assert sorted(row_of(found).tolist()) == [at for at, value in enumerate(mine) if value in set(others)]
+
+
+@given(TEXTS)
+def test_later_and_earlier_are_all_but_the_first_and_all_but_the_last(values: list[str]) -> None:
+    found = numbered(values).in_order()
+    first = {value: at for at, value in reversed(list(enumerate(values)))}
+    last = {value: at for at, value in enumerate(values)}
+
+    assert set(row_of(found.later).tolist()) == set(range(len(values))) - set(first.values())
+    assert set(row_of(found.earlier).tolist()) == set(range(len(values))) - set(last.values())
+    assert sorted(found.counts.tolist()) == sorted(Counter(values).values())
+
+
+@given(st.lists(TEXTS, max_size=4), st.integers(1, 5))
+def test_the_shares_of_an_exchange_hold_every_key_once(
+    tmp_path_factory: Any, parts: list[list[str]], shares: int
+) -> None:
+    objects = ObjectStore(Location.parse(tmp_path_factory.mktemp("exchange")))
+    sections = []
+    for task, values in enumerate(parts):
+        file = KeyFile(f"keys/{task}", shares)
+        file.add_plain(np.arange(3))
+        file.add("space", "new", numbered(values, task))
+        file.write(objects)
+        sections += file.sections
+
+    found = [read_shares(objects, sections, [share]).in_order() for share in range(shares)]
+
+    everywhere = [(int(task_of(np.array([at]))[0]), int(row_of(np.array([at]))[0])) for s in found for at in s.at]
+    assert sorted(everywhere) == [(task, row) for task, values in enumerate(parts) for row in range(len(values))]
+    whole = Numbered.joined([numbered(values, task) for task, values in enumerate(parts)]).in_order()
+    assert np.concatenate([share.high for share in found]).tolist() == whole.high.tolist()
+    assert np.concatenate([share.at for share in found]).tolist() == whole.at.tolist()
+    assert sum(len(share.starts) for share in found) == len(whole.starts)
+    assert sorted(read_shares(objects, sections, range(shares)).at.tolist()) == sorted(whole.at.tolist())
+
+
+def test_numbers_that_collide_are_noticed() -> None:
+    one, two = np.array([5], np.uint64), np.array([5, 5], np.uint64)
+
+    with pytest.raises(CollisionError):
+        _ = Keys(two, np.array([1, 2], np.uint64), two).starts
+    with pytest.raises(CollisionError):
+        Keys(one, np.array([1], np.uint64), one).within(Keys(one, np.array([2], np.uint64), one))

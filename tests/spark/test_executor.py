@@ -1,0 +1,205 @@
+import _thread
+import pickle
+import threading
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import pytest
+from pyspark import SparkContext
+
+from omnigraph.errors import ConstraintError, SparkError
+from omnigraph.ingest.executor import Executor, LocalExecutor
+from omnigraph.lang import Source, compile_schema
+from omnigraph.lang.catalog import Catalog
+from omnigraph.spark.errand import Errand
+from omnigraph.spark.executor import SparkExecutor
+from omnigraph.spark.packing import pack, unpack
+from omnigraph.spark.session import spark_session
+from tests.support import steps
+
+# The same on both
+
+
+def test_results_come_in_the_order_of_the_tasks(executor: Executor) -> None:
+    assert executor.run("read", steps.squared, range(20)) == [number * number for number in range(20)]
+
+
+def test_no_tasks_have_no_results(executor: Executor) -> None:
+    assert executor.run("read", steps.squared, []) == []
+
+
+@pytest.mark.parametrize("kind, expected", [("typed", ConstraintError), ("plain", KeyError)])
+def test_what_a_step_raises_arrives_as_it_was(executor: Executor, kind: str, expected: type[Exception]) -> None:
+    with pytest.raises(expected) as raised:
+        steps.fails(kind)
+    with pytest.raises(expected) as caught:
+        executor.run("read", steps.fails, [kind])
+
+    assert type(caught.value) is type(raised.value)
+    assert str(caught.value) == str(raised.value)
+    notes = vars(caught.value).pop("__notes__", None)
+    assert vars(caught.value) == vars(raised.value)
+    assert notes is None or "in fails" in notes[0]
+
+
+class Recorder:
+    """Progress that remembers."""
+
+    def __init__(self) -> None:
+        self.phases: list[tuple[str, int]] = []
+        self.advances: list[tuple[int, int]] = []
+
+    def phase(self, name: str, total_tasks: int) -> None:
+        self.phases.append((name, total_tasks))
+
+    def advance(self, tasks: int, rows: int) -> None:
+        self.advances.append((tasks, rows))
+
+    def finish(self) -> None:
+        raise AssertionError("an executor does not know what is the last phase")
+
+
+@pytest.mark.parametrize("on_spark", [False, True], ids=["local", "spark"])
+def test_progress_ends_at_all_tasks_and_all_rows(request: pytest.FixtureRequest, on_spark: object) -> None:
+    progress = Recorder()
+    executor = SparkExecutor(request.getfixturevalue("spark"), progress) if on_spark else LocalExecutor(progress)
+    executor.run("read", steps.counted, range(10))
+    executor.run("check", steps.squared, range(5))
+
+    assert progress.phases == [("read", 10), ("check", 5)]
+    assert sum(tasks for tasks, _ in progress.advances) == 15
+    assert sum(rows for _, rows in progress.advances) == 450
+    assert all(tasks >= 0 and rows >= 0 for tasks, rows in progress.advances)
+
+
+# Only on Spark
+
+
+def test_a_session_will_do_as_well_as_a_context(spark: SparkContext) -> None:
+    session = spark_session()
+
+    assert session.sparkContext is spark
+    assert SparkExecutor(session).run("read", steps.squared, [3]) == [9]
+
+
+def test_progress_moves_while_tasks_are_still_running(spark: SparkContext, tmp_path: Path) -> None:
+    class Opener(Recorder):
+        """Lets the last task go on when it hears of the others."""
+
+        def advance(self, tasks: int, rows: int) -> None:
+            super().advance(tasks, rows)
+            (tmp_path / "go").touch()
+
+    progress = Opener()
+    quick = [steps.OnceTask(str(tmp_path), number) for number in range(3)]
+    tasks: list[steps.MeetingTask | steps.OnceTask] = [steps.MeetingTask(str(tmp_path), 0), *quick]
+    SparkExecutor(spark, progress).run("read", steps.meets_the_first, tasks)
+
+    assert len(progress.advances) > 1
+
+
+def test_more_tasks_than_spark_can_schedule_one_by_one_are_fine(spark: SparkContext) -> None:
+    numbers = range(12_000)
+
+    assert SparkExecutor(spark).run("read", steps.squared, numbers) == [number * number for number in numbers]
+
+
+def test_a_task_that_fails_once_is_tried_again(spark: SparkContext, tmp_path: Path) -> None:
+    tasks = [steps.OnceTask(str(tmp_path / str(number)), number) for number in range(4)]
+
+    assert SparkExecutor(spark).run("write", steps.fails_once, tasks) == [0, 1, 2, 3]
+    assert len(list(tmp_path.iterdir())) == 4
+
+
+def test_no_task_runs_any_more_when_another_has_failed(spark: SparkContext, tmp_path: Path) -> None:
+    tasks: list[steps.MeetingTask | str] = [steps.MeetingTask(str(tmp_path), 0), str(tmp_path)]
+    with pytest.raises(ConstraintError):
+        SparkExecutor(spark).run("write", steps.meets_or_fails, tasks)
+
+    steps.ended(steps.begun(tmp_path, 1), within=2)
+
+
+def test_an_error_that_cannot_be_pickled_is_told_in_words(spark: SparkContext) -> None:
+    with pytest.raises(SparkError) as caught:
+        SparkExecutor(spark).run("read", steps.fails, ["stubborn"])
+
+    assert "StubbornError: no way" in str(caught.value)
+    assert "steps.py" in caught.value.detail
+
+
+def test_a_worker_that_dies_at_every_attempt_is_an_error_of_spark(spark: SparkContext) -> None:
+    with pytest.raises(SparkError, match=r"'write'.*worker") as caught:
+        SparkExecutor(spark).run("write", steps.dies, [1])
+
+    assert "Py4J" not in str(caught.value)
+    assert SparkExecutor(spark).run("read", steps.squared, [3]) == [9]
+
+
+def test_a_function_that_no_executor_could_find_is_refused(spark: SparkContext) -> None:
+    with pytest.raises(AssertionError, match="no function of a module"):
+        SparkExecutor(spark).run("read", lambda task: task, [1])
+
+
+def test_a_worker_reaches_storage_as_its_driver_does_now(spark: SparkContext, monkeypatch: pytest.MonkeyPatch) -> None:
+    executor = SparkExecutor(spark)
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:4711")
+    assert executor.run("read", steps.variable, ["AWS_ENDPOINT_URL"] * 2) == ["http://127.0.0.1:4711"] * 2
+    monkeypatch.delenv("AWS_ENDPOINT_URL")
+    assert executor.run("read", steps.variable, ["AWS_ENDPOINT_URL"] * 2) == [None, None]
+
+
+def test_lance_is_never_loaded_where_workers_are_forked(spark: SparkContext) -> None:
+    """A worker hangs if the daemon that it is forked from has used lance."""
+    assert set(SparkExecutor(spark).run("read", steps.libraries_of_the_daemon, range(4))) == {(True, False)}
+
+
+def test_threads_share_the_session_and_get_their_own_results(spark: SparkContext) -> None:
+    executor = SparkExecutor(spark)
+    runs = [Errand(partial(executor.run, "read", steps.squared, [at, at + 1])) for at in range(6)]
+
+    assert [run.result() for run in runs] == [[at * at, (at + 1) ** 2] for at in range(6)]
+
+
+def test_an_interrupt_cancels_the_job_and_leaves_the_session_usable(spark: SparkContext, tmp_path: Path) -> None:
+    def interrupt() -> None:
+        steps.begun(tmp_path, 2)
+        _thread.interrupt_main()
+
+    interrupter = threading.Thread(target=interrupt)
+    interrupter.start()
+    with pytest.raises(KeyboardInterrupt):
+        SparkExecutor(spark).run("read", steps.meets, [steps.MeetingTask(str(tmp_path), number) for number in (1, 2)])
+    interrupter.join()
+
+    steps.ended(steps.begun(tmp_path, 2), at_least=2)
+    assert list(spark.statusTracker().getActiveJobsIds()) == []
+    assert SparkExecutor(spark).run("read", steps.squared, [3]) == [9]
+
+
+# Packing
+
+
+@dataclass(frozen=True, slots=True)
+class CatalogTask:
+    number: int
+    catalog: Catalog | None
+
+
+def test_what_all_tasks_share_is_packed_once() -> None:
+    catalog = compile_schema(Source("node A { a: String @key }"))
+    tasks = [CatalogTask(number, catalog) for number in range(3)]
+    packed = pack(tasks)
+
+    assert packed.common == (catalog,)
+    assert max(map(len, packed.tasks)) < len(pickle.dumps(catalog)) / 2
+    assert [unpack(task, packed.common) for task in packed.tasks] == tasks
+
+
+@pytest.mark.parametrize(
+    "tasks", [[1], [1, 2], ["a", "a"], [CatalogTask(1, None), "b"], [CatalogTask(1, None), CatalogTask(1, None)]]
+)
+def test_any_tasks_are_unpacked_as_they_were(tasks: list[object]) -> None:
+    packed = pack(tasks)
+
+    assert [unpack(task, packed.common) for task in packed.tasks] == tasks
