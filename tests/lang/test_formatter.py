@@ -9,7 +9,7 @@ import pytest
 
 from omnigraph.errors import QueryError, SchemaError
 from omnigraph.lang import Source, format_queries, format_schema
-from omnigraph.lang.layout import WIDTH
+from omnigraph.lang.formatter import WIDTH
 
 _BODY = "match { $p: P } return { $p }"
 _LAID_OUT_BODY = """

@@ -14,7 +14,7 @@ from omnigraph.errors import AddressError
 
 if TYPE_CHECKING:
     from omnigraph.lang import Catalog
-    from omnigraph.lang.query_tree import Query
+    from omnigraph.lang.query_tree import QueryDecl
     from omnigraph.server.stored import StoredQueries, StoredQuery
     from omnigraph.settings_file import Section
 
@@ -108,13 +108,13 @@ def _checked(stored: StoredQueries, catalog: Catalog) -> tuple[list[dict[str, st
     return broken, warnings
 
 
-def _declared(query: StoredQuery) -> Query:
+def _declared(query: StoredQuery) -> QueryDecl:
     from omnigraph.lang.compiler import parse_queries, select_query  # noqa: PLC0415 - `--help` must stay quick
 
     return select_query(parse_queries(query.source), query.name)
 
 
-def _document(query: StoredQuery, declared: Query) -> dict[str, Any]:
+def _document(query: StoredQuery, declared: QueryDecl) -> dict[str, Any]:
     about = {"description": declared.description, "instruction": declared.instruction}
     return {
         "name": query.name,

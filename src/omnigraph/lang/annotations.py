@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from omnigraph.lang.catalog import NO_METADATA, Embed, Metadata
-from omnigraph.lang.schema_tree import Annotation, PropertyDecl, Value
+from omnigraph.lang.schema_parser import Annotation, PropertyDecl, Value
 from omnigraph.lang.source import NOWHERE, Name, Span
 from omnigraph.lang.types import Type
 
@@ -116,7 +116,7 @@ def _embed(notes: list[Annotation], reject: Reject) -> Embed | None:
     if len(notes) > 1:
         reject("P20", "@embed is given multiple times", notes[1].name.span, "keep one")
     note = notes[0]
-    source = _text(note)
+    source = _annotation_text(note)
     if source is None:
         reject("P22", "@embed requires a source property name", note.name.span, 'write `@embed("property")`')
         return None
@@ -160,14 +160,14 @@ def _misplaced(name: Name, reject: Reject) -> None:
 
 
 def _prose(note: Annotation, reject: Reject) -> str | None:
-    text = _text(note) if isinstance(note.value, Value) and not note.keywords else None
+    text = _annotation_text(note) if isinstance(note.value, Value) and not note.keywords else None
     if text is None:
         reject("P26", f"@{note.name} requires a non-empty value, one text", note.name.span)
     return text
 
 
 def _old_name(note: Annotation, reject: Reject) -> str | None:
-    text = None if note.keywords else _text(note)
+    text = None if note.keywords else _annotation_text(note)
     if text is None:
         message = "@rename_from requires exactly one non-blank value: the old name"
         reject("P28", message, note.name.span, 'write `@rename_from("old_name")`')
@@ -181,7 +181,7 @@ _TEXT_READERS: Mapping[str, Callable[[Annotation, Reject], str | None]] = {
 }
 
 
-def _text(note: Annotation) -> str | None:
+def _annotation_text(note: Annotation) -> str | None:
     """The annotation's value if it is a non-blank text or a name."""
     value = note.value.value if isinstance(note.value, Value) else note.value
     return str(value) if isinstance(value, str) and value.strip() else None
@@ -192,9 +192,9 @@ def _canonical(note: Annotation) -> str:
     if note.value is None:
         return f"@{note.name}"
     keywords = sorted(note.keywords, key=lambda pair: pair[0])
-    arguments = [_literal(note.value), *(f"{name}={_literal(value)}" for name, value in keywords)]
+    arguments = [_spelled_value(note.value), *(f"{name}={_spelled_value(value)}" for name, value in keywords)]
     return f"@{note.name}({', '.join(arguments)})"
 
 
-def _literal(value: Value | Name) -> str:
+def _spelled_value(value: Value | Name) -> str:
     return json.dumps(value.value, ensure_ascii=False) if isinstance(value, Value) else str(value)

@@ -15,7 +15,7 @@ from omnigraph.lang.catalog import Catalog
 from omnigraph.lang.expressions import ANONYMOUS, Scope
 from omnigraph.lang.mutation_check import check_mutation
 from omnigraph.lang.query_parser import parse_query_file
-from omnigraph.lang.query_tree import Query, QueryFile, ReadBody
+from omnigraph.lang.query_tree import QueryDecl, QueryTree, ReadBody
 from omnigraph.lang.read_check import check_read
 from omnigraph.lang.source import Rejection, Source, did_you_mean
 from omnigraph.lang.types import Type
@@ -42,7 +42,7 @@ class CompiledQuery:
         return isinstance(self.plan, ir.MutationPlan)
 
 
-def parse_queries(source: Source) -> QueryFile:
+def parse_queries(source: Source) -> QueryTree:
     """Parse a file of queries, or raise QueryError with every syntax error in it."""
     return _parsed.get((source.text, source.file), _cost(source), lambda: _parse(source))
 
@@ -61,7 +61,7 @@ def compile_query(source: Source, catalog: Catalog, name: str | None = None) -> 
     return _compiled.get(key, _cost(source), compile_it)
 
 
-def check_query(query: Query, catalog: Catalog) -> CompiledQuery:
+def check_query(query: QueryDecl, catalog: Catalog) -> CompiledQuery:
     """Type-check and lower one query; raises Rejection."""
     scope = Scope(catalog, _parameters(query))
     if isinstance(query.body, ReadBody):
@@ -71,7 +71,7 @@ def check_query(query: Query, catalog: Catalog) -> CompiledQuery:
     return CompiledQuery(str(query.name), dict(scope.parameters), query.description, query.instruction, plan)
 
 
-def select_query(file: QueryFile, name: str | None) -> Query:
+def select_query(file: QueryTree, name: str | None) -> QueryDecl:
     """Find the query called `name` (the first, if several are), or the only query of the file."""
     names = [str(query.name) for query in file.queries]
     if name is None:
@@ -90,14 +90,14 @@ def _cost(source: Source) -> int:
     return len(source.text) + _ENTRY_COST
 
 
-def _parse(source: Source) -> QueryFile:
+def _parse(source: Source) -> QueryTree:
     file, problems = parse_query_file(source)
     if problems:
         raise QueryError.of([source.diagnostic(problem) for problem in problems])
     return file
 
 
-def _parameters(query: Query) -> dict[str, Type]:
+def _parameters(query: QueryDecl) -> dict[str, Type]:
     parameters: dict[str, Type] = {}
     for parameter in query.parameters:
         name = parameter.name
@@ -135,5 +135,5 @@ class _Cache(Generic[_V]):
         return made
 
 
-_parsed: _Cache[QueryFile] = _Cache(_CACHE_CHARACTERS)
+_parsed: _Cache[QueryTree] = _Cache(_CACHE_CHARACTERS)
 _compiled: _Cache[CompiledQuery] = _Cache(_CACHE_CHARACTERS)

@@ -10,8 +10,8 @@ from omnigraph.errors import LiteralError
 from omnigraph.lang import ir, types
 from omnigraph.lang.catalog import Catalog, Property
 from omnigraph.lang.query_tree import (
-    Aggregate,
-    Alias,
+    AggregateCall,
+    AliasRef,
     Bm25,
     Expression,
     ListLiteral,
@@ -175,7 +175,7 @@ def operand(expression: Expression, scope: Scope) -> ir.Operand:
             return found
         case Literal() | ListLiteral() | Now():
             return value(expression, scope)
-        case Alias():
+        case AliasRef():
             hint = "there is no null literal; null never matches a filter" if expression.name == "null" else None
             message = f"a filter needs scalar operands; `{expression.name}` is a bare name"
             raise Rejection("T7", message, expression.span, hint=hint)
@@ -183,7 +183,7 @@ def operand(expression: Expression, scope: Scope) -> ir.Operand:
             message = f"{expression.function} can only be compared as `= true`"
             hint = "write it alone as a clause, or inside `not { }` to negate it"
             raise Rejection("T7", message, expression.span, hint=hint)
-        case Aggregate():
+        case AggregateCall():
             message = f"a filter needs scalar operands; {expression.function}(...) is an aggregate"
             raise Rejection("T7", message, expression.span)
         case _:

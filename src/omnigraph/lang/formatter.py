@@ -2,18 +2,70 @@
 
 from __future__ import annotations
 
+import re
+from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
 from itertools import pairwise
 
 from lark import Token, Tree
 
 from omnigraph.errors import CompileError, QueryError, SchemaError
 from omnigraph.lang import query_parser, schema_parser
-from omnigraph.lang.layout import Comments, Declaration, Group, Mark, Part, Tok, flat_width, write
-from omnigraph.lang.parsing import Grammar
-from omnigraph.lang.source import Source
+from omnigraph.lang.parsing import Grammar, span_of
+from omnigraph.lang.source import Source, Span
 
+WIDTH = 100
+_INDENT = "    "
+_COMMENT = re.compile(r"//[^\n]*|/\*[^*]*\*+(?:[^/*][^*]*\*+)*/")
+_TIGHT_BEFORE = frozenset({",", ")", "]", "?", ":", ".", "..", "("})
+_TIGHT_AFTER = frozenset({"(", "[", ".", ".."})
 _Child = Tree[Token] | Token
+
+
+class Mark(Enum):
+    """Between two tokens."""
+
+    INDENT = "indent"
+    DEDENT = "dedent"
+    HARD = "a new line"
+    LINE = "a new line, if the group around it is broken"
+    COMMA = "a comma"
+    LAST_COMMA = "a comma, if the group around it is broken"
+
+
+@dataclass(frozen=True, slots=True)
+class Tok:
+    """A token and the grammar rule it stands in."""
+
+    token: Token
+    rule: str
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Parts that stand on one line if they fit, with `tail` more columns for what stands behind them."""
+
+    parts: Sequence[Part]
+    tail: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Comments:
+    """Write the comments before this token now, at the current indentation."""
+
+    before: Token
+
+
+@dataclass(frozen=True, slots=True)
+class Declaration:
+    """Start a top-level declaration, after a blank line if `apart` or if the source has one."""
+
+    apart: bool
+
+
+Part = Tok | Group | Comments | Declaration | Mark
 
 
 def format_schema(source: Source) -> str:
@@ -30,16 +82,16 @@ def _format(source: Source, grammar: Grammar, error: type[CompileError]) -> str:
     _, problems = grammar.parse_all(source)  # rules beyond the grammar, such as escapes, live in the tree builder
     if problems:
         raise error.of([source.diagnostic(problem) for problem in problems])
-    return write(source.text, _file(grammar.parse_tokens(source)))
+    return write(source.text, _file_layout(grammar.parse_tokens(source)))
 
 
-def _file(tree: Tree[Token]) -> list[Part]:
+def _file_layout(tree: Tree[Token]) -> list[Part]:
     declarations = [child for child in _children(tree) if isinstance(child, Tree)]
     parts: list[Part] = [Declaration(apart=False)]
     for at, declaration in enumerate(declarations):
         if at:
             parts.append(Declaration(apart=_is_tall(declarations[at - 1]) or _is_tall(declaration)))
-        parts += _parts(declaration, "start")
+        parts += _layout(declaration, "start")
     return parts
 
 
@@ -52,7 +104,7 @@ def _children(tree: Tree[Token]) -> list[_Child]:
     return [child for child in tree.children if child is not None]
 
 
-def _parts(child: _Child, rule: str) -> list[Part]:
+def _layout(child: _Child, rule: str) -> list[Part]:
     if isinstance(child, Token):
         return [Tok(child, rule)]
     layout = _LAYOUTS.get(child.data, _in_a_row)
@@ -60,13 +112,13 @@ def _parts(child: _Child, rule: str) -> list[Part]:
 
 
 def _in_a_row(children: Sequence[_Child], rule: str) -> list[Part]:
-    return [part for child in children for part in _parts(child, rule)]
+    return [part for child in children for part in _layout(child, rule)]
 
 
 def _one_per_line(children: Sequence[_Child], rule: str) -> list[Part]:
     parts: list[Part] = []
     for child in children:
-        parts += [Mark.HARD, *_parts(child, rule)]
+        parts += [Mark.HARD, *_layout(child, rule)]
     return parts[1:]
 
 
@@ -91,7 +143,7 @@ def _block(children: Sequence[_Child], rule: str) -> list[Part]:
         ]
     body: list[Part] = [Mark.INDENT]
     for member in members:
-        body += [Mark.HARD, *_parts(member, rule)]
+        body += [Mark.HARD, *_layout(member, rule)]
     return [*_in_a_row(head, rule), *body, *_closed(close, rule, Mark.HARD), *_in_a_row(tail, rule)]
 
 
@@ -112,7 +164,7 @@ def _keys(children: Sequence[_Child], rule: str) -> list[Part]:
 def _items(items: Sequence[_Child], rule: str, last: Sequence[Part] = ()) -> list[Part]:
     parts: list[Part] = [Mark.INDENT]
     for at, item in enumerate(items):
-        parts += [*([Mark.COMMA] if at else []), Mark.LINE, *_parts(item, rule)]
+        parts += [*([Mark.COMMA] if at else []), Mark.LINE, *_layout(item, rule)]
     return [*parts, *last]
 
 
@@ -121,7 +173,7 @@ def _negation(children: Sequence[_Child], rule: str) -> list[Part]:
     head, clauses, close, _ = _braced(children)
     if len(clauses) > 1:
         return _block(children, rule)
-    clause = _parts(clauses[0], rule)
+    clause = _layout(clauses[0], rule)
     return [
         *_in_a_row(head[:-1], rule),
         Group([Tok(_token(head[-1]), rule), Mark.INDENT, Mark.LINE, *clause, *_closed(close, rule, Mark.LINE)]),
@@ -136,7 +188,7 @@ def _query(children: Sequence[_Child], rule: str) -> list[Part]:
     signature = _in_a_row([child for child in head[:-1] if child not in notes], rule)
     header: list[Part] = [Group(signature, len(" {")), Tok(opening, rule)]
     if notes:
-        lines = [part for note in notes for part in (Mark.LINE, *_parts(note, rule))]
+        lines = [part for note in notes for part in (Mark.LINE, *_layout(note, rule))]
         header = [Group([Group(signature), Mark.INDENT, *lines, Mark.DEDENT, Mark.LINE, Tok(opening, rule)])]
     return [*header, Mark.INDENT, Mark.HARD, *_in_a_row(body, rule), *_closed(close, rule, Mark.HARD)]
 
@@ -182,3 +234,172 @@ _LAYOUTS: Mapping[str, Callable[[Sequence[_Child], str], list[Part]]] = {
     "item": _without_comma,
     "assignment": _without_comma,
 }
+
+
+# Writing tokens -----------------------------------------------------------------------------------
+
+
+def write(source: str, parts: Sequence[Part]) -> str:
+    writer = _Writer(source, _comments(source, _tokens(parts)))
+    writer.parts(parts, broken=True)
+    return writer.finish()
+
+
+class _Writer:
+    def __init__(self, source: str, comments: list[Span]) -> None:
+        self.source = source
+        self.comments = comments
+        self.next_comment = 0
+        self.lines: list[str] = []
+        self.line = ""
+        self.depth = 0
+        self.at = 0  # how far the source is written
+        self.last: Tok | None = None
+        self.newline = False
+        self.blank = False
+
+    def parts(self, parts: Sequence[Part], *, broken: bool) -> None:  # noqa: C901 - one case a part
+        for part in parts:
+            match part:
+                case Tok():
+                    self._token(part)
+                case Group():
+                    self.parts(part.parts, broken=not self._fits(part))
+                case Comments():
+                    self._comments_until(span_of(part.before).start)
+                case Declaration():
+                    self.newline = bool(self.lines or self.line)
+                    self.blank = part.apart
+                case Mark.INDENT:
+                    self.depth += 1
+                case Mark.DEDENT:
+                    self.depth -= 1
+                case Mark.HARD:
+                    self.newline = True
+                case Mark.LINE:
+                    self.newline = self.newline or broken
+                case Mark.COMMA:
+                    self.line += ","
+                case Mark.LAST_COMMA:
+                    self.line += "," if broken else ""
+
+    def finish(self) -> str:
+        self._comments_until(len(self.source))
+        self._end_line()
+        text = "\n".join(self.lines).strip("\n")
+        return text + "\n" if text else ""
+
+    def _token(self, part: Tok) -> None:
+        self._comments_until(span_of(part.token).start)
+        closing = part.token in "}])"
+        if self.newline:
+            self._break(blank=self._blank_in_source(span_of(part.token).start) and not closing)
+        elif self.line.strip() and _spaced(self.last, part):
+            self.line += " "
+        self.line += _spelled(part.token)
+        self.at = span_of(part.token).end
+        self.last = part
+
+    def _comments_until(self, end: int) -> None:
+        while self.next_comment < len(self.comments) and self.comments[self.next_comment].start < end:
+            comment = self.comments[self.next_comment]
+            self.next_comment += 1
+            text = self.source[comment.start : comment.end].rstrip().replace("\r\n", "\n")
+            if "\n" in self.source[self.at : comment.start] or not (self.lines or self.line):
+                self._break(blank=self._blank_in_source(comment.start))
+                self.line += text
+                self.newline = True
+            else:
+                self.line += f"  {text}" if text.startswith("//") else f" {text}"
+                # What follows a line comment cannot stand on its line.
+                self.newline = self.newline or text.startswith("//")
+            self.at = comment.end
+
+    def _blank_in_source(self, end: int) -> bool:
+        return self.source.count("\n", self.at, end) > 1
+
+    def _break(self, *, blank: bool) -> None:
+        opened = self.last is not None and self.last.token == "{" and self.line.rstrip().endswith("{")
+        self._end_line()
+        if (blank or self.blank) and self.lines and not opened:
+            self.lines.append("")
+        self.blank = self.newline = False
+        self.line = _INDENT * self.depth
+
+    def _end_line(self) -> None:
+        if self.line.strip():
+            self.lines.append(self.line.rstrip())
+        self.line = ""
+
+    def _fits(self, group: Group) -> bool:
+        flat = _flat(group.parts)
+        if flat is None:
+            return False
+        width, first, last = flat
+        start = len(_INDENT) * self.depth if self.newline else len(self.line) + _spaced(self.last, Tok(first, ""))
+        return not self._has_comment(first, last) and start + width + group.tail <= WIDTH
+
+    def _has_comment(self, first: Token, last: Token) -> bool:
+        after = bisect_left(self.comments, span_of(first))
+        return after < len(self.comments) and self.comments[after].start < span_of(last).start
+
+
+def _comments(source: str, tokens: Sequence[Tok]) -> list[Span]:
+    """Find the comments: they stand between tokens, so a text that looks like one is not taken for one."""
+    ends = [0, *(span_of(tok.token).end for tok in tokens)]
+    starts = [*(span_of(tok.token).start for tok in tokens), len(source)]
+    gaps = zip(ends, starts, strict=True)
+    return [Span(*match.span()) for start, end in gaps for match in _COMMENT.finditer(source, start, end)]
+
+
+def _tokens(parts: Sequence[Part]) -> list[Tok]:
+    return [
+        tok
+        for part in parts
+        for tok in ([part] if isinstance(part, Tok) else _tokens(part.parts) if isinstance(part, Group) else [])
+    ]
+
+
+def _flat(parts: Sequence[Part]) -> tuple[int, Token, Token] | None:
+    """Measure the parts on one line; None if they cannot stand on one."""
+    tokens = _tokens(parts)
+    if not tokens or _has_hard(parts) or any("\n" in _spelled(tok.token) for tok in tokens):
+        return None
+    spaces = sum(_spaced(left, right) for left, right in pairwise(tokens))
+    width = sum(len(_spelled(tok.token)) for tok in tokens) + spaces
+    return width + _commas(parts), tokens[0].token, tokens[-1].token
+
+
+def flat_width(parts: Sequence[Part]) -> int:
+    """How many columns the parts take behind others on one line, with the space before them."""
+    flat = _flat(parts)
+    return flat[0] + 1 if flat else 0
+
+
+def _has_hard(parts: Sequence[Part]) -> bool:
+    return any(part is Mark.HARD or (isinstance(part, Group) and _has_hard(part.parts)) for part in parts)
+
+
+def _commas(parts: Sequence[Part]) -> int:
+    return sum(_commas(part.parts) if isinstance(part, Group) else part is Mark.COMMA for part in parts)
+
+
+def _spaced(left: Tok | None, right: Tok) -> bool:
+    """Tell whether a space stands between two tokens on one line."""
+    if left is not None and left.token == "," and right.token == "..":
+        return True
+    if left is None or left.token in _TIGHT_AFTER or right.token in _TIGHT_BEFORE:
+        return False
+    if "EQUAL" in (left.token.type, right.token.type) or right.rule == "hops":
+        return False
+    if left.rule == right.rule == "undirected":
+        return False
+    if left.token == ":" and left.rule == "bound_traversal":
+        return False
+    return not (left.token == "{" and right.token == "}")
+
+
+def _spelled(token: Token) -> str:
+    if token.type in ("ANNOTATION", "RULE", "CARD", "QUERY_ANNOTATION"):
+        return re.sub(r"[ \t\r\n]+", "", token)
+    return str(token)

@@ -13,7 +13,7 @@ from omnigraph.lang import ir
 from omnigraph.lang.catalog import Catalog
 from omnigraph.lang.compiler import CompiledQuery, check_query
 from omnigraph.lang.query_parser import parse_query_file
-from omnigraph.lang.query_tree import Query, WriteBody
+from omnigraph.lang.query_tree import QueryDecl, WriteBody
 from omnigraph.lang.source import Rejection, Source
 from omnigraph.lang.types import STRING, Type
 
@@ -49,7 +49,7 @@ class QueryResult:
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class LintFinding:
     """What lint says of the file as a whole."""
 
     severity: str
@@ -79,7 +79,7 @@ class LintReport:
     schema_source: dict[str, str]
     query_path: str
     results: tuple[QueryResult, ...]
-    findings: tuple[Finding, ...]
+    findings: tuple[LintFinding, ...]
 
     @property
     def errors(self) -> int:
@@ -123,21 +123,21 @@ def lint_queries(source: Source, catalog: Catalog, schema_source: dict[str, str]
     results = []
     before: set[str] = set()
     for query in file.queries:
-        result, done = _result(source, query, catalog, before)
+        result, done = _lint_query(source, query, catalog, before)
         before.add(query.name)
         results.append(result)
         compiled += [done] if done else []
     return LintReport(schema_source, source.file, tuple(results), tuple(_never_set(compiled, catalog)))
 
 
-def _unparsed(source: Source, problem: Rejection) -> Finding:
+def _unparsed(source: Source, problem: Rejection) -> LintFinding:
     diagnostic = source.diagnostic(problem)
     message = f"line {diagnostic.place.line}, column {diagnostic.place.column}: {problem.message}"
-    return Finding("error", "Q000", message, diagnostic=diagnostic)
+    return LintFinding("error", "Q000", message, diagnostic=diagnostic)
 
 
-def _result(
-    source: Source, query: Query, catalog: Catalog, before: AbstractSet[str]
+def _lint_query(
+    source: Source, query: QueryDecl, catalog: Catalog, before: AbstractSet[str]
 ) -> tuple[QueryResult, CompiledQuery | None]:
     kind = "mutation" if isinstance(query.body, WriteBody) else "read"
     name = str(query.name)
@@ -149,7 +149,7 @@ def _result(
     return QueryResult(name, kind, warnings, operation=_operation(compiled.plan, catalog)), compiled
 
 
-def _warnings(query: Query, compiled: CompiledQuery, before: AbstractSet[str]) -> Iterator[str]:
+def _warnings(query: QueryDecl, compiled: CompiledQuery, before: AbstractSet[str]) -> Iterator[str]:
     if compiled.is_mutation and not compiled.parameters:
         yield "the mutation has no parameters; hardcoded mutations are easy to miss"
     if query.name in before:
@@ -160,7 +160,7 @@ def _warnings(query: Query, compiled: CompiledQuery, before: AbstractSet[str]) -
             yield f"several columns are called `{name}`; in JSON rows the last one wins"
 
 
-def _never_set(compiled: Iterable[CompiledQuery], catalog: Catalog) -> Iterator[Finding]:
+def _never_set(compiled: Iterable[CompiledQuery], catalog: Catalog) -> Iterator[LintFinding]:
     """L201: nullable properties that no update sets, of the types that are updated at all."""
     updates: dict[str, list[tuple[str, ir.UpdateNodes]]] = {}
     for query in compiled:
@@ -174,7 +174,7 @@ def _never_set(compiled: Iterable[CompiledQuery], catalog: Catalog) -> Iterator[
         for name, property_ in sorted(node.properties.items()):
             if property_.type.nullable and name not in assigned and name not in node.key and not property_.embed:
                 message = f"`{type_name}.{name}` is nullable, but no update sets it"
-                yield Finding("warning", "L201", message, type_name, name, names)
+                yield LintFinding("warning", "L201", message, type_name, name, names)
 
 
 # What a query touches ------------------------------------------------------------------------------

@@ -9,11 +9,11 @@ from omnigraph.lang import ir
 from omnigraph.lang.catalog import EdgeType
 from omnigraph.lang.expressions import ANONYMOUS, Bound, Scope, comparison, entry, operand, text_match
 from omnigraph.lang.query_tree import (
-    Aggregate,
+    AggregateCall,
     Binding,
     Clause,
     Expression,
-    Filter,
+    FilterClause,
     Literal,
     Negation,
     PropertyAccess,
@@ -71,7 +71,7 @@ def _clause(clause: Clause, scope: Scope) -> TypedClause:
             return _binding(clause, scope)
         case Traversal():
             return _traversal(clause, scope)
-        case Filter():
+        case FilterClause():
             return _filter(clause, scope)
         case TextClause():
             return text_match(clause.call, scope)
@@ -107,7 +107,7 @@ def _binding(clause: Binding, scope: Scope) -> Node:
     return Node(bound.name, node.name, tuple(predicates))
 
 
-def _filter(clause: Filter, scope: Scope) -> ir.Predicate:
+def _filter(clause: FilterClause, scope: Scope) -> ir.Predicate:
     if isinstance(clause.left, TextCall) and clause.operator == "=" and _is_true(clause.right):
         return text_match(clause.left, scope)
     return comparison(operand(clause.left, scope), clause.operator, operand(clause.right, scope))
@@ -215,7 +215,7 @@ def _mentioned(clauses: Iterable[Clause], scope: Scope) -> Iterator[str]:
                 yield clause.variable
             case Traversal():
                 yield from (clause.source, clause.target)
-            case Filter():
+            case FilterClause():
                 yield from _variables(clause.left, scope)
                 yield from _variables(clause.right, scope)
             case TextClause():
@@ -232,5 +232,5 @@ def _variables(expression: Expression, scope: Scope) -> Iterator[str]:
             yield expression.name
         case TextCall():
             yield from _variables(expression.text, scope)
-        case Aggregate():
+        case AggregateCall():
             yield from _variables(expression.argument, scope)

@@ -7,14 +7,14 @@ from collections.abc import Iterable, Mapping
 from omnigraph.lang import ir, types
 from omnigraph.lang.catalog import EdgeType, NodeType, Property
 from omnigraph.lang.expressions import Scope, assigned, compares, declared_value
-from omnigraph.lang.query_tree import Assignment, Delete, Insert, Predicate, Query, Statement, Update, WriteBody
+from omnigraph.lang.query_tree import Assignment, Delete, Insert, Predicate, QueryDecl, Statement, Update, WriteBody
 from omnigraph.lang.source import Name, Rejection, did_you_mean
 from omnigraph.lang.types import Type
 
 _ENDPOINTS = {"from": "src", "to": "dst"}
 
 
-def check_mutation(query: Query, body: WriteBody, scope: Scope) -> ir.MutationPlan:
+def check_mutation(query: QueryDecl, body: WriteBody, scope: Scope) -> ir.MutationPlan:
     statements = tuple(_statement(statement, scope) for statement in body.statements)
     _one_kind(query.name, body.statements, statements)
     return ir.MutationPlan(statements)
@@ -59,13 +59,13 @@ def _target(name: Name, scope: Scope) -> NodeType | EdgeType:
 
 
 def _insert_node(statement: Insert, node: NodeType, scope: Scope) -> ir.InsertNode:
-    values = _values(statement.assignments, _columns(node), node, scope)
+    values = _assigned_values(statement.assignments, _assignable_columns(node), node, scope)
     _required(statement.type, node.properties, values)
     return ir.InsertNode(node.name, tuple(values.items()), statement.type.span)
 
 
 def _insert_edge(statement: Insert, edge: EdgeType, scope: Scope) -> ir.InsertEdge:
-    values = _values(statement.assignments, _columns(edge), edge, scope)
+    values = _assigned_values(statement.assignments, _assignable_columns(edge), edge, scope)
     for endpoint, type_name in (("from", edge.source), ("to", edge.target)):
         if endpoint not in values:
             message = f"insert of edge `{edge.name}` needs `{endpoint}`: the id of a `{type_name}`"
@@ -83,30 +83,30 @@ def _update(statement: Update, declared: NodeType | EdgeType, scope: Scope) -> i
         if written.property in declared.key:
             message = f"cannot update @key property `{written.property}`: it is what identifies the node"
             raise Rejection("T0", message, written.property.span, hint="delete the node and insert it anew")
-    values = _values(statement.assignments, _columns(declared), declared, scope)
+    values = _assigned_values(statement.assignments, _assignable_columns(declared), declared, scope)
     where = _where(statement.predicate, declared, scope)
     return ir.UpdateNodes(declared.name, tuple(values.items()), where, statement.type.span)
 
 
-def _columns(declared: NodeType | EdgeType) -> Mapping[str, Type]:
+def _assignable_columns(declared: NodeType | EdgeType) -> Mapping[str, Type]:
     """What a mutation may name: the properties, and the endpoints of an edge."""
     columns = {name: property_.type for name, property_ in declared.properties.items()}
     return columns if isinstance(declared, NodeType) else {**columns, **dict.fromkeys(_ENDPOINTS, types.STRING)}
 
 
-def _values(
+def _assigned_values(
     assignments: Iterable[Assignment], columns: Mapping[str, Type], declared: NodeType | EdgeType, scope: Scope
 ) -> dict[str, ir.Value]:
     values: dict[str, ir.Value] = {}
     for written in assignments:
-        type_ = _column(written.property, columns, declared)
+        type_ = _assignable(written.property, columns, declared)
         if written.property in values:
             raise Rejection("T13", f"`{written.property}` is assigned twice", written.property.span, hint="keep one")
         values[str(written.property)] = assigned(type_, written.property, written.value, scope)
     return values
 
 
-def _column(name: Name, columns: Mapping[str, Type], declared: NodeType | EdgeType) -> Type:
+def _assignable(name: Name, columns: Mapping[str, Type], declared: NodeType | EdgeType) -> Type:
     if name not in columns:
         kind = "node" if isinstance(declared, NodeType) else "edge"
         hint = did_you_mean(name, columns)
@@ -132,7 +132,7 @@ def _required(type_name: Name, properties: Mapping[str, Property], values: Mappi
 
 def _where(predicate: Predicate, declared: NodeType | EdgeType, scope: Scope) -> ir.Where:
     name = predicate.property
-    type_ = _column(name, _columns(declared), declared)
+    type_ = _assignable(name, _assignable_columns(declared), declared)
     if type_.is_blob:
         raise Rejection("T11", f"Blob property `{name}` cannot be used in `where`", name.span)
     value = declared_value(predicate.value, scope)

@@ -10,15 +10,15 @@ from lark import Token, Transformer, v_args
 from omnigraph.lang import parsing, types
 from omnigraph.lang.parsing import Grammar, annotation_name, name_of, span_of
 from omnigraph.lang.query_tree import (
-    Aggregate,
-    Alias,
+    AggregateCall,
+    AliasRef,
     Assignment,
     Binding,
     Bm25,
     Clause,
     Delete,
     Expression,
-    Filter,
+    FilterClause,
     Hops,
     Insert,
     Item,
@@ -31,8 +31,8 @@ from omnigraph.lang.query_tree import (
     Parameter,
     Predicate,
     PropertyAccess,
-    Query,
-    QueryFile,
+    QueryDecl,
+    QueryTree,
     ReadBody,
     Rrf,
     Statement,
@@ -49,10 +49,10 @@ from omnigraph.lang.types import MAX_VECTOR_DIMENSION, Scalar, Type
 SYNTAX = "Q000"
 
 
-def parse_query_file(source: Source) -> tuple[QueryFile, list[Rejection]]:
+def parse_query_file(source: Source) -> tuple[QueryTree, list[Rejection]]:
     """Parse a file of queries. The tree holds the sound queries, the list every syntax error."""
     trees, errors = GRAMMAR.parse_all(source)
-    return QueryFile(tuple(query for tree in trees for query in tree.queries)), errors
+    return QueryTree(tuple(query for tree in trees for query in tree.queries)), errors
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,22 +63,22 @@ class _Undirected:
 
 
 @v_args(inline=True)
-class _Builder(Transformer[Token, Any]):
+class _QueryBuilder(Transformer[Token, Any]):
     """One method a grammar rule; lark calls it as soon as the rule is complete."""
 
-    def start(self, *queries: Query) -> QueryFile:
-        return QueryFile(queries)
+    def start(self, *queries: QueryDecl) -> QueryTree:
+        return QueryTree(queries)
 
     # Queries and parameters
 
-    def query(self, name: Token, parameters: tuple[Parameter, ...] | None, *parts: Any) -> Query:
+    def query(self, name: Token, parameters: tuple[Parameter, ...] | None, *parts: Any) -> QueryDecl:
         *annotations, body = parts
         texts: dict[str, str] = {}
         for kind, text in annotations:
             if kind in texts:
                 raise Rejection(SYNTAX, f"duplicate @{kind}", kind.span, hint="keep one")
             texts[kind] = text
-        return Query(name_of(name), parameters or (), texts.get("description"), texts.get("instruction"), body)
+        return QueryDecl(name_of(name), parameters or (), texts.get("description"), texts.get("instruction"), body)
 
     def query_annotation(self, kind: Token, text: Token) -> tuple[Name, str]:
         return annotation_name(kind), parsing.text_of(text, SYNTAX)
@@ -152,11 +152,11 @@ class _Builder(Transformer[Token, Any]):
         span = Span(span_of(least).start, span_of(most or least).end)
         return Hops(parsing.integer_of(least, SYNTAX), upper, span)
 
-    def filter(self, left: Expression, operator: Token, right: Expression) -> Filter:
-        return Filter(left, name_of(operator), right)
+    def filter(self, left: Expression, operator: Token, right: Expression) -> FilterClause:
+        return FilterClause(left, name_of(operator), right)
 
-    def word_filter(self, left: Token, operator: Token, right: Expression) -> Filter:
-        return Filter(self.variable(left), name_of(operator), right)
+    def word_filter(self, left: Token, operator: Token, right: Expression) -> FilterClause:
+        return FilterClause(self.variable(left), name_of(operator), right)
 
     def text_clause(self, call: TextCall) -> TextClause:
         return TextClause(call)
@@ -180,8 +180,8 @@ class _Builder(Transformer[Token, Any]):
     def property(self, variable: Token, name: Token) -> PropertyAccess:
         return PropertyAccess(name_of(variable, skip=1), name_of(name))
 
-    def alias(self, name: Token) -> Alias:
-        return Alias(name_of(name))
+    def alias(self, name: Token) -> AliasRef:
+        return AliasRef(name_of(name))
 
     def now(self, keyword: Token) -> Now:
         return Now(span_of(keyword))
@@ -200,8 +200,8 @@ class _Builder(Transformer[Token, Any]):
     def rrf(self, keyword: Token, first: Nearest | Bm25, second: Nearest | Bm25, k: Expression | None = None) -> Rrf:
         return Rrf(first, second, k, span_of(keyword))
 
-    def aggregate(self, function: Token, argument: Expression) -> Aggregate:
-        return Aggregate(name_of(function), argument)
+    def aggregate(self, function: Token, argument: Expression) -> AggregateCall:
+        return AggregateCall(name_of(function), argument)
 
     # Literals
 
@@ -264,4 +264,4 @@ def _traversal(
     )
 
 
-GRAMMAR = Grammar("query.lark", _Builder, SYNTAX, r"query[ \t]+\w")
+GRAMMAR = Grammar("query.lark", _QueryBuilder, SYNTAX, r"query[ \t]+\w")

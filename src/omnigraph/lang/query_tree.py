@@ -47,7 +47,7 @@ class PropertyAccess:
 
 
 @dataclass(frozen=True, slots=True)
-class Alias:
+class AliasRef:
     """A bare word: the name of a result column."""
 
     name: Name
@@ -99,7 +99,7 @@ class Rrf:
 
 
 @dataclass(frozen=True, slots=True)
-class Aggregate:
+class AggregateCall:
     function: Name
     argument: Expression
 
@@ -109,7 +109,7 @@ class Aggregate:
 
 
 Rank = Nearest | Bm25 | Rrf
-Expression = Literal | ListLiteral | Variable | PropertyAccess | Alias | Now | TextCall | Rank | Aggregate
+Expression = Literal | ListLiteral | Variable | PropertyAccess | AliasRef | Now | TextCall | Rank | AggregateCall
 
 # Clauses -------------------------------------------------------------------------------------------
 
@@ -149,7 +149,7 @@ class Traversal:
 
 
 @dataclass(frozen=True, slots=True)
-class Filter:
+class FilterClause:
     left: Expression
     operator: Name
     right: Expression
@@ -166,7 +166,7 @@ class Negation:
     span: Span = field(default=NOWHERE, compare=False)
 
 
-Clause = Binding | Traversal | Filter | TextClause | Negation
+Clause = Binding | Traversal | FilterClause | TextClause | Negation
 
 # Bodies --------------------------------------------------------------------------------------------
 
@@ -232,7 +232,7 @@ class Parameter:
 
 
 @dataclass(frozen=True, slots=True)
-class Query:
+class QueryDecl:
     name: Name
     parameters: tuple[Parameter, ...]
     description: str | None
@@ -241,5 +241,5 @@ class Query:
 
 
 @dataclass(frozen=True, slots=True)
-class QueryFile:
-    queries: tuple[Query, ...]
+class QueryTree:
+    queries: tuple[QueryDecl, ...]

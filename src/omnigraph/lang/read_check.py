@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 from omnigraph.lang import ir, types
 from omnigraph.lang.expressions import Scope, constant, property_ref, ranking, variable_ref
-from omnigraph.lang.lower import lower_match
 from omnigraph.lang.match_check import check_match
+from omnigraph.lang.planner import plan_match
 from omnigraph.lang.query_tree import (
-    Aggregate,
-    Alias,
+    AggregateCall,
+    AliasRef,
     Bm25,
     Expression,
     Item,
@@ -36,22 +36,22 @@ _RANK_NAMES = {Nearest: "nearest", Bm25: "bm25", Rrf: "rrf"}
 
 def check_read(body: ReadBody, scope: Scope) -> ir.ReadPlan:
     """Type a read and lower it: match, then rank or order, limit and project; or aggregate, order and limit."""
-    steps: list[ir.Step] = list(lower_match(check_match(body.match, scope)))
+    steps: list[ir.Step] = list(plan_match(check_match(body.match, scope)))
     rank = _rank(body, scope)
-    columns = tuple(_column(item, scope, rank) for item in body.items)
+    columns = tuple(_return_column(item, scope, rank) for item in body.items)
     limit = [ir.Limit(body.limit)] if body.limit is not None else []
     if any(isinstance(column, ir.AggregateColumn) for column in columns):
         _grouping(body.items)
         if rank:
             raise Rejection("T0", "an aggregate query cannot be ordered by a ranking", rank.span)
-        order = _order(body.order, lambda key: _result_key(key, body.items, columns))
+        order = _order_step(body.order, lambda key: _result_key(key, body.items, columns))
         return ir.ReadPlan((*steps, ir.Aggregate(columns), *order, *limit))
     plain = tuple(column for column in columns if isinstance(column, ir.Column))
     if rank:
         steps.insert(_rank_position(steps, rank.ranking), ir.Rank(rank.ranking, body.limit))
     tie_break = () if rank else tuple(sorted(bound.name for bound in scope.variables.values()))
     keys = body.order[1:] if rank else body.order
-    order = _order(keys, lambda key: _row_key(key, body.items, plain, scope), tie_break)
+    order = _order_step(keys, lambda key: _row_key(key, body.items, plain, scope), tie_break)
     return ir.ReadPlan((*steps, *order, *limit, ir.Project(plain)))
 
 
@@ -85,7 +85,7 @@ def _rank(body: ReadBody, scope: Scope) -> _Ranked | None:
     if isinstance(written, Nearest) and body.order[0].direction:
         raise Rejection("T0", "nearest takes no direction", body.order[0].direction.span)
     for key in body.order[1:]:
-        if isinstance(written, Nearest) and isinstance(key.expression, Alias):
+        if isinstance(written, Nearest) and isinstance(key.expression, AliasRef):
             raise Rejection("T18", "nearest cannot be combined with ordering by an alias", key.expression.span)
     if body.limit is None and not isinstance(written, Bm25):
         code, name = _RANK_CODES[type(written)], _RANK_NAMES[type(written)]
@@ -106,7 +106,7 @@ def _rank_position(steps: Sequence[ir.Step], typed: ir.Ranking) -> int:
 def _aliased(key: Key, items: Sequence[Item]) -> Expression:
     """The expression that a key stands for."""
     names = _names(items)
-    if isinstance(key.expression, Alias) and key.expression.name in names:
+    if isinstance(key.expression, AliasRef) and key.expression.name in names:
         return items[_last(names, key.expression.name)].expression
     return key.expression
 
@@ -114,10 +114,10 @@ def _aliased(key: Key, items: Sequence[Item]) -> Expression:
 # Return --------------------------------------------------------------------------------------------
 
 
-def _column(item: Item, scope: Scope, rank: _Ranked | None) -> ir.Column | ir.AggregateColumn:
+def _return_column(item: Item, scope: Scope, rank: _Ranked | None) -> ir.Column | ir.AggregateColumn:
     written = item.expression
     name = str(item.alias or _column_name(written))
-    if isinstance(written, Aggregate):
+    if isinstance(written, AggregateCall):
         return _aggregate(name, written, scope)
     if isinstance(written, Nearest | Bm25 | Rrf):
         if rank is None or rank.ranking != ranking(written, scope):
@@ -134,9 +134,9 @@ def _column_name(written: Expression) -> str:
     match written:
         case PropertyAccess():
             return f"{written.variable}.{written.name}"
-        case Variable() | Alias():
+        case Variable() | AliasRef():
             return written.name
-        case Aggregate():
+        case AggregateCall():
             return _column_name(written.argument)
         case Literal() | ListLiteral():
             return "literal"
@@ -164,10 +164,10 @@ def _row_value(written: Expression, scope: Scope) -> ir.Operand | ir.EntityRef:
             code = "T20" if written.function == "match_text" else "T19"
             message = f"{written.function} is a filter and has no value to return"
             raise Rejection(code, message, written.span, hint="write it as a clause of `match`")
-        case Alias():
+        case AliasRef():
             message = f"unexpected name `{written.name}`: an alias can be used in `order` only"
             raise Rejection("T0", message, written.span, hint="write `$variable.property`")
-        case Aggregate():
+        case AggregateCall():
             raise Rejection("T8", f"{written.function}(...) cannot be an argument of an aggregate", written.span)
         case _:
             raise Rejection(_RANK_CODES[type(written)], "a ranking has no value here", written.span)
@@ -179,7 +179,7 @@ def _no_blob(operand: ir.PropertyRef | ir.ParameterRef, span: Span) -> ir.Proper
     return operand
 
 
-def _aggregate(name: str, written: Aggregate, scope: Scope) -> ir.AggregateColumn:
+def _aggregate(name: str, written: AggregateCall, scope: Scope) -> ir.AggregateColumn:
     function = str(written.function)
     argument = _row_value(written.argument, scope)
     span = written.argument.span
@@ -201,7 +201,7 @@ def _called(operand: ir.Operand | ir.EntityRef) -> str:
 
 def _grouping(items: Sequence[Item]) -> None:
     for item in items:
-        if not isinstance(item.expression, Aggregate | PropertyAccess | Variable):
+        if not isinstance(item.expression, AggregateCall | PropertyAccess | Variable):
             message = "next to an aggregate only properties and variables can be returned; they are the grouping keys"
             raise Rejection("T9", message, item.expression.span)
 
@@ -209,7 +209,9 @@ def _grouping(items: Sequence[Item]) -> None:
 # Order ---------------------------------------------------------------------------------------------
 
 
-def _order(keys: Sequence[Key], resolve: Callable[[Key], _SortBy], tie_break: tuple[str, ...] = ()) -> list[ir.Order]:
+def _order_step(
+    keys: Sequence[Key], resolve: Callable[[Key], _SortBy], tie_break: tuple[str, ...] = ()
+) -> list[ir.Order]:
     if not keys:
         return []
     resolved = (ir.SortKey(resolve(key), descending=key.direction == "desc") for key in keys)
@@ -246,7 +248,7 @@ def _result_key(key: Key, items: Sequence[Item], columns: Sequence[ir.Column | i
 def _column_position(key: Key, items: Sequence[Item]) -> int:
     """Find the result column that a key names; of several with one name the last counts, as it does in rows."""
     written = key.expression
-    if isinstance(written, Alias):
+    if isinstance(written, AliasRef):
         name = str(written.name)
     elif isinstance(written, PropertyAccess):
         name = _column_name(written)
@@ -257,7 +259,7 @@ def _column_position(key: Key, items: Sequence[Item]) -> int:
     if name not in names:
         what = (
             f"alias '{name}' not found for ordering"
-            if isinstance(written, Alias)
+            if isinstance(written, AliasRef)
             else f"`${name}` is not in the result"
         )
         raise Rejection("T0", what, written.span, hint=did_you_mean(name, names))

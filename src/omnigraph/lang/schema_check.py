@@ -20,18 +20,18 @@ from omnigraph.lang.catalog import (
     Range,
     by_name,
 )
-from omnigraph.lang.schema_parser import parse_schema_tree
-from omnigraph.lang.schema_tree import (
+from omnigraph.lang.schema_parser import (
     Bounds,
     CardDecl,
     EdgeDecl,
     InterfaceDecl,
     NodeDecl,
     PropertyDecl,
-    Rule,
+    RuleDecl,
     SchemaTree,
     TypeExpression,
     Value,
+    parse_schema_tree,
 )
 from omnigraph.lang.source import Name, Rejection, Source, Span, did_you_mean
 from omnigraph.lang.types import MAX_VECTOR_DIMENSION, STRING, Scalar, Type
@@ -59,7 +59,7 @@ def compile_schema(source: Source) -> Catalog:
 
 
 @dataclass(frozen=True, slots=True)
-class _Member:
+class _CheckedProperty:
     """A property of a type being checked; `type` is None when it was declared with an invalid one."""
 
     name: Name
@@ -77,7 +77,7 @@ class _Constraints:
     checks: set[Check] = field(default_factory=set)
 
 
-class _Members(dict[str, _Member]):
+class _CheckedProperties(dict[str, _CheckedProperty]):
     """The properties of a type by name. `whole` is False when an interface that adds to them is missing."""
 
     whole = True
@@ -91,7 +91,7 @@ class _Checker:
         self.told: set[tuple[str, Span]] = set()
         # After a syntax error some declarations are missing: what refers to them is no problem of its own.
         self.complete = not self.problems
-        self.interfaces: dict[str, _Members] = {}
+        self.interfaces: dict[str, _CheckedProperties] = {}
         self.node_names: set[str] = set()
 
     def reject(self, code: str, message: str, span: Span, hint: str | None = None) -> None:
@@ -108,7 +108,9 @@ class _Checker:
         self.interfaces = {str(decl.name): self._members(decl.properties, "interface") for decl in interfaces}
         self._edge_names_fold_apart(edges)
         return Catalog(
-            by_name({name: InterfaceType(name, _properties(members)) for name, members in self.interfaces.items()}),
+            by_name(
+                {name: InterfaceType(name, _catalog_properties(members)) for name, members in self.interfaces.items()}
+            ),
             by_name({str(decl.name): self._node(decl) for decl in nodes}),
             by_name({str(decl.name): self._edge(decl) for decl in edges}),
         )
@@ -125,8 +127,8 @@ class _Checker:
 
     # Properties
 
-    def _members(self, properties: Iterable[PropertyDecl], kind: str) -> _Members:
-        members = _Members()
+    def _members(self, properties: Iterable[PropertyDecl], kind: str) -> _CheckedProperties:
+        members = _CheckedProperties()
         for decl in properties:
             if decl.name in members:
                 message = f"duplicate property `{decl.name}` in schema shape"
@@ -137,7 +139,7 @@ class _Checker:
             notes = read_property(decl, kind, type_, self.reject)
             if "key" in notes.rules and type_ and type_.nullable:
                 self._nullable_key(decl.name)
-            members[str(decl.name)] = _Member(decl.name, type_, notes)
+            members[str(decl.name)] = _CheckedProperty(decl.name, type_, notes)
         return members
 
     def _not_reserved(self, name: Name, kind: str) -> None:
@@ -191,7 +193,7 @@ class _Checker:
             self.reject("P29", f"node type `{decl.name}` has multiple @key constraints", decl.name.span, hint)
         return NodeType(
             str(decl.name),
-            _properties(members),
+            _catalog_properties(members),
             constraints.keys[0] if constraints.keys else (),
             tuple(sorted(constraints.unique)),
             tuple(sorted(constraints.indexes)),
@@ -210,7 +212,7 @@ class _Checker:
             str(decl.name),
             str(decl.source),
             str(decl.target),
-            _properties(members),
+            _catalog_properties(members),
             self._cardinality(decl.card) if decl.card else Cardinality(),
             tuple(sorted(constraints.unique)),
             tuple(sorted(constraints.indexes)),
@@ -248,10 +250,10 @@ class _Checker:
 
     # Interfaces
 
-    def _with_interfaces(self, decl: NodeDecl, own: _Members) -> _Members:
+    def _with_interfaces(self, decl: NodeDecl, own: _CheckedProperties) -> _CheckedProperties:
         """Add what the interfaces contribute; what the node declares itself must agree with them."""
-        contributed: dict[str, _Member] = {}
-        members = _Members(own)
+        contributed: dict[str, _CheckedProperty] = {}
+        members = _CheckedProperties(own)
         for interface in dict.fromkeys(decl.implements):
             inherited = self.interfaces.get(interface)
             if inherited is None:
@@ -268,12 +270,14 @@ class _Checker:
         members.update(contributed)
         return members
 
-    def _agrees(self, own: _Member, member: _Member, interface: Name) -> None:
+    def _agrees(self, own: _CheckedProperty, member: _CheckedProperty, interface: Name) -> None:
         if own.type and member.type and own.type != member.type:
             message = f"property `{own.name}` is {own.type} here but {member.type} in interface `{interface}`"
             self.reject("P13", message, own.name.span, "give both the same type, nullability included")
 
-    def _contribute(self, other: _Member | None, member: _Member, interface: Name) -> _Member:
+    def _contribute(
+        self, other: _CheckedProperty | None, member: _CheckedProperty, interface: Name
+    ) -> _CheckedProperty:
         told = other is None or other.type is None or member.type is None
         if other and not told and not (other.type == member.type and other.notes.same_meaning(member.notes)):
             both = f"interfaces `{other.interfaces[0]}` and `{interface}`"
@@ -281,11 +285,11 @@ class _Checker:
             hint = "make the two declarations equal, or declare the property in the node itself"
             self.reject("C4", message, interface.span, hint)
         before = other.interfaces if other else ()
-        return _Member(member.name, member.type, member.notes, tuple(sorted((*before, str(interface)))))
+        return _CheckedProperty(member.name, member.type, member.notes, tuple(sorted((*before, str(interface)))))
 
     # Constraints
 
-    def _embed_sources(self, members: _Members) -> None:
+    def _embed_sources(self, members: _CheckedProperties) -> None:
         for member in members.values():
             embed = member.notes.embed
             if embed is None:
@@ -298,7 +302,7 @@ class _Checker:
             elif source and source.type and not source.type.is_string:
                 self.reject("P24", f"@embed source `{embed.source}` must be String, not {source.type}", span)
 
-    def _constraints(self, members: _Members, rules: Iterable[Rule], kind: str) -> _Constraints:
+    def _constraints(self, members: _CheckedProperties, rules: Iterable[RuleDecl], kind: str) -> _Constraints:
         constraints = _Constraints()
         for name, member in members.items():
             for sugar in member.notes.rules:
@@ -310,7 +314,7 @@ class _Checker:
                 _RULE_READERS[rule.kind](self, rule, members, constraints, kind)
         return constraints
 
-    def _columns(self, rule: Rule, members: _Members, constraints: _Constraints, kind: str) -> None:
+    def _columns(self, rule: RuleDecl, members: _CheckedProperties, constraints: _Constraints, kind: str) -> None:
         found = [self._column(rule, argument, members, kind) for argument in rule.arguments]
         columns = [column for column in found if column is not None]
         if len(columns) < len(found):
@@ -319,7 +323,9 @@ class _Checker:
             self.reject("C5", "@key repeats a property", rule.kind.span, "name each property once")
         _add_columns(constraints, rule.kind, tuple(sorted(set(columns))))
 
-    def _column(self, rule: Rule, argument: Name | Value | Bounds, members: _Members, kind: str) -> str | None:
+    def _column(
+        self, rule: RuleDecl, argument: Name | Value | Bounds, members: _CheckedProperties, kind: str
+    ) -> str | None:
         """Resolve one column of a rule; None after a problem."""
         if not isinstance(argument, Name):
             message = f"expected property name in constraint @{rule.kind}"
@@ -346,7 +352,7 @@ class _Checker:
             self._nullable_key(argument)
         return str(argument)
 
-    def _range(self, rule: Rule, members: _Members, constraints: _Constraints, kind: str) -> None:
+    def _range(self, rule: RuleDecl, members: _CheckedProperties, constraints: _Constraints, kind: str) -> None:
         column = self._column(rule, rule.arguments[0], members, kind)
         if column is None:
             return
@@ -360,9 +366,9 @@ class _Checker:
         elif bounds.lower is not None and bounds.upper is not None and bounds.lower > bounds.upper:
             self.reject("P10", "@range requires its lower bound to be at most its upper bound", bounds.span)
         else:
-            constraints.ranges.add(Range(column, _plain(bounds.lower), _plain(bounds.upper)))
+            constraints.ranges.add(Range(column, _normalized_bound(bounds.lower), _normalized_bound(bounds.upper)))
 
-    def _check(self, rule: Rule, members: _Members, constraints: _Constraints, kind: str) -> None:
+    def _check(self, rule: RuleDecl, members: _CheckedProperties, constraints: _Constraints, kind: str) -> None:
         column = self._column(rule, rule.arguments[0], members, kind)
         if column is None:
             return
@@ -378,7 +384,7 @@ class _Checker:
             constraints.checks.add(Check(column, pattern.value))
 
 
-_RuleReader = Callable[[_Checker, Rule, _Members, _Constraints, str], None]
+_RuleReader = Callable[[_Checker, RuleDecl, _CheckedProperties, _Constraints, str], None]
 _RULE_READERS: Mapping[str, _RuleReader] = {
     "key": _Checker._columns,  # noqa: SLF001 - this table is part of the class
     "unique": _Checker._columns,  # noqa: SLF001
@@ -388,7 +394,7 @@ _RULE_READERS: Mapping[str, _RuleReader] = {
 }
 
 
-def _plain(bound: float | None) -> float | None:
+def _normalized_bound(bound: float | None) -> float | None:
     """One spelling for equal numbers: 1.0 is 1."""
     return int(bound) if isinstance(bound, float) and bound.is_integer() else bound
 
@@ -400,7 +406,7 @@ def _add_columns(constraints: _Constraints, rule: str, columns: Columns) -> None
         (constraints.unique if rule == "unique" else constraints.indexes).add(columns)
 
 
-def _properties(members: _Members) -> dict[str, Property]:
+def _catalog_properties(members: _CheckedProperties) -> dict[str, Property]:
     return by_name(
         {
             name: Property(name, member.type, member.notes.embed, member.notes.metadata, member.interfaces)

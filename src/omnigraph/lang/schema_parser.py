@@ -1,34 +1,122 @@
-"""From `.pg` text to its syntax tree."""
+"""The syntax tree of a `.pg` schema, as written and before any rule is checked, and its parser."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from lark import Token, Transformer, v_args
 
 from omnigraph.lang import parsing
 from omnigraph.lang.parsing import Grammar, annotation_name, name_of, span_of
-from omnigraph.lang.schema_tree import (
-    Annotation,
-    Bounds,
-    CardDecl,
-    Declaration,
-    EdgeDecl,
-    InterfaceDecl,
-    NodeDecl,
-    PropertyDecl,
-    Rule,
-    SchemaTree,
-    TypeExpression,
-    Value,
-)
-from omnigraph.lang.source import Name, Rejection, Source, Span
+from omnigraph.lang.source import NOWHERE, Name, Rejection, Source, Span
 
 _SYNTAX = "P1"
 _ESCAPE = "P36"
 _MAX_U64_DIGITS = 20
 _T = TypeVar("_T")
+
+
+# The tree -----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """A literal: text, integer, float or bool."""
+
+    value: str | float | bool
+    span: Span = field(default=NOWHERE, compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """`lo..hi`, either end open."""
+
+    lower: float | None
+    upper: float | None
+    span: Span = field(default=NOWHERE, compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Annotation:
+    """`@name`, `@name(value)` or `@name(value, key=value)`."""
+
+    name: Name
+    value: Value | Name | None = None
+    keywords: tuple[tuple[Name, Value], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class RuleDecl:
+    """`@key(...)`, `@unique(...)`, `@index(...)`, `@range(...)` or `@check(...)` in a body."""
+
+    kind: Name
+    arguments: tuple[Name | Value | Bounds, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TypeExpression:
+    """A property type as written: exactly one of scalar, list, enum, vector."""
+
+    base: Name
+    is_list: bool = False
+    nullable: bool = False
+    enum: tuple[Name, ...] = ()
+    dimension: Name | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PropertyDecl:
+    name: Name
+    type: TypeExpression
+    annotations: tuple[Annotation, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class InterfaceDecl:
+    name: Name
+    properties: tuple[PropertyDecl, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class NodeDecl:
+    name: Name
+    annotations: tuple[Annotation, ...]
+    implements: tuple[Name, ...]
+    properties: tuple[PropertyDecl, ...]
+    rules: tuple[RuleDecl, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class CardDecl:
+    """`@card(lower..upper)` as written; the bounds are checked with the other rules."""
+
+    lower: Name
+    upper: Name | None
+    span: Span = field(default=NOWHERE, compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class EdgeDecl:
+    name: Name
+    source: Name
+    target: Name
+    card: CardDecl | None
+    annotations: tuple[Annotation, ...]
+    properties: tuple[PropertyDecl, ...]
+    rules: tuple[RuleDecl, ...]
+
+
+Declaration = InterfaceDecl | NodeDecl | EdgeDecl
+
+
+@dataclass(frozen=True, slots=True)
+class SchemaTree:
+    declarations: tuple[Declaration, ...]
+
+
+# The parser ---------------------------------------------------------------------------------------
 
 
 def parse_schema_tree(source: Source) -> tuple[SchemaTree, list[Rejection]]:
@@ -42,7 +130,7 @@ def _only(kind: type[_T], children: Iterable[object]) -> tuple[_T, ...]:
 
 
 @v_args(inline=True)
-class _Builder(Transformer[Token, Any]):
+class _SchemaBuilder(Transformer[Token, Any]):
     """One method a grammar rule; lark calls it as soon as the rule is complete."""
 
     def start(self, *declarations: Declaration) -> SchemaTree:
@@ -58,7 +146,7 @@ class _Builder(Transformer[Token, Any]):
             _only(Annotation, parts),
             implements[0] if implements else (),
             _only(PropertyDecl, parts),
-            _only(Rule, parts),
+            _only(RuleDecl, parts),
         )
 
     def implements(self, *names: Token) -> tuple[Name, ...]:
@@ -74,7 +162,7 @@ class _Builder(Transformer[Token, Any]):
             card,
             _only(Annotation, parts),
             _only(PropertyDecl, parts),
-            _only(Rule, parts),
+            _only(RuleDecl, parts),
         )
 
     def card(self, keyword: Token, lower: Token, upper: Token | None) -> CardDecl:
@@ -98,15 +186,15 @@ class _Builder(Transformer[Token, Any]):
     def vector(self, base: Token, dimension: Token, nullable: Token | None) -> TypeExpression:
         return TypeExpression(name_of(base), nullable=nullable is not None, dimension=name_of(dimension))
 
-    def rule(self, kind: Token, *arguments: Name | Value | Bounds) -> Rule:
-        return Rule(annotation_name(kind), arguments)
+    def rule(self, kind: Token, *arguments: Name | Value | Bounds) -> RuleDecl:
+        return RuleDecl(annotation_name(kind), arguments)
 
     def bounds(self, lower: Token, upper: Token | None) -> Bounds:
         end = span_of(upper or lower).end
-        return Bounds(_number(lower), _number(upper) if upper else None, Span(span_of(lower).start, end))
+        return Bounds(_number_of(lower), _number_of(upper) if upper else None, Span(span_of(lower).start, end))
 
     def upper_bound(self, upper: Token) -> Bounds:
-        return Bounds(None, _number(upper), span_of(upper))
+        return Bounds(None, _number_of(upper), span_of(upper))
 
     def annotation(self, name: Token, value: Value | Name | None = None, *keywords: tuple[Name, Value]) -> Annotation:
         return Annotation(annotation_name(name), value, keywords)
@@ -130,10 +218,10 @@ class _Builder(Transformer[Token, Any]):
         return Value(token == "true", span_of(token))
 
     def number(self, token: Token) -> Value:
-        return Value(_number(token), span_of(token))
+        return Value(_number_of(token), span_of(token))
 
 
-def _number(token: Token) -> float:
+def _number_of(token: Token) -> float:
     """An exact integer where one is written: 2**53 + 1 must not become 2**53."""
     return parsing.float_of(token, _SYNTAX) if "." in token else _signed(token)
 
@@ -146,4 +234,4 @@ def _signed(token: Token) -> int:
     return -int(digits) if token.startswith("-") else int(digits)
 
 
-GRAMMAR = Grammar("schema.lark", _Builder, _SYNTAX, r"(?:node|edge|interface)[ \t]+\w")
+GRAMMAR = Grammar("schema.lark", _SchemaBuilder, _SYNTAX, r"(?:node|edge|interface)[ \t]+\w")

@@ -10,12 +10,12 @@ from omnigraph.lang import ir
 from omnigraph.lang.match_check import Hop, Node, Not, TypedClause
 
 
-def lower_match(clauses: Sequence[TypedClause], bound: frozenset[str] = frozenset()) -> tuple[ir.MatchStep, ...]:
+def plan_match(clauses: Sequence[TypedClause], bound: frozenset[str] = frozenset()) -> tuple[ir.MatchStep, ...]:
     """Order the clauses into steps, given the variables that are bound already. Execution starts with one empty row."""
-    return _Lowering(clauses).steps(bound)
+    return _MatchPlanner(clauses).steps(bound)
 
 
-class _Lowering:
+class _MatchPlanner:
     """Binds one variable after the other; what waits for one is told when it is bound, so no list is searched."""
 
     def __init__(self, clauses: Sequence[TypedClause]) -> None:
@@ -111,7 +111,7 @@ class _Lowering:
         for at in sorted(self.ready):
             _, test = self.tests[at]
             if isinstance(test, Not):
-                self.done.append(ir.AntiJoin(lower_match(test.clauses, test.outer)))
+                self.done.append(ir.AntiJoin(plan_match(test.clauses, test.outer)))
             else:
                 self.done.append(ir.Filter(test))
         self.ready = []
