@@ -7,7 +7,7 @@ import pytest
 
 import omnigraph
 from omnigraph import Graph
-from omnigraph.access import READS, Access, Action, Principal, Role, authorize
+from omnigraph.api.access import READS, Access, Action, Principal, Role, authorize
 from omnigraph.errors import ForbiddenError, ReadOnlyError
 
 SCHEMA = "node Person { name: String @key  age: I32? }"

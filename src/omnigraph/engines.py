@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 
+from omnigraph.api.options import Engine, option
+from omnigraph.api.progress import Progress
 from omnigraph.commit.runner import ChooseRunner
 from omnigraph.ingest.executor import Executor, LocalExecutor
-from omnigraph.ingest.load import Engine, option
-from omnigraph.ingest.progress import Progress
 
 _MOST_ROWS_OF_UPKEEP = 5_000_000  # that this process looks after by itself, if nobody says who should
 
@@ -18,14 +17,6 @@ def spark_executor(master: str | None, conf: Mapping[str, str] | None, progress:
     from omnigraph.spark.session import spark_context  # noqa: PLC0415 - Spark is started when it is needed
 
     return SparkExecutor(spark_context(master, conf), progress)
-
-
-@contextmanager
-def finishing(progress: Progress) -> Iterator[None]:
-    try:
-        yield
-    finally:
-        progress.finish()
 
 
 def choose_runner(

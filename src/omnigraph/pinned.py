@@ -8,22 +8,21 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any, overload
 
+from omnigraph.api.options import Engine, option
+from omnigraph.api.progress import SILENT
+from omnigraph.api.results import Commit, ExportResult
+from omnigraph.api.rows import Blob, Cell, Explanation, Result
 from omnigraph.commit.store import Store
 from omnigraph.core.refs import MAIN
 from omnigraph.engines import spark_executor
 from omnigraph.errors import StorageError
-from omnigraph.ingest.export import ExportRequest, ExportResult, export_files, export_lines
-from omnigraph.ingest.load import Engine, option
-from omnigraph.ingest.progress import SILENT
+from omnigraph.ingest.export import ExportRequest, export_files, export_lines
 from omnigraph.lang.catalog import Catalog
 from omnigraph.lang.source import source_given
 from omnigraph.maintenance.retention import is_reclaimed
 from omnigraph.manifest.past import reclaimed
-from omnigraph.manifest.rows import Commit
-from omnigraph.query.blob import Blob, Cell, find_blob
-from omnigraph.query.explain import Explanation
+from omnigraph.query.blob import find_blob
 from omnigraph.query.query import Query, Reader, State
-from omnigraph.query.result import Result
 from omnigraph.storage.lance_errors import Kind, classify
 
 

@@ -40,7 +40,7 @@ from omnigraph.errors import (
     UnsupportedUriError,
 )
 from omnigraph.manifest.publisher import Changes, Lineage
-from omnigraph.manifest.rows import TombstoneRow, VersionRow, encode
+from omnigraph.manifest.rows import TombstoneRow, VersionRow, commit_record, encode
 from omnigraph.storage import durable, objects
 from omnigraph.storage.counters import counted
 from omnigraph.storage.location import Location
@@ -867,7 +867,7 @@ def test_a_bucket_that_may_not_be_used_is_an_error_never_absence(request: pytest
 
 @modes
 def test_a_manifest_row_that_makes_no_sense_is_damage(graph: omnigraph.Graph, *, read_only: bool) -> None:
-    commit = graph.commits()[0].record() | {"object_id": "01J0000000000000000000000A", "metadata": "{"}
+    commit = commit_record(graph.commits()[0]) | {"object_id": "01J0000000000000000000000A", "metadata": "{"}
     options = Location.parse(graph.uri).storage_options
     lance.write_dataset(encode([commit]), manifest(graph.uri).uri, mode="append", storage_options=options)
     before = everything(graph.uri)

@@ -16,6 +16,7 @@ from obstore.store import S3Store
 
 import omnigraph
 from omnigraph import RemoteGraph
+from omnigraph.api.progress import SilentProgress
 from omnigraph.errors import (
     BranchNotFoundError,
     ForbiddenError,
@@ -27,7 +28,6 @@ from omnigraph.errors import (
     ResourceLimitError,
     UnauthorizedError,
 )
-from omnigraph.ingest.progress import SilentProgress
 from omnigraph.server.settings import Limits
 from tests.support.s3 import S3Server, s3_server, s3_uri
 from tests.support.serving import ADD, AGE, ALL, one_graph, people_graph, running

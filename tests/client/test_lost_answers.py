@@ -12,9 +12,9 @@ import pytest
 
 import omnigraph
 from omnigraph import AsyncGraph
+from omnigraph.api.results import Commit
 from omnigraph.commit import failpoints
 from omnigraph.errors import OutcomeUnknownError
-from omnigraph.manifest.rows import Commit
 from tests.support.server_process import dying, served
 from tests.support.serving import ADD, ALL, one_graph, people_graph, running
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from lance.optimize import Compaction, CompactionOptions
 
+from omnigraph.api.results import Commit
 from omnigraph.commit import failpoints
 from omnigraph.commit.audit import RecoveryKind
 from omnigraph.commit.failpoints import Rendezvous
@@ -20,7 +21,7 @@ from omnigraph.commit.store import Store
 from omnigraph.errors import ConflictError, ContentionError, ExpectedVersionMismatchError, OutcomeUnknownError
 from omnigraph.graph import Graph, init
 from omnigraph.manifest.publisher import RETRY_BUDGET, Changes, Lineage, Manifest
-from omnigraph.manifest.rows import MANIFEST_PATH, OBJECT_ID, Commit, TableRow, VersionRow
+from omnigraph.manifest.rows import MANIFEST_PATH, OBJECT_ID, TableRow, VersionRow
 from tests.commit.child import LIFETIME, Child, hooked, pairs, store_at
 from tests.commit.places import mostly_local
 from tests.support.graphs import (

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 
 import pytest
 
+from omnigraph.api.results import Commit
 from omnigraph.commit import failpoints
 from omnigraph.commit.audit import AuditRow, Outcome
 from omnigraph.commit.publish import begin, publish
@@ -18,7 +19,6 @@ from omnigraph.commit.store import Store
 from omnigraph.errors import StorageError
 from omnigraph.graph import Graph, init
 from omnigraph.manifest.publisher import MAX_FRAGMENTS
-from omnigraph.manifest.rows import Commit
 from omnigraph.storage.internal import fragment_count
 from omnigraph.storage.location import Location
 from tests.commit.child import (

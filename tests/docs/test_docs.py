@@ -44,6 +44,7 @@ from typer.main import get_command
 
 import omnigraph
 from omnigraph import errors, lang
+from omnigraph.api.results import Commit, Entry, MutationResult, Snapshot, TableVersion
 from omnigraph.cli import app
 from omnigraph.commit import audit, failpoints, gates, sidecar
 from omnigraph.commit.plan import PublishPlan, TableAction, WriterKind
@@ -54,14 +55,11 @@ from omnigraph.lang import Source, compile_schema, format_queries, format_schema
 from omnigraph.lang.annotations import KNOWN
 from omnigraph.manifest import contract
 from omnigraph.manifest.publisher import Changes, Lineage
-from omnigraph.manifest.rows import MANIFEST_PATH, SCHEMA, STAMP_KEY, Commit
-from omnigraph.manifest.state import Entry, Snapshot
+from omnigraph.manifest.rows import MANIFEST_PATH, SCHEMA, STAMP_KEY
 from omnigraph.storage import durable
 from omnigraph.storage.location import Location
 from omnigraph.storage.objects import storage_error
-from omnigraph.storage.tables import TableVersion
 from omnigraph.version import INTERNAL_SCHEMA_VERSION
-from omnigraph.write.mutation import MutationResult
 from tests.support.forks import forked_program
 
 ROOT = Path(__file__).parents[2]

@@ -10,9 +10,9 @@ from secrets import token_hex
 
 import pytest
 
+from omnigraph.api.results import TableVersion
 from omnigraph.history.delta import table_delta
 from omnigraph.storage.reading import TableReader
-from omnigraph.storage.tables import TableVersion
 from tests.history.tables import LINK, THING, State, Versions, any_row, exact, plain
 
 

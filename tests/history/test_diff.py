@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 import omnigraph
+from omnigraph.api.changes import Change
 from omnigraph.errors import (
     BranchNotFoundError,
     ChangeRequestError,
@@ -17,7 +18,6 @@ from omnigraph.errors import (
     RefNameError,
 )
 from omnigraph.graph import Graph
-from omnigraph.history.change import Change
 
 SCHEMA = """
 node Person { name: String @key  age: I32?  tags: [String]?  seen: DateTime?  photo: Blob? }

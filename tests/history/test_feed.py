@@ -12,6 +12,7 @@ import pyarrow as pa
 import pytest
 
 import omnigraph
+from omnigraph.api.changes import ChangePage
 from omnigraph.commit.plan import PublishPlan, TableAction, WriteTxn
 from omnigraph.commit.publish import write
 from omnigraph.errors import (
@@ -25,7 +26,6 @@ from omnigraph.errors import (
     ResourceLimitError,
 )
 from omnigraph.graph import Graph
-from omnigraph.history.feed import ChangePage
 from omnigraph.storage.tables import SchemaChange
 from tests.support.graphs import plan
 

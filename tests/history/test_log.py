@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import omnigraph
+from omnigraph.api.results import Commit
 from omnigraph.errors import BranchNotFoundError, RefNameError
 from omnigraph.history.log import drawn, newest_first, parents_of
-from omnigraph.manifest.rows import Commit
 
 
 def commit(name: str, *parents: str, at: int = 0) -> Commit:

@@ -12,13 +12,12 @@ import lance
 import pytest
 
 import omnigraph
+from omnigraph.api.results import ChangeCounts, MergeOutcome
 from omnigraph.commit import failpoints
 from omnigraph.commit.publish import begin, publish
 from omnigraph.commit.store import Store
 from omnigraph.errors import BranchNotFoundError, MergeConflictError, MergeError, ResolutionError
 from omnigraph.graph import Graph
-from omnigraph.history.bring import Counts
-from omnigraph.history.merge import Outcome
 from omnigraph.storage import durable
 from omnigraph.storage.location import Location
 from tests.history.people import acquaintances, ages, conflicts, files, head, new_graph, records, refused, rows, run
@@ -177,7 +176,7 @@ def test_a_merge_is_clean_or_refused_as_the_case_says(case: Case, tmp_path: Path
     if case.conflicts:
         assert conflicts(graph, "feature") == list(case.conflicts)
     else:
-        assert graph.merge("feature").outcome is Outcome.MERGED
+        assert graph.merge("feature").outcome is MergeOutcome.MERGED
         graph.merge("main", "feature")
         assert rows(graph) == rows(graph, "feature")
 
@@ -326,7 +325,7 @@ def test_every_change_of_a_value_is_a_change_and_is_brought(tmp_path: Path) -> N
 
     done = graph.merge("feature")
 
-    assert done.changes == {"node:Thing": Counts(0, len(CHANGES), 0)}
+    assert done.changes == {"node:Thing": ChangeCounts(0, len(CHANGES), 0)}
     found = {row["data"]["name"]: row for row in rows(graph)}
     assert found.pop("another")
     assert list(map(repr, found.values())) == list(map(repr, expected.values()))  # repr tells -0.0 from 0.0
@@ -339,7 +338,7 @@ def test_the_same_change_on_both_sides_is_no_conflict_and_brings_nothing(tmp_pat
 
     done = graph.merge("feature")
 
-    assert (done.outcome, done.changes) == (Outcome.MERGED, {})
+    assert (done.outcome, done.changes) == (MergeOutcome.MERGED, {})
     assert done.commit
     assert done.commit.merged_parent_id == head(graph, "feature")
 
@@ -352,7 +351,7 @@ def test_a_value_that_is_written_again_is_no_change(tmp_path: Path) -> None:
 
     done = graph.merge("feature")
 
-    assert (done.outcome, done.changes) == (Outcome.MERGED, {})
+    assert (done.outcome, done.changes) == (MergeOutcome.MERGED, {})
     assert rows(graph) == expected
 
 
@@ -417,7 +416,7 @@ def test_the_side_that_is_chosen_wins_and_the_commit_says_so(
     assert done.commit.details == {"resolution": recorded}
     assert omnigraph.open(clashing.uri).commit(done.commit.commit_id).details == done.commit.details
     assert (previewed.changes, previewed.conflicts) == (done.changes, ())
-    assert clashing.merge("feature").outcome is Outcome.ALREADY_UP_TO_DATE
+    assert clashing.merge("feature").outcome is MergeOutcome.ALREADY_UP_TO_DATE
 
 
 def test_the_conflicts_that_are_told_can_be_given_back_with_a_side_each(clashing: Graph) -> None:
@@ -486,9 +485,10 @@ def test_a_preview_tells_what_would_be_and_touches_nothing(clashing: Graph) -> N
 
     for graph in (clashing, omnigraph.open(clashing.uri, read_only=True)):
         found = graph.merge("feature", dry_run=True)
-        assert (found.source, found.target, found.outcome, found.commit) == ("feature", "main", Outcome.MERGED, None)
+        assert (found.source, found.target) == ("feature", "main")
+        assert (found.outcome, found.commit) == (MergeOutcome.MERGED, None)
         assert len(found.conflicts) == 3
-        assert found.changes == {"edge:Knows": Counts(1, 0, 0), "node:Person": Counts(0, 1, 0)}
+        assert found.changes == {"edge:Knows": ChangeCounts(1, 0, 0), "node:Person": ChangeCounts(0, 1, 0)}
 
     assert files(clashing) == before
 
@@ -516,7 +516,7 @@ def test_only_the_row_that_changed_is_written(tmp_path: Path) -> None:
 
     done = graph.merge("feature")
 
-    assert done.changes == {"node:Person": Counts(0, 1, 0)}
+    assert done.changes == {"node:Person": ChangeCounts(0, 1, 0)}
     assert {name for name, version in _written(graph).items() if version != before[name]} == {"p77"}
     assert done.compared == ()
 
@@ -548,7 +548,7 @@ def test_changes_that_come_to_nothing_make_a_commit_that_only_joins(graph: Graph
 
     done = graph.merge("feature")
 
-    assert (done.outcome, done.changes) == (Outcome.MERGED, {})
+    assert (done.outcome, done.changes) == (MergeOutcome.MERGED, {})
     assert graph.snapshot().entries == before
     assert graph.commits()[0].merged_parent_id == head(graph, "feature")
 
@@ -559,7 +559,7 @@ def test_every_merge_is_one_commit_with_two_parents_and_its_actor(graph: Graph) 
 
     done = graph.merge("feature", actor="eve")
 
-    assert done.outcome is Outcome.FAST_FORWARD
+    assert done.outcome is MergeOutcome.FAST_FORWARD
     assert done.commit
     assert done.commit == graph.commits()[0]
     assert (done.commit.parent_id, done.commit.merged_parent_id) == parents
@@ -593,7 +593,7 @@ def test_main_is_merged_into_a_branch_which_takes_its_untouched_tables_over_as_t
 
     done = graph.merge("main", "feature")
 
-    assert (done.source, done.target, done.outcome) == ("main", "feature", Outcome.MERGED)
+    assert (done.source, done.target, done.outcome) == ("main", "feature", MergeOutcome.MERGED)
     assert "Eve" in ages(graph, "feature")
     assert acquaintances(graph, "feature") == [("Alice", "Dan")]
     there = graph.snapshot("feature").entries
@@ -601,7 +601,7 @@ def test_main_is_merged_into_a_branch_which_takes_its_untouched_tables_over_as_t
     assert there["edge:Knows"].table.owner == "feature"
     assert acquaintances(graph) == []
     back = graph.merge("feature")
-    assert back.outcome is Outcome.FAST_FORWARD
+    assert back.outcome is MergeOutcome.FAST_FORWARD
     assert rows(graph) == rows(graph, "feature")
 
 
@@ -626,7 +626,7 @@ def test_a_branch_is_merged_into_another_and_main_is_as_before(graph: Graph) -> 
 
     done = graph.merge("feature", "review")
 
-    assert done.outcome is Outcome.MERGED
+    assert done.outcome is MergeOutcome.MERGED
     assert ages(graph, "review") == {"Alice": 31, "Bob": 25, "Carol": 40, "Dan": 50, "Eve": 22}
     assert graph.snapshot("review").entries["node:Person"].table.owner == "review"
     assert rows(graph) == main
@@ -640,14 +640,14 @@ def test_a_branch_of_a_branch_comes_home_in_two_steps_or_one(graph: Graph) -> No
     graph.create_branch("leaf", "feature")
     run(graph, OLDER, "leaf")
 
-    assert graph.merge("leaf", "feature").outcome is Outcome.FAST_FORWARD
+    assert graph.merge("leaf", "feature").outcome is MergeOutcome.FAST_FORWARD
     graph.delete_branch("leaf")
-    assert graph.merge("feature").outcome is Outcome.FAST_FORWARD
+    assert graph.merge("feature").outcome is MergeOutcome.FAST_FORWARD
 
     assert rows(graph) == rows(graph, "feature")
     graph.create_branch("leaf", "feature")
     run(graph, 'delete Person where name = "Eve"', "leaf")
-    assert graph.merge("leaf").outcome is Outcome.MERGED
+    assert graph.merge("leaf").outcome is MergeOutcome.MERGED
     assert "Eve" not in ages(graph)
 
 
@@ -734,7 +734,7 @@ def test_a_target_that_moves_while_it_is_merged_into_gets_both_changes(graph: Gr
     merged, eve, *_ = graph.commits()
     assert done.commit == merged
     assert (merged.parent_id, merged.merged_parent_id) == (eve.commit_id, head(graph, "feature"))
-    assert done.outcome is Outcome.MERGED
+    assert done.outcome is MergeOutcome.MERGED
 
 
 @pytest.mark.parametrize("change, kind", [(OLDEST, "divergent_update"), (WITHOUT_ALICE, "delete_vs_update")])
@@ -759,7 +759,7 @@ def test_a_source_that_moves_while_it_is_merged_is_merged_as_it_was(graph: Graph
     assert done.commit
     assert done.commit.merged_parent_id == before
     assert "Eve" not in ages(graph)
-    assert graph.merge("feature").outcome is Outcome.MERGED
+    assert graph.merge("feature").outcome is MergeOutcome.MERGED
     assert "Eve" in ages(graph)
 
 
@@ -779,9 +779,9 @@ def test_a_merge_that_dies_between_its_tables_is_undone(graph: Graph, arrival: i
     done = [commit for commit in again.commits() if commit.merged_parent_id]
     if arrival == 1:
         assert (rows(again), done) == (before, [])
-        assert again.merge("feature").outcome is Outcome.MERGED
+        assert again.merge("feature").outcome is MergeOutcome.MERGED
     assert "Eve" in ages(again)
-    assert again.merge("feature").outcome is Outcome.ALREADY_UP_TO_DATE
+    assert again.merge("feature").outcome is MergeOutcome.ALREADY_UP_TO_DATE
     assert records(again) == []
 
 
@@ -798,7 +798,7 @@ def test_a_merge_that_dies_before_it_is_visible_is_finished_with_both_parents_an
     assert (made.parent_id, made.merged_parent_id) == parents
     assert made.details == {"resolution": {"default": "theirs"}}
     assert ages(again)["Alice"] == 31
-    assert again.merge("feature").outcome is Outcome.ALREADY_UP_TO_DATE
+    assert again.merge("feature").outcome is MergeOutcome.ALREADY_UP_TO_DATE
 
 
 def test_a_merge_onto_a_branch_that_dies_is_finished_with_the_tables_that_it_took_over(graph: Graph) -> None:

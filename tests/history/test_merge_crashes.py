@@ -11,9 +11,10 @@ from pathlib import Path
 import pytest
 
 import omnigraph
+from omnigraph.api.results import Commit
 from omnigraph.commit.store import Store
 from omnigraph.errors import BranchNotFoundError, RefExistsError
-from omnigraph.manifest.rows import MANIFEST_PATH, Commit
+from omnigraph.manifest.rows import MANIFEST_PATH
 from tests.commit.child import Ordinals, hooked, is_renewal, store_at
 from tests.commit.places import copied
 from tests.history.crashing import (

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule, run_state_machine_as_test
 
 import omnigraph
+from omnigraph.api.results import Commit, MergeOutcome, MergeResult
 from omnigraph.errors import (
     BranchInUseError,
     ConstraintError,
@@ -22,8 +23,6 @@ from omnigraph.errors import (
     MergeConflict,
     MergeConflictError,
 )
-from omnigraph.history.merge import MergeResult, Outcome
-from omnigraph.manifest.rows import Commit
 from tests.history.merging import Conflict, Entity, Expected, History, Image, Node
 from tests.support.graphs import contents
 from tests.support.mutations import KNOWS, NOTE, PERSON, broken_rules, small_graph, store_of
@@ -307,7 +306,7 @@ def test_random_merges_do_to_the_graph_what_they_do_to_a_model(tmp_path: Path) -
     Merges.template = tmp_path / "template"
     examples = max(1, settings().max_examples // 6)
     run_state_machine_as_test(Merges, settings=settings(max_examples=examples, stateful_step_count=12))
-    assert Merges.outcomes == set(Outcome)
+    assert Merges.outcomes == set(MergeOutcome)
 
 
 def test_what_two_others_brought_in_different_ways_is_taken_from_neither_of_them(tmp_path: Path) -> None:

@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 
 import omnigraph
+from omnigraph.api.options import Resolution
+from omnigraph.api.results import TableVersion
 from omnigraph.history import delta
 from omnigraph.history.combine import Combination, Combined, Past
-from omnigraph.history.resolution import Resolution
 from omnigraph.storage.columns import table_key
 from omnigraph.storage.counters import counted
 from omnigraph.storage.fragments import Addresses
-from omnigraph.storage.tables import TableVersion
 from tests.history import merging
 from tests.history.tables import THING, Versions, any_row, exact, plain
 from tests.support.mutations import small_graph

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 import omnigraph
+from omnigraph.api.results import MergeResult
 from omnigraph.commit import failpoints
 from omnigraph.errors import (
     BranchNotFoundError,
@@ -18,7 +19,6 @@ from omnigraph.errors import (
     RefExistsError,
 )
 from omnigraph.graph import Graph
-from omnigraph.history.merge import MergeResult
 from tests.commit.child import store_at
 from tests.commit.places import copied
 from tests.history.competing import Call, call, competing, meanwhile, outcome

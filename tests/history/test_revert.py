@@ -8,11 +8,10 @@ from pathlib import Path
 import pytest
 
 import omnigraph
+from omnigraph.api.results import ChangeCounts, MergeOutcome
 from omnigraph.commit import failpoints
 from omnigraph.errors import CommitNotFoundError, HistoryReclaimedError, MergeConflictError, MergeError, ResolutionError
 from omnigraph.graph import Graph
-from omnigraph.history.bring import Counts
-from omnigraph.history.merge import Outcome
 from tests.history.people import acquaintances, ages, head, new_graph, records, refused, rows, run
 from tests.support.faults import CrashError, crash
 
@@ -44,7 +43,7 @@ def test_what_a_commit_changed_is_undone_and_what_came_later_stays(graph: Graph,
 
     assert [row for row in rows(graph) if row.get("data", {}).get("name") != "Zoe"] == before
     assert ("Zoe" in ages(graph)) == bool(later)
-    assert (done.source, done.target, done.outcome) == (undone, "main", Outcome.MERGED)
+    assert (done.source, done.target, done.outcome) == (undone, "main", MergeOutcome.MERGED)
     assert done.commit == graph.commits()[0]
     assert (done.commit.merged_parent_id, done.commit.actor_id) == (None, "eve")
     assert done.commit.details == {"reverts": undone}
@@ -59,7 +58,7 @@ def test_a_revert_can_be_reverted(graph: Graph) -> None:
     done = graph.revert(head(graph))
 
     assert rows(graph) == with_eve
-    assert done.changes == {"edge:Knows": Counts(1, 0, 0), "node:Person": Counts(1, 0, 0)}
+    assert done.changes == {"edge:Knows": ChangeCounts(1, 0, 0), "node:Person": ChangeCounts(1, 0, 0)}
 
 
 def test_what_is_undone_already_is_not_undone_again(graph: Graph) -> None:
@@ -70,7 +69,7 @@ def test_what_is_undone_already_is_not_undone_again(graph: Graph) -> None:
 
     again = graph.revert(undone)
 
-    assert (again.outcome, again.commit, again.changes) == (Outcome.ALREADY_UP_TO_DATE, None, {})
+    assert (again.outcome, again.commit, again.changes) == (MergeOutcome.ALREADY_UP_TO_DATE, None, {})
     assert graph.commits() == commits
 
 
@@ -120,7 +119,7 @@ def test_a_merge_is_undone_with_all_that_it_brought(graph: Graph) -> None:
     graph.revert(head(graph))
 
     assert rows(graph) == before
-    assert graph.merge("feature").outcome is Outcome.ALREADY_UP_TO_DATE
+    assert graph.merge("feature").outcome is MergeOutcome.ALREADY_UP_TO_DATE
 
 
 def test_a_commit_is_undone_on_the_branch_that_has_it(graph: Graph) -> None:

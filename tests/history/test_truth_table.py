@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from omnigraph.api.results import MergeOutcome
 from omnigraph.graph import Graph
-from omnigraph.history.merge import Outcome
 from tests.history.people import acquaintances, ages, conflicts, head, new_graph, records, rows, run
 
 
@@ -46,7 +46,7 @@ removeEdge  | FF P4 K0 A30 E-    | Merged P5 K0 A30 E+              | Merged P3 
 setProperty | FF P4 K1 A31 E-    | Merged P5 K1 A31 E+              | delete_vs_update node:Person Alice| Merged P4 K2 A31 E-     | Merged P4 K0 A31 E-| divergent_update node:Person Alice | Merged P4 K1 A31 E-
 netZeroEdge | FF P4 K1 A30 E-    | Merged P5 K1 A30 E+              | Merged P3 K1 A- E-                | Merged P4 K2 A30 E-     | Merged P4 K0 A30 E-| Merged P4 K1 A31 E-                | Merged P4 K1 A30 E-
 """  # noqa: E501 - a table
-OUTCOMES = {"UpToDate": Outcome.ALREADY_UP_TO_DATE, "FF": Outcome.FAST_FORWARD, "Merged": Outcome.MERGED}
+OUTCOMES = {"UpToDate": MergeOutcome.ALREADY_UP_TO_DATE, "FF": MergeOutcome.FAST_FORWARD, "Merged": MergeOutcome.MERGED}
 
 
 def _cells() -> dict[tuple[Op, Op], list[str]]:
@@ -103,20 +103,20 @@ def test_a_merge_of_two_actions_is_as_the_table_says(left: Op, right: Op, tmp_pa
         assert _state(graph) == _alone(left, right)
 
 
-def _is_merged(graph: Graph, outcome: Outcome, expected: list[str]) -> None:
+def _is_merged(graph: Graph, outcome: MergeOutcome, expected: list[str]) -> None:
     target, source, branch = head(graph), head(graph, "feature"), rows(graph, "feature")
     done = graph.merge("feature")
 
     assert done.outcome is outcome
     assert expected in ([], _state(graph))
-    if outcome is Outcome.ALREADY_UP_TO_DATE:
+    if outcome is MergeOutcome.ALREADY_UP_TO_DATE:
         assert (head(graph), done.commit) == (target, None)
     else:
         assert done.commit == graph.commits()[0]
         assert (done.commit.parent_id, done.commit.merged_parent_id) == (target, source)
     assert (head(graph, "feature"), rows(graph, "feature")) == (source, branch)
     again = graph.merge("feature")
-    assert (again.outcome, again.commit) == (Outcome.ALREADY_UP_TO_DATE, None)
+    assert (again.outcome, again.commit) == (MergeOutcome.ALREADY_UP_TO_DATE, None)
     assert len(graph.commits()) == len({commit.commit_id for commit in graph.commits()})
     assert records(graph) == []
 

@@ -28,9 +28,9 @@ from pathlib import Path
 import pytest
 
 import omnigraph
+from omnigraph.api.results import LoadResult
 from omnigraph.errors import LoadRejectedError
 from omnigraph.graph import Graph
-from omnigraph.ingest.load import LoadResult
 from tests.support.loads import GRAPHS, PIPELINE, SMALL, SPARK, difference, load_by, look, make_graph, nothing_changes
 
 _COUNTS = re.compile(r"(\d+)/(\d+)")

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 import omnigraph
+from omnigraph.api.results import Commit
 from omnigraph.errors import (
     ExpectedVersionMismatchError,
     InputChangedError,
@@ -23,7 +24,6 @@ from omnigraph.errors import (
 )
 from omnigraph.graph import Graph
 from omnigraph.ingest import steps as pipeline_steps
-from omnigraph.manifest.rows import Commit
 from omnigraph.storage import durable
 from tests.support import steps
 from tests.support.faults import assert_settled, failing

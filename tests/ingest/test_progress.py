@@ -3,9 +3,9 @@ import io
 import pytest
 from rich.console import Console
 
+from omnigraph.api.progress import SILENT
 from omnigraph.ingest.executor import LocalExecutor
-from omnigraph.ingest.progress import SILENT, progress_on
-from omnigraph.ingest.progress_bars import BarProgress
+from omnigraph.ingest.progress_bars import BarProgress, progress_on
 from tests.support import steps
 
 _SHOW_CURSOR, _HIDE_CURSOR = "\x1b[?25h", "\x1b[?25l"

@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import omnigraph
+from omnigraph.api.maintenance import CleanupResult, UpkeepResult
+from omnigraph.api.results import TableVersion
 from omnigraph.commit.store import Store
 from omnigraph.graph import Graph
-from omnigraph.maintenance.cleanup import CleanupRequest, CleanupResult, cleanup
-from omnigraph.maintenance.upkeep import UpkeepResult
+from omnigraph.maintenance.cleanup import CleanupRequest, cleanup
 from omnigraph.manifest.rows import MANIFEST_PATH
 from omnigraph.storage import durable, reclaim
-from omnigraph.storage.tables import TableVersion
 from omnigraph.storage.upkeep import MakeUp, make_up
 from tests.support.mutations import store_of
 

@@ -10,13 +10,14 @@ from pathlib import Path
 import pytest
 
 import omnigraph
+from omnigraph.api.maintenance import CleanupResult
+from omnigraph.api.progress import SilentProgress
+from omnigraph.api.results import Commit
 from omnigraph.commit.store import Store
 from omnigraph.errors import DriftError, HistoryReclaimedError, OmnigraphError, RetentionError
 from omnigraph.graph import Graph
-from omnigraph.ingest.progress import SilentProgress
-from omnigraph.maintenance.cleanup import CleanupResult
 from omnigraph.maintenance.retention import Policy
-from omnigraph.manifest.rows import MANIFEST_PATH, Commit
+from omnigraph.manifest.rows import MANIFEST_PATH
 from tests.maintenance.scene import KNOWS, PERSON, PLACE, add, people, table_of
 from tests.support.faults import assert_settled, foreign_commit
 from tests.support.graphs import contents

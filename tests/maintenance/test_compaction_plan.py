@@ -8,13 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from omnigraph.api.results import TableVersion
 from omnigraph.lang import Source, compile_schema
 from omnigraph.lang.catalog import EdgeType, NodeType
 from omnigraph.maintenance.compaction import bins
 from omnigraph.maintenance.indices import shares, wanted, work
 from omnigraph.storage.indices import IndexSpec
 from omnigraph.storage.location import Location
-from omnigraph.storage.reading import TableReader, TableVersion
+from omnigraph.storage.reading import TableReader
 from omnigraph.storage.tables import MAX_ROWS_PER_FILE
 from omnigraph.storage.upkeep import IndexBuild, MakeUp, Part, Segment
 

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 import omnigraph
+from omnigraph.api.maintenance import Finding, HealthReport, Severity
 from omnigraph.commit import failpoints
 from omnigraph.commit.publish import begin, publish
 from omnigraph.commit.store import Store
 from omnigraph.graph import Graph
-from omnigraph.maintenance.doctor import Finding, Report, Severity
 from tests.maintenance.scene import KNOWS, PERSON, PLACE, add, table_of
 from tests.support.faults import CrashError, crash, dataset, foreign_commit, refuse
 from tests.support.graphs import append, plan
@@ -21,7 +21,7 @@ from tests.support.mutations import at_write
 PROBLEM, ADVICE = Severity
 
 
-def commands(report: Report) -> dict[str, set[str]]:
+def commands(report: HealthReport) -> dict[str, set[str]]:
     """What to run, by what it is for."""
     return {
         one.subject: {other.run for other in report.findings if other.subject == one.subject} for one in report.findings

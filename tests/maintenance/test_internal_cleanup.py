@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 
 import omnigraph
+from omnigraph.api.maintenance import CleanupResult, TableCleanup
 from omnigraph.commit import failpoints
 from omnigraph.commit.store import Store
 from omnigraph.errors import HistoryReclaimedError, OmnigraphError
 from omnigraph.graph import Graph
-from omnigraph.maintenance.cleanup import CleanupResult, TableCleanup
 from omnigraph.manifest.rows import MANIFEST_PATH
 from tests.maintenance.scene import add, cleaned, manifest_versions, people
 from tests.support.faults import assert_settled

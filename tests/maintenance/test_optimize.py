@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 import omnigraph
+from omnigraph.api.maintenance import TableUpkeep
 from omnigraph.commit import failpoints
 from omnigraph.commit.gates import Gate
 from omnigraph.commit.publish import begin, publish
@@ -16,7 +17,7 @@ from omnigraph.commit.store import Store
 from omnigraph.errors import ExpectedVersionMismatchError, RecoveryRequiredError
 from omnigraph.graph import Graph
 from omnigraph.maintenance.compaction import bins
-from omnigraph.maintenance.upkeep import CONTENDED, DRIFT, TableUpkeep
+from omnigraph.maintenance.upkeep import CONTENDED, DRIFT
 from omnigraph.storage import upkeep
 from omnigraph.storage.fitting import fits
 from omnigraph.storage.location import Location

@@ -12,12 +12,13 @@ import lance
 import pytest
 
 import omnigraph
+from omnigraph.api.maintenance import Classification, RepairAction, TableRepair
 from omnigraph.commit import failpoints
 from omnigraph.commit.publish import begin, publish
 from omnigraph.commit.store import Store
 from omnigraph.errors import DriftError, RecoveryRequiredError, RepairError
 from omnigraph.graph import Graph
-from omnigraph.maintenance.repair import ACTOR, FORCE_ACTOR, Action, Classification, TableRepair
+from omnigraph.maintenance.repair import ACTOR, FORCE_ACTOR
 from tests.maintenance.scene import KNOWS, PERSON, PLACE, Mend, add, people, table_of
 from tests.support.faults import CrashError, assert_settled, crash, dataset
 from tests.support.graphs import append, heads_and_pins, plan
@@ -67,7 +68,7 @@ def of_person(rows: tuple[TableRepair, ...]) -> TableRepair:
     by_key = {row.table_key: row for row in rows}
     for key in (KNOWS, PLACE):
         assert by_key[key].classification is NO_DRIFT
-        assert by_key[key].action is Action.NONE
+        assert by_key[key].action is RepairAction.NONE
     return by_key[PERSON]
 
 
@@ -77,7 +78,7 @@ def test_a_look_changes_nothing_and_tells_what_happened(graph: Graph, store: Sto
     row = of_person(done.tables)
     head, pin = before[PERSON]
     assert (row.manifest_version, row.lance_head_version) == (pin, head)
-    assert (row.classification, row.action, row.operations) == (drift[1], Action.PREVIEW, drift[2])
+    assert (row.classification, row.action, row.operations) == (drift[1], RepairAction.PREVIEW, drift[2])
     assert bool(row.error) is (drift[1] is UNVERIFIABLE)
     assert (heads_and_pins(store), graph.commits(), done.commits) == (before, commits, ())
 
@@ -88,7 +89,7 @@ def test_a_confirmed_repair_keeps_only_what_is_proven_to_have_changed_no_rows(
     before, commits = people(graph), len(graph.commits())
     done = graph.repair(confirm=True)
     healed = drift[1] is VERIFIED
-    assert of_person(done.tables).action is (Action.HEALED if healed else Action.REFUSED)
+    assert of_person(done.tables).action is (RepairAction.HEALED if healed else RepairAction.REFUSED)
     assert done.is_refused is not healed
     assert len(graph.commits()) == commits + healed
     assert people(omnigraph.open(graph.uri)) == before
@@ -104,7 +105,7 @@ def test_a_confirmed_repair_keeps_only_what_is_proven_to_have_changed_no_rows(
 
 def test_a_forced_repair_keeps_whatever_is_there(graph: Graph, store: Store, drift: Drift) -> None:
     done = graph.repair(confirm=True, force=True)
-    assert of_person(done.tables).action is (Action.HEALED if drift[1] is VERIFIED else Action.FORCED)
+    assert of_person(done.tables).action is (RepairAction.HEALED if drift[1] is VERIFIED else RepairAction.FORCED)
     assert [commit.actor_id for commit in done.commits] == [FORCE_ACTOR]
     add(graph, 50)
     assert_settled(store)
@@ -182,7 +183,7 @@ def fork_of(graph: Graph, key: str) -> lance.LanceDataset:
     return dataset(store_of(graph.uri), f"{table.path}/tree/{table.branch}")
 
 
-def found(rows: tuple[TableRepair, ...]) -> dict[tuple[str, str], tuple[Classification, Action]]:
+def found(rows: tuple[TableRepair, ...]) -> dict[tuple[str, str], tuple[Classification, RepairAction]]:
     return {(row.branch, row.table_key): (row.classification, row.action) for row in rows}
 
 
@@ -194,18 +195,18 @@ def test_tables_that_a_branch_owns_are_repaired_on_that_branch(graph: Graph, sto
     looked = graph.repair()
     assert looked.commits == ()
     assert found(looked.tables) == {
-        ("main", PERSON): (NO_DRIFT, Action.NONE),
-        ("main", PLACE): (NO_DRIFT, Action.NONE),
-        ("main", KNOWS): (VERIFIED, Action.PREVIEW),
-        ("feature", PERSON): (VERIFIED, Action.PREVIEW),
-        ("feature", KNOWS): (SUSPICIOUS, Action.PREVIEW),
+        ("main", PERSON): (NO_DRIFT, RepairAction.NONE),
+        ("main", PLACE): (NO_DRIFT, RepairAction.NONE),
+        ("main", KNOWS): (VERIFIED, RepairAction.PREVIEW),
+        ("feature", PERSON): (VERIFIED, RepairAction.PREVIEW),
+        ("feature", KNOWS): (SUSPICIOUS, RepairAction.PREVIEW),
     }, "what a branch has inherited is looked at where it belongs"
 
     done = graph.repair(confirm=True)
 
     assert done.is_refused
     assert [(one.branch, one.actor_id) for one in done.commits] == [(None, ACTOR), ("feature", ACTOR)]
-    assert {row.action for row in done.tables if row.table_key == PERSON} == {Action.NONE, Action.HEALED}
+    assert {row.action for row in done.tables if row.table_key == PERSON} == {RepairAction.NONE, RepairAction.HEALED}
     assert {name: people(omnigraph.open(graph.uri), branch=name) for name in before} == before
     add(graph, 70, branch="feature")
     forced = graph.repair(confirm=True, force=True)

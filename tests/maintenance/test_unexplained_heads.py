@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 
 import omnigraph
+from omnigraph.api.maintenance import Severity
 from omnigraph.commit import failpoints
 from omnigraph.commit.gates import Gate
 from omnigraph.commit.publish import begin, publish
 from omnigraph.commit.store import Store
 from omnigraph.errors import CorruptGraphError, DriftError, RecoveryRequiredError, StorageError
 from omnigraph.graph import Graph
-from omnigraph.maintenance.doctor import Severity
 from omnigraph.storage.location import Location
 from tests.maintenance.scene import PERSON, PLACE, SCHEMA, add, people, table_of
 from tests.support.faults import CrashError, crash, foreign_commit

@@ -16,6 +16,7 @@ import pyarrow as pa
 import pytest
 
 import omnigraph
+from omnigraph.api.results import Commit
 from omnigraph.commit.failpoints import Rendezvous
 from omnigraph.commit.publish import begin, publish
 from omnigraph.commit.store import Store
@@ -29,7 +30,7 @@ from omnigraph.errors import (
 )
 from omnigraph.manifest.migrations import ACTORS_PATH, ATTEMPTS, COMMITS_PATH, migrate
 from omnigraph.manifest.publisher import Changes, Lineage, Manifest
-from omnigraph.manifest.rows import MANIFEST_PATH, OBJECT_ID, STAMP_KEY, Commit, encode, head_id
+from omnigraph.manifest.rows import MANIFEST_PATH, OBJECT_ID, STAMP_KEY, encode, head_id, head_record
 from omnigraph.manifest.stamp import read_stamp
 from omnigraph.storage import counters, durable
 from omnigraph.storage.internal import primary_key
@@ -85,7 +86,7 @@ def assert_is_current(old: OldGraph, uri: str | None = None, branch: str | None 
         commit.commit_id for commit in old.history[branch]
     }
     heads = {row[OBJECT_ID]: row["metadata"] for row in rows if row["object_type"] == "graph_head"}
-    assert heads == {head_id(branch): old.history[branch][-1].head_record()["metadata"]}
+    assert heads == {head_id(branch): head_record(old.history[branch][-1])["metadata"]}
     assert state.commits() == old.history[branch]
     assert state.head == old.history[branch][-1]
     assert not [name for name in manifest.branches() if name.startswith("__run__")]
@@ -398,7 +399,7 @@ def _stamp_something(manifest: lance.LanceDataset, serial: int) -> None:
 
 def _move_the_head(manifest: lance.LanceDataset, serial: int) -> None:
     commit = Commit(f"rival-{serial}", None, 1, None, None, None, serial)
-    rows = encode([commit.head_record()])
+    rows = encode([head_record(commit)])
     manifest.merge_insert(OBJECT_ID).when_matched_update_all().when_not_matched_insert_all().execute(rows)
 
 

@@ -13,6 +13,7 @@ import lance
 import pytest
 
 import omnigraph
+from omnigraph.api.results import Commit
 from omnigraph.commit.store import Store
 from omnigraph.errors import (
     BranchNotFoundError,
@@ -23,7 +24,7 @@ from omnigraph.errors import (
     OmnigraphError,
 )
 from omnigraph.manifest.publisher import MAX_FRAGMENTS, RETRY_BUDGET, Changes, Lineage, Manifest, Published
-from omnigraph.manifest.rows import OBJECT_ID, Commit, TableRow, TombstoneRow, VersionRow, encode
+from omnigraph.manifest.rows import OBJECT_ID, TableRow, TombstoneRow, VersionRow, encode
 from omnigraph.manifest.state import ManifestState
 from omnigraph.storage import durable
 from omnigraph.storage.counters import Requests, counted

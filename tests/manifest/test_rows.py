@@ -4,7 +4,18 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from omnigraph.manifest.rows import SCHEMA, Commit, TableRow, TombstoneRow, VersionRow, decode_commit, encode, head_id
+from omnigraph.api.results import Commit
+from omnigraph.manifest.rows import (
+    SCHEMA,
+    TableRow,
+    TombstoneRow,
+    VersionRow,
+    commit_record,
+    decode_commit,
+    encode,
+    head_id,
+    head_record,
+)
 
 _ABSENT = dict.fromkeys(SCHEMA.names)
 _COMMIT = Commit(
@@ -74,7 +85,7 @@ def test_a_tombstone_row_names_the_last_version_that_is_gone() -> None:
 
 
 def test_a_commit_row_has_its_version_and_branch_in_columns_and_the_rest_in_metadata() -> None:
-    assert _stored(_COMMIT.record()) == _ABSENT | {
+    assert _stored(commit_record(_COMMIT)) == _ABSENT | {
         "object_id": "01J00000000000000000000002",
         "object_type": "graph_commit",
         "table_key": "",
@@ -85,7 +96,7 @@ def test_a_commit_row_has_its_version_and_branch_in_columns_and_the_rest_in_meta
 
 
 def test_a_head_row_names_the_commit_and_its_parent() -> None:
-    assert _stored(_COMMIT.head_record()) == _ABSENT | {
+    assert _stored(head_record(_COMMIT)) == _ABSENT | {
         "object_id": "graph_head:side",
         "object_type": "graph_head",
         "table_key": "",
@@ -108,7 +119,7 @@ def test_the_head_row_of_main_has_the_name_of_main() -> None:
     ],
 )
 def test_a_commit_is_read_as_it_was_written_and_stores_no_absent_member(commit: Commit, names: set[str]) -> None:
-    row = _stored(commit.record())
+    row = _stored(commit_record(commit))
 
     assert decode_commit(row) == commit
     assert set(json.loads(row["metadata"])) == names

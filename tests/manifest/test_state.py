@@ -10,16 +10,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import omnigraph
+from omnigraph.api.results import Commit, Entry, TableVersion
 from omnigraph.commit.store import Store
 from omnigraph.errors import CorruptGraphError
 from omnigraph.manifest.publisher import Changes, Lineage
-from omnigraph.manifest.rows import Commit, TableRow, TombstoneRow, VersionRow, encode
-from omnigraph.manifest.state import Entry, ManifestState
+from omnigraph.manifest.rows import TableRow, TombstoneRow, VersionRow, commit_record, encode, head_record
+from omnigraph.manifest.state import ManifestState
 from omnigraph.storage.location import Location
-from omnigraph.storage.tables import TableVersion
 from tests.support.graphs import COMPANY, KNOWS, PERSON, SCHEMA
 
 Row = TableRow | VersionRow | TombstoneRow | Commit
+
+
+def _record(row: Row) -> dict[str, Any]:
+    return commit_record(row) if isinstance(row, Commit) else row.record()
 
 
 @pytest.fixture(scope="module")
@@ -38,7 +42,7 @@ def state(real: ManifestState) -> State:
     """Make a state of rows."""
 
     def made(*rows: Row | dict[str, Any], version: int = 9) -> ManifestState:
-        records = [row if isinstance(row, dict) else row.record() for row in rows]
+        records = [row if isinstance(row, dict) else _record(row) for row in rows]
         return replace(real, version=version, rows=encode(records).select(real.rows.column_names))
 
     return made
@@ -114,12 +118,12 @@ def test_a_table_that_is_gone_needs_no_table_row(state: State) -> None:
 _COMMIT = Commit("c", None, 1, None, None, None, 5)
 _VERSION = VersionRow("node:A", 2, None, 0)
 _CORRUPT = {
-    "a commit whose metadata is no JSON": _COMMIT.record() | {"metadata": "{"},
-    "a commit whose metadata is no object": _COMMIT.record() | {"metadata": "[]"},
-    "a commit without metadata": _COMMIT.record() | {"metadata": None},
-    "a commit without a time": _COMMIT.record() | {"metadata": "{}"},
-    "a commit whose time is no number": _COMMIT.record() | {"metadata": '{"created_at":"now"}'},
-    "a commit without a manifest version": _COMMIT.record() | {"table_version": None},
+    "a commit whose metadata is no JSON": commit_record(_COMMIT) | {"metadata": "{"},
+    "a commit whose metadata is no object": commit_record(_COMMIT) | {"metadata": "[]"},
+    "a commit without metadata": commit_record(_COMMIT) | {"metadata": None},
+    "a commit without a time": commit_record(_COMMIT) | {"metadata": "{}"},
+    "a commit whose time is no number": commit_record(_COMMIT) | {"metadata": '{"created_at":"now"}'},
+    "a commit without a manifest version": commit_record(_COMMIT) | {"table_version": None},
     "a version row without a version": _VERSION.record() | {"table_version": None, "object_id": "node:A$x"},
     "a version row without a row count": VersionRow("node:A", 3, None, 0).record() | {"row_count": None},
     "a version row whose id is another's": _VERSION.record() | {"table_version": 3, "object_id": "node:A$x"},
@@ -167,7 +171,7 @@ _ROWS = st.lists(
         st.builds(TombstoneRow, st.sampled_from(_KEYS), _NUMBERS),
         st.builds(Commit, st.sampled_from("abc"), st.none(), _NUMBERS, st.none(), st.none(), st.none(), _NUMBERS),
     ),
-    unique_by=lambda row: row.record()["object_id"],
+    unique_by=lambda row: _record(row)["object_id"],
 )
 
 
@@ -208,10 +212,10 @@ def test_the_fold_over_columns_is_the_fold_row_by_row(state: State, rows: list[R
 def test_rows_that_are_published_replace_those_of_the_same_objects(
     state: State, before: list[Row], published: list[Row]
 ) -> None:
-    ids = {row.record()["object_id"] for row in published}
-    kept = [row for row in before if row.record()["object_id"] not in ids]
+    ids = {_record(row)["object_id"] for row in published}
+    kept = [row for row in before if _record(row)["object_id"] not in ids]
 
-    after = state(*before).with_rows(10, encode(row.record() for row in published))
+    after = state(*before).with_rows(10, encode(_record(row) for row in published))
 
     assert _by_id(after.rows) == _by_id(state(*kept, *published).rows)
 
@@ -244,7 +248,7 @@ def test_the_head_is_the_greatest_commit(state: State, lesser: Commit, greater: 
 
 
 def test_the_head_row_has_no_say_in_who_is_the_head(state: State) -> None:
-    found = state(_commit("a", 1, 1), _commit("b", 2, 2), _commit("a", 1, 1).head_record())
+    found = state(_commit("a", 1, 1), _commit("b", 2, 2), head_record(_commit("a", 1, 1)))
 
     assert found.head == _commit("b", 2, 2)
     assert state().head is None

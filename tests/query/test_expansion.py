@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 import omnigraph
+from omnigraph.api.rows import PlanStep
 from omnigraph.errors import ParameterError, ResourceLimitError
 from omnigraph.graph import Graph
 from omnigraph.query import expansion, room
-from omnigraph.query.explain import PlanStep
 from tests.query.conftest import read_late
 from tests.query.scene import PEOPLE, edge
 from tests.support.mutations import KNOWS, build_index, store_of

@@ -14,16 +14,16 @@ import lance
 import pytest
 
 import omnigraph
+from omnigraph.api.results import Commit
+from omnigraph.api.rows import Result
 from omnigraph.commit.store import Store
 from omnigraph.errors import BranchNotFoundError, CommitNotFoundError, GraphNotFoundError
 from omnigraph.graph import Graph
 from omnigraph.lang import ir
 from omnigraph.manifest.publisher import Changes, Lineage
-from omnigraph.manifest.rows import Commit
 from omnigraph.query.cache import Cache
 from omnigraph.query.frame import Frame
 from omnigraph.query.match import Matcher
-from omnigraph.query.result import Result
 from omnigraph.storage.counters import counted
 from tests.support.forks import FORKS
 from tests.support.mutations import KNOWS, PERSON, SCHEMA, Rival, compact, store_of

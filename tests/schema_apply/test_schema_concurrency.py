@@ -13,12 +13,12 @@ from pathlib import Path
 import pytest
 
 import omnigraph
+from omnigraph.api.results import SchemaResult
 from omnigraph.commit import failpoints
 from omnigraph.commit.store import Store
 from omnigraph.errors import ExpectedVersionMismatchError, QueryError, SchemaDriftError
 from omnigraph.graph import Graph
 from omnigraph.manifest import contract
-from omnigraph.schema_apply.apply import SchemaResult
 from tests.commit.child import hooked
 from tests.schema_apply.town import CHANGES, SCHEMA, edited, look, node
 from tests.support.faults import assert_settled, doing

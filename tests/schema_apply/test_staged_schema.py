@@ -12,6 +12,7 @@ import lance
 import pytest
 
 import omnigraph
+from omnigraph.api.maintenance import Severity
 from omnigraph.commit.audit import RecoveryKind
 from omnigraph.commit.recovery import head_row
 from omnigraph.commit.store import Store
@@ -20,7 +21,6 @@ from omnigraph.errors import BranchesPresentError, SchemaDriftError
 from omnigraph.graph import Graph
 from omnigraph.lang.schema_check import compile_schema
 from omnigraph.lang.source import Source
-from omnigraph.maintenance.doctor import Severity
 from omnigraph.manifest import contract
 from omnigraph.manifest.publisher import Changes, Lineage
 from omnigraph.manifest.rows import MANIFEST_PATH, TableRow, TombstoneRow

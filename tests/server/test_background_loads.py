@@ -12,7 +12,8 @@ from typing import Any
 import httpx
 import pytest
 
-from omnigraph.access import Principal, Role
+from omnigraph.api import problems
+from omnigraph.api.access import Principal, Role
 from omnigraph.errors import ForbiddenError, LoadNotFoundError, OutcomeUnknownError
 from omnigraph.graph import open as open_graph
 from omnigraph.lang.identity import new_id
@@ -20,7 +21,6 @@ from omnigraph.server.load_roots import check_addresses
 from omnigraph.server.loads import LoadOrder, Loads
 from omnigraph.server.metrics import Metrics
 from omnigraph.server.settings import Limits, Serving
-from omnigraph.wire import problems
 from tests.support.server_process import served, writes_waiting
 from tests.support.serving import client, one_graph, people_graph, running
 

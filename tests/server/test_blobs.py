@@ -11,8 +11,8 @@ import httpx
 import pytest
 
 import omnigraph
+from omnigraph.api.rows import Blob
 from omnigraph.client import calls, remote
-from omnigraph.query.blob import Blob
 from tests.support.serving import bearer, client, one_graph, running
 
 SCHEMA = "node Doc { name: String @key  body: Blob?  pages: I32? }\nedge Cites: Doc -> Doc { scan: Blob? }"

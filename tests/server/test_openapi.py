@@ -11,7 +11,7 @@ from typing import Any
 import httpx
 import pytest
 
-from omnigraph.access import READS, Action, Role
+from omnigraph.api.access import READS, Action, Role
 from omnigraph.server.app import GRAPH_ROUTERS
 from omnigraph.server.config import Options, plan_of
 from omnigraph.server.guard import GuardedRoute, Need

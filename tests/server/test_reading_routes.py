@@ -8,7 +8,8 @@ import pyarrow as pa
 import pytest
 
 import omnigraph
-from omnigraph.wire import arrow
+from omnigraph.api import arrow
+from omnigraph.api.http import ARROW
 from tests.support.serving import ADD, ALL, SCHEMA, client
 
 PREFIXES = ("", "/graphs/default")
@@ -49,9 +50,9 @@ def test_a_query_of_a_commit_sees_the_graph_as_it_was(http: httpx.Client, past: 
 
 
 def test_rows_come_as_an_arrow_stream_if_that_is_asked_for(http: httpx.Client) -> None:
-    answer = http.post("/query", json={"query": ALL}, headers={"Accept": arrow.CONTENT_TYPE})
+    answer = http.post("/query", json={"query": ALL}, headers={"Accept": ARROW})
 
-    assert answer.headers["content-type"] == arrow.CONTENT_TYPE
+    assert answer.headers["content-type"] == ARROW
     found = arrow.result_of(answer.content)
     assert found.rows[0] == ANN
     assert found.table.schema.types == [pa.string(), pa.int32()]

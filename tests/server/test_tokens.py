@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from omnigraph.access import Principal, Role
+from omnigraph.api.access import Principal, Role
 from omnigraph.errors import ConfigError, UnauthorizedError
 from omnigraph.server.token_sources import tokens_of
 from omnigraph.server.tokens import Token, Tokens, digest_of

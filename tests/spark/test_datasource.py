@@ -18,6 +18,7 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, EqualTo, Filter
 from pyspark.sql.types import StructType
 
 import omnigraph
+from omnigraph.api.options import LoadMode
 from omnigraph.errors import (
     BranchNotFoundError,
     CommitNotFoundError,
@@ -33,7 +34,6 @@ from omnigraph.spark.conditions import conditions
 from omnigraph.spark.datasource import Goal, OmnigraphSource, Writer, register
 from omnigraph.spark.session import spark_session
 from omnigraph.storage.location import Location
-from omnigraph.write.load import LoadMode
 
 SCHEMA = """
 node Person {

@@ -11,18 +11,11 @@ import lance
 import pyarrow as pa
 import pytest
 
+from omnigraph.api.results import TableVersion
 from omnigraph.errors import ConflictError, CorruptGraphError, OmnigraphError, StorageError
 from omnigraph.storage import durable
 from omnigraph.storage.location import Location
-from omnigraph.storage.tables import (
-    MAX_ROWS_PER_FILE,
-    Committed,
-    IndexSpec,
-    SchemaChange,
-    Staged,
-    TableStorage,
-    TableVersion,
-)
+from omnigraph.storage.tables import MAX_ROWS_PER_FILE, Committed, IndexSpec, SchemaChange, Staged, TableStorage
 
 PRIMARY_KEY = {b"lance-schema:unenforced-primary-key": b"true"}
 SCHEMA = pa.schema(

@@ -15,6 +15,7 @@ import pyarrow as pa
 import pytest
 
 import omnigraph
+from omnigraph.api.results import Commit
 from omnigraph.commit import failpoints, sidecar
 from omnigraph.commit.plan import PublishPlan, TableAction
 from omnigraph.commit.publish import begin, publish
@@ -22,7 +23,7 @@ from omnigraph.commit.recovery import RECOVERY_ACTOR
 from omnigraph.commit.store import Store
 from omnigraph.errors import StorageError
 from omnigraph.lang.identity import new_id
-from omnigraph.manifest.rows import MANIFEST_PATH, Commit
+from omnigraph.manifest.rows import MANIFEST_PATH
 from omnigraph.storage import durable
 from omnigraph.storage.location import Location
 from tests.support.graphs import (

@@ -19,12 +19,12 @@ from typing import Any
 import pytest
 
 import omnigraph
+from omnigraph.api.results import LoadResult
 from omnigraph.commit import failpoints
 from omnigraph.commit.store import Store
 from omnigraph.errors import LoadRejectedError, StorageError
 from omnigraph.graph import Graph
 from omnigraph.ingest import steps
-from omnigraph.ingest.load import LoadResult
 from omnigraph.ingest.steps import StageResult, StageTask
 from omnigraph.storage import durable
 from omnigraph.storage.location import Location

@@ -13,6 +13,7 @@ from multiprocessing.connection import Connection
 from typing import Any, Self
 
 import omnigraph
+from omnigraph.api.results import MutationResult
 from omnigraph.commit import failpoints
 from omnigraph.commit.plan import OpClass, PublishPlan, TableAction, WriterKind, gates_for
 from omnigraph.commit.publish import begin, publish
@@ -24,7 +25,6 @@ from omnigraph.manifest.publisher import Changes, Lineage
 from omnigraph.storage import durable
 from omnigraph.storage.location import Location
 from omnigraph.storage.tables import IndexSpec
-from omnigraph.write.mutation import MutationResult
 from tests.support.deaths import die_each
 from tests.support.faults import dataset
 from tests.support.forks import forked

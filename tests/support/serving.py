@@ -12,7 +12,7 @@ from typing import Any
 import httpx
 
 import omnigraph
-from omnigraph.access import Principal, Role
+from omnigraph.api.access import Principal, Role
 from omnigraph.server import worker
 from omnigraph.server.settings import ServedGraph, Serving
 from omnigraph.server.tokens import Token, Tokens, digest_of

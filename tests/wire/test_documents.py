@@ -11,27 +11,28 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from omnigraph.api import arrow, change_documents, documents
+from omnigraph.api.changes import Baseline, Change, ChangeBlock, ChangeOperation, ChangePage, DiffStats, EntityKind
+from omnigraph.api.options import LoadMode, Resolution
+from omnigraph.api.results import (
+    ChangeCounts,
+    Commit,
+    Entry,
+    LoadResult,
+    LogEntry,
+    MergeOutcome,
+    MergeResult,
+    MutationResult,
+    SchemaResult,
+    SchemaRow,
+    Snapshot,
+    TableVersion,
+    Tag,
+)
+from omnigraph.api.rows import Explanation, PlanStep, Result
 from omnigraph.errors import MergeConflict, ResolutionError
-from omnigraph.history.branches import Tag
-from omnigraph.history.bring import Counts
-from omnigraph.history.change import Change, Kind, Operation
-from omnigraph.history.diff import DiffStats
-from omnigraph.history.feed import Baseline, ChangeBlock, ChangePage
-from omnigraph.history.log import LogEntry
-from omnigraph.history.merge import MergeResult, Outcome
-from omnigraph.history.resolution import Resolution
-from omnigraph.ingest.load import LoadResult
 from omnigraph.lang import evolution
 from omnigraph.lang.evolution import SchemaPlan
-from omnigraph.manifest.rows import Commit, SchemaRow
-from omnigraph.manifest.state import Entry, Snapshot
-from omnigraph.query.explain import Explanation, PlanStep
-from omnigraph.query.result import Result
-from omnigraph.schema_apply.apply import SchemaResult
-from omnigraph.storage.tables import TableVersion
-from omnigraph.wire import arrow, changes, commits, documents
-from omnigraph.write.load import LoadMode
-from omnigraph.write.mutation import MutationResult
 
 TEXTS = st.text(st.characters(codec="utf-8"), max_size=8)
 NAMES = st.sampled_from(["a", "b", "Person", "Knows"])
@@ -50,11 +51,11 @@ IMAGES = st.fixed_dictionaries({"name": TEXTS, "age": VALUES, "photo": st.none()
 
 @st.composite
 def changed(draw: st.DrawFn) -> Change:
-    operation, kind = draw(st.sampled_from(Operation)), draw(st.sampled_from(Kind))
-    before = None if operation is Operation.INSERT else draw(IMAGES)
-    after = None if operation is Operation.DELETE else draw(IMAGES)
-    ends = draw(st.tuples(TEXTS, TEXTS)) if kind is Kind.EDGE else None
-    names = draw(st.sampled_from([("age",), ("src", "age")])) if operation is Operation.UPDATE else ()
+    operation, kind = draw(st.sampled_from(ChangeOperation)), draw(st.sampled_from(EntityKind))
+    before = None if operation is ChangeOperation.INSERT else draw(IMAGES)
+    after = None if operation is ChangeOperation.DELETE else draw(IMAGES)
+    ends = draw(st.tuples(TEXTS, TEXTS)) if kind is EntityKind.EDGE else None
+    names = draw(st.sampled_from([("age",), ("src", "age")])) if operation is ChangeOperation.UPDATE else ()
     return Change(operation, kind, draw(NAMES), draw(TEXTS), ends, before, after, names)
 
 
@@ -67,24 +68,25 @@ STEPS_RUN = st.recursive(
     max_leaves=2,
 )
 STATS = st.builds(
-    DiffStats, counts=st.dictionaries(TEXTS, st.dictionaries(st.sampled_from(Operation), st.integers(1, 9)), max_size=2)
+    DiffStats,
+    counts=st.dictionaries(TEXTS, st.dictionaries(st.sampled_from(ChangeOperation), st.integers(1, 9)), max_size=2),
 )
 
 # What an engine answers, its document, and the way back.
 ANSWERS: dict[str, tuple[st.SearchStrategy[Any], Callable[[Any], Any], Callable[[Any], Any]]] = {
-    "commit": (COMMITS, commits.commit_output, commits.commit_of),
-    "commits": (st.lists(COMMITS, max_size=2), commits.commits_output, commits.commits_of),
+    "commit": (COMMITS, documents.commit_output, documents.commit_of),
+    "commits": (st.lists(COMMITS, max_size=2), documents.commits_output, documents.commits_of),
     "snapshot": (
         st.builds(Snapshot, branch=st.none() | NAMES, entries=ENTRIES, schema=st.none() | st.builds(SchemaRow)),
-        commits.snapshot_output,
-        commits.snapshot_of,
+        documents.snapshot_output,
+        documents.snapshot_of,
     ),
-    "log": (st.lists(st.builds(LogEntry, commit=COMMITS), max_size=2), commits.log_output, commits.log_of),
-    "tags": (st.lists(st.builds(Tag, commit=COMMITS), max_size=2), commits.tags_output, commits.tags_of),
+    "log": (st.lists(st.builds(LogEntry, commit=COMMITS), max_size=2), documents.log_output, documents.log_of),
+    "tags": (st.lists(st.builds(Tag, commit=COMMITS), max_size=2), documents.tags_output, documents.tags_of),
     "branches": (
         st.lists(NAMES, unique=True).map(lambda names: ["main", *sorted(names)]),
-        commits.branches_output,
-        commits.branches_of,
+        documents.branches_output,
+        documents.branches_of,
     ),
     "mutation": (st.builds(MutationResult, commit=MAYBE), documents.change_output, documents.change_of),
     "load": (
@@ -95,8 +97,8 @@ ANSWERS: dict[str, tuple[st.SearchStrategy[Any], Callable[[Any], Any], Callable[
     "merge": (
         st.builds(
             MergeResult,
-            outcome=st.sampled_from(Outcome),
-            changes=st.dictionaries(TEXTS, st.builds(Counts), max_size=2),
+            outcome=st.sampled_from(MergeOutcome),
+            changes=st.dictionaries(TEXTS, st.builds(ChangeCounts), max_size=2),
             conflicts=CONFLICTS,
             commit=MAYBE,
         ),
@@ -105,7 +107,7 @@ ANSWERS: dict[str, tuple[st.SearchStrategy[Any], Callable[[Any], Any], Callable[
     ),
     "revert": (
         st.builds(
-            MergeResult, outcome=st.sampled_from(Outcome), changes=st.just({}), conflicts=CONFLICTS, commit=MAYBE
+            MergeResult, outcome=st.sampled_from(MergeOutcome), changes=st.just({}), conflicts=CONFLICTS, commit=MAYBE
         ),
         lambda done: documents.revert_output(done, None),
         documents.merge_of,
@@ -120,10 +122,10 @@ ANSWERS: dict[str, tuple[st.SearchStrategy[Any], Callable[[Any], Any], Callable[
         documents.explain_output,
         documents.explanation_of,
     ),
-    "feed": (PAGES, changes.feed_output, changes.feed_of),
-    "changes of a commit": (ONE_BLOCK, changes.commit_changes_output, changes.commit_changes_of),
-    "baseline": (st.builds(Baseline), changes.beginning_output, changes.beginning_of),
-    "stats": (STATS, changes.diff_stats_output, changes.diff_stats_of),
+    "feed": (PAGES, change_documents.feed_output, change_documents.feed_of),
+    "changes of a commit": (ONE_BLOCK, change_documents.commit_changes_output, change_documents.commit_changes_of),
+    "baseline": (st.builds(Baseline), change_documents.beginning_output, change_documents.beginning_of),
+    "stats": (STATS, change_documents.diff_stats_output, change_documents.diff_stats_of),
 }
 
 
@@ -182,7 +184,7 @@ def test_a_resolution_that_says_nothing_is_refused(given: Any) -> None:
 
 def test_a_commit_and_a_load_are_told_in_both_vocabularies() -> None:
     commit = Commit("c", "review", 7, "p", None, "eve", 9)
-    assert commits.commit_output(commit) == {
+    assert documents.commit_output(commit) == {
         "graph_commit_id": "c",
         "manifest_branch": "review",
         "manifest_version": 7,
@@ -211,9 +213,9 @@ def test_a_commit_and_a_load_are_told_in_both_vocabularies() -> None:
 
 
 def test_a_changed_edge_has_its_ends_where_they_are_known() -> None:
-    moved = Change(Operation.UPDATE, Kind.EDGE, "Knows", "k", ("a", "b"), {"n": 1}, {"n": 2}, ("src", "n"))
+    moved = Change(ChangeOperation.UPDATE, EntityKind.EDGE, "Knows", "k", ("a", "b"), {"n": 1}, {"n": 2}, ("src", "n"))
 
-    assert changes.entity_change_output(moved) == {
+    assert change_documents.entity_change_output(moved) == {
         "kind": "edge",
         "type": {"id": "edge:Knows", "name": "Knows"},
         "id": "k",

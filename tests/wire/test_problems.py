@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from omnigraph import errors
+from omnigraph.api import problems
 from omnigraph.errors import (
     CompileError,
     Diagnostic,
@@ -20,7 +21,6 @@ from omnigraph.errors import (
     ServerAnswerError,
     Violation,
 )
-from omnigraph.wire import problems
 
 CLASSES = [one for _, one in inspect.getmembers(errors, inspect.isclass) if issubclass(one, OmnigraphError)]
 TEXTS = st.text(st.characters(codec="utf-8"), max_size=20)

@@ -11,11 +11,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+from omnigraph.api.results import MutationResult
 from omnigraph.commit.store import Store
 from omnigraph.graph import Graph
 from omnigraph.storage import durable
 from omnigraph.storage.location import Location
-from omnigraph.write.mutation import MutationResult
 from tests.support.faults import assert_settled, pins
 from tests.support.graphs import SCHEMA
 

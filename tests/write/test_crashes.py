@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 
 import omnigraph
+from omnigraph.api.results import Commit
 from omnigraph.commit.store import Store
 from omnigraph.errors import ConflictError, ConstraintError, OutcomeUnknownError, RecoveryRequiredError, StorageError
-from omnigraph.manifest.rows import Commit
 from tests.support.faults import assert_settled, doing, refuse
 from tests.support.graphs import contents, heads_and_pins
 from tests.support.mutations import Death, Query, at_write, broken_rules, die, once_prepared, small_graph, store_of

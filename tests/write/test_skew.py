@@ -15,12 +15,12 @@ from typing import Any
 import pytest
 
 import omnigraph
+from omnigraph.api.results import MutationResult
 from omnigraph.commit.gates import DEFAULT_TIMEOUT, DIRECTORY, Held, LocalGates
 from omnigraph.commit.store import Store
 from omnigraph.errors import ConstraintError, ExpectedVersionMismatchError
 from omnigraph.graph import Graph
 from omnigraph.storage import durable
-from omnigraph.write.mutation import MutationResult
 from tests.support.faults import assert_settled, at_arrival, doing
 from tests.support.graphs import contents
 from tests.support.mutations import (

@@ -12,6 +12,7 @@ import pyarrow as pa
 import pytest
 
 import omnigraph
+from omnigraph.api.results import TableVersion
 from omnigraph.commit.plan import TableAction
 from omnigraph.commit.publish import begin, publish
 from omnigraph.errors import Violation
@@ -19,7 +20,7 @@ from omnigraph.graph import Graph
 from omnigraph.lang.catalog import EdgeType, NodeType
 from omnigraph.storage.columns import table_key
 from omnigraph.storage.predicates import Predicate
-from omnigraph.storage.tables import TableStorage, TableVersion
+from omnigraph.storage.tables import TableStorage
 from omnigraph.write.pending import Mode, Pending, to_store
 from omnigraph.write.validate import Change, Committed, violations
 from tests.support.graphs import plan

@@ -18,8 +18,8 @@ from omnigraph.cli.engine import one_of
 from omnigraph.errors import BlobRangeError, FileAccessError
 
 if TYPE_CHECKING:
+    from omnigraph.api.rows import Blob
     from omnigraph.pinned import Pinned
-    from omnigraph.query.blob import Blob
 
 app = group("Read the content of Blob properties.")
 

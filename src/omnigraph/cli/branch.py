@@ -17,8 +17,8 @@ from omnigraph.errors import MergeConflictError, OmnigraphError
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from omnigraph.api.results import MergeResult
     from omnigraph.graph import Graph
-    from omnigraph.history.merge import MergeResult
 
 app = group("Work on branches of a graph.")
 
@@ -39,7 +39,7 @@ def create(
     actor = target.actor
     target.write_aloud().create_branch(name, base)
     if as_json:
-        from omnigraph.wire.commits import branch_created_output  # noqa: PLC0415 - loads the engine
+        from omnigraph.api.documents import branch_created_output  # noqa: PLC0415 - loads the engine
 
         output.document(branch_created_output(target.uri, name, base, actor))
         return
@@ -71,7 +71,7 @@ def delete(
     target.ask_before_removing(f"Delete branch {name} of {target.uri}?", as_json=as_json)
     target.write_aloud().delete_branch(name)
     if as_json:
-        from omnigraph.wire.commits import branch_deleted_output  # noqa: PLC0415 - loads the engine
+        from omnigraph.api.documents import branch_deleted_output  # noqa: PLC0415 - loads the engine
 
         output.document(branch_deleted_output(target.uri, name, actor))
         return
@@ -118,7 +118,7 @@ def merge(
         raise
     problem = _deletion_problem(graph, done.source) if delete_branch else None
     if as_json:
-        from omnigraph.wire.documents import merge_output  # noqa: PLC0415 - loads the engine
+        from omnigraph.api.documents import merge_output  # noqa: PLC0415 - loads the engine
 
         deleted = {"branch_deleted": problem is None, "branch_delete_error": problem} if delete_branch else {}
         output.document({**merge_output(done, actor), **deleted})
@@ -141,7 +141,7 @@ def _deletion_problem(graph: Graph, name: str) -> str | None:
 def _show_preview(found: MergeResult, *, as_json: bool) -> None:
     """A merge that would be refused ends with 1, so that a script can ask before it merges."""
     if as_json:
-        from omnigraph.wire.documents import merge_output  # noqa: PLC0415 - loads the engine
+        from omnigraph.api.documents import merge_output  # noqa: PLC0415 - loads the engine
 
         output.document({**merge_output(found, None), "dry_run": True})
     else:

@@ -15,9 +15,8 @@ from omnigraph.cli.arguments import Branch, CommitId, Json, Uri
 from omnigraph.cli.command import command, group
 
 if TYPE_CHECKING:
+    from omnigraph.api.changes import Change, ChangeOptions, ChangePage
     from omnigraph.graph import Graph
-    from omnigraph.history.change import Change
-    from omnigraph.history.feed import ChangeOptions, ChangePage
 
 Kinds = Annotated[list[str] | None, typer.Option("--kind", help="Only node or edge.", metavar="KIND")]
 Types = Annotated[list[str] | None, typer.Option("--type", help="Only entities of this type.", metavar="NAME")]
@@ -109,7 +108,7 @@ def commit_changes(
         commit_id, page_token=page_token, limit=limit, kinds=kinds, types=types, operations=operations
     )
     if as_json:
-        from omnigraph.wire.changes import commit_changes_output  # noqa: PLC0415 - loads the engine
+        from omnigraph.api.change_documents import commit_changes_output  # noqa: PLC0415 - loads the engine
 
         output.document(commit_changes_output(page))
         return
@@ -132,7 +131,7 @@ def _print_pages(pages: Iterator[ChangePage], *, as_json: bool) -> None:
 
 def _document(pages: Iterator[ChangePage]) -> Iterator[str]:
     """One JSON document, piece by piece: a commit that was told in several pages is one block."""
-    from omnigraph.wire.changes import cause_output, entity_change_output  # noqa: PLC0415 - loads the engine
+    from omnigraph.api.change_documents import cause_output, entity_change_output  # noqa: PLC0415 - loads the engine
 
     yield '{"blocks": ['
     open_block, page = None, None

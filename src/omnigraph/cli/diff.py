@@ -16,7 +16,7 @@ from omnigraph.cli.arguments import Json, Uri
 from omnigraph.cli.changes import SIGNS, STYLES, Kinds, Operations, Types, property_lines
 
 if TYPE_CHECKING:
-    from omnigraph.history.change import Change
+    from omnigraph.api.changes import Change
     from omnigraph.history.diff import ChangedRows, Diff
 
 _SHOWN = 10
@@ -96,7 +96,7 @@ def _print_change(change: Change) -> None:
 
 def _document(found: Diff, *, with_changes: bool) -> Iterator[str]:
     """One JSON document, piece by piece."""
-    from omnigraph.wire.changes import diff_head_output, entity_change_output  # noqa: PLC0415 - loads the engine
+    from omnigraph.api.change_documents import diff_head_output, entity_change_output  # noqa: PLC0415 - loads the engine
 
     yield json.dumps(diff_head_output(found), ensure_ascii=False)[:-1]
     counts: dict[str, Counter[str]] = {}

@@ -68,10 +68,10 @@ def _files(seed: str | None, input_: str | None, output_: str | None, spec: str 
 
 
 def _selection(mode: str, types: list[str] | None, select: list[str] | None) -> Selection:
+    from omnigraph.api.options import EmbedMode  # noqa: PLC0415
     from omnigraph.embed.files import Selection  # noqa: PLC0415 - `--help` must stay quick
-    from omnigraph.embed.modes import Mode  # noqa: PLC0415
 
-    return Selection(Mode(mode), tuple(types or ()), tuple(map(_selector, select or ())))
+    return Selection(EmbedMode(mode), tuple(types or ()), tuple(map(_selector, select or ())))
 
 
 def _selector(text: str) -> Selector:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from omnigraph.ingest.progress import Progress
+    from omnigraph.api.progress import Progress
 
 ENGINES = ("auto", "local", "spark")
 
@@ -38,6 +38,7 @@ def _setting(text: str) -> tuple[str, str]:
 
 def progress(*, quiet: bool) -> Progress:
     """What a person is shown meanwhile."""
-    from omnigraph.ingest.progress import SILENT, progress_on  # noqa: PLC0415 - loads the engine
+    from omnigraph.api.progress import SILENT  # noqa: PLC0415 - loads the engine
+    from omnigraph.ingest.progress_bars import progress_on  # noqa: PLC0415 - loads the engine
 
     return SILENT if quiet else progress_on()

@@ -13,7 +13,7 @@ from omnigraph.cli.arguments import Uri
 from omnigraph.cli.engine import ENGINES, Conf, Engine, Master, one_of, progress, settings
 
 if TYPE_CHECKING:
-    from omnigraph.ingest.export import ExportResult
+    from omnigraph.api.results import ExportResult
 
 _FORMATS = ("jsonl", "csv", "parquet")
 

@@ -37,7 +37,7 @@ def snapshot(scope: Scope, uri: Uri = None, *, branch: Branch = None, as_json: J
     """Show which version of each table a branch consists of."""
     found = scope.at(uri).read().snapshot(scope.branch(branch))
     if as_json:
-        from omnigraph.wire.commits import snapshot_output  # noqa: PLC0415 - loads the engine
+        from omnigraph.api.documents import snapshot_output  # noqa: PLC0415 - loads the engine
 
         output.document(snapshot_output(found))
         return
@@ -64,7 +64,7 @@ def list_commits(
     found = scope.at(uri).read().commits(scope.branch(branch))
     kept = [item for item in found if all(item.actor_id == actor for actor in wanted)]
     if as_json:
-        from omnigraph.wire.commits import commits_output  # noqa: PLC0415 - loads the engine
+        from omnigraph.api.documents import commits_output  # noqa: PLC0415 - loads the engine
 
         output.document(commits_output(kept))
         return
@@ -87,7 +87,7 @@ _SHOWN = {
 @command(commit, "commit show")
 def show_commit(scope: Scope, commit_id: CommitId, uri: Uri = None, *, as_json: Json = False) -> None:
     """Show one commit, on whichever branch it is."""
-    from omnigraph.wire.commits import commit_output  # noqa: PLC0415 - loads the engine
+    from omnigraph.api.documents import commit_output  # noqa: PLC0415 - loads the engine
 
     document = commit_output(scope.at(uri).read().commit(commit_id))
     if as_json:

@@ -16,7 +16,7 @@ from omnigraph.cli.engine import ENGINES, Conf, Engine, Master, one_of, progress
 from omnigraph.errors import FileAccessError, LoadRejectedError
 
 if TYPE_CHECKING:
-    from omnigraph.ingest.load import LoadResult
+    from omnigraph.api.results import LoadResult
 
 _MODES = ("append", "merge", "overwrite")
 
@@ -62,7 +62,7 @@ def load(
     with _problems_in(errors):
         done = graph.load(data, **options, progress=progress(quiet=scope.flags.quiet))
     if as_json:
-        from omnigraph.wire.documents import ingest_output  # noqa: PLC0415 - loads the engine
+        from omnigraph.api.documents import ingest_output  # noqa: PLC0415 - loads the engine
 
         output.document({**ingest_output(target.uri, done), **_counts(done)})
     else:
@@ -97,7 +97,7 @@ def ingest(
     options: dict[str, Any] = {"mode": mode, "branch": scope.branch(branch), "base": base, "actor": target.actor}
     done = target.write_aloud().load(data, **options)
     if as_json:
-        from omnigraph.wire.documents import ingest_output  # noqa: PLC0415 - loads the engine
+        from omnigraph.api.documents import ingest_output  # noqa: PLC0415 - loads the engine
 
         output.document(ingest_output(target.uri, done))
         return

@@ -12,7 +12,7 @@ from omnigraph.cli.address import Scope
 from omnigraph.cli.arguments import Json, Uri
 
 if TYPE_CHECKING:
-    from omnigraph.history.log import LogEntry
+    from omnigraph.api.results import LogEntry
 
 _SHOWN = 50
 
@@ -29,8 +29,8 @@ def log(
     as_json: Json = False,
 ) -> None:
     """Show the history of branches, newest first."""
+    from omnigraph.api.documents import log_output  # noqa: PLC0415
     from omnigraph.history.log import drawn  # noqa: PLC0415 - loads the engine
-    from omnigraph.wire.commits import log_output  # noqa: PLC0415
 
     found = scope.at(uri).read().log(branches)
     if as_json:

@@ -16,10 +16,15 @@ from omnigraph.cli.arguments import Json, Uri
 from omnigraph.cli.engine import ENGINES, Engine, Master, one_of, progress
 
 if TYPE_CHECKING:
-    from omnigraph.maintenance.cleanup import CleanupResult, TableCleanup
-    from omnigraph.maintenance.doctor import Report
-    from omnigraph.maintenance.repair import RepairResult, TableRepair
-    from omnigraph.maintenance.upkeep import TableUpkeep, UpkeepResult
+    from omnigraph.api.maintenance import (
+        CleanupResult,
+        HealthReport,
+        RepairResult,
+        TableCleanup,
+        TableRepair,
+        TableUpkeep,
+        UpkeepResult,
+    )
 
 _UNITS = {"": "seconds", "s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
 _DURATION = re.compile(r"(\d{1,9})([smhdw]?)")
@@ -242,7 +247,7 @@ def _repair_text(row: TableRepair) -> str:
 # doctor --------------------------------------------------------------------------------------------
 
 
-def _show_report(report: Report) -> None:
+def _show_report(report: HealthReport) -> None:
     branches = ", ".join(report.branches)
     output.data(f"doctor {report.uri} — {len(report.tables)} tables on {branches}")
     columns = ["table", "branch", "pin", "head", "rows", "deleted", "fragments", "small", "versions", "indexes"]

@@ -13,7 +13,7 @@ from omnigraph.cli.sources import AliasName, Asked, File, Given, Name, Params, P
 from omnigraph.errors import PreconditionFailedError
 
 if TYPE_CHECKING:
-    from omnigraph.write.mutation import MutationResult
+    from omnigraph.api.results import MutationResult
 
 LOST_PRECONDITION = 4  # the exit code of `--if-commit` on a branch that has moved
 
@@ -43,7 +43,7 @@ def mutate(
         _precondition_failed(error, as_json=as_json)
         raise typer.Exit(LOST_PRECONDITION) from None
     if as_json:
-        from omnigraph.wire.documents import change_output  # noqa: PLC0415 - loads the engine
+        from omnigraph.api.documents import change_output  # noqa: PLC0415 - loads the engine
 
         output.document(change_output(done))
         return
@@ -63,7 +63,7 @@ def _done(scope: Scope, wanted: Asked, place: dict[str, Any]) -> MutationResult:
 
 def _precondition_failed(error: PreconditionFailedError, *, as_json: bool) -> None:
     if as_json:
-        from omnigraph.wire.problems import body  # noqa: PLC0415 - loads the engine
+        from omnigraph.api.problems import body  # noqa: PLC0415 - loads the engine
 
         output.document(body(error, full=False))
     else:

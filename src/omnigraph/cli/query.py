@@ -13,8 +13,7 @@ from omnigraph.cli.render import FORMATS, LAYOUTS, WIDEST, Look, show
 from omnigraph.cli.sources import AliasName, Asked, File, Given, Name, Params, ParamsFile, Text, Words, asked
 
 if TYPE_CHECKING:
-    from omnigraph.query.explain import Explanation
-    from omnigraph.query.result import Result
+    from omnigraph.api.rows import Explanation, Result
 
 Format = Annotated[str | None, typer.Option("--format", help=f"{', '.join(FORMATS[:-1])} or {FORMATS[-1]}.")]
 

@@ -13,7 +13,7 @@ from rich.cells import cell_len, chop_cells, set_cell_size
 from omnigraph.cli import output
 
 if TYPE_CHECKING:
-    from omnigraph.query.result import Result
+    from omnigraph.api.rows import Result
 
 FORMATS = ("table", "kv", "csv", "jsonl", "json")
 LAYOUTS = ("truncate", "wrap")
@@ -36,7 +36,7 @@ class Look:
 def show(found: Result, snapshot: str | None, look: Look) -> None:
     match look.format:
         case "json":
-            from omnigraph.wire.documents import read_output  # noqa: PLC0415 - loads the engine
+            from omnigraph.api.documents import read_output  # noqa: PLC0415 - loads the engine
 
             output.document(read_output(found, snapshot))
         case "jsonl":
@@ -50,7 +50,7 @@ def show(found: Result, snapshot: str | None, look: Look) -> None:
 
 
 def _json_lines(found: Result, snapshot: str | None) -> Iterator[str]:
-    from omnigraph.wire.documents import read_head  # noqa: PLC0415 - loads the engine
+    from omnigraph.api.documents import read_head  # noqa: PLC0415 - loads the engine
 
     for line in ({"kind": "metadata", **read_head(found, snapshot)}, *found.rows):
         yield json.dumps(line, ensure_ascii=False) + "\n"

@@ -11,7 +11,7 @@ from omnigraph.cli import output
 from omnigraph.errors import FileAccessError, MergeConflictError, ResolutionError
 
 if TYPE_CHECKING:
-    from omnigraph.history.resolution import Resolution
+    from omnigraph.api.options import Resolution
 
 Ours = Annotated[bool, typer.Option("--ours", help="In a conflict, keep what the branch has that is changed.")]
 Theirs = Annotated[bool, typer.Option("--theirs", help="In a conflict, take what is brought onto it.")]
@@ -27,7 +27,7 @@ def resolution(given: list[str] | None, *, ours: bool, theirs: bool) -> Resoluti
     """Put together what the options say; a conflict of a file counts before its type, and that before all others."""
     from pathlib import Path  # noqa: PLC0415 - `--help` must stay quick
 
-    from omnigraph.history.resolution import OURS, THEIRS, Resolution  # noqa: PLC0415 - loads the engine
+    from omnigraph.api.options import OURS, THEIRS, Resolution  # noqa: PLC0415 - loads the engine
 
     if ours and theirs:
         raise typer.BadParameter("give either --ours or --theirs", param_hint="--ours")
@@ -64,6 +64,6 @@ def _listed(file: str) -> list[dict[str, Any]]:
 def refused(error: MergeConflictError, *, as_json: bool) -> None:
     """Give programs the conflicts as a document; people read them on stderr."""
     if as_json:
-        from omnigraph.wire.problems import body  # noqa: PLC0415 - loads the engine
+        from omnigraph.api.problems import body  # noqa: PLC0415 - loads the engine
 
         output.document(body(error, full=False))

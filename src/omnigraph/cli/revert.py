@@ -34,7 +34,7 @@ def revert(
         refused(error, as_json=as_json)
         raise
     if as_json:
-        from omnigraph.wire.documents import revert_output  # noqa: PLC0415 - loads the engine
+        from omnigraph.api.documents import revert_output  # noqa: PLC0415 - loads the engine
 
         output.document(revert_output(done, actor))
         return

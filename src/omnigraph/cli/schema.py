@@ -12,8 +12,8 @@ from omnigraph.cli.arguments import Json, Uri
 from omnigraph.cli.command import command, group
 
 if TYPE_CHECKING:
+    from omnigraph.api.results import SchemaResult
     from omnigraph.lang.evolution import SchemaPlan
-    from omnigraph.schema_apply.apply import SchemaResult
 
 app = group("Show, plan and change the schema of a graph.")
 
@@ -46,7 +46,7 @@ def plan(
     target = scope.at(uri)
     done = _preview(target, _given(schema), allow_data_loss=allow_data_loss)
     if as_json:
-        from omnigraph.wire.documents import schema_plan_output  # noqa: PLC0415 - loads the engine
+        from omnigraph.api.documents import schema_plan_output  # noqa: PLC0415 - loads the engine
 
         output.document(schema_plan_output(target.uri, done))
         return
@@ -76,7 +76,7 @@ def apply(
             target.ask_before_removing(f"Drop for good from {target.uri}?", as_json=as_json)
         done = target.write_aloud().apply_schema(Path(file), allow_data_loss=allow_data_loss, actor=actor)
     if as_json:
-        from omnigraph.wire.documents import schema_apply_output  # noqa: PLC0415 - loads the engine
+        from omnigraph.api.documents import schema_apply_output  # noqa: PLC0415 - loads the engine
 
         output.document(schema_apply_output(target.uri, done))
     else:

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
+    from omnigraph.api.results import MutationResult
+    from omnigraph.api.rows import Result
     from omnigraph.client.steps import Steps
-    from omnigraph.query.result import Result
-    from omnigraph.write.mutation import MutationResult
 
 _A = TypeVar("_A")
 _CONDITION = "Omnigraph-If-Graph-Commit"
@@ -58,18 +58,19 @@ def _graphs() -> Steps[list[tuple[str, str]]]:
 
 
 def _read(name: str, document: dict[str, Any]) -> Steps[Result]:
+    from omnigraph.api import arrow  # noqa: PLC0415
+    from omnigraph.api.http import ARROW  # noqa: PLC0415
     from omnigraph.client.asking import segment  # noqa: PLC0415 - loads the client
     from omnigraph.client.steps import Request  # noqa: PLC0415
-    from omnigraph.wire import arrow  # noqa: PLC0415
 
-    answer = yield Request("POST", f"/queries/{segment(name)}", document=document, accept=arrow.CONTENT_TYPE)
+    answer = yield Request("POST", f"/queries/{segment(name)}", document=document, accept=ARROW)
     return arrow.result_of(answer.content)
 
 
 def _change(name: str, document: dict[str, Any], if_commit: str | None) -> Steps[MutationResult]:
+    from omnigraph.api.documents import change_of  # noqa: PLC0415
     from omnigraph.client.asking import segment  # noqa: PLC0415 - loads the client
     from omnigraph.client.steps import Request  # noqa: PLC0415
-    from omnigraph.wire.documents import change_of  # noqa: PLC0415
 
     path, headers = f"/queries/{segment(name)}", {}
     if if_commit is not None:

@@ -29,7 +29,7 @@ def create(
     target = scope.at(uri)
     made = target.write_aloud().create_tag(name, ref)
     if as_json:
-        from omnigraph.wire.commits import tag_output  # noqa: PLC0415 - loads the engine
+        from omnigraph.api.documents import tag_output  # noqa: PLC0415 - loads the engine
 
         output.document({"uri": target.uri, **tag_output(made)})
         return
@@ -41,7 +41,7 @@ def list_tags(scope: Scope, uri: Uri = None, *, as_json: Json = False) -> None:
     """List the tags by name, each with its commit."""
     found = scope.at(uri).read().tags()
     if as_json:
-        from omnigraph.wire.commits import tags_output  # noqa: PLC0415 - loads the engine
+        from omnigraph.api.documents import tags_output  # noqa: PLC0415 - loads the engine
 
         output.document(tags_output(found))
         return
@@ -55,7 +55,7 @@ def delete(scope: Scope, name: Name, uri: Uri = None, *, as_json: Json = False) 
     target = scope.at(uri)
     target.write_aloud().delete_tag(name)
     if as_json:
-        from omnigraph.wire.commits import tag_deleted_output  # noqa: PLC0415 - loads the engine
+        from omnigraph.api.documents import tag_deleted_output  # noqa: PLC0415 - loads the engine
 
         output.document(tag_deleted_output(target.uri, name))
         return

@@ -9,8 +9,8 @@ from dataclasses import replace
 from typing import Any
 from urllib.parse import quote
 
+from omnigraph.api.options import Engine
 from omnigraph.errors import CompileError, NotServedError, ParameterError, PlacedError
-from omnigraph.ingest.load import Engine
 from omnigraph.lang.params import decode_parameters
 from omnigraph.lang.source import Source, source_given
 

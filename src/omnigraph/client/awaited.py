@@ -9,6 +9,9 @@ from contextlib import asynccontextmanager
 from types import TracebackType
 from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar, cast, overload
 
+from omnigraph.api.progress import SILENT, Progress, finishing
+from omnigraph.api.protocol import BranchView
+from omnigraph.api.results import ExportResult
 from omnigraph.client.asking import refuse_engine
 from omnigraph.client.calls import Calls, OfState, PinnedCalls
 from omnigraph.client.differences import AsyncDiff, Differing
@@ -16,12 +19,8 @@ from omnigraph.client.exporting import Export
 from omnigraph.client.reading import Asked
 from omnigraph.client.steps import Steps, answered
 from omnigraph.client.transport import Address, Awaiting
-from omnigraph.core.refs import MAIN, checked_name
-from omnigraph.engines import finishing
-from omnigraph.ingest.export import ExportResult
-from omnigraph.ingest.progress import SILENT, Progress
+from omnigraph.core.refs import MAIN
 from omnigraph.lang.catalog import Catalog
-from omnigraph.on_branch import OnBranch
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -215,9 +214,9 @@ class AsyncGraph(AsyncCaller[Calls]):
 
         If the body raises, the branch stays as it is, to be looked at; so it does without `merge_into`.
         """
-        name = checked_name(name)
+        name = name.strip()
         await self._transport.run(self._calls.ensure_branch(name, base))
-        yield OnBranch(cast("Any", self), name, actor)
+        yield BranchView(cast("Any", self), name, actor)
         if merge_into is not None:
             await self._transport.run(self._calls.merge_and_delete(name, merge_into))
 

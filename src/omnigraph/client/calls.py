@@ -7,6 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from omnigraph.api.documents import commit_of
+from omnigraph.api.results import Commit
+from omnigraph.api.rows import Blob, Cell, Explanation, Result
 from omnigraph.client.asking import options, segment
 from omnigraph.client.changing import ChangeCalls
 from omnigraph.client.reading import Asked
@@ -15,11 +18,6 @@ from omnigraph.client.upkeep import UpkeepCalls
 from omnigraph.lang.catalog import Catalog
 from omnigraph.lang.schema_check import compile_schema
 from omnigraph.lang.source import Source
-from omnigraph.manifest.rows import Commit
-from omnigraph.query.blob import Blob, Cell
-from omnigraph.query.explain import Explanation
-from omnigraph.query.result import Result
-from omnigraph.wire.commits import commit_of
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from omnigraph.api import documents, problems
+from omnigraph.api.documents import optional_commit_of
+from omnigraph.api.http import CONDITION_HEADER
+from omnigraph.api.options import LoadMode, option
+from omnigraph.api.progress import SILENT, Progress
+from omnigraph.api.results import Commit, LoadResult, MutationResult, SchemaResult
 from omnigraph.client.asking import (
     QUERY,
     SCHEMA,
@@ -18,21 +24,10 @@ from omnigraph.client.asking import (
     segment,
 )
 from omnigraph.client.steps import Pause, Request, Steps, committing
-from omnigraph.client.uploads import server_addresses, uploaded
 from omnigraph.client.versions import VersionCalls
 from omnigraph.core.refs import MAIN
 from omnigraph.errors import LoadRejectedError, ServerUnavailableError
-from omnigraph.formats.sources import read_mapping
-from omnigraph.ingest.load import LoadResult, option
-from omnigraph.ingest.progress import SILENT, Progress
-from omnigraph.manifest.rows import Commit
-from omnigraph.schema_apply.apply import SchemaResult
-from omnigraph.wire import documents, problems
-from omnigraph.wire.commits import optional_commit_of
-from omnigraph.write.load import LoadMode
-from omnigraph.write.mutation import MutationResult
 
-_CONDITION = "Omnigraph-If-Graph-Commit"
 _POLL_SECONDS = 0.5
 _FAILED = 500  # of a load that has no answer of its own
 
@@ -57,7 +52,7 @@ class ChangeCalls(VersionCalls):
         when it raises, nothing was changed, except for OutcomeUnknownError: then ask `outcome`.
         """
         path = "/mutate" if if_commit is None else "/mutate/if-graph-commit"
-        headers = {} if if_commit is None else {_CONDITION: if_commit}
+        headers = {} if if_commit is None else {CONDITION_HEADER: if_commit}
         with given_source(source, ".gq", QUERY) as text:
             document = members(query=text, name=name, params=parameters(params), branch=branch)
             answer = yield committing(Request("POST", path, document=document, headers=headers))
@@ -92,6 +87,8 @@ class ChangeCalls(VersionCalls):
             if addresses is not None:
                 document = members(data=addresses, format=format, mapping=_mapping(mapping), **how)
                 return (yield from _load_there(document, progress))
+            from omnigraph.client.uploads import uploaded  # noqa: PLC0415 - conversion of files loads the engine
+
             catalog = yield from self.catalog()
             with uploaded(data, catalog, format, mapping) as upload:
                 try:
@@ -132,10 +129,19 @@ class ChangeCalls(VersionCalls):
         return optional_commit_of(answer.document["commit"])
 
 
+def server_addresses(data: Any) -> list[str] | None:
+    """The addresses of data that a server reads itself, if it is all in shared storage."""
+    given = [data] if isinstance(data, str) else data if isinstance(data, list | tuple) else []
+    shared = [one for one in given if isinstance(one, str) and one.lower().startswith("s3://")]
+    return shared if shared and len(shared) == len(given) else None
+
+
 def _mapping(given: str | os.PathLike[str] | Mapping[str, Any] | None) -> Any:
     """The document that maps files to types; a file of it is read here."""
     if given is None or isinstance(given, Mapping):
         return given
+    from omnigraph.formats.sources import read_mapping  # noqa: PLC0415 - loads the engine
+
     return read_mapping(Path(given))
 
 

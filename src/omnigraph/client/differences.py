@@ -5,17 +5,18 @@ from __future__ import annotations
 import json
 from collections.abc import AsyncIterator, Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import pyarrow as pa
-
+from omnigraph.api.change_documents import DiffHead, Show, diff_head_of, diff_stats_of, entity_change_of
+from omnigraph.api.changes import Change, ChangeOperation, DiffStats, SchemaDifference
+from omnigraph.api.http import NDJSON
+from omnigraph.api.results import Commit
 from omnigraph.client.asking import options
-from omnigraph.client.steps import LINES, Request, Steps, Stream
+from omnigraph.client.steps import Request, Steps, Stream
 from omnigraph.client.transport import Awaiting, Blocking
-from omnigraph.history.change import Change, Operation
-from omnigraph.history.diff import CHANGE_SCHEMA, DiffStats, SchemaDifference, change_batch
-from omnigraph.manifest.rows import Commit
-from omnigraph.wire.changes import DiffHead, Show, diff_head_of, diff_stats_of, entity_change_of
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +37,7 @@ class Differing:
 
     def request(self, show: Show) -> Request:
         query = {"from": self.before, "to": self.after, "kind": self.kinds, "type": self.types, "op": self.operations}
-        return Request("GET", "/diff", options(**query, show=show), accept=LINES)
+        return Request("GET", "/diff", options(**query, show=show), accept=NDJSON)
 
     def stats(self) -> Steps[DiffStats]:
         answer = yield self.request(Show.STATS)
@@ -58,7 +59,7 @@ class RemoteRows:
     """Some changes of one type."""
 
     key: str
-    counts: Mapping[Operation, int]
+    counts: Mapping[ChangeOperation, int]
     compared: bool
     _changes: list[Change] = field(default_factory=list)
 
@@ -86,7 +87,7 @@ class _Rows:
 
 
 def _begun(part: Mapping[str, Any]) -> RemoteRows:
-    counts = {Operation(name): count for name, count in part["counts"].items()}
+    counts = {ChangeOperation(name): count for name, count in part["counts"].items()}
     return RemoteRows(part["table_key"], counts, part["compared"])
 
 
@@ -120,7 +121,9 @@ class RemoteDiff(_Sides):
 
     def to_arrow(self) -> pa.Table:
         """All changes as one table; the properties before and after are JSON texts."""
-        return pa.Table.from_batches((change_batch(rows.changes()) for rows in self.rows()), schema=CHANGE_SCHEMA)
+        from omnigraph.api.arrow import change_table  # noqa: PLC0415 - loads Arrow
+
+        return change_table(rows.changes() for rows in self.rows())
 
 
 class AsyncDiff(_Sides):
@@ -146,5 +149,6 @@ class AsyncDiff(_Sides):
 
     async def to_arrow(self) -> pa.Table:
         """All changes as one table; the properties before and after are JSON texts."""
-        batches = [change_batch(rows.changes()) async for rows in self.rows()]
-        return pa.Table.from_batches(batches, schema=CHANGE_SCHEMA)
+        from omnigraph.api.arrow import change_table  # noqa: PLC0415 - loads Arrow
+
+        return change_table([rows.changes() async for rows in self.rows()])

@@ -8,14 +8,13 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
+from omnigraph.api.http import NDJSON
+from omnigraph.api.results import Commit, ExportResult
 from omnigraph.client.asking import members, options
 from omnigraph.client.reading import Asked, ReadCalls
-from omnigraph.client.steps import LINES, Request, Steps, Stream
+from omnigraph.client.steps import Request, Steps, Stream
 from omnigraph.errors import NotServedError
-from omnigraph.formats.outputs import written
-from omnigraph.ingest.export import ExportResult
 from omnigraph.lang.catalog import Catalog
-from omnigraph.manifest.rows import Commit
 from omnigraph.storage.location import Location
 
 _ENDINGS = (".jsonl", ".ndjson")
@@ -39,6 +38,8 @@ class Export:
 
     def file(self, calls: ReadCalls, path: str | os.PathLike[str]) -> Steps[ExportResult]:
         """Write the entities of one state into a file."""
+        from omnigraph.formats.outputs import written  # noqa: PLC0415 - loads the engine
+
         self._check(os.fspath(path))
         commit = yield from self._commit(calls)
         counted = _Counted(_none_yet((yield from calls.catalog()), self.types))
@@ -70,7 +71,7 @@ class Export:
         keys = [name for name in self.types or () if ":" in name]
         names = [name for name in self.types or () if ":" not in name]
         document = members(**self.asked.members(), type_names=names or None, table_keys=keys or None)
-        return Request("POST", "/export", document=document, accept=LINES, sink=sink)
+        return Request("POST", "/export", document=document, accept=NDJSON, sink=sink)
 
 
 def _none_yet(catalog: Catalog, types: Sequence[str] | None) -> Counter[tuple[str, str]]:

@@ -7,17 +7,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from omnigraph.api import documents
+from omnigraph.api.http import ARROW
+from omnigraph.api.results import Commit, Snapshot
+from omnigraph.api.rows import Explanation, Result
 from omnigraph.client.asking import QUERY, given_source, members, options, parameters, segment
 from omnigraph.client.steps import Request, Steps
 from omnigraph.core.refs import MAIN
 from omnigraph.lang.catalog import Catalog
 from omnigraph.lang.schema_check import compile_schema
 from omnigraph.lang.source import Source
-from omnigraph.manifest.rows import Commit
-from omnigraph.manifest.state import Snapshot
-from omnigraph.query.explain import Explanation
-from omnigraph.query.result import Result
-from omnigraph.wire import arrow, commits, documents
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,18 +49,18 @@ class ReadCalls:
     def snapshot(self, branch: str = MAIN) -> Steps[Snapshot]:
         """Capture which version of each table the graph consists of now."""
         answer = yield Request("GET", "/snapshot", options(branch=branch))
-        return commits.snapshot_of(answer.document)
+        return documents.snapshot_of(answer.document)
 
     def commits(self, branch: str = MAIN, actor: str | None = None) -> Steps[list[Commit]]:
         """List the commits of a branch, newest first, optionally those of one actor."""
         answer = yield Request("GET", "/commits", options(branch=branch))
-        found = commits.commits_of(answer.document)
+        found = documents.commits_of(answer.document)
         return [commit for commit in found if actor is None or commit.actor_id == actor]
 
     def commit(self, commit_id: str) -> Steps[Commit]:
         """Find a commit on whichever branch has it."""
         answer = yield Request("GET", f"/commits/{segment(commit_id)}")
-        return commits.commit_of(answer.document)
+        return documents.commit_of(answer.document)
 
     def query(
         self,
@@ -75,7 +74,9 @@ class ReadCalls:
         """Run a query that reads. It sees one state of the graph: the branch as it is, or as it was at a commit."""
         with given_source(source, ".gq", QUERY) as text:
             document = members(query=text, name=name, params=parameters(params), **Asked(branch, snapshot).members())
-            answer = yield Request("POST", "/query", document=document, accept=arrow.CONTENT_TYPE)
+            answer = yield Request("POST", "/query", document=document, accept=ARROW)
+        from omnigraph.api import arrow  # noqa: PLC0415 - loads Arrow
+
         return arrow.result_of(answer.content, branch.strip())
 
     def explain(

@@ -9,6 +9,10 @@ from contextlib import contextmanager
 from types import TracebackType
 from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar, cast, overload
 
+from omnigraph.api.progress import SILENT, Progress, finishing
+from omnigraph.api.protocol import BranchView
+from omnigraph.api.results import ExportResult
+from omnigraph.api.rows import Blob, Cell
 from omnigraph.client.asking import refuse_engine
 from omnigraph.client.calls import PART, Calls, OfState, PinnedCalls
 from omnigraph.client.differences import Differing, RemoteDiff
@@ -16,13 +20,8 @@ from omnigraph.client.exporting import Export
 from omnigraph.client.reading import Asked
 from omnigraph.client.steps import Steps, answered
 from omnigraph.client.transport import Address, Blocking
-from omnigraph.core.refs import MAIN, checked_name
-from omnigraph.engines import finishing
-from omnigraph.ingest.export import ExportResult
-from omnigraph.ingest.progress import SILENT, Progress
+from omnigraph.core.refs import MAIN
 from omnigraph.lang.catalog import Catalog
-from omnigraph.on_branch import OnBranch
-from omnigraph.query.blob import Blob, Cell
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -225,14 +224,14 @@ class RemoteGraph(Caller[Calls]):
     @contextmanager
     def branch(
         self, name: str, *, base: str = MAIN, merge_into: str | None = None, actor: str | None = None
-    ) -> Iterator[OnBranch]:
+    ) -> Iterator[BranchView]:
         """Work on a branch, which is made if it is not there; on a clean exit it is merged and deleted.
 
         If the body raises, the branch stays as it is, to be looked at; so it does without `merge_into`.
         """
-        name = checked_name(name)
+        name = name.strip()
         self._transport.run(self._calls.ensure_branch(name, base))
-        yield OnBranch(cast("Any", self), name, actor)
+        yield BranchView(cast("Any", self), name, actor)
         if merge_into is not None:
             self._transport.run(self._calls.merge_and_delete(name, merge_into))
 

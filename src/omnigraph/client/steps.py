@@ -12,12 +12,11 @@ from collections.abc import Callable, Generator, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import IO, Any, Generic, TypeVar
 
+from omnigraph.api.http import JSON, OPERATION_HEADER
 from omnigraph.errors import OutcomeUnknownError, ServerAnswerError
 from omnigraph.lang.identity import new_id
 
 T = TypeVar("T")
-JSON, LINES = "application/json", "application/x-ndjson"
-_OPERATION = "Omnigraph-Operation-Id"
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +39,7 @@ class Request:
     @property
     def operation_id(self) -> str | None:
         """What to ask about if the answer is lost; None if it makes no commit."""
-        return self.headers.get(_OPERATION)
+        return self.headers.get(OPERATION_HEADER)
 
     def outcome_unknown(self, message: str) -> OutcomeUnknownError:
         """What to raise if nobody knows whether it has changed the graph."""
@@ -53,7 +52,7 @@ class Request:
 
 def committing(request: Request) -> Request:
     """A request that makes a commit: it brings an id, by which that is found should the answer be lost."""
-    return replace(request, changes=True, headers={**request.headers, _OPERATION: new_id()})
+    return replace(request, changes=True, headers={**request.headers, OPERATION_HEADER: new_id()})
 
 
 @dataclass(frozen=True, slots=True)

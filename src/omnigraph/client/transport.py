@@ -14,9 +14,11 @@ from urllib.parse import urlencode
 
 import httpx
 
+from omnigraph.api import problems
+from omnigraph.api.http import JSON, NDJSON
 from omnigraph.client.asking import segment
 from omnigraph.client.carriers import Reply, carrier_to, options, small_letters
-from omnigraph.client.steps import JSON, LINES, Answer, Lines, Pause, Request, Steps, Stream
+from omnigraph.client.steps import Answer, Lines, Pause, Request, Steps, Stream
 from omnigraph.errors import (
     OmnigraphError,
     ParameterError,
@@ -25,7 +27,6 @@ from omnigraph.errors import (
     UnsupportedUriError,
 )
 from omnigraph.version import __version__
-from omnigraph.wire import problems
 
 T = TypeVar("T")
 _REFUSED = 300  # and above: an answer that is not what was asked for
@@ -61,7 +62,7 @@ class Address:
         if request.document is not None:
             headers["Content-Type"] = JSON
         elif request.file is not None:
-            headers["Content-Type"] = LINES
+            headers["Content-Type"] = NDJSON
             headers["Content-Length"] = str(_size(request.file))
         return headers
 

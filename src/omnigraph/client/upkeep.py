@@ -6,14 +6,16 @@ import functools
 from collections.abc import Callable
 from typing import Concatenate, Never, ParamSpec
 
+from omnigraph.api.protocol import GraphAPI
 from omnigraph.client.asking import not_served
 from omnigraph.client.steps import Steps
-from omnigraph.graph import Graph
 
 P = ParamSpec("P")
 
 
-def _done_there(method: Callable[Concatenate[Graph, P], object]) -> Callable[Concatenate[UpkeepCalls, P], Steps[Never]]:
+def _done_there(
+    method: Callable[Concatenate[GraphAPI, P], object],
+) -> Callable[Concatenate[UpkeepCalls, P], Steps[Never]]:
     """Refuse a method of a graph in storage, with its parameters."""
 
     @functools.wraps(method)
@@ -27,9 +29,9 @@ def _done_there(method: Callable[Concatenate[Graph, P], object]) -> Callable[Con
 class UpkeepCalls:
     """What needs the storage itself."""
 
-    embed = _done_there(Graph.embed)
-    ensure_indices = _done_there(Graph.ensure_indices)
-    optimize = _done_there(Graph.optimize)
-    cleanup = _done_there(Graph.cleanup)
-    repair = _done_there(Graph.repair)
-    doctor = _done_there(Graph.doctor)
+    embed = _done_there(GraphAPI.embed)
+    ensure_indices = _done_there(GraphAPI.ensure_indices)
+    optimize = _done_there(GraphAPI.optimize)
+    cleanup = _done_there(GraphAPI.cleanup)
+    repair = _done_there(GraphAPI.repair)
+    doctor = _done_there(GraphAPI.doctor)

@@ -49,13 +49,6 @@ def _order(problem: Violation) -> tuple[bool, int, str]:
     return problem.record is None, problem.record or 0, problem.message
 
 
-def server_addresses(data: Any) -> list[str] | None:
-    """The addresses of data that a server reads itself, if it is all in shared storage."""
-    given = [data] if isinstance(data, str) else data if isinstance(data, list | tuple) else []
-    shared = [one for one in given if isinstance(one, str) and one.lower().startswith("s3://")]
-    return shared if shared and len(shared) == len(given) else None
-
-
 @contextmanager
 def uploaded(data: Any, catalog: Catalog, format_: str | None, mapping: Any) -> Iterator[Upload]:
     """Make lines of JSON of whatever `load` takes, for as long as they are needed."""

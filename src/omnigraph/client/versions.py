@@ -7,20 +7,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Unpack
 
+from omnigraph.api import change_documents, documents
+from omnigraph.api.changes import Baseline, ChangeOptions, ChangePage
+from omnigraph.api.options import Resolution, Resolve
+from omnigraph.api.progress import SILENT, Progress, finishing
+from omnigraph.api.results import LogEntry, MergeResult, Tag
 from omnigraph.client.asking import members, options, refuse_engine, segment
 from omnigraph.client.reading import ReadCalls
 from omnigraph.client.steps import Request, Steps, committing
 from omnigraph.core.refs import MAIN
-from omnigraph.engines import finishing
 from omnigraph.errors import BranchInUseError
-from omnigraph.history.branches import Tag
-from omnigraph.history.feed import Baseline, ChangeOptions, ChangePage
-from omnigraph.history.log import LogEntry
-from omnigraph.history.merge import MergeResult
-from omnigraph.history.resolution import Resolution, Resolve
-from omnigraph.ingest.progress import SILENT, Progress
-from omnigraph.wire import changes as change_documents
-from omnigraph.wire import commits, documents
 
 _LOG = logging.getLogger(__name__)
 
@@ -31,7 +27,7 @@ class VersionCalls(ReadCalls):
     def branches(self) -> Steps[list[str]]:
         """List the branches, main first."""
         answer = yield Request("GET", "/branches")
-        return commits.branches_of(answer.document)
+        return documents.branches_of(answer.document)
 
     def create_branch(self, name: str, base: str = MAIN) -> Steps[None]:
         """Make a branch that begins as its base is: another branch, a tag or a commit. No data is copied."""
@@ -82,12 +78,12 @@ class VersionCalls(ReadCalls):
     def tags(self) -> Steps[list[Tag]]:
         """List the tags by name, each with its commit."""
         answer = yield Request("GET", "/tags")
-        return commits.tags_of(answer.document)
+        return documents.tags_of(answer.document)
 
     def create_tag(self, name: str, ref: str = MAIN) -> Steps[Tag]:
         """Give the commit that a branch is at, or a commit by its id, a name that stays."""
         answer = yield Request("POST", "/tags", document={"name": name, "ref": ref}, changes=True)
-        return commits.tag_of(answer.document)
+        return documents.tag_of(answer.document)
 
     def delete_tag(self, name: str) -> Steps[None]:
         """Take a name away; the commit stays."""
@@ -136,7 +132,7 @@ class VersionCalls(ReadCalls):
     def log(self, branches: Sequence[str] | None = None) -> Steps[list[LogEntry]]:
         """List the commits of some branches, or of all, newest first, with the branches and tags that are at them."""
         answer = yield Request("GET", "/log", options(branch=branches))
-        return commits.log_of(answer.document)
+        return documents.log_of(answer.document)
 
     def commit_changes(self, commit_id: str, **request: Unpack[ChangeOptions]) -> Steps[ChangePage]:
         """Tell what one commit changed with respect to its first parent."""

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from omnigraph.api.results import TableVersion
 from omnigraph.commit.gates import Held
 from omnigraph.commit.recovery import head_row
 from omnigraph.commit.store import Store
 from omnigraph.manifest.publisher import Changes, Lineage, Published
 from omnigraph.manifest.state import ManifestState
-from omnigraph.storage.tables import TableVersion
 
 
 def adopt_heads(

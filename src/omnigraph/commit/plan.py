@@ -6,13 +6,14 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum, StrEnum
 
+from omnigraph.api.results import Entry, SchemaRow, TableVersion
 from omnigraph.commit.gates import Gate
 from omnigraph.core.refs import MAIN
 from omnigraph.lang.catalog import Catalog
 from omnigraph.manifest.publisher import Lineage
-from omnigraph.manifest.rows import SchemaRow, TableRow, TombstoneRow, VersionRow
-from omnigraph.manifest.state import Entry, ManifestState
-from omnigraph.storage.tables import Staged, TableStorage, TableVersion
+from omnigraph.manifest.rows import TableRow, TombstoneRow, VersionRow
+from omnigraph.manifest.state import ManifestState
+from omnigraph.storage.tables import Staged, TableStorage
 
 
 class WriterKind(StrEnum):

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import NoReturn
 
+from omnigraph.api.results import TableVersion
 from omnigraph.commit import failpoints
 from omnigraph.commit.gates import Held
 from omnigraph.commit.plan import OpClass, PublishPlan, TableAction, WriteTxn, gates_for, table_gates
@@ -33,7 +34,6 @@ from omnigraph.manifest.rows import SCHEMA_ID, TombstoneRow, VersionRow
 from omnigraph.manifest.state import HEAD, ManifestState
 from omnigraph.storage.fitting import fits
 from omnigraph.storage.lance_errors import Kind, classify
-from omnigraph.storage.tables import TableVersion
 from omnigraph.storage.upkeep import following
 
 _LOG = logging.getLogger(__name__)

@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum, auto
 
+from omnigraph.api.results import Commit, TableVersion
 from omnigraph.commit import failpoints
 from omnigraph.commit.audit import AuditRow, Outcome, RecoveryKind
 from omnigraph.commit.gates import Gate, Held
@@ -24,9 +25,8 @@ from omnigraph.core.refs import MAIN
 from omnigraph.errors import CorruptGraphError, ExpectedVersionMismatchError, GateTimeoutError
 from omnigraph.manifest.contract import leftovers, promote
 from omnigraph.manifest.publisher import Changes, Lineage
-from omnigraph.manifest.rows import Commit, TableRow, TombstoneRow, VersionRow
+from omnigraph.manifest.rows import TableRow, TombstoneRow, VersionRow
 from omnigraph.manifest.state import ManifestState
-from omnigraph.storage.tables import TableVersion
 
 RECOVERY_ACTOR = "omnigraph:recovery"
 _LOG = logging.getLogger(__name__)

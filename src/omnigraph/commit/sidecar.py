@@ -7,14 +7,14 @@ import time
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
+from omnigraph.api.results import OPERATION, TableVersion
 from omnigraph.commit import failpoints
 from omnigraph.commit.plan import PublishPlan, WriterKind
 from omnigraph.errors import SidecarError
 from omnigraph.lang.identity import new_id
-from omnigraph.manifest.rows import OPERATION
 from omnigraph.manifest.state import ManifestState
 from omnigraph.storage.objects import ObjectStore
-from omnigraph.storage.reading import TableVersion, transaction_id
+from omnigraph.storage.reading import transaction_id
 
 DIRECTORY = "__recovery"
 SCHEMA_VERSION = 3  # 1 and 2 know heads by number only; since 3 a pin names the transactions that move its table

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from omnigraph.api.results import SchemaRow, Snapshot
 from omnigraph.commit.audit import Audit
 from omnigraph.commit.gates import DEFAULT_TIMEOUT, LeaseGates, LocalGates, gates_of
 from omnigraph.commit.sidecar import Sidecars
 from omnigraph.errors import SchemaDriftError
 from omnigraph.manifest.contract import SOURCE, Contract, ContractReader, compiled, leftovers
 from omnigraph.manifest.publisher import Manifest
-from omnigraph.manifest.rows import SchemaRow
-from omnigraph.manifest.state import ManifestState, Snapshot
+from omnigraph.manifest.state import ManifestState
 from omnigraph.storage.columns import table_keys
 from omnigraph.storage.location import Location
 from omnigraph.storage.objects import ObjectStore

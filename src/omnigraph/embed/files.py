@@ -11,8 +11,8 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, TextIO
 
+from omnigraph.api.options import EmbedMode
 from omnigraph.embed.embedder import Embedder, Purpose, embed_texts
-from omnigraph.embed.modes import Mode
 from omnigraph.embed.plans import EmbedPlan, FilePlan
 from omnigraph.embed.settings import embedder_from_environment
 from omnigraph.errors import EmbeddingModelError, FileAccessError, InputUnreadableError
@@ -43,7 +43,7 @@ class Selector:
 class Selection:
     """What is done, and to which records: of some types, if any are named, and picked by one of the selectors."""
 
-    mode: Mode
+    mode: EmbedMode
     types: Sequence[str] = ()
     selectors: Sequence[Selector] = ()
 
@@ -61,7 +61,7 @@ class EmbedFileResult:
     selected_records: int = 0
     embedded_records: int = 0
     cleaned_records: int = 0
-    mode: Mode = Mode.FILL_MISSING
+    mode: EmbedMode = EmbedMode.FILL_MISSING
     dimension: int = 0
     model: str | None = None
 
@@ -124,7 +124,7 @@ class _Work:
         """The lines with their vectors; those that need none as they were."""
         texts = [text if text.endswith("\n") else text + "\n" for _, text in lines]
         chosen = [record for at, line in enumerate(lines) if (record := self._chosen(at, line, file))]
-        for record in self._clean(chosen) if self.selection.mode is Mode.CLEAN else self._embed(chosen):
+        for record in self._clean(chosen) if self.selection.mode is EmbedMode.CLEAN else self._embed(chosen):
             texts[record.at] = json.dumps(record.document, ensure_ascii=False) + "\n"
         return texts
 
@@ -150,7 +150,7 @@ class _Work:
 
     def _embed(self, chosen: Sequence[_Record]) -> list[_Record]:
         """Add vectors; return the records that got one."""
-        only_missing = self.selection.mode is Mode.FILL_MISSING
+        only_missing = self.selection.mode is EmbedMode.FILL_MISSING
         changed = [one for one in chosen if not only_missing or one.data.get(one.target) in (None, [])]
         if changed:
             texts = [record.text for record in changed]

@@ -7,6 +7,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from omnigraph.api.protocol import BranchView
 from omnigraph.commit.store import Store
 from omnigraph.core.refs import MAIN, checked_name
 from omnigraph.embed import Embedder
@@ -15,7 +16,6 @@ from omnigraph.genesis import make
 from omnigraph.graph.changing import Changing
 from omnigraph.graph.upkeep import Upkeep
 from omnigraph.lang.source import source_given
-from omnigraph.on_branch import OnBranch
 from omnigraph.storage.location import Location
 
 _LOG = logging.getLogger(__name__)
@@ -45,7 +45,7 @@ class Graph(Changing, Upkeep):
     @contextmanager
     def branch(
         self, name: str, *, base: str = MAIN, merge_into: str | None = None, actor: str | None = None
-    ) -> Iterator[OnBranch]:
+    ) -> Iterator[BranchView]:
         """Work on a branch, which is made if it is not there; on a clean exit it is merged and deleted.
 
         If the body raises, the branch stays as it is, to be looked at; so it does without `merge_into`.
@@ -53,7 +53,7 @@ class Graph(Changing, Upkeep):
         name = checked_name(name)
         if name not in self.branches():
             self.create_branch(name, base)
-        yield OnBranch(self, name, actor)
+        yield BranchView(self, name, actor)
         if merge_into is not None:
             self.merge(name, merge_into, actor=actor)
             self._delete_merged(name)

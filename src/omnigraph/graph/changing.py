@@ -7,10 +7,12 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from omnigraph.access import Action
+from omnigraph.api.access import Action
+from omnigraph.api.options import EmbedMode, Engine, LoadMode, option
+from omnigraph.api.progress import SILENT, Progress
+from omnigraph.api.results import Commit, EmbedResult, LoadResult, MutationResult, SchemaResult
 from omnigraph.commit.recovery import heal
 from omnigraph.core.refs import MAIN, checked_name
-from omnigraph.embed.modes import Mode as EmbedMode
 from omnigraph.engines import spark_executor
 from omnigraph.errors import (
     RecoveryRequiredError,
@@ -19,16 +21,13 @@ from omnigraph.formats.sources import discover
 from omnigraph.graph.handle import named_branch
 from omnigraph.graph.versions import Versions
 from omnigraph.ingest.inputs import as_files
-from omnigraph.ingest.load import Engine, LoadRequest, LoadResult, load, option
-from omnigraph.ingest.progress import SILENT, Progress
+from omnigraph.ingest.load import LoadRequest, load
 from omnigraph.lang.evolution import DropMode
 from omnigraph.lang.source import source_given
 from omnigraph.maintenance.cleanup import give_up_past
-from omnigraph.manifest.rows import Commit
-from omnigraph.schema_apply.apply import SchemaResult, apply_schema, preview_schema
-from omnigraph.write.embed_graph import EmbedRequest, EmbedResult, embed_graph, embed_mode
-from omnigraph.write.load import LoadMode
-from omnigraph.write.mutation import Mutation, MutationResult, mutate
+from omnigraph.schema_apply.apply import apply_schema, preview_schema
+from omnigraph.write.embed_graph import EmbedRequest, embed_graph, embed_mode
+from omnigraph.write.mutation import Mutation, mutate
 
 
 class Changing(Versions):

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from types import TracebackType
 from typing import Self
 
-from omnigraph.access import READS, Access, Action, Principal, authorize
+from omnigraph.api.access import READS, Access, Action, Principal, authorize
 from omnigraph.commit.recovery import heal, sweep
 from omnigraph.commit.staged_schema import reconcile
 from omnigraph.commit.store import Store

@@ -7,7 +7,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, TypeVar, overload
 
-from omnigraph.access import Action
+from omnigraph.api.access import Action
+from omnigraph.api.options import Engine, option
+from omnigraph.api.progress import SILENT, Progress
+from omnigraph.api.results import Commit, ExportResult, Snapshot
+from omnigraph.api.rows import Explanation, Result
 from omnigraph.core.refs import MAIN
 from omnigraph.engines import spark_executor
 from omnigraph.errors import (
@@ -19,18 +23,14 @@ from omnigraph.history.branches import (
     find_commit,
     resolve,
 )
-from omnigraph.ingest.export import ExportRequest, ExportResult
-from omnigraph.ingest.load import Engine, option
-from omnigraph.ingest.progress import SILENT, Progress
+from omnigraph.ingest.export import ExportRequest
 from omnigraph.lang.catalog import Catalog
 from omnigraph.lang.source import source_given
 from omnigraph.manifest import contract
-from omnigraph.manifest.rows import MANIFEST_PATH, Commit
-from omnigraph.manifest.state import ManifestState, Snapshot
+from omnigraph.manifest.rows import MANIFEST_PATH
+from omnigraph.manifest.state import ManifestState
 from omnigraph.pinned import Pinned, export_state, telling_reclaimed
-from omnigraph.query.explain import Explanation
 from omnigraph.query.query import Query, Reader, State, state_of
-from omnigraph.query.result import Result
 from omnigraph.storage.lance_errors import Kind, classify
 
 _A = TypeVar("_A")

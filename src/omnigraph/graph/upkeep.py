@@ -5,17 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 from datetime import timedelta
 
-from omnigraph.access import Action
+from omnigraph.api.access import Action
+from omnigraph.api.maintenance import CleanupResult, HealthReport, RepairResult, UpkeepResult
+from omnigraph.api.progress import SILENT, Progress, finishing
 from omnigraph.core.refs import MAIN
-from omnigraph.engines import choose_runner, finishing
+from omnigraph.engines import choose_runner
 from omnigraph.graph.handle import Handle, named_branch
-from omnigraph.ingest.progress import SILENT, Progress
-from omnigraph.maintenance.cleanup import CleanupRequest, CleanupResult, cleanup
-from omnigraph.maintenance.doctor import Report, examine
+from omnigraph.maintenance.cleanup import CleanupRequest, cleanup
+from omnigraph.maintenance.doctor import examine
 from omnigraph.maintenance.optimize import optimize
-from omnigraph.maintenance.repair import RepairResult, mode_of, repair
+from omnigraph.maintenance.repair import mode_of, repair
 from omnigraph.maintenance.together import at_once
-from omnigraph.maintenance.upkeep import UpkeepResult, ensure_indices
+from omnigraph.maintenance.upkeep import ensure_indices
 from omnigraph.storage.reclaim import ORPHAN_AGE
 
 
@@ -82,7 +83,7 @@ class Upkeep(Handle):
         self._admit(Action.ADMIN)
         return repair(self._store, mode_of(confirm=confirm, force=force))
 
-    def doctor(self) -> Report:
+    def doctor(self) -> HealthReport:
         """Report the health of the graph: what stands in the way, what could be better, and what to run."""
         self._admit(Action.READ)
         return examine(self._store, self._read_contract().catalog)

@@ -5,25 +5,20 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import Unpack
 
-from omnigraph.access import Action
+from omnigraph.api.access import Action
+from omnigraph.api.changes import Baseline, ChangeOptions, ChangePage
+from omnigraph.api.options import Resolution, Resolve
+from omnigraph.api.progress import SILENT, Progress, finishing
+from omnigraph.api.results import LogEntry, MergeResult, Tag
 from omnigraph.core.refs import FOREIGN_LOCK, MAIN, checked_name
-from omnigraph.engines import choose_runner, finishing
+from omnigraph.engines import choose_runner
 from omnigraph.graph.handle import named_branch
 from omnigraph.graph.reading import Reading
-from omnigraph.history.branches import (
-    Tag,
-    create_branch,
-    create_tag,
-    delete_branch,
-    delete_tag,
-    tags,
-)
+from omnigraph.history.branches import create_branch, create_tag, delete_branch, delete_tag, tags
 from omnigraph.history.diff import Diff, diff
-from omnigraph.history.feed import Baseline, ChangeOptions, ChangePage, ChangeRequest
-from omnigraph.history.log import LogEntry, log
-from omnigraph.history.merge import MergeRequest, MergeResult, merge, preview, revert
-from omnigraph.history.resolution import Resolution, Resolve
-from omnigraph.ingest.progress import SILENT, Progress
+from omnigraph.history.feed import ChangeRequest
+from omnigraph.history.log import log
+from omnigraph.history.merge import MergeRequest, merge, preview, revert
 
 
 class Versions(Reading):

@@ -8,10 +8,10 @@ from contextlib import suppress
 from functools import cached_property
 from operator import or_, xor
 
+from omnigraph.api.results import Commit
 from omnigraph.core.refs import MAIN
 from omnigraph.errors import BranchNotFoundError
 from omnigraph.manifest.publisher import Manifest
-from omnigraph.manifest.rows import Commit
 from omnigraph.manifest.state import ManifestState
 
 

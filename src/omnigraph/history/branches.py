@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
 
+from omnigraph.api.results import Commit, TableVersion, Tag
 from omnigraph.commit import failpoints
 from omnigraph.commit.plan import ref_gates
 from omnigraph.commit.publish import check_head_commit
@@ -24,20 +24,10 @@ from omnigraph.errors import (
 )
 from omnigraph.manifest.past import reclaimed, state_at
 from omnigraph.manifest.publisher import Manifest
-from omnigraph.manifest.rows import Commit
 from omnigraph.manifest.state import ManifestState
 from omnigraph.storage.lance_errors import Kind, classify
-from omnigraph.storage.tables import TableVersion
 
 _LOG = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class Tag:
-    """A name for a commit."""
-
-    name: str
-    commit: Commit
 
 
 def create_branch(store: Store, name: str, base: str) -> ManifestState:

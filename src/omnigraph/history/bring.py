@@ -7,6 +7,8 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
+from omnigraph.api.options import Resolution
+from omnigraph.api.results import ChangeCounts, Commit, Entry, Snapshot, TableVersion
 from omnigraph.commit.plan import PublishPlan, TableAction, WriterKind, WriteTxn
 from omnigraph.commit.publish import write
 from omnigraph.commit.runner import ChooseRunner
@@ -14,14 +16,13 @@ from omnigraph.commit.store import Store
 from omnigraph.errors import MergeConflict, MergeConflictError, SchemaBoundaryError, Violation
 from omnigraph.history import shares
 from omnigraph.history.combine import Combination, Combined, Past
-from omnigraph.history.resolution import Resolution
 from omnigraph.history.shares import Shares
 from omnigraph.lang.catalog import EdgeType
 from omnigraph.manifest.publisher import Lineage
-from omnigraph.manifest.rows import Commit, VersionRow
-from omnigraph.manifest.state import HEAD, Entry, Snapshot
+from omnigraph.manifest.rows import VersionRow
+from omnigraph.manifest.state import HEAD
 from omnigraph.storage.columns import declared_of
-from omnigraph.storage.tables import ID, SRC, Staged, TableVersion
+from omnigraph.storage.tables import ID, SRC, Staged
 from omnigraph.write.pending import RECORD, to_store
 from omnigraph.write.validate import Change, Committed, relation_violations, value_violations
 
@@ -31,15 +32,6 @@ _KINDS = {
     "key": "unique_violation",
     "cardinality": "cardinality_violation",
 }
-
-
-@dataclass(frozen=True, slots=True)
-class Counts:
-    """How many entities of one type change."""
-
-    inserted: int
-    updated: int
-    deleted: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,9 +101,9 @@ class Bringing:
         return tuple(_broken(violation, changes) for violation in (*values, *related))
 
     @property
-    def counts(self) -> dict[str, Counts]:
+    def counts(self) -> dict[str, ChangeCounts]:
         return {
-            key: Counts(one.inserted.num_rows, one.updated.num_rows, one.deleted.num_rows)
+            key: ChangeCounts(one.inserted.num_rows, one.updated.num_rows, one.deleted.num_rows)
             for key, one in self.tables.items()
             if not one.is_empty
         }

@@ -2,76 +2,27 @@
 
 from __future__ import annotations
 
-import base64
 import hashlib
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from omnigraph.api.changes import ChangeOperation, EntityKind
 from omnigraph.errors import ChangeCursorError, ChangeRequestError
 from omnigraph.lang.source import did_you_mean
-
-
-class Kind(StrEnum):
-    """What an entity is; nodes come before edges."""
-
-    NODE = "node"
-    EDGE = "edge"
-
-
-class Operation(StrEnum):
-    """What happened to an entity, in the order in which changes of one id are told."""
-
-    INSERT = "insert"
-    UPDATE = "update"
-    DELETE = "delete"
-
-
-@dataclass(frozen=True, slots=True)
-class Change:
-    """One entity that was inserted, updated or deleted, with its properties before and after.
-
-    `endpoints` are the two nodes of an edge, as they are, or were when it was deleted; `changed` names the properties
-    that an update changed, `src` and `dst` among them if the edge was moved.
-    """
-
-    operation: Operation
-    kind: Kind
-    type_name: str
-    id: str
-    endpoints: tuple[str, str] | None
-    before: Mapping[str, Any] | None
-    after: Mapping[str, Any] | None
-    changed: tuple[str, ...] = ()
-
-    def to_dict(self) -> dict[str, Any]:
-        """The change as JSON has it: a Blob is `base64:...`."""
-        document: dict[str, Any] = {"op": self.operation, "kind": self.kind, "type": self.type_name, "id": self.id}
-        if self.endpoints is not None:
-            document["endpoints"] = dict(zip(("src", "dst"), self.endpoints, strict=True))
-        if self.changed:
-            document["changed"] = list(self.changed)
-        for side, properties in (("before", self.before), ("after", self.after)):
-            if properties is not None:
-                document[side] = {name: _json(value) for name, value in properties.items()}
-        return document
-
-
-def _json(value: Any) -> Any:
-    return f"base64:{base64.b64encode(value).decode()}" if isinstance(value, bytes) else value
 
 
 @dataclass(frozen=True, slots=True)
 class ChangeFilter:
     """Which changes are wanted: of some kinds, types and operations. Made by `chosen`."""
 
-    kinds: frozenset[Kind] = frozenset(Kind)
+    kinds: frozenset[EntityKind] = frozenset(EntityKind)
     types: frozenset[str] | None = None
-    operations: frozenset[Operation] = frozenset(Operation)
+    operations: frozenset[ChangeOperation] = frozenset(ChangeOperation)
 
     def wants_table(self, key: str) -> bool:
         kind, _, name = key.partition(":")
@@ -97,9 +48,9 @@ def chosen(
             hint = did_you_mean(name, sorted(known)) or f"use {', '.join(sorted(known))}"
             raise ChangeRequestError(message, option="type", hint=hint)
     return ChangeFilter(
-        _members(Kind, kinds, "kind"),
+        _members(EntityKind, kinds, "kind"),
         None if types is None else frozenset(types),
-        _members(Operation, operations, "op"),
+        _members(ChangeOperation, operations, "op"),
     )
 
 

@@ -9,16 +9,17 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from omnigraph.api.options import Resolution
+from omnigraph.api.results import TableVersion
 from omnigraph.errors import MergeConflict
 from omnigraph.history.delta import EDGE_KEYS, NODE_KEYS, Touched, image_schema, most_touched, touched_rows
 from omnigraph.history.equality import Mask
 from omnigraph.history.image import Image, latest
 from omnigraph.history.places import places
-from omnigraph.history.resolution import Resolution
 from omnigraph.lang.catalog import EdgeType, NodeType
 from omnigraph.storage.columns import table_key
 from omnigraph.storage.fragments import Addresses
-from omnigraph.storage.tables import ID, TableStorage, TableVersion
+from omnigraph.storage.tables import ID, TableStorage
 
 _NONE = np.empty(0, np.int64)
 Span = tuple[str | None, str | None]

@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from omnigraph.api.results import TableVersion
 from omnigraph.history.equality import differing_rows
 from omnigraph.lang.catalog import EdgeType, NodeType
 from omnigraph.storage.columns import table_schema
@@ -23,7 +24,7 @@ from omnigraph.storage.fragments import (
     has_same_deletions,
     origins,
 )
-from omnigraph.storage.reading import ADDRESS, DST, ID, MOST_VALUES, OFFSET_BITS, SRC, TableReader, TableVersion
+from omnigraph.storage.reading import ADDRESS, DST, ID, MOST_VALUES, OFFSET_BITS, SRC, TableReader
 
 NODE_KEYS, EDGE_KEYS = (ID,), (ID, SRC, DST)
 _NONE = np.empty(0, np.int64)

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import json
-from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -14,59 +12,24 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from omnigraph.api.arrow import change_table, plain_values
+from omnigraph.api.changes import Change, ChangeOperation, DiffStats, DiffTally, EntityKind, SchemaDifference
+from omnigraph.api.results import TableVersion
 from omnigraph.commit.store import Store
 from omnigraph.errors import StorageError
-from omnigraph.history.change import Change, ChangeFilter, Kind, Operation, chosen, whole_id
+from omnigraph.history.change import ChangeFilter, chosen, whole_id
 from omnigraph.history.delta import EDGE_KEYS, NODE_KEYS, Touched, touched_rows
 from omnigraph.history.equality import differing, differing_rows
 from omnigraph.history.target import Target, resolve
 from omnigraph.manifest.past import reclaimed
-from omnigraph.storage.columns import plain_values
 from omnigraph.storage.lance_errors import Kind as Failure
 from omnigraph.storage.lance_errors import classify
-from omnigraph.storage.reading import DST, ID, SRC, TableReader, TableVersion
+from omnigraph.storage.reading import DST, ID, SRC, TableReader
 from omnigraph.storage.reclaim import versions
 
 _ROWS = 1024  # read at a time
 _ROWS_WITH_BLOBS = 64  # which can be large
 _Numbers = np.ndarray[Any, Any]
-
-CHANGE_SCHEMA = pa.schema(
-    [
-        *((name, pa.string()) for name in ("op", "kind", "type", "id", "src", "dst")),
-        ("changed", pa.list_(pa.string())),
-        ("before", pa.large_string()),
-        ("after", pa.large_string()),
-    ]
-)
-
-
-@dataclass(frozen=True, slots=True)
-class SchemaDifference:
-    """Types that one of two states has, and properties that a type has in one of them; by name, in order."""
-
-    types_added: tuple[str, ...] = ()
-    types_removed: tuple[str, ...] = ()
-    properties_added: tuple[str, ...] = ()
-    properties_removed: tuple[str, ...] = ()
-
-    def __bool__(self) -> bool:
-        return bool(self.types_added or self.types_removed or self.properties_added or self.properties_removed)
-
-
-@dataclass(frozen=True, slots=True)
-class DiffStats:
-    """How many entities of each type were inserted, updated and deleted; types without changes are not listed.
-
-    `compared` names the types of which nothing tells what their versions have in common: all of them was compared.
-    """
-
-    counts: dict[str, dict[Operation, int]]
-    compared: tuple[str, ...]
-
-    @property
-    def total(self) -> int:
-        return sum(sum(counts.values()) for counts in self.counts.values())
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +47,7 @@ class TablePair:
 
     @property
     def is_edge(self) -> bool:
-        return self.key.startswith(f"{Kind.EDGE}:")
+        return self.key.startswith(f"{EntityKind.EDGE}:")
 
     @property
     def keys(self) -> Sequence[str]:
@@ -110,34 +73,18 @@ class ChangedRows:
     compared: bool
 
     @property
-    def counts(self) -> dict[Operation, int]:
+    def counts(self) -> dict[ChangeOperation, int]:
         parts = (self.inserted, self.after, self.deleted)
-        return {name: part.num_rows for name, part in zip(Operation, parts, strict=True) if part.num_rows}
+        return {name: part.num_rows for name, part in zip(ChangeOperation, parts, strict=True) if part.num_rows}
 
     def changes(self) -> list[Change]:
         """The rows as changes, in the order of their ids."""
         found = [
-            *_changes(self.key, Operation.INSERT, None, self.inserted),
-            *_changes(self.key, Operation.UPDATE, self.before, self.after),
-            *_changes(self.key, Operation.DELETE, self.deleted, None),
+            *_changes(self.key, ChangeOperation.INSERT, None, self.inserted),
+            *_changes(self.key, ChangeOperation.UPDATE, self.before, self.after),
+            *_changes(self.key, ChangeOperation.DELETE, self.deleted, None),
         ]
         return sorted(found, key=lambda change: change.id)
-
-
-class DiffTally:
-    """Counts changes while they are read."""
-
-    def __init__(self) -> None:
-        self._counts: dict[str, Counter[Operation]] = {}
-        self._compared: set[str] = set()
-
-    def add(self, rows: ChangedRows) -> None:
-        self._counts.setdefault(rows.key, Counter()).update(rows.counts)
-        self._compared |= {rows.key} if rows.compared else set()
-
-    @property
-    def stats(self) -> DiffStats:
-        return DiffStats({key: dict(found) for key, found in self._counts.items()}, tuple(sorted(self._compared)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,7 +132,7 @@ class Diff:
 
     def to_arrow(self) -> pa.Table:
         """All changes as one table; the properties before and after are JSON texts."""
-        return pa.Table.from_batches((change_batch(rows.changes()) for rows in self.rows()), schema=CHANGE_SCHEMA)
+        return change_table(rows.changes() for rows in self.rows())
 
     def pairs(self) -> list[TablePair]:
         """The tables that the two states do not share, in order."""
@@ -269,7 +216,8 @@ def _in_order(touched: Touched, wanted: ChangeFilter, beyond: str | None) -> tup
     """Put the touched rows in the order of their ids: of each, which operation it is of, and its place among those."""
     parts = [touched.inserted, touched.new, touched.deleted]
     kept = [
-        part.num_rows if operation in wanted.operations else 0 for operation, part in zip(Operation, parts, strict=True)
+        part.num_rows if operation in wanted.operations else 0
+        for operation, part in zip(ChangeOperation, parts, strict=True)
     ]
     ids = pa.chunked_array(
         [chunk for part, count in zip(parts, kept, strict=True) for chunk in part[ID].slice(0, count).chunks],
@@ -284,7 +232,7 @@ def _in_order(touched: Touched, wanted: ChangeFilter, beyond: str | None) -> tup
 
 
 def _read(key: str, touched: Touched, which: _Numbers, places: _Numbers) -> ChangedRows:
-    inserts, updates, deletes = (pa.array(places[which == number]) for number in range(len(Operation)))
+    inserts, updates, deletes = (pa.array(places[which == number]) for number in range(len(ChangeOperation)))
     before = touched.rows_before(touched.old.take(updates))
     after = touched.rows_after(touched.new.take(updates))
     differs = pa.array(differing_rows(before, after))
@@ -298,18 +246,18 @@ def _read(key: str, touched: Touched, which: _Numbers, places: _Numbers) -> Chan
     )
 
 
-def _changes(key: str, operation: Operation, before: pa.Table | None, after: pa.Table | None) -> Iterator[Change]:
+def _changes(key: str, operation: ChangeOperation, before: pa.Table | None, after: pa.Table | None) -> Iterator[Change]:
     present = before if after is None else after
     assert present is not None
     kind, _, name = key.partition(":")
-    is_edge = kind == Kind.EDGE
+    is_edge = kind == EntityKind.EDGE
     hidden = EDGE_KEYS if is_edge else NODE_KEYS
     ends = zip(*(present[end].to_pylist() for end in (SRC, DST)), strict=True) if is_edge else itertools.repeat(None)
     both = before is not None and after is not None
     changed = _changed_names(before, after) if both else itertools.repeat(())
     sides = (itertools.repeat(None) if side is None else _properties(side, hidden) for side in (before, after))
     for id_, endpoints, old, new, names in zip(present[ID].to_pylist(), ends, *sides, changed, strict=False):
-        yield Change(operation, Kind(kind), name, id_, endpoints, old, new, names)
+        yield Change(operation, EntityKind(kind), name, id_, endpoints, old, new, names)
 
 
 def _properties(rows: pa.Table, hidden: Sequence[str]) -> Iterator[dict[str, Any]]:
@@ -321,12 +269,3 @@ def _properties(rows: pa.Table, hidden: Sequence[str]) -> Iterator[dict[str, Any
 def _changed_names(before: pa.Table, after: pa.Table) -> list[tuple[str, ...]]:
     masks = [(name, differing(before[name], after[name])) for name in after.column_names]
     return [tuple(name for name, mask in masks if mask[at]) for at in range(after.num_rows)]
-
-
-def change_batch(changes: Sequence[Change]) -> pa.RecordBatch:
-    """Some changes as rows; the properties before and after are JSON texts."""
-    found = [change.to_dict() for change in changes]
-    sides = [{side: json.dumps(one[side]) if side in one else None for side in ("before", "after")} for one in found]
-    ends = [one.get("endpoints", {"src": None, "dst": None}) for one in found]
-    records = [{**one, **end, **side} for one, end, side in zip(found, ends, sides, strict=True)]
-    return pa.RecordBatch.from_pylist(records, schema=CHANGE_SCHEMA)

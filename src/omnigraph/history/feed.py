@@ -6,8 +6,20 @@ import itertools
 import json
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TypedDict
 
+from omnigraph.api.changes import (
+    DEFAULT_BYTES,
+    DEFAULT_COMMITS,
+    DEFAULT_LIMIT,
+    MAX_BYTES,
+    MAX_COMMITS,
+    MAX_LIMIT,
+    Baseline,
+    Change,
+    ChangeBlock,
+    ChangePage,
+)
+from omnigraph.api.results import Commit
 from omnigraph.commit.store import Store
 from omnigraph.core.refs import MAIN, branch_of
 from omnigraph.errors import (
@@ -18,32 +30,14 @@ from omnigraph.errors import (
     ResourceLimitError,
 )
 from omnigraph.history.branches import find_commit
-from omnigraph.history.change import Change, ChangeFilter, chosen, short_id
+from omnigraph.history.change import ChangeFilter, chosen, short_id
 from omnigraph.history.cursor import Position, Scope, decode
 from omnigraph.history.delta import Touched
 from omnigraph.history.diff import Diff, TablePair, changed_rows, touched, type_names
 from omnigraph.history.target import Target, at_commit
-from omnigraph.manifest.rows import Commit
 
-DEFAULT_LIMIT, MAX_LIMIT = 1000, 8192
-DEFAULT_BYTES, MAX_BYTES = 4 * 2**20, 32 * 2**20
-DEFAULT_COMMITS, MAX_COMMITS = 128, 512
 _NOW, _BEGINNING, _AFTER = "now", "beginning", "after:"
 PARENTLESS, SCHEMA_CHANGED = "parentless_commit", "schema_boundary"  # why nobody can say what a commit changed
-
-
-class ChangeOptions(TypedDict, total=False):
-    """What a caller may say about the changes that are wanted."""
-
-    start: str | None
-    cursor: str | None
-    page_token: str | None
-    kinds: Collection[str] | None
-    types: Collection[str] | None
-    operations: Collection[str] | None
-    limit: int
-    max_bytes: int
-    max_commits: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,40 +73,6 @@ class ChangeRequest:
             if value < 1:
                 raise ChangeRequestError(f"a page of {value} {name}", option="limit", hint="ask for at least one")
         return self
-
-
-@dataclass(frozen=True, slots=True)
-class ChangeBlock:
-    """What one commit changed with respect to its first parent, or a part of that."""
-
-    cause: Commit
-    changes: tuple[Change, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class ChangePage:
-    """Changes in the order of their commits. The last page of a poll has the cursor from which to go on next time.
-
-    A commit that did not fit comes again in the next page, with the changes that are left. `caught_up` says that there
-    was nothing more to tell.
-    """
-
-    blocks: tuple[ChangeBlock, ...]
-    cursor: str | None
-    next_page_token: str | None
-    caught_up: bool
-
-    def __iter__(self) -> Iterator[ChangeBlock]:
-        return iter(self.blocks)
-
-
-@dataclass(frozen=True, slots=True)
-class Baseline:
-    """Where to begin to follow a branch: an export of these tables at this commit, and the cursor right behind it."""
-
-    commit_id: str
-    cursor: str
-    tables: tuple[str, ...]
 
 
 class Feed:

@@ -4,21 +4,11 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 
+from omnigraph.api.results import Commit, LogEntry
 from omnigraph.core.refs import branch_of
 from omnigraph.history.branches import tags
 from omnigraph.manifest.publisher import Manifest
-from omnigraph.manifest.rows import Commit
-
-
-@dataclass(frozen=True, slots=True)
-class LogEntry:
-    """A commit, and the branches and tags that are at it."""
-
-    commit: Commit
-    branches: tuple[str, ...] = ()
-    tags: tuple[str, ...] = ()
 
 
 def log(manifest: Manifest, branches: Sequence[str]) -> list[LogEntry]:

@@ -2,36 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from enum import StrEnum
 
+from omnigraph.api.options import Resolution
+from omnigraph.api.results import Commit, MergeOutcome, MergeResult
 from omnigraph.commit.plan import WriteTxn
 from omnigraph.commit.runner import ChooseRunner
 from omnigraph.commit.store import Store
 from omnigraph.core.refs import MAIN
-from omnigraph.errors import BranchNotFoundError, HistoryReclaimedError, MergeConflict, MergeError, StorageError
+from omnigraph.errors import BranchNotFoundError, HistoryReclaimedError, MergeError, StorageError
 from omnigraph.history.ancestry import Ancestry
-from omnigraph.history.bring import Bringing, Counts, Sides, bring, tables_of
+from omnigraph.history.bring import Bringing, Sides, bring, tables_of
 from omnigraph.history.change import ChangeFilter
 from omnigraph.history.combine import Past
 from omnigraph.history.diff import Diff
-from omnigraph.history.resolution import Resolution
 from omnigraph.history.target import at_commit
 from omnigraph.manifest.past import state_at
 from omnigraph.manifest.publisher import Lineage, Manifest
-from omnigraph.manifest.rows import Commit
 from omnigraph.manifest.state import ManifestState
 from omnigraph.storage.lance_errors import Kind, classify
-
-
-class Outcome(StrEnum):
-    """What a merge came to."""
-
-    ALREADY_UP_TO_DATE = "already_up_to_date"
-    FAST_FORWARD = "fast_forward"
-    MERGED = "merged"
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,19 +32,6 @@ class MergeRequest:
     actor: str | None = None
     resolution: Resolution = field(default_factory=Resolution)
     operation_id: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class MergeResult:
-    """What a merge or revert did, or would do. `compared` names the tables that had to be compared in full."""
-
-    source: str
-    target: str
-    outcome: Outcome
-    changes: Mapping[str, Counts] = field(default_factory=dict)
-    conflicts: tuple[MergeConflict, ...] = ()
-    commit: Commit | None = None
-    compared: tuple[str, ...] = ()
 
 
 def merge(store: Store, request: MergeRequest, choose: ChooseRunner) -> MergeResult:
@@ -84,7 +62,7 @@ def revert(store: Store, commit: Commit, request: MergeRequest, choose: ChooseRu
     reverting = _Reverting(store, commit, request)
     bringing, done = bring(store, request.target, reverting.sides, reverting.lineage, choose)
     assert bringing
-    outcome = Outcome.MERGED if done else Outcome.ALREADY_UP_TO_DATE
+    outcome = MergeOutcome.MERGED if done else MergeOutcome.ALREADY_UP_TO_DATE
     target = request.target or MAIN
     return MergeResult(commit.commit_id, target, outcome, bringing.counts, (), done, bringing.compared)
 
@@ -104,7 +82,7 @@ class _Merging:
         self.store = store
         self.request = request
         self.source = store.manifest.load(request.source)
-        self.outcome = Outcome.ALREADY_UP_TO_DATE
+        self.outcome = MergeOutcome.ALREADY_UP_TO_DATE
 
     @contextmanager
     def both_there(self) -> Iterator[None]:
@@ -138,10 +116,10 @@ class _Merging:
             raise _impossible(message, self.request, "export the entities and load them instead")
         bases = [commit.commit_id for commit, _ in past]
         if source.commit_id in bases:
-            self.outcome = Outcome.ALREADY_UP_TO_DATE
+            self.outcome = MergeOutcome.ALREADY_UP_TO_DATE
             return None
-        self.outcome = Outcome.FAST_FORWARD if bases == [target.commit_id] else Outcome.MERGED
-        forward = self.outcome is Outcome.FAST_FORWARD
+        self.outcome = MergeOutcome.FAST_FORWARD if bases == [target.commit_id] else MergeOutcome.MERGED
+        forward = self.outcome is MergeOutcome.FAST_FORWARD
         return Sides(finding.joined(past), self.source.snapshot, self.request.resolution, is_checked=forward)
 
     def lineage(self, sides: Sides) -> Lineage:
@@ -154,7 +132,7 @@ class _Merging:
     def result(self, bringing: Bringing | None, commit: Commit | None) -> MergeResult:
         source, target = self.request.source or MAIN, self.request.target or MAIN
         if bringing is None:
-            return MergeResult(source, target, Outcome.ALREADY_UP_TO_DATE)
+            return MergeResult(source, target, MergeOutcome.ALREADY_UP_TO_DATE)
         return MergeResult(source, target, self.outcome, bringing.counts, bringing.conflicts, commit, bringing.compared)
 
 

@@ -6,9 +6,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from omnigraph.api.results import TableVersion
 from omnigraph.history.delta import Touched
 from omnigraph.storage.fragments import Addresses, fragments
-from omnigraph.storage.reading import ADDRESS, ID, OFFSET_BITS, TableReader, TableVersion
+from omnigraph.storage.reading import ADDRESS, ID, OFFSET_BITS, TableReader
 
 _NOWHERE = -1
 

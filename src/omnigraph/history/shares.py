@@ -10,13 +10,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from omnigraph.api.options import Resolution
+from omnigraph.api.results import TableVersion
 from omnigraph.commit.runner import ChooseRunner
 from omnigraph.errors import Violation
 from omnigraph.history.combine import Combination, Combined, Span
-from omnigraph.history.resolution import Resolution
 from omnigraph.lang.catalog import EdgeType, NodeType
 from omnigraph.storage.location import Location
-from omnigraph.storage.tables import DST, ID, SRC, TableStorage, TableVersion
+from omnigraph.storage.tables import DST, ID, SRC, TableStorage
 from omnigraph.write.pending import RECORD, to_store
 from omnigraph.write.validate import value_violations
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from omnigraph.api.results import Commit, Snapshot
 from omnigraph.core.refs import MAIN, branch_of, checked_name
 from omnigraph.errors import CommitNotFoundError
 from omnigraph.history.branches import find_commit
 from omnigraph.history.branches import resolve as named_state
 from omnigraph.manifest.past import state_at
 from omnigraph.manifest.publisher import Manifest
-from omnigraph.manifest.rows import Commit
-from omnigraph.manifest.state import ManifestState, Snapshot
+from omnigraph.manifest.state import ManifestState
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,8 @@ import lance
 import numpy as np
 import pyarrow as pa
 
+from omnigraph.api.options import LoadMode
+from omnigraph.api.results import TableVersion
 from omnigraph.commit.plan import PublishPlan, TableAction, WriterKind, WriteTxn
 from omnigraph.commit.store import Store
 from omnigraph.errors import Violation
@@ -27,8 +29,8 @@ from omnigraph.lang.catalog import Cardinality, EdgeType, NodeType
 from omnigraph.manifest.publisher import Lineage
 from omnigraph.storage.columns import declared_of, table_key
 from omnigraph.storage.predicates import OneOf
-from omnigraph.storage.tables import DST, ID, SRC, Staged, TableVersion
-from omnigraph.write.load import LoadMode, existing
+from omnigraph.storage.tables import DST, ID, SRC, Staged
+from omnigraph.write.load import existing
 from omnigraph.write.pending import RECORD
 from omnigraph.write.validate import TAKEN, TWICE, dangling, miscounted, not_unique
 

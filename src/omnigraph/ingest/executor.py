@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from omnigraph.api.progress import SILENT, Progress
 from omnigraph.commit.runner import R, Runner, T, side_by_side
-from omnigraph.ingest.progress import SILENT, Progress
 
 Executor = Runner
 

@@ -18,6 +18,9 @@ import pyarrow.compute as pc
 import pyarrow.types as pt
 from lance.blob import BlobType
 
+from omnigraph.api.options import Engine
+from omnigraph.api.progress import SILENT, Progress
+from omnigraph.api.results import ExportResult, Snapshot, TableVersion
 from omnigraph.commit.store import Store
 from omnigraph.core.refs import MAIN
 from omnigraph.errors import ExportTargetError, ExportTypeError, ExportValueError, OmnigraphError
@@ -25,16 +28,12 @@ from omnigraph.formats.json_writer import json_lines
 from omnigraph.formats.outputs import written
 from omnigraph.formats.writers import WRITERS
 from omnigraph.ingest.executor import Executor, LocalExecutor
-from omnigraph.ingest.load import Engine
-from omnigraph.ingest.progress import SILENT, Progress
 from omnigraph.ingest.scan import Fragments, column_names, groups, in_order
 from omnigraph.lang.source import did_you_mean
-from omnigraph.manifest.rows import Commit
-from omnigraph.manifest.state import Snapshot
 from omnigraph.query.query import State
 from omnigraph.storage.location import Location
 from omnigraph.storage.objects import ObjectStore
-from omnigraph.storage.tables import ID, TableStorage, TableVersion
+from omnigraph.storage.tables import ID, TableStorage
 
 MOST_ROWS = 1_000_000  # that this process exports by itself, if nobody says who should
 COMPLETE = "_export.json"
@@ -51,23 +50,6 @@ class ExportRequest:
     engine: Engine = Engine.AUTO
     progress: Progress = SILENT
     spark: Callable[[Progress], Executor] | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class ExportResult:
-    """What was exported: entities by type, of which commit, into which files."""
-
-    path: str
-    format: str
-    branch: str
-    commit: Commit | None
-    nodes: dict[str, int]
-    edges: dict[str, int]
-    files: tuple[str, ...]
-
-    @property
-    def total(self) -> int:
-        return sum(self.nodes.values()) + sum(self.edges.values())
 
 
 def export_lines(store: Store, state: State, request: ExportRequest) -> Iterator[str]:

@@ -6,11 +6,12 @@ import datetime as dt
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from enum import StrEnum
-from typing import TypeVar
 
 import pyarrow as pa
 
+from omnigraph.api.options import Engine, LoadMode
+from omnigraph.api.progress import SILENT, Progress
+from omnigraph.api.results import LoadResult
 from omnigraph.commit.plan import PublishPlan, WriteTxn
 from omnigraph.commit.publish import write
 from omnigraph.commit.store import Store
@@ -20,7 +21,6 @@ from omnigraph.errors import (
     KeyConflictError,
     LoadRejectedError,
     OmnigraphError,
-    OptionError,
     OutcomeUnknownError,
     RefExistsError,
     Violation,
@@ -32,38 +32,18 @@ from omnigraph.ingest.distributed import TASK_BITS, BigLoad, Comparison, placed
 from omnigraph.ingest.executor import Executor, LocalExecutor
 from omnigraph.ingest.inputs import named
 from omnigraph.ingest.keys import CollisionError
-from omnigraph.ingest.progress import SILENT, Progress
 from omnigraph.lang.catalog import Catalog
 from omnigraph.manifest.publisher import Lineage, Published
-from omnigraph.manifest.rows import Commit
 from omnigraph.storage import reclaim
 from omnigraph.storage.columns import declared_of
-from omnigraph.write.load import Batch, LoadMode, SmallLoad
+from omnigraph.write.load import Batch, SmallLoad
 from omnigraph.write.pending import RECORD
 
 MOST_RECORDS = 8192
 _ABANDONED = dt.timedelta(days=1)
 MOST_BYTES = 32 * 1024 * 1024
 _SEEDS = 3
-_Option = TypeVar("_Option", bound=StrEnum)
 _FEWEST_SHARES, _MOST_SHARES, _BYTES_PER_SHARE = 4, 64, 128 * 1024 * 1024
-
-
-class Engine(StrEnum):
-    """Who does the work."""
-
-    AUTO = "auto"  # this process if the data is small, else Spark
-    LOCAL = "local"
-    SPARK = "spark"
-
-
-def option(kind: type[_Option], name: str, value: str) -> _Option:
-    """Read an option of a call, one of the values of an enumeration."""
-    try:
-        return kind(value)
-    except ValueError:
-        hint = f"use {', '.join(kind)}"
-        raise OptionError(f"there is no {name} {value!r}", option=name, hint=hint) from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,24 +58,6 @@ class LoadRequest:
     spark: Callable[[Progress], Executor] | None = None
     base: str | None = None
     operation_id: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class LoadResult:
-    """What a load brought: records by type. `commit` is None if there were none, or nothing was to be changed."""
-
-    branch: str
-    mode: LoadMode
-    nodes: dict[str, int]
-    edges: dict[str, int]
-    actor_id: str | None
-    commit: Commit | None
-    base_branch: str | None = None
-    branch_created: bool = False
-
-    @property
-    def total(self) -> int:
-        return sum(self.nodes.values()) + sum(self.edges.values())
 
 
 def load(store: Store, request: LoadRequest) -> LoadResult:

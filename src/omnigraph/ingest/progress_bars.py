@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import sys
+from typing import TextIO
+
 from rich.console import Console
 from rich.progress import (
     BarColumn,
@@ -15,6 +18,8 @@ from rich.progress import (
 )
 from rich.progress import Progress as Bars
 from rich.text import Text
+
+from omnigraph.api.progress import SILENT, Progress
 
 
 class BarProgress:
@@ -57,3 +62,9 @@ class _RowsColumn(ProgressColumn):
     def render(self, task: Task) -> Text:
         rows, seconds = task.fields["rows"], task.finished_time or task.elapsed
         return Text(f"{rows / seconds:>11,.0f} rows/s" if rows and seconds else "", style="cyan")
+
+
+def progress_on(stream: TextIO | None = None) -> Progress:
+    """Bars if the stream, which is stderr by default, is a terminal; nothing otherwise."""
+    console = Console(file=stream or sys.stderr)
+    return BarProgress(console) if console.is_terminal and not console.is_dumb_terminal else SILENT

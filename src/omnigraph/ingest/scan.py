@@ -18,9 +18,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from lance.blob import BlobType
 
+from omnigraph.api.results import TableVersion
 from omnigraph.storage.lance_errors import lance_call
 from omnigraph.storage.predicates import Predicate, lance_filter
-from omnigraph.storage.tables import ADDRESS, DST, ID, SRC, TableStorage, TableVersion
+from omnigraph.storage.tables import ADDRESS, DST, ID, SRC, TableStorage
 
 Fragments = tuple[int, ...]
 

@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from omnigraph.api.results import TableVersion
 from omnigraph.errors import Violation
 from omnigraph.formats.hashing import U64
 from omnigraph.formats.sources import Split, pieces
@@ -21,7 +22,7 @@ from omnigraph.lang.catalog import Cardinality, Catalog, EdgeType, NodeType
 from omnigraph.storage.columns import declared_of, table_key
 from omnigraph.storage.location import Location
 from omnigraph.storage.objects import ObjectStore
-from omnigraph.storage.tables import ADDRESS, DST, ID, SRC, TableStorage, TableVersion
+from omnigraph.storage.tables import ADDRESS, DST, ID, SRC, TableStorage
 from omnigraph.write.pending import RECORD, to_store
 from omnigraph.write.validate import are_complete, value_violations, with_required
 

@@ -7,6 +7,8 @@ import logging
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
+from omnigraph.api.maintenance import CleanupResult, Removal, TableCleanup
+from omnigraph.api.results import TableVersion
 from omnigraph.commit import audit, failpoints
 from omnigraph.commit.gates import Gate
 from omnigraph.commit.plan import gates_for, ref_gates, table_gates
@@ -18,8 +20,7 @@ from omnigraph.maintenance.together import together
 from omnigraph.maintenance.upkeep import settle
 from omnigraph.manifest.rows import MANIFEST_PATH
 from omnigraph.storage import reclaim
-from omnigraph.storage.reading import TableVersion
-from omnigraph.storage.reclaim import ORPHAN_AGE, Orphan, Removal
+from omnigraph.storage.reclaim import ORPHAN_AGE, Orphan
 
 TEMPORARY = "__tmp"
 # Whoever publishes compares with what was published since the manifest was opened. What was removed in between would go
@@ -40,27 +41,6 @@ class CleanupRequest:
     confirm: bool = False
     orphan_age: dt.timedelta = ORPHAN_AGE
     manifest_age: dt.timedelta = MANIFEST_AGE
-
-
-@dataclass(frozen=True, slots=True)
-class TableCleanup:
-    """What was removed of one table and its forks, or would be; `error` if that failed half-way."""
-
-    table_key: str
-    bytes_removed: int = 0
-    old_versions_removed: int = 0
-    files_removed: int = 0
-    forks_removed: tuple[str, ...] = ()
-    error: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class CleanupResult:
-    """What was removed, table by table; `temporary` counts the files of loads that never ended."""
-
-    confirmed: bool
-    tables: tuple[TableCleanup, ...]
-    temporary: Removal
 
 
 def cleanup(store: Store, request: CleanupRequest, advance: Callable[[], None] = lambda: None) -> CleanupResult:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from omnigraph.manifest.rows import Commit
+from omnigraph.api.results import Commit
 
 
 def common_past(commits: Iterable[Commit], heads: Iterable[str]) -> set[str]:

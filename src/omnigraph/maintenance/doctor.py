@@ -5,8 +5,9 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from enum import StrEnum
 
+from omnigraph.api.maintenance import Finding, HealthReport, IndexHealth, Severity, TableHealth
+from omnigraph.api.results import TableVersion
 from omnigraph.commit.sidecar import Sidecar
 from omnigraph.commit.staged_schema import fate_of
 from omnigraph.commit.store import Store
@@ -21,7 +22,7 @@ from omnigraph.manifest.rows import MANIFEST_PATH
 from omnigraph.manifest.state import ManifestState
 from omnigraph.storage import reclaim, upkeep
 from omnigraph.storage.internal import fragment_count
-from omnigraph.storage.tables import TableVersion, auto_cleanup_settings
+from omnigraph.storage.tables import auto_cleanup_settings
 from omnigraph.storage.upkeep import MakeUp
 
 # What is worth a person's time: fewer fragments, rows and versions than these are felt by nobody.
@@ -31,65 +32,7 @@ _MANY_VERSIONS = 100
 _LONG = 300.0  # seconds
 
 
-class Severity(StrEnum):
-    """Whether something stands in the way, or could only be better."""
-
-    PROBLEM = "problem"
-    ADVICE = "advice"
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """One thing to know: about what, why, and the command that sees to it."""
-
-    severity: Severity
-    subject: str
-    message: str
-    run: str
-
-
-@dataclass(frozen=True, slots=True)
-class IndexHealth:
-    """How many rows of a table an index covers, in how many parts."""
-
-    name: str
-    rows_covered: int
-    segments: int
-
-
-@dataclass(frozen=True, slots=True)
-class TableHealth:
-    """A table of a branch. What the branch inherits is looked at where it belongs."""
-
-    table_key: str
-    branch: str
-    pin: int
-    head: int
-    rows: int = 0
-    rows_deleted: int = 0
-    fragments: int = 0
-    fragments_small: int = 0
-    versions: int = 0
-    indexes: tuple[IndexHealth, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Report:
-    """All that was found."""
-
-    uri: str
-    branches: tuple[str, ...]
-    pending: tuple[str, ...]
-    tables: tuple[TableHealth, ...]
-    findings: tuple[Finding, ...]
-
-    @property
-    def is_healthy(self) -> bool:
-        """Whether nothing stands in the way of reading and writing."""
-        return all(finding.severity is not Severity.PROBLEM for finding in self.findings)
-
-
-def examine(store: Store, catalog: Catalog) -> Report:
+def examine(store: Store, catalog: Catalog) -> HealthReport:
     """Look at every branch and every table; nothing is changed, and nothing that can be read is left out."""
     return _Examination(store, catalog).report()
 
@@ -101,7 +44,7 @@ class _Examination:
     findings: list[Finding] = field(default_factory=list)
     tables: list[TableHealth] = field(default_factory=list)
 
-    def report(self) -> Report:
+    def report(self) -> HealthReport:
         sidecars = self._pending()
         self._staged_schema()
         branches = self.store.manifest.branches()
@@ -111,7 +54,7 @@ class _Examination:
         self._forks(branches, known)
         pending = tuple(one.operation_id for one in sidecars)
         order = sorted(self.findings, key=lambda one: (one.severity is not Severity.PROBLEM, one.subject))
-        return Report(self.store.location.uri, tuple(branches), pending, tuple(self.tables), tuple(order))
+        return HealthReport(self.store.location.uri, tuple(branches), pending, tuple(self.tables), tuple(order))
 
     def _find(self, severity: Severity, subject: str, message: str, run: str) -> None:
         self.findings.append(Finding(severity, subject, message, run))

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
+from omnigraph.api.maintenance import PendingIndex
+from omnigraph.api.results import TableVersion
 from omnigraph.lang.catalog import Columns, EdgeType, NodeType
 from omnigraph.lang.types import Type
 from omnigraph.storage.indices import INDEX_KINDS, IndexSpec
-from omnigraph.storage.reading import DST, ID, SRC, TableReader, TableVersion
+from omnigraph.storage.reading import DST, ID, SRC, TableReader
 from omnigraph.storage.tables import MAX_ROWS_PER_FILE
 from omnigraph.storage.upkeep import IndexBuild, MakeUp, has_value
 
@@ -19,14 +20,6 @@ _MOST_SEGMENTS = 8
 _TAIL_SHARE = 4
 _OF_LANCE = "__"  # how the names of what lance keeps as indices for itself begin
 _ROWS_PER_SEGMENT = 64 * MAX_ROWS_PER_FILE  # a larger index is built in parts, side by side
-
-
-@dataclass(frozen=True, slots=True)
-class PendingIndex:
-    """An index that cannot be built yet, and why."""
-
-    column: str
-    reason: str
 
 
 def wanted(declared: NodeType | EdgeType) -> list[IndexSpec]:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from omnigraph.api.maintenance import TableUpkeep, UpkeepResult
 from omnigraph.commit import audit
 from omnigraph.commit.plan import gates_for
 from omnigraph.commit.runner import ChooseRunner
 from omnigraph.commit.store import Store
 from omnigraph.errors import ConflictError
-from omnigraph.maintenance.upkeep import TableUpkeep, UpkeepResult, optimize_tables
+from omnigraph.maintenance.upkeep import optimize_tables
 from omnigraph.storage.internal import InternalTable, fragment_count
 
 _ATTEMPTS = 5

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
-from enum import StrEnum
+from dataclasses import replace
 
+from omnigraph.api.maintenance import Classification, RepairAction, RepairMode, RepairResult, TableRepair
+from omnigraph.api.results import Commit, TableVersion
 from omnigraph.commit.adopt import adopt_heads
 from omnigraph.commit.gates import Held
 from omnigraph.commit.plan import gates_for, ref_gates
@@ -13,77 +14,21 @@ from omnigraph.commit.store import Store
 from omnigraph.core.refs import FOREIGN_LOCK, MAIN
 from omnigraph.errors import CorruptGraphError, OmnigraphError, RecoveryRequiredError, RepairError
 from omnigraph.manifest.publisher import Lineage
-from omnigraph.manifest.rows import Commit
 from omnigraph.manifest.state import ManifestState
-from omnigraph.storage.tables import TableVersion
 
 ACTOR, FORCE_ACTOR = "omnigraph:repair", "omnigraph:repair:force"
 _UPKEEP = ("Rewrite", "ReserveFragments")
 
 
-class Classification(StrEnum):
-    """What is known about how a table was moved."""
-
-    NO_DRIFT = "no_drift"
-    VERIFIED = "verified_maintenance"  # its rows are what they were
-    SUSPICIOUS = "suspicious"
-    UNVERIFIABLE = "unverifiable"
-
-
-class Action(StrEnum):
-    """What was done about it."""
-
-    NONE = "no_op"
-    PREVIEW = "preview"
-    HEALED = "healed"
-    FORCED = "forced"
-    REFUSED = "refused"
-
-
-class Mode(StrEnum):
-    """How far a repair goes: it looks, takes what is proven harmless, or takes whatever is there."""
-
-    PREVIEW = "preview"
-    CONFIRM = "confirm"
-    FORCE = "force"
-
-
-@dataclass(frozen=True, slots=True)
-class TableRepair:
-    """One table, or the fork of it that a branch has: its pin and its head, what moved it since, and what was done."""
-
-    table_key: str
-    manifest_version: int
-    lance_head_version: int
-    classification: Classification
-    action: Action
-    operations: tuple[str, ...] = ()
-    error: str | None = None
-    branch: str = MAIN
-
-
-@dataclass(frozen=True, slots=True)
-class RepairResult:
-    """What was found, and the commits that pin what was healed: one for each branch on which anything was."""
-
-    mode: Mode
-    tables: tuple[TableRepair, ...]
-    commits: tuple[Commit, ...]
-
-    @property
-    def is_refused(self) -> bool:
-        return any(table.action is Action.REFUSED for table in self.tables)
-
-
-def mode_of(*, confirm: bool, force: bool) -> Mode:
+def mode_of(*, confirm: bool, force: bool) -> RepairMode:
     if force and not confirm:
         raise RepairError("a repair is forced only if it is confirmed too", hint="give both, or look at it first")
     if not confirm:
-        return Mode.PREVIEW
-    return Mode.FORCE if force else Mode.CONFIRM
+        return RepairMode.PREVIEW
+    return RepairMode.FORCE if force else RepairMode.CONFIRM
 
 
-def repair(store: Store, mode: Mode) -> RepairResult:
+def repair(store: Store, mode: RepairMode) -> RepairResult:
     """Classify what has moved the tables of all branches, by their transactions, and pin what may be kept.
 
     That is one commit for each branch. Nothing is looked at while a write that stopped half-way explains a head.
@@ -92,7 +37,7 @@ def repair(store: Store, mode: Mode) -> RepairResult:
     for branch in {sidecar.branch for sidecar in pending}:
         with store.gates.hold(gates_for(branch, ())):
             _refuse_dead(store, branch)
-    if mode is Mode.FORCE:
+    if mode is RepairMode.FORCE:
         _lift_foreign_lock(store)
     names = [name for name in store.manifest.branches() if name != FOREIGN_LOCK]
     done = [_repaired(store, None if name == MAIN else name, mode) for name in names]
@@ -119,7 +64,7 @@ def _lift_foreign_lock(store: Store) -> None:
         store.manifest.delete_branch(FOREIGN_LOCK)
 
 
-def _repaired(store: Store, branch: str | None, mode: Mode) -> tuple[list[TableRepair], Commit | None]:
+def _repaired(store: Store, branch: str | None, mode: RepairMode) -> tuple[list[TableRepair], Commit | None]:
     """Look at the tables that a branch owns; those that it has inherited are looked at where they belong."""
     keys = _owned(store.manifest.load(branch))
     with store.gates.hold(gates_for(branch, keys)) as held:
@@ -127,7 +72,7 @@ def _repaired(store: Store, branch: str | None, mode: Mode) -> tuple[list[TableR
         state = store.manifest.load(branch)
         tables = {key: table for key, table in _owned(state).items() if key in keys}
         found = [_judged(store, table, mode) for table in tables.values()]
-        kept = [row.table_key for row in found if row.action in (Action.HEALED, Action.FORCED)]
+        kept = [row.table_key for row in found if row.action in (RepairAction.HEALED, RepairAction.FORCED)]
         commit = _published(store, state, [tables[key] for key in kept], held, mode) if kept else None
     return [replace(row, branch=branch or MAIN) for row in found], commit
 
@@ -137,18 +82,18 @@ def _owned(state: ManifestState) -> dict[str, TableVersion]:
     return {table.key: table for table in tables if table.owner == state.branch}
 
 
-def _published(store: Store, state: ManifestState, tables: list[TableVersion], held: Held, mode: Mode) -> Commit:
-    actor = FORCE_ACTOR if mode is Mode.FORCE else ACTOR
+def _published(store: Store, state: ManifestState, tables: list[TableVersion], held: Held, mode: RepairMode) -> Commit:
+    actor = FORCE_ACTOR if mode is RepairMode.FORCE else ACTOR
     return adopt_heads(store, state, tables, held, Lineage.new(actor)).commit
 
 
-def _judged(store: Store, table: TableVersion, mode: Mode) -> TableRepair:
+def _judged(store: Store, table: TableVersion, mode: RepairMode) -> TableRepair:
     head = store.tables.head(table.path, table.branch).version
     if head < table.version:
         message = f"the head of table '{table.key}' is version {head}, before its pin {table.version}"
         raise CorruptGraphError(message, path=table.path, hint="restore the table from a backup")
     if head == table.version:
-        return TableRepair(table.key, head, head, Classification.NO_DRIFT, Action.NONE)
+        return TableRepair(table.key, head, head, Classification.NO_DRIFT, RepairAction.NONE)
     classification, operations, error = _classified(store, table, head)
     action = _ACTIONS[mode](classification)
     return TableRepair(table.key, table.version, head, classification, action, operations, error)
@@ -170,16 +115,16 @@ def _classified(store: Store, table: TableVersion, head: int) -> tuple[Classific
     return Classification.SUSPICIOUS, tuple(operations), None
 
 
-def _when_confirmed(classification: Classification) -> Action:
-    return Action.HEALED if classification is Classification.VERIFIED else Action.REFUSED
+def _when_confirmed(classification: Classification) -> RepairAction:
+    return RepairAction.HEALED if classification is Classification.VERIFIED else RepairAction.REFUSED
 
 
-def _when_forced(classification: Classification) -> Action:
-    return Action.HEALED if classification is Classification.VERIFIED else Action.FORCED
+def _when_forced(classification: Classification) -> RepairAction:
+    return RepairAction.HEALED if classification is Classification.VERIFIED else RepairAction.FORCED
 
 
-_ACTIONS: dict[Mode, Callable[[Classification], Action]] = {
-    Mode.PREVIEW: lambda _: Action.PREVIEW,
-    Mode.CONFIRM: _when_confirmed,
-    Mode.FORCE: _when_forced,
+_ACTIONS: dict[RepairMode, Callable[[Classification], RepairAction]] = {
+    RepairMode.PREVIEW: lambda _: RepairAction.PREVIEW,
+    RepairMode.CONFIRM: _when_confirmed,
+    RepairMode.FORCE: _when_forced,
 }

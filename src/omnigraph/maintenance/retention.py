@@ -11,13 +11,14 @@ from itertools import chain
 
 import pyarrow.compute as pc
 
+from omnigraph.api.results import Commit, Snapshot
 from omnigraph.commit.store import Store
 from omnigraph.core.refs import MAIN
 from omnigraph.errors import HistoryReclaimedError
 from omnigraph.maintenance.common_past import common_past
 from omnigraph.manifest.past import state_at
-from omnigraph.manifest.rows import MANIFEST_PATH, Commit
-from omnigraph.manifest.state import ManifestState, Snapshot
+from omnigraph.manifest.rows import MANIFEST_PATH
+from omnigraph.manifest.state import ManifestState
 from omnigraph.storage import reclaim
 from omnigraph.storage.columns import is_moved
 from omnigraph.storage.tables import TableStorage

@@ -7,10 +7,11 @@ from functools import lru_cache
 
 import lance
 
+from omnigraph.api.results import TableVersion
 from omnigraph.storage import upkeep
 from omnigraph.storage.indices import IndexSpec
 from omnigraph.storage.location import Location
-from omnigraph.storage.tables import TableStorage, TableVersion
+from omnigraph.storage.tables import TableStorage
 
 
 @dataclass(frozen=True, slots=True)

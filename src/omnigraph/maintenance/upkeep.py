@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from omnigraph.api.maintenance import PendingIndex, TableUpkeep, UpkeepResult
+from omnigraph.api.results import TableVersion
 from omnigraph.commit.plan import OpClass, PublishPlan, TableAction, WriterKind, WriteTxn, gates_for
 from omnigraph.commit.publish import begin, publish, was_cleaned_up
 from omnigraph.commit.recovery import recover_operation
@@ -21,42 +23,17 @@ from omnigraph.errors import (
 from omnigraph.lang.catalog import Catalog, EdgeType, NodeType
 from omnigraph.maintenance import indices, steps
 from omnigraph.maintenance.compaction import Bin, bins, nothing
-from omnigraph.maintenance.indices import PendingIndex
 from omnigraph.maintenance.steps import BuildTask, RewriteTask
 from omnigraph.maintenance.together import together
 from omnigraph.manifest.publisher import Lineage, Published
-from omnigraph.manifest.rows import Commit
 from omnigraph.storage import upkeep
 from omnigraph.storage.columns import table_key
-from omnigraph.storage.tables import Staged, TableVersion
+from omnigraph.storage.tables import Staged
 from omnigraph.storage.upkeep import IndexBuild, MakeUp, Rewrite
 
 DRIFT = "drift_needs_repair"
 CONTENDED = "written_too_often"
 _ATTEMPTS = 5
-
-
-@dataclass(frozen=True, slots=True)
-class TableUpkeep:
-    """What was done to one table. `skipped` says why nothing was, if something stood in the way."""
-
-    table_key: str
-    fragments_removed: int = 0
-    fragments_added: int = 0
-    committed: bool = False
-    skipped: str | None = None
-    manifest_version: int | None = None
-    lance_head_version: int | None = None
-    indexes: tuple[str, ...] = ()
-    pending_indexes: tuple[PendingIndex, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class UpkeepResult:
-    """What was done to each table, and the commit that made it visible, if there was anything to do."""
-
-    tables: tuple[TableUpkeep, ...]
-    commit: Commit | None
 
 
 def ensure_indices(store: Store, branch: str | None, runner: ChooseRunner, actor: str | None = None) -> UpkeepResult:

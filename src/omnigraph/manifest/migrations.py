@@ -15,8 +15,17 @@ import lance
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from omnigraph.api.results import Commit
 from omnigraph.errors import ConflictError, ContentionError, CorruptGraphError
-from omnigraph.manifest.rows import MANIFEST_PATH, OBJECT_ID, STAMP_KEY, Commit, decode_commit, encode
+from omnigraph.manifest.rows import (
+    MANIFEST_PATH,
+    OBJECT_ID,
+    STAMP_KEY,
+    commit_record,
+    decode_commit,
+    encode,
+    head_record,
+)
 from omnigraph.manifest.stamp import OLDEST_ACCEPTED, guard, read_stamp
 from omnigraph.storage.internal import InternalTable, primary_key
 from omnigraph.storage.lance_errors import lance_call
@@ -58,7 +67,7 @@ def with_old_lineage(manifest: Manifest, dataset: lance.LanceDataset, branch: st
     if read_stamp(dataset) >= _LINEAGE_INSIDE:
         return rows
     commits = [commit for commit in _old_commits(manifest.table, branch) if commit.manifest_version <= dataset.version]
-    added = [commit.record() for commit in _not_in(commits, rows)]
+    added = [commit_record(commit) for commit in _not_in(commits, rows)]
     return pa.concat_tables([rows, encode(added).select(rows.column_names).cast(rows.schema)]) if added else rows
 
 
@@ -161,7 +170,7 @@ def _copy_lineage(table: InternalTable, branch: str | None) -> None:
             return
         _check_key(dataset)  # without the mark, a second runner would leave every row twice
         head = max([*map(decode_commit, rows.to_pylist()), *missing], key=lambda commit: commit.order)
-        records = [*(commit.record() for commit in missing), replace(head, branch=branch).head_record()]
+        records = [*(commit_record(commit) for commit in missing), head_record(replace(head, branch=branch))]
         try:
             table.merge(dataset, OBJECT_ID, encode(records))
         except ConflictError:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from omnigraph.api.results import Commit
 from omnigraph.errors import HistoryReclaimedError, StorageError
 from omnigraph.manifest.publisher import Manifest
-from omnigraph.manifest.rows import Commit
 from omnigraph.manifest.state import ManifestState
 from omnigraph.storage.lance_errors import Kind, classify
 

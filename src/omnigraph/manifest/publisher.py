@@ -10,6 +10,7 @@ from typing import Any
 import lance
 import pyarrow as pa
 
+from omnigraph.api.results import OPERATION, Commit, SchemaRow
 from omnigraph.core.refs import MAIN
 from omnigraph.errors import (
     BranchInUseError,
@@ -24,15 +25,15 @@ from omnigraph.manifest.migrations import migrate, with_old_lineage
 from omnigraph.manifest.rows import (
     MANIFEST_PATH,
     OBJECT_ID,
-    OPERATION,
     SCHEMA,
     STAMP_KEY,
-    Commit,
-    SchemaRow,
     TableRow,
     TombstoneRow,
     VersionRow,
+    commit_record,
     encode,
+    head_record,
+    schema_record,
 )
 from omnigraph.manifest.stamp import guard, read_stamp
 from omnigraph.manifest.state import ManifestState
@@ -103,7 +104,7 @@ class Manifest:
         """Create it with the first state of the graph and its genesis commit, stamped, all in one commit."""
         genesis = Commit(new_id(), None, 1, None, None, None, time.time_ns() // 1000)
         rows: list[TableRow | VersionRow] = [*tables, *versions]
-        records = [*(row.record() for row in rows), genesis.record(), genesis.head_record()]
+        records = [*(row.record() for row in rows), commit_record(genesis), head_record(genesis)]
         stamped = encode(records).replace_schema_metadata({STAMP_KEY: str(INTERNAL_SCHEMA_VERSION)})
         if not self.table.create(stamped):
             raise ConflictError(f"`{MANIFEST_PATH}` is there already", hint="open the graph instead")
@@ -219,7 +220,7 @@ class Manifest:
             return Published(landed, state)
         _check_expected(state, expected)
         commit = _commit(state, lineage)
-        rows = encode([*_records(state, changes), commit.record(), commit.head_record()])
+        rows = encode([*_records(state, changes), commit_record(commit), head_record(commit)])
         try:
             version = self.table.merge(handle, OBJECT_ID, rows)
         except ConflictError as error:
@@ -241,7 +242,7 @@ class Manifest:
             if stored != state.head or stored.manifest_version == state.version:
                 return Published(stored, self._remember(state))
             moved = replace(stored, manifest_version=state.version + 1)
-            rows = encode([moved.record(), moved.head_record()])
+            rows = encode([commit_record(moved), head_record(moved)])
             try:
                 version = self.table.merge(handle, OBJECT_ID, rows)
             except ConflictError:
@@ -327,7 +328,7 @@ def _records(state: ManifestState, changes: Changes) -> list[dict[str, Any]]:
     for tombstone in changes.tombstones:
         if state.has(tombstone.object_id):
             raise _conflict(f"table '{tombstone.table_key}' is gone already")
-    schema = [changes.schema.record()] if changes.schema else []
+    schema = [schema_record(changes.schema)] if changes.schema else []
     return [*(table.record() for table in changes.registrations), *(row.record() for row in named), *schema]
 
 

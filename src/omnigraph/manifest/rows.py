@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
 
+from omnigraph.api.results import Commit, SchemaRow
 from omnigraph.core.refs import MAIN
 from omnigraph.errors import CorruptGraphError
 
@@ -16,7 +17,6 @@ OBJECT_ID = "object_id"
 SCHEMA_ID = "graph_schema"
 STAMP_KEY = "omnigraph:internal_schema_version"
 MANIFEST_PATH = "__manifest"
-OPERATION = "operation_id"  # among the details of a commit: the id that whoever asked for it gave it
 _MAX_U64 = 2**64 - 1
 
 SCHEMA = pa.schema(
@@ -93,78 +93,38 @@ class TombstoneRow:
         }
 
 
-@dataclass(frozen=True, slots=True)
-class SchemaRow:
-    """The schema of the graph from a version of the manifest on, so that no state is read by the schema of another.
+def commit_record(commit: Commit) -> dict[str, Any]:
+    metadata = {
+        "parent_commit_id": commit.parent_id,
+        "merged_parent_commit_id": commit.merged_parent_id,
+        "actor_id": commit.actor_id,
+        "created_at": commit.created_at,
+        "details": commit.details,
+        "merged_branch": commit.merged_branch,
+    }
+    return {
+        OBJECT_ID: commit.commit_id,
+        "object_type": "graph_commit",
+        "table_key": "",
+        "table_version": commit.manifest_version,
+        "table_branch": commit.branch,
+        "metadata": _json(metadata),
+    }
 
-    A graph whose schema was never changed has no such row; its schema is in the files that it was made with. `origin`
-    is what was in them then.
-    """
 
-    source: str
-    fingerprint: str
-    origin: str
-
-    def record(self) -> dict[str, Any]:
-        metadata = _json({"source": self.source, "fingerprint": self.fingerprint, "origin": self.origin})
-        return {OBJECT_ID: SCHEMA_ID, "object_type": SCHEMA_ID, "table_key": "", "metadata": metadata}
+def head_record(commit: Commit) -> dict[str, Any]:
+    """The row that every commit of a branch updates: two commits at once meet here."""
+    return {
+        OBJECT_ID: head_id(commit.branch),
+        "object_type": "graph_head",
+        "table_key": "",
+        "metadata": _json({"head_commit_id": commit.commit_id, "parent_commit_id": commit.parent_id}),
+    }
 
 
-@dataclass(frozen=True, slots=True)
-class Commit:
-    """One commit of the graph. `branch` is None on main; `created_at` is in microseconds since 1970.
-
-    `details` tells more about some commits: how conflicts of a merge were resolved, which commit was reverted,
-    by which id it was asked for.
-    `merged_branch` is where the second parent of a merge was made; older merges do not tell.
-    """
-
-    commit_id: str
-    branch: str | None
-    manifest_version: int
-    parent_id: str | None
-    merged_parent_id: str | None
-    actor_id: str | None
-    created_at: int
-    details: Mapping[str, Any] | None = field(default=None, hash=False)
-    merged_branch: str | None = None
-
-    @property
-    def order(self) -> tuple[int, int, str]:
-        """The head of a branch is its greatest commit."""
-        return self.manifest_version, self.created_at, self.commit_id
-
-    @property
-    def operation_id(self) -> str | None:
-        """The id that whoever asked for the change gave it; None if it was given none."""
-        return (self.details or {}).get(OPERATION)
-
-    def record(self) -> dict[str, Any]:
-        metadata = {
-            "parent_commit_id": self.parent_id,
-            "merged_parent_commit_id": self.merged_parent_id,
-            "actor_id": self.actor_id,
-            "created_at": self.created_at,
-            "details": self.details,
-            "merged_branch": self.merged_branch,
-        }
-        return {
-            OBJECT_ID: self.commit_id,
-            "object_type": "graph_commit",
-            "table_key": "",
-            "table_version": self.manifest_version,
-            "table_branch": self.branch,
-            "metadata": _json(metadata),
-        }
-
-    def head_record(self) -> dict[str, Any]:
-        """The row that every commit of a branch updates: two commits at once meet here."""
-        return {
-            OBJECT_ID: head_id(self.branch),
-            "object_type": "graph_head",
-            "table_key": "",
-            "metadata": _json({"head_commit_id": self.commit_id, "parent_commit_id": self.parent_id}),
-        }
+def schema_record(schema: SchemaRow) -> dict[str, Any]:
+    metadata = _json({"source": schema.source, "fingerprint": schema.fingerprint, "origin": schema.origin})
+    return {OBJECT_ID: SCHEMA_ID, "object_type": SCHEMA_ID, "table_key": "", "metadata": metadata}
 
 
 def version_id(table_key: str, version: int) -> str:

@@ -12,43 +12,11 @@ import lance
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from omnigraph.api.results import OPERATION, Commit, Entry, SchemaRow, Snapshot, TableVersion
 from omnigraph.errors import CorruptGraphError
-from omnigraph.manifest.rows import (
-    MANIFEST_PATH,
-    OBJECT_ID,
-    OPERATION,
-    SCHEMA_ID,
-    Commit,
-    SchemaRow,
-    decode_commit,
-    decode_schema,
-    version_id,
-)
-from omnigraph.storage.tables import TableVersion
+from omnigraph.manifest.rows import MANIFEST_PATH, OBJECT_ID, SCHEMA_ID, decode_commit, decode_schema, version_id
 
 HEAD = "graph_head"  # stands among tables for the head of the branch, whose version is that of its latest commit
-
-
-@dataclass(frozen=True, slots=True)
-class Entry:
-    """A table of a snapshot: the version that the graph consists of."""
-
-    table: TableVersion
-    row_count: int
-
-    @property
-    def key(self) -> str:
-        return self.table.key
-
-
-@dataclass(frozen=True, slots=True)
-class Snapshot:
-    """The tables of one branch at one manifest version, by key, in order."""
-
-    branch: str | None
-    manifest_version: int
-    entries: Mapping[str, Entry]
-    schema: SchemaRow | None = None
 
 
 @dataclass(frozen=True)

@@ -3,49 +3,21 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import lance
 import pyarrow as pa
 
+from omnigraph.api.results import Snapshot
+from omnigraph.api.rows import Blob, Cell
 from omnigraph.errors import BlobNotFoundError, BlobPropertyError
 from omnigraph.lang.catalog import Catalog, EdgeType, NodeType
 from omnigraph.lang.source import did_you_mean
-from omnigraph.manifest.state import Snapshot
 from omnigraph.storage.columns import table_key
 from omnigraph.storage.lance_errors import lance_call
 from omnigraph.storage.predicates import OneOf, lance_filter
 from omnigraph.storage.reading import ADDRESS, ID, OFFSET_BITS
 from omnigraph.storage.tables import TableStorage
-
-
-@dataclass(frozen=True, slots=True)
-class Cell:
-    """A property of an entity, by names."""
-
-    type_name: str
-    id: str
-    property: str
-    kind: str = "node"
-
-    def __str__(self) -> str:
-        return f"{self.type_name}.{self.property} of '{self.id}'"
-
-
-@dataclass(frozen=True, slots=True)
-class Blob:
-    """What a Blob property holds. `etag` is another one whenever the content is."""
-
-    size: int
-    etag: str
-    _read: Callable[[int, int], bytes]
-
-    def read(self, start: int = 0, end: int | None = None) -> bytes:
-        """Read the bytes from one place up to another; all of them, if none is named."""
-        until = self.size if end is None else min(end, self.size)
-        return self._read(start, until) if start < until else b""
 
 
 def find_blob(tables: TableStorage, snapshot: Snapshot, catalog: Catalog, cell: Cell) -> Blob:

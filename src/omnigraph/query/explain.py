@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
+from omnigraph.api.rows import PlanStep
 from omnigraph.lang import ir
-from omnigraph.manifest.rows import Commit
 from omnigraph.query.describe import describe
 from omnigraph.query.estimate import rows_after
 from omnigraph.query.frame import Frame
@@ -18,60 +17,6 @@ from omnigraph.query.view import GraphView
 from omnigraph.storage.counters import counted
 
 _T = TypeVar("_T")
-_WIDTH = 60
-
-
-@dataclass(slots=True)
-class PlanStep:
-    """One step that ran. `expansion` says how edges were found, `reason` why so; `inner` are the steps of a `not`."""
-
-    kind: str
-    text: str
-    estimated_rows: int
-    rows: int = 0
-    requests: int = 0
-    seconds: float = 0.0
-    expansion: str | None = None
-    reason: str | None = None
-    inner: list[PlanStep] = field(default_factory=list)
-
-
-@dataclass(frozen=True)
-class Explanation:
-    """How a query was carried out. Printed, it is a tree; `to_dict` is the same for programs."""
-
-    query_name: str
-    branch: str
-    commit: Commit | None
-    steps: Sequence[PlanStep]
-    rows: int
-    requests: int
-    seconds: float
-
-    def to_dict(self) -> dict[str, Any]:
-        return {
-            "query_name": self.query_name,
-            "target": {"branch": self.branch, "commit": self.commit.commit_id if self.commit else None},
-            "row_count": self.rows,
-            "requests": self.requests,
-            "seconds": self.seconds,
-            "steps": [asdict(step) for step in self.steps],
-        }
-
-    def __str__(self) -> str:
-        head = f"{self.query_name}: {self.rows} rows, {self.requests} requests, {self.seconds * 1e3:.1f} ms"
-        title = f"{'step':{_WIDTH}} {'estimated':>10} {'rows':>10} {'requests':>9} {'ms':>9}"
-        return "\n".join([head, title, *_lines(self.steps, "")])
-
-
-def _lines(steps: Sequence[PlanStep], indent: str) -> Iterator[str]:
-    for step in steps:
-        name = f"{indent}{step.kind} {step.text}"
-        numbers = f"{step.estimated_rows:>10} {step.rows:>10} {step.requests:>9} {step.seconds * 1e3:>9.2f}"
-        yield f"{name:{_WIDTH}} {numbers}" if len(name) <= _WIDTH else f"{name}\n{'':{_WIDTH}} {numbers}"
-        if step.expansion:
-            yield f"{indent}  by {step.expansion}: {step.reason}"
-        yield from _lines(step.inner, indent + "  ")
 
 
 class Trace:

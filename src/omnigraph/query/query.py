@@ -10,6 +10,8 @@ from typing import Any, TypeVar
 
 import pyarrow as pa
 
+from omnigraph.api.results import Commit, Snapshot
+from omnigraph.api.rows import Explanation, Result
 from omnigraph.core.nonblocking import is_nonblocking, may_block
 from omnigraph.core.refs import MAIN
 from omnigraph.embed.embedding import Embedding
@@ -21,13 +23,11 @@ from omnigraph.lang.params import decode_parameters
 from omnigraph.lang.source import Source
 from omnigraph.manifest.past import state_at
 from omnigraph.manifest.publisher import Manifest
-from omnigraph.manifest.rows import Commit
-from omnigraph.manifest.state import ManifestState, Snapshot
+from omnigraph.manifest.state import ManifestState
 from omnigraph.query.cache import Cache
 from omnigraph.query.evaluate import Values
-from omnigraph.query.explain import Explanation, TracedExecution
+from omnigraph.query.explain import TracedExecution
 from omnigraph.query.read import Execution
-from omnigraph.query.result import Result
 from omnigraph.query.room import out_of_memory
 from omnigraph.query.vectors import with_vectors
 from omnigraph.query.view import GraphView

@@ -10,14 +10,14 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from omnigraph.api.results import Entry, Snapshot, TableVersion
 from omnigraph.errors import CorruptGraphError
 from omnigraph.lang.catalog import Catalog, EdgeType, NodeType
 from omnigraph.lang.ir import Operator
-from omnigraph.manifest.state import Entry, Snapshot
 from omnigraph.query.cache import Cache
 from omnigraph.storage.columns import table_key
 from omnigraph.storage.predicates import AllOf, Compare, Predicate, arrow_expression
-from omnigraph.storage.tables import ADDRESS, ID, TableStorage, TableVersion
+from omnigraph.storage.tables import ADDRESS, ID, TableStorage
 
 Positions = np.ndarray[Any, np.dtype[np.int64]]
 # A table up to so many rows is read whole; of a larger one only the rows that are asked for, unless they are many.

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
+from omnigraph.api.results import SchemaResult, SchemaRow
 from omnigraph.commit.plan import PublishPlan, WriterKind, WriteTxn, schema_gates
 from omnigraph.commit.publish import capture, publish_held
 from omnigraph.commit.recovery import heal, recover_operation
@@ -17,27 +17,11 @@ from omnigraph.lang.schema_check import compile_schema
 from omnigraph.lang.source import Source
 from omnigraph.manifest.contract import rewrite_source
 from omnigraph.manifest.publisher import Lineage
-from omnigraph.manifest.rows import Commit, SchemaRow
 from omnigraph.manifest.state import HEAD
 from omnigraph.schema_apply.tables import TableSteps
 from omnigraph.write.validate import check_patterns
 
 _ATTEMPTS = 3
-
-
-@dataclass(frozen=True, slots=True)
-class SchemaResult:
-    """What a change of the schema takes, and whether it was made. `rows` are the entities of the types it touches.
-
-    `given_up` names the tables of which nothing but the present may stay.
-    """
-
-    plan: SchemaPlan
-    applied: bool
-    manifest_version: int
-    rows: Mapping[str, int] = field(default_factory=dict)
-    commit: Commit | None = None
-    given_up: tuple[str, ...] = ()
 
 
 def preview_schema(store: Store, source: Source, drops: DropMode = DropMode.SOFT) -> SchemaResult:

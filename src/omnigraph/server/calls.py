@@ -8,7 +8,7 @@ from typing import IO, Annotated
 
 from fastapi import Depends, Request
 
-from omnigraph.access import Access, Action, Principal, authorize
+from omnigraph.api.access import Access, Action, Principal, authorize
 from omnigraph.errors import ForbiddenError, GraphNotFoundError, RequestError
 from omnigraph.graph import Graph
 from omnigraph.server.admission import Admission

@@ -11,6 +11,7 @@ from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.routing import Match
 
+from omnigraph.api import problems
 from omnigraph.errors import (
     MethodNotAllowedError,
     OmnigraphError,
@@ -21,7 +22,6 @@ from omnigraph.errors import (
     UnauthorizedError,
 )
 from omnigraph.server.admission import RETRY_AFTER
-from omnigraph.wire import problems
 
 CLIENT = "Omnigraph-Client"
 ERROR = "error"

@@ -12,7 +12,8 @@ from fastapi import Request, Response
 from fastapi.dependencies.models import Dependant
 from fastapi.routing import APIRoute
 
-from omnigraph.access import READS, Action
+from omnigraph.api.access import READS, Action
+from omnigraph.api.http import CONDITION_HEADER
 from omnigraph.errors import RequestError
 from omnigraph.server import intake
 from omnigraph.server.admission import size_of
@@ -134,8 +135,8 @@ def _room(request: Request, call: Call, need: Need) -> AbstractContextManager[No
 def _check_condition(request: Request, need: Need) -> None:
     given = intake.condition(request)
     if need.condition is Condition.REQUIRED and given is None:
-        hint = f"send {intake.CONDITION} with the id of the commit that the branch is to be at"
-        raise RequestError(f"the header {intake.CONDITION} is missing", hint=hint)
+        hint = f"send {CONDITION_HEADER} with the id of the commit that the branch is to be at"
+        raise RequestError(f"the header {CONDITION_HEADER} is missing", hint=hint)
     if need.condition is Condition.NONE and given is not None:
         hint = "send it to the routes that end with /if-graph-commit"
-        raise RequestError(f"the header {intake.CONDITION} means nothing here", hint=hint)
+        raise RequestError(f"the header {CONDITION_HEADER} means nothing here", hint=hint)

@@ -13,13 +13,11 @@ from typing import IO, Any, NoReturn
 from fastapi import Request
 from starlette.requests import ClientDisconnect
 
+from omnigraph.api.http import CONDITION_HEADER, JSON, NDJSON, OPERATION_HEADER
 from omnigraph.errors import MediaTypeError, RequestError
 from omnigraph.lang.identity import is_new_id
 from omnigraph.lang.source import did_you_mean
 
-CONDITION = "Omnigraph-If-Graph-Commit"
-OPERATION = "Omnigraph-Operation-Id"
-JSON, LINES = "application/json", "application/x-ndjson"
 _COMMIT = re.compile(r"[^\s,\"*]+")
 _SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 _IN_MEMORY = 2**20
@@ -35,32 +33,32 @@ def check_query(options: Iterable[str], known: set[str]) -> None:
 
 def condition(request: Request) -> str | None:
     """Read the commit that a change depends on: one, by its plain id."""
-    given = request.headers.getlist(CONDITION)
+    given = request.headers.getlist(CONDITION_HEADER)
     if not given:
         return None
     value = given[0].strip()
     if len(given) > 1 or value.startswith("W/") or not _COMMIT.fullmatch(value):
         hint = "send it once, with the plain id of one commit"
-        raise RequestError(f"the header {CONDITION} cannot be used as it is", hint=hint)
+        raise RequestError(f"the header {CONDITION_HEADER} cannot be used as it is", hint=hint)
     return value
 
 
 def operation(request: Request) -> str | None:
     """Read the id that whoever asks gives a change: one, of the form that our own ids have."""
-    given = request.headers.getlist(OPERATION)
+    given = request.headers.getlist(OPERATION_HEADER)
     if not given:
         return None
     if len(given) > 1 or not is_new_id(given[0]):
         hint = "send it once, with a new ULID: 26 characters, in capitals"
-        raise RequestError(f"the header {OPERATION} cannot be used as it is", hint=hint)
+        raise RequestError(f"the header {OPERATION_HEADER} cannot be used as it is", hint=hint)
     return given[0]
 
 
 def refuse_operation(request: Request) -> None:
     """An id given to what makes no commit would never be found, as if nothing had been changed."""
-    if OPERATION in request.headers:
+    if OPERATION_HEADER in request.headers:
         hint = "see by the branches and tags whether it was done"
-        raise RequestError(f"the header {OPERATION} means nothing here: no commit is made", hint=hint)
+        raise RequestError(f"the header {OPERATION_HEADER} means nothing here: no commit is made", hint=hint)
 
 
 async def body_of(request: Request) -> bytes:
@@ -109,9 +107,9 @@ _JSON = json.JSONDecoder(parse_constant=_not_a_number)  # made once: to make one
 async def lines_of(request: Request) -> IO[bytes]:
     """Read lines of JSON into a file; a small one stays in memory. Whoever takes it closes it."""
     content_type = request.headers.get("content-type")
-    if media_type(content_type) != LINES:
+    if media_type(content_type) != NDJSON:
         message = f"the body is to be lines of JSON, not {_shown(content_type)}"
-        raise MediaTypeError(message, hint=f"send Content-Type: {LINES}")
+        raise MediaTypeError(message, hint=f"send Content-Type: {NDJSON}")
     file = tempfile.SpooledTemporaryFile(max_size=_IN_MEMORY)  # noqa: SIM115 - see above
     try:
         async for part in request.stream():

@@ -8,7 +8,7 @@ import urllib.parse
 from collections.abc import Iterable
 from pathlib import Path
 
-from omnigraph.access import Action
+from omnigraph.api.access import Action
 from omnigraph.errors import ForbiddenError
 
 _S3, _FILE = "s3://", "file://"

@@ -18,6 +18,8 @@ from typing import Any
 
 from ulid import ULID
 
+from omnigraph.api import problems
+from omnigraph.api.documents import ingest_output
 from omnigraph.errors import (
     LoadNotFoundError,
     OmnigraphError,
@@ -29,8 +31,6 @@ from omnigraph.graph import Graph
 from omnigraph.server.load_roots import check_addresses
 from omnigraph.server.metrics import Metrics
 from omnigraph.server.settings import Serving
-from omnigraph.wire import problems
-from omnigraph.wire.documents import ingest_output
 
 _EVERY = 0.25
 _RUNNING, _DONE, _FAILED = "running", "done", "failed"

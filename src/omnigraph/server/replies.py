@@ -11,13 +11,13 @@ from typing import Annotated, Any, NamedTuple
 from fastapi import Header, Response
 from fastapi.responses import StreamingResponse
 
-from omnigraph.query.result import Result
-from omnigraph.server.intake import CONDITION, JSON, LINES
+from omnigraph.api import arrow
+from omnigraph.api.documents import read_output
+from omnigraph.api.http import ARROW, CONDITION_HEADER, JSON, NDJSON
+from omnigraph.api.rows import Result
 from omnigraph.server.responses import ErrorOutput
-from omnigraph.wire import arrow
-from omnigraph.wire.documents import read_output
 
-LINES_TYPE = f"{LINES}; charset=utf-8"
+LINES_TYPE = f"{NDJSON}; charset=utf-8"
 _CHUNK = 64 * 1024
 _READ = (400, 401, 403, 404, 408, 409, 410, 413, 415, 422, 429, 500, 502, 503)
 _CHANGE = (*_READ, 412)
@@ -42,11 +42,13 @@ _MEANINGS = {
 }
 
 Responses = dict[int | str, dict[str, Any]]
-Conditional = Annotated[str, Header(alias=CONDITION, description="The id of the commit that the branch is to be at.")]
+Conditional = Annotated[
+    str, Header(alias=CONDITION_HEADER, description="The id of the commit that the branch is to be at.")
+]
 LINES_BODY = {
     "requestBody": {
         "required": True,
-        "content": {LINES: {"schema": {"type": "string", "description": "One JSON object per line."}}},
+        "content": {NDJSON: {"schema": {"type": "string", "description": "One JSON object per line."}}},
     }
 }
 
@@ -57,7 +59,7 @@ def told(statuses: tuple[int, ...]) -> Responses:
 
 
 READING, CHANGING = told(_READ), told(_CHANGE)
-AS_LINES: Responses = {200: {"content": {LINES: {"schema": {"type": "string"}}}, "description": "Lines of JSON."}}
+AS_LINES: Responses = {200: {"content": {NDJSON: {"schema": {"type": "string"}}}, "description": "Lines of JSON."}}
 _BINARY = {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}}
 AS_BYTES: Responses = {
     **told((*_READ, 412, 416)),
@@ -66,7 +68,7 @@ AS_BYTES: Responses = {
     304: {"description": "It is the one that If-None-Match names."},
 }
 AS_NUMBERS: Responses = {200: {"content": {"text/plain": {"schema": {"type": "string"}}}, "description": "Numbers."}}
-AS_ARROW: Responses = {200: {"content": {arrow.CONTENT_TYPE: {"schema": {"type": "string", "format": "binary"}}}}}
+AS_ARROW: Responses = {200: {"content": {ARROW: {"schema": {"type": "string", "format": "binary"}}}}}
 
 
 _JSON = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False)  # made once, and not for each
@@ -104,8 +106,8 @@ class Rows(NamedTuple):
 
 def rows(found: Result, snapshot: str | None, accept: str | None) -> Rows:
     """Write the rows of a query: as an Arrow stream if that is asked for, else as JSON."""
-    if accept is not None and arrow.CONTENT_TYPE in accept:
-        return Rows(arrow.stream_of(found, snapshot), arrow.CONTENT_TYPE)
+    if accept is not None and ARROW in accept:
+        return Rows(arrow.stream_of(found, snapshot), ARROW)
     return Rows(_text(read_output(found, snapshot)).encode(), JSON)
 
 

@@ -1,4 +1,4 @@
-"""The bodies of answers, as the OpenAPI document tells them. The documents themselves are made in `wire`."""
+"""The bodies of answers, as the OpenAPI document tells them. The documents themselves are made in `api`."""
 
 from __future__ import annotations
 

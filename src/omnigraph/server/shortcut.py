@@ -16,7 +16,8 @@ import httptools
 from fastapi.routing import APIRoute
 from pydantic import ValidationError
 
-from omnigraph.access import Action
+from omnigraph.api.access import Action
+from omnigraph.api.http import CONDITION_HEADER
 from omnigraph.core.nonblocking import WouldBlock, nonblocking
 from omnigraph.errors import OmnigraphError
 from omnigraph.server import intake, logs
@@ -28,7 +29,7 @@ from omnigraph.server.routes.reading import ask, query, routes
 from omnigraph.server.watching import HEADER, PRINCIPAL, Watch
 
 _LOG = logging.getLogger(__name__)
-_CONDITION = intake.CONDITION.lower().encode()
+_CONDITION = CONDITION_HEADER.lower().encode()
 _LINE_END = b"\r\n"
 _ANSWER = b"HTTP/1.1 200 OK\r\n%bcontent-length: %d\r\ncontent-type: %b\r\n%b: %b\r\n\r\n%b"
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from omnigraph.access import Principal, Role
+from omnigraph.api.access import Principal, Role
 from omnigraph.errors import ConfigError
 from omnigraph.server.tokens import Token, Tokens, digest_of
 from omnigraph.settings_file import Section

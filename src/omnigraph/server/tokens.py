@@ -6,7 +6,7 @@ import hashlib
 import hmac
 from dataclasses import dataclass, field
 
-from omnigraph.access import Principal
+from omnigraph.api.access import Principal
 from omnigraph.errors import UnauthorizedError
 
 _SCHEME = "bearer"

@@ -48,13 +48,15 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.pandas.types import to_arrow_schema
 
+from omnigraph.api.options import Engine, LoadMode
+from omnigraph.api.results import TableVersion
 from omnigraph.commit.store import Store
 from omnigraph.core.refs import MAIN
 from omnigraph.errors import ExportTypeError, GraphNotFoundError, InputColumnsError, UnsupportedUriError
 from omnigraph.formats.json_writer import with_items
 from omnigraph.formats.outputs import written
 from omnigraph.formats.sources import discover
-from omnigraph.ingest.load import Engine, LoadRequest, load
+from omnigraph.ingest.load import LoadRequest, load
 from omnigraph.ingest.scan import Fragments, column_names, groups, in_any_order
 from omnigraph.lang.source import did_you_mean
 from omnigraph.lang.types import Scalar
@@ -66,8 +68,7 @@ from omnigraph.spark.shipping import ship_package
 from omnigraph.storage.location import Location
 from omnigraph.storage.objects import ObjectStore
 from omnigraph.storage.predicates import Predicate
-from omnigraph.storage.tables import TableStorage, TableVersion
-from omnigraph.write.load import LoadMode
+from omnigraph.storage.tables import TableStorage
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

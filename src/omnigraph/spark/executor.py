@@ -18,10 +18,10 @@ from dataclasses import dataclass, field
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from omnigraph.api.progress import SILENT, Progress
 from omnigraph.errors import OmnigraphError, SparkError
 from omnigraph.ingest.credentials import credentials, set_credentials
 from omnigraph.ingest.executor import rows_of
-from omnigraph.ingest.progress import SILENT, Progress
 from omnigraph.spark.errand import Errand
 from omnigraph.spark.packing import Packed, pack, unpack
 from omnigraph.spark.session import has_died, reason_in

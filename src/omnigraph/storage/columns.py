@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import datetime as dt
-import math
 from collections.abc import Sequence
-from typing import Any, cast
+from typing import Any
 
 import lance
 import pyarrow as pa
@@ -104,41 +103,3 @@ def _reinterpreted(lists: pa.ListArray) -> pa.ListArray:
 
 def _milliseconds(value: Any) -> int | None:
     return None if value is None else (value - _EPOCH) // _MILLISECOND
-
-
-_AS_THEY_ARE = {kind.id for kind in (pa.string(), pa.bool_(), pa.int32(), pa.int64(), pa.uint32(), pa.uint64())}
-
-
-def plain_values(column: pa.ChunkedArray | pa.Array) -> list[Any]:
-    """The cells of a column as JSON has them."""
-    if column.type.id in _AS_THEY_ARE:
-        return cast("list[Any]", column.to_pylist())
-    array = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
-    kind = array.type
-    if pa.types.is_list(kind):
-        items = plain_values(array.values)
-        ends = array.offsets.to_pylist()
-        filled = array.is_valid().to_pylist()
-        return [items[ends[at] : ends[at + 1]] if filled[at] else None for at in range(len(array))]
-    if pa.types.is_fixed_size_list(kind):  # a vector, and Arrow would make a Python object of each number in turn
-        filled = iter(array.drop_null().flatten().to_numpy().reshape(-1, kind.list_size).tolist())
-        return [next(filled) if there else None for there in array.is_valid().to_pylist()]
-    if pa.types.is_date64(kind):
-        return [None if number is None else _moment(number) for number in array.view(pa.int64()).to_pylist()]
-    values: list[Any] = array.to_pylist()
-    if pa.types.is_date32(kind):
-        return [None if value is None else value.isoformat() for value in values]
-    if pa.types.is_floating(kind):
-        return [_number(value) for value in values]
-    return values
-
-
-def _moment(milliseconds: int) -> str:
-    moment = _EPOCH + milliseconds * _MILLISECOND
-    return f"{moment.replace(tzinfo=None).isoformat(timespec='milliseconds')}Z"
-
-
-def _number(value: float | None) -> float | str | None:
-    if value is None or math.isfinite(value):
-        return value
-    return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"

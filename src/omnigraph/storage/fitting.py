@@ -9,10 +9,11 @@ from typing import Any
 import lance
 import pyarrow as pa
 
+from omnigraph.api.results import TableVersion
 from omnigraph.errors import StorageError
 from omnigraph.storage.fragments import fragments
 from omnigraph.storage.lance_errors import Kind, classify
-from omnigraph.storage.reading import TableReader, TableVersion
+from omnigraph.storage.reading import TableReader
 from omnigraph.storage.tables import Staged
 from omnigraph.storage.upkeep import make_up
 

@@ -12,10 +12,11 @@ import pyarrow as pa
 import pyarrow.ipc
 from lance.fragment import DataFile
 
+from omnigraph.api.results import TableVersion
 from omnigraph.errors import StorageError
 from omnigraph.storage.lance_errors import Kind, classify, lance_call
 from omnigraph.storage.objects import ObjectStore
-from omnigraph.storage.reading import ADDRESS, OFFSET_BITS, TableReader, TableVersion
+from omnigraph.storage.reading import ADDRESS, OFFSET_BITS, TableReader
 
 Addresses = np.ndarray[Any, Any]
 ROW, WRITTEN = "_rowid", "_row_last_updated_at_version"

@@ -15,8 +15,9 @@ import pyarrow as pa
 from lance.blob import BlobType
 from lance.lance import _Session as Session
 
+from omnigraph.api.results import TableVersion
 from omnigraph.errors import StorageError
-from omnigraph.lang.identity import is_new_id, new_id
+from omnigraph.lang.identity import new_id
 from omnigraph.storage.lance_errors import Kind, classify, lance_call
 from omnigraph.storage.location import Location
 from omnigraph.storage.predicates import OneOf, Predicate, lance_filter
@@ -30,24 +31,6 @@ _MOST_RUNS = 16
 _OURS = "omnigraph-"
 _OPERATION = re.compile(r"operation: (\w+)")
 _UPKEEP = ("Rewrite", "ReserveFragments", "CreateIndex", "UpdateConfig")
-
-
-@dataclass(frozen=True, slots=True)
-class TableVersion:
-    """One version of one table: where it is, on which native branch (None is main), and its number."""
-
-    key: str
-    path: str
-    version: int
-    branch: str | None = None
-
-    @property
-    def owner(self) -> str | None:
-        """The branch of the graph that may change it; None is main."""
-        if self.branch is None:
-            return None
-        made, _, name = self.branch.partition("/")
-        return name if name and is_new_id(made) else self.branch
 
 
 @dataclass(frozen=True, slots=True)

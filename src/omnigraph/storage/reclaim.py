@@ -10,6 +10,7 @@ from typing import Any
 
 import lance
 
+from omnigraph.api.maintenance import Removal
 from omnigraph.storage.durable import durable_write
 from omnigraph.storage.lance_errors import lance_call
 from omnigraph.storage.objects import ObjectStore
@@ -22,18 +23,6 @@ _NEVER = dt.timedelta(days=365 * 100)
 # Lance names a version so that the latest comes first; older tables have the plain number.
 _MAX_U64, _DIGITS = 2**64 - 1, 20
 _NEWEST = 2**64 - 1  # lance names a version by how far it is from this one, so that the latest is listed first
-
-
-@dataclass(frozen=True, slots=True)
-class Removal:
-    """How many versions, files and bytes were removed, or would be."""
-
-    versions: int = 0
-    files: int = 0
-    size: int = 0
-
-    def __add__(self, other: Removal) -> Removal:
-        return Removal(self.versions + other.versions, self.files + other.files, self.size + other.size)
 
 
 def versions(tables: TableReader, path: str, fork: str | None) -> list[int]:

@@ -16,6 +16,7 @@ import numpy as np
 import pyarrow as pa
 from lance.fragment import write_fragments
 
+from omnigraph.api.results import TableVersion
 from omnigraph.errors import ConflictError, CorruptGraphError, StorageError, StorageFullError
 from omnigraph.storage.durable import durable_write
 from omnigraph.storage.indices import INDEX_KINDS, IndexSpec, build_index, segments
@@ -31,7 +32,6 @@ from omnigraph.storage.reading import (
     SRC,
     MadeBy,
     TableReader,
-    TableVersion,
     fork_name,
     transaction_id,
 )

@@ -15,13 +15,14 @@ import lance
 from lance.fragment import DataFile
 from lance.optimize import Compaction, CompactionTask
 
+from omnigraph.api.results import TableVersion
 from omnigraph.storage import indices
 from omnigraph.storage.durable import durable_write
 from omnigraph.storage.fragments import path_of
 from omnigraph.storage.indices import IndexSpec
 from omnigraph.storage.lance_errors import lance_call
 from omnigraph.storage.objects import ObjectStore
-from omnigraph.storage.reading import TableReader, TableVersion, transaction_id
+from omnigraph.storage.reading import TableReader, transaction_id
 from omnigraph.storage.tables import MAX_ROWS_PER_FILE, STORAGE_VERSION, Staged, TableStorage, auto_cleanup_settings
 
 # The fragments that a rewrite makes are numbered past those that others may append before it is committed, for the

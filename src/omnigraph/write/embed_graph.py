@@ -8,17 +8,17 @@ from dataclasses import dataclass
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from omnigraph.api.options import EmbedMode
+from omnigraph.api.results import Commit, EmbedResult
 from omnigraph.commit.plan import PublishPlan, TableAction, WriterKind, WriteTxn
 from omnigraph.commit.publish import write
 from omnigraph.commit.store import Store
 from omnigraph.core.refs import MAIN
 from omnigraph.embed.embedding import Embedding
-from omnigraph.embed.modes import Mode
 from omnigraph.errors import EmbedderSettingError, EmbeddingTypeError
 from omnigraph.lang.catalog import Catalog, NodeType, Property
 from omnigraph.lang.source import did_you_mean
 from omnigraph.manifest.publisher import Lineage
-from omnigraph.manifest.rows import Commit
 from omnigraph.storage.columns import arrow_type, table_key
 from omnigraph.storage.predicates import Present
 from omnigraph.storage.tables import ID
@@ -31,35 +31,20 @@ ROWS_PER_COMMIT = 256
 class EmbedRequest:
     """Which vectors to make, of which types (all, if none is named), on which branch, and who asks for it."""
 
-    mode: Mode
+    mode: EmbedMode
     types: Sequence[str] | None
     branch: str | None
     actor: str | None
     told: Callable[[int], None]
 
 
-@dataclass(frozen=True, slots=True)
-class EmbedResult:
-    """How many vectors were made for each property, by its full name, and the commits that brought them."""
-
-    branch: str
-    mode: Mode
-    model: str | None
-    embedded: dict[str, int]
-    commits: tuple[Commit, ...]
-
-    @property
-    def total(self) -> int:
-        return sum(self.embedded.values())
-
-
-def embed_mode(name: str) -> Mode:
+def embed_mode(name: str) -> EmbedMode:
     """Read the mode of a request."""
-    possible = (Mode.FILL_MISSING, Mode.REEMBED_ALL)
+    possible = (EmbedMode.FILL_MISSING, EmbedMode.REEMBED_ALL)
     if name not in possible:
         message = f"a graph cannot be embedded with the mode '{name}'"
         raise EmbedderSettingError(message, variable="mode", hint=f"use {' or '.join(possible)}")
-    return Mode(name)
+    return EmbedMode(name)
 
 
 def embed_graph(store: Store, request: EmbedRequest, embedding: Embedding) -> EmbedResult:
@@ -126,7 +111,7 @@ class _Target:
         tables = self.store.tables
         table = self.store.manifest.load(self.request.branch).snapshot.entries[self.key].table
         with_text = tables.scan(table, [ID], _present(self.node, self.source))[ID]
-        if self.request.mode is Mode.FILL_MISSING:
+        if self.request.mode is EmbedMode.FILL_MISSING:
             filled = tables.scan(table, [ID], _present(self.node, self.property.name))[ID]
             with_text = with_text.filter(pc.invert(pc.is_in(with_text, filled.combine_chunks())))
         ids = with_text.combine_chunks()
@@ -170,7 +155,7 @@ class _Batch:
         target, name = self.target, self.target.property.name
         at = pc.index_in(rows[ID], value_set=self.texts[ID].combine_chunks()).combine_chunks()
         same = pc.equal(rows[target.source], self.texts[target.source].take(at))
-        if target.request.mode is Mode.FILL_MISSING:
+        if target.request.mode is EmbedMode.FILL_MISSING:
             same = pc.and_(same, pc.is_null(rows[name]))
         rows = rows.set_column(rows.schema.get_field_index(name), name, self.vectors.take(at))
         return rows.filter(same)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from enum import StrEnum
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from omnigraph.api.options import LoadMode
 from omnigraph.commit.plan import PublishPlan, TableAction, WriterKind, WriteTxn
 from omnigraph.errors import Violation
 from omnigraph.lang.catalog import EdgeType, NodeType
@@ -25,14 +25,6 @@ from omnigraph.write.validate import (
     value_violations,
     with_required,
 )
-
-
-class LoadMode(StrEnum):
-    """What becomes of entities that are there already."""
-
-    APPEND = "append"  # their ids must not come again
-    MERGE = "merge"  # they are replaced when their ids come again
-    OVERWRITE = "overwrite"  # of every type that comes, they make room for what comes
 
 
 @dataclass(frozen=True, slots=True)

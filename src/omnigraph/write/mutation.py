@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from omnigraph.api.results import MutationResult, TableVersion
 from omnigraph.commit.plan import PublishPlan, TableAction, WriterKind, WriteTxn
 from omnigraph.commit.publish import check_head_commit, write
 from omnigraph.commit.store import Store
@@ -24,10 +25,9 @@ from omnigraph.lang.identity import new_id, node_id
 from omnigraph.lang.params import decode_parameters
 from omnigraph.lang.source import Source, Span
 from omnigraph.manifest.publisher import Lineage
-from omnigraph.manifest.rows import Commit
 from omnigraph.storage.columns import declared_of, table_key
 from omnigraph.storage.predicates import Predicate, comparison
-from omnigraph.storage.tables import ADDRESS, DST, ID, SRC, Staged, TableVersion
+from omnigraph.storage.tables import ADDRESS, DST, ID, SRC, Staged
 from omnigraph.write.embed import OmittedVectors
 from omnigraph.write.pending import RECORD, Mode, Pending, column_types, scan_with_pending, to_store
 from omnigraph.write.validate import Change, Committed, violations
@@ -35,18 +35,6 @@ from omnigraph.write.values import MisfitError, Request
 
 MOST_ENTITIES = 8192  # of one type that one query may insert
 MOST_BYTES = 32 * 1024 * 1024  # that they may take
-
-
-@dataclass(frozen=True, slots=True)
-class MutationResult:
-    """What a mutation changed. `commit` is None when it found nothing to change."""
-
-    query_name: str
-    branch: str
-    affected_nodes: int
-    affected_edges: int
-    actor_id: str | None
-    commit: Commit | None
 
 
 @dataclass(frozen=True, slots=True)

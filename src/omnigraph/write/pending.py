@@ -9,11 +9,12 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from omnigraph.api.results import TableVersion
 from omnigraph.lang.catalog import EdgeType, NodeType
 from omnigraph.lang.types import STRING, Type
 from omnigraph.storage.columns import arrow_type, table_schema, to_array
 from omnigraph.storage.predicates import Predicate, arrow_expression
-from omnigraph.storage.tables import ID, TableStorage, TableVersion
+from omnigraph.storage.tables import ID, TableStorage
 
 RECORD = "@record"
 """The column that says which statement or record of the input brought a row. No property can be called so."""

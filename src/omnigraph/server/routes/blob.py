@@ -10,9 +10,9 @@ from typing import Annotated, Literal
 from fastapi import Depends, Query, Request, Response
 from fastapi.responses import StreamingResponse
 
-from omnigraph.access import Action
+from omnigraph.api.access import Action
+from omnigraph.api.rows import Blob
 from omnigraph.errors import BlobChangedError, BlobRangeError
-from omnigraph.query.blob import Blob
 from omnigraph.server.calls import Call, CallNow
 from omnigraph.server.guard import needs
 from omnigraph.server.replies import AS_BYTES

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from fastapi import Response
 
-from omnigraph.access import Action
+from omnigraph.api import documents
+from omnigraph.api.access import Action
 from omnigraph.errors import OmnigraphError
 from omnigraph.server import replies, requests, responses
 from omnigraph.server.calls import Call, CallNow
 from omnigraph.server.guard import needs
 from omnigraph.server.replies import CHANGING, READING
 from omnigraph.server.routes.common import WITHOUT_COMMIT, Committing, or_main, router
-from omnigraph.wire import commits, documents
 
 routes = router("branches")
 
@@ -20,7 +20,7 @@ routes = router("branches")
 @needs(Action.READ)
 def list_branches(call: CallNow) -> Response:
     """List the branches, sorted."""
-    return replies.document(commits.branches_output(call.graph.branches()))
+    return replies.document(documents.branches_output(call.graph.branches()))
 
 
 @routes.post("/branches", response_model=responses.BranchCreateOutput, responses=CHANGING, dependencies=WITHOUT_COMMIT)
@@ -29,7 +29,7 @@ def create_branch(call: CallNow, body: requests.BranchCreateRequest) -> Response
     """Make a branch that begins as another branch, a tag or a commit is."""
     graph, base = call.graph, or_main(body.from_)
     graph.create_branch(body.name, base)
-    return replies.document(commits.branch_created_output(graph.uri, body.name, base, call.actor))
+    return replies.document(documents.branch_created_output(graph.uri, body.name, base, call.actor))
 
 
 @routes.post("/branches/merge", response_model=responses.BranchMergeOutput, responses=CHANGING)
@@ -71,7 +71,7 @@ def delete_branch(call: CallNow, branch: str) -> Response:
     """Delete a branch, and what only it has."""
     graph = call.graph
     graph.delete_branch(branch)
-    return replies.document(commits.branch_deleted_output(graph.uri, branch, call.actor))
+    return replies.document(documents.branch_deleted_output(graph.uri, branch, call.actor))
 
 
 @routes.post("/revert", response_model=responses.RevertOutput, responses=CHANGING)
@@ -86,14 +86,14 @@ def revert(call: CallNow, graph: Committing, body: requests.RevertRequest) -> Re
 @needs(Action.READ)
 def list_tags(call: CallNow) -> Response:
     """List the tags by name, each with its commit."""
-    return replies.document(commits.tags_output(call.graph.tags()))
+    return replies.document(documents.tags_output(call.graph.tags()))
 
 
 @routes.post("/tags", response_model=responses.TagOutput, responses=CHANGING, dependencies=WITHOUT_COMMIT)
 @needs(Action.BRANCH_CREATE)
 def create_tag(call: CallNow, body: requests.TagCreateRequest) -> Response:
     """Give a commit a name that stays."""
-    return replies.document(commits.tag_output(call.graph.create_tag(body.name, or_main(body.ref))))
+    return replies.document(documents.tag_output(call.graph.create_tag(body.name, or_main(body.ref))))
 
 
 @routes.delete(
@@ -104,4 +104,4 @@ def delete_tag(call: CallNow, tag: str) -> Response:
     """Take a name away; the commit stays."""
     graph = call.graph
     graph.delete_tag(tag)
-    return replies.document(commits.tag_deleted_output(graph.uri, tag))
+    return replies.document(documents.tag_deleted_output(graph.uri, tag))

@@ -7,16 +7,16 @@ from typing import Annotated, Literal
 
 from fastapi import Query, Request, Response
 
-from omnigraph.access import Action
+from omnigraph.api import documents
+from omnigraph.api.access import Action
+from omnigraph.api.results import LoadResult
 from omnigraph.graph import Graph
-from omnigraph.ingest.load import LoadResult
 from omnigraph.lang import Source, compile_schema
 from omnigraph.server import intake, replies, requests, responses
 from omnigraph.server.calls import CallNow
 from omnigraph.server.guard import Brings, Condition, Need, needs
 from omnigraph.server.replies import CHANGING, LINES_BODY, READING, Conditional
 from omnigraph.server.routes.common import Branch, Committing, or_main, router, text
-from omnigraph.wire import documents
 
 routes = router("changing")
 

@@ -7,10 +7,11 @@ from typing import Annotated, TypedDict
 
 from fastapi import APIRouter, Depends, Header, Query, Request
 
+from omnigraph.api.changes import ChangeOptions
+from omnigraph.api.http import OPERATION_HEADER
 from omnigraph.core.refs import MAIN
 from omnigraph.errors import RequestError
 from omnigraph.graph import Graph
-from omnigraph.history.feed import ChangeOptions
 from omnigraph.server import intake
 from omnigraph.server.calls import CallNow
 from omnigraph.server.guard import GuardedRoute
@@ -23,7 +24,7 @@ Operations = Annotated[list[str] | None, Query(alias="op", description="insert, 
 _Operation = Annotated[
     str | None,
     Header(
-        alias=intake.OPERATION,
+        alias=OPERATION_HEADER,
         description="An id for the change, a new ULID, to ask for its outcome by if the answer is lost.",
         json_schema_extra={"pattern": "^[0-7][0-9A-HJKMNP-TV-Z]{25}$"},
     ),

@@ -7,14 +7,14 @@ from typing import Annotated, Literal
 
 from fastapi import Depends, Query, Response
 
-from omnigraph.access import Action
-from omnigraph.history.feed import DEFAULT_BYTES, DEFAULT_COMMITS, DEFAULT_LIMIT, ChangeOptions
+from omnigraph.api import change_documents, documents
+from omnigraph.api.access import Action
+from omnigraph.api.changes import DEFAULT_BYTES, DEFAULT_COMMITS, DEFAULT_LIMIT, ChangeOptions
 from omnigraph.server import replies, requests, responses
 from omnigraph.server.calls import CallNow
 from omnigraph.server.guard import needs
 from omnigraph.server.replies import AS_LINES, READING
 from omnigraph.server.routes.common import Branch, Kinds, Operations, Types, chosen, named, or_main, router
-from omnigraph.wire import changes, commits, documents
 
 routes = router("history")
 
@@ -48,21 +48,21 @@ Page = Annotated[ChangeOptions, Depends(_page)]
 @needs(Action.READ)
 def list_commits(call: CallNow, branch: Branch = "main", actor: str | None = None) -> Response:
     """List the commits of a branch, newest first."""
-    return replies.document(commits.commits_output(call.graph.commits(branch, actor)))
+    return replies.document(documents.commits_output(call.graph.commits(branch, actor)))
 
 
 @routes.get("/commits/{commit_id:segment}", response_model=responses.CommitOutput, responses=READING)
 @needs(Action.READ)
 def get_commit(call: CallNow, commit_id: str) -> Response:
     """Find a commit on whichever branch has it."""
-    return replies.document(commits.commit_output(call.graph.commit(commit_id)))
+    return replies.document(documents.commit_output(call.graph.commit(commit_id)))
 
 
 @routes.get("/commits/{commit_id:segment}/changes", response_model=responses.CommitChangesOutput, responses=READING)
 @needs(Action.READ)
 def get_commit_changes(call: CallNow, page: Page, commit_id: str) -> Response:
     """Tell what one commit changed with respect to its first parent."""
-    return replies.document(changes.commit_changes_output(call.graph.commit_changes(commit_id, **page)))
+    return replies.document(change_documents.commit_changes_output(call.graph.commit_changes(commit_id, **page)))
 
 
 @routes.get("/changes", response_model=responses.ChangeFeedOutput, responses=READING)
@@ -78,21 +78,21 @@ def poll_changes(
 ) -> Response:
     """Tell what the commits of a branch changed, page by page."""
     wanted: ChangeOptions = {**page, "start": start, "cursor": cursor, "max_commits": max_commits}
-    return replies.document(changes.feed_output(call.graph.changes(branch, **wanted)))
+    return replies.document(change_documents.feed_output(call.graph.changes(branch, **wanted)))
 
 
 @routes.get("/changes/cursor", response_model=responses.ChangeCursorOutput, responses=READING)
 @needs(Action.READ)
 def get_change_cursor(call: CallNow, after: str, branch: Branch = "main") -> Response:
     """Give the cursor of all changes behind a commit."""
-    return replies.document(changes.cursor_output(call.graph.change_cursor(after, branch)))
+    return replies.document(change_documents.cursor_output(call.graph.change_cursor(after, branch)))
 
 
 @routes.get("/changes/baseline", response_model=responses.ChangeBeginningOutput, responses=READING)
 @needs(Action.READ)
 def get_baseline(call: CallNow, which: Chosen, branch: Branch = "main") -> Response:
     """Tell where to begin to follow a branch: what to export at which commit, and the cursor to go on with."""
-    return replies.document(changes.beginning_output(call.graph.baseline(branch, **which)))
+    return replies.document(change_documents.beginning_output(call.graph.baseline(branch, **which)))
 
 
 @routes.post("/changes/baseline", response_class=Response, responses={**READING, **AS_LINES})
@@ -102,7 +102,7 @@ def export_baseline(call: CallNow, body: requests.ChangeBaselineRequest) -> Resp
     graph = call.graph
     begins = graph.baseline(or_main(body.branch), **chosen(body.kind or None, body.type or None, body.op or None))
     entities = graph.export(snapshot=begins.commit_id, types=begins.tables)
-    last = replies.line(changes.baseline_output(begins))
+    last = replies.line(change_documents.baseline_output(begins))
     return replies.lines(itertools.chain(entities, [last]))
 
 
@@ -120,7 +120,7 @@ def diff(
 ) -> Response:
     """Tell what turns one state into another, as lines of JSON: the head, the changes, and last their numbers."""
     found = call.graph.diff(before, after, kinds=named(kind), types=named(type), operations=named(op))
-    return replies.lines(changes.diff_lines(found, changes.Show(show)))
+    return replies.lines(change_documents.diff_lines(found, change_documents.Show(show)))
 
 
 @routes.get("/log", response_model=responses.LogOutput, responses=READING)
@@ -130,7 +130,7 @@ def log(
     branch: Annotated[list[str] | None, Query(description="Of which branches; of all if none is named.")] = None,
 ) -> Response:
     """List the commits of some branches, newest first, with the branches and tags that are at them."""
-    return replies.document(commits.log_output(call.graph.log(named(branch))))
+    return replies.document(documents.log_output(call.graph.log(named(branch))))
 
 
 @routes.get("/outcomes/{operation_id:segment}", response_model=responses.OutcomeOutput, responses=READING)

@@ -7,7 +7,7 @@ from typing import Any, Literal
 from fastapi import Response
 from pydantic import BaseModel
 
-from omnigraph.access import Action
+from omnigraph.api.access import Action
 from omnigraph.server import replies, requests
 from omnigraph.server.calls import CallNow
 from omnigraph.server.guard import needs

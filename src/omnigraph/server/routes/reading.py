@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from fastapi import Request, Response
 
-from omnigraph.access import Action
+from omnigraph.api import documents
+from omnigraph.api.access import Action
+from omnigraph.api.results import NamedState
 from omnigraph.server import replies, requests, responses
 from omnigraph.server.calls import Call, CallNow
 from omnigraph.server.guard import needs
 from omnigraph.server.replies import AS_ARROW, AS_LINES, READING
 from omnigraph.server.routes.common import Branch, router, state, text
-from omnigraph.wire import commits, documents
 
 routes = router("reading")
 
@@ -50,7 +51,7 @@ def explain(call: CallNow, body: requests.QueryRequest) -> Response:
 @needs(Action.READ)
 def snapshot(call: CallNow, branch: Branch = "main") -> Response:
     """Tell which version of each table a branch consists of."""
-    return replies.document(commits.snapshot_output(call.graph.snapshot(branch)))
+    return replies.document(documents.snapshot_output(call.graph.snapshot(branch)))
 
 
 @routes.get("/schema", response_model=responses.SchemaOutput, responses=READING)
@@ -72,4 +73,5 @@ def export(call: CallNow, body: requests.ExportRequest) -> Response:
 @needs(Action.READ)
 def get_state(call: CallNow, ref: str) -> Response:
     """Tell which commit a branch is at, or a tag or an id names, and the schema of then."""
-    return replies.document(documents.state_output(call.graph.at(ref)))
+    state = call.graph.at(ref)
+    return replies.document(documents.state_output(NamedState(state.branch, state.commit, state.schema)))

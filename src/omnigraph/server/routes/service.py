@@ -6,7 +6,7 @@ from typing import Any
 
 from fastapi import Request, Response
 
-from omnigraph.access import Action
+from omnigraph.api.access import Action
 from omnigraph.errors import ForbiddenError, MethodNotAllowedError
 from omnigraph.server import replies, responses
 from omnigraph.server.calls import CallNow, service_of

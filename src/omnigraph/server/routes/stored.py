@@ -6,7 +6,8 @@ from typing import Annotated
 
 from fastapi import Body, Request, Response
 
-from omnigraph.access import Action
+from omnigraph.api import documents
+from omnigraph.api.access import Action
 from omnigraph.errors import ForbiddenError, QueryKindError, RequestError
 from omnigraph.graph import Graph
 from omnigraph.server import intake, replies, requests, responses
@@ -15,7 +16,6 @@ from omnigraph.server.guard import Condition, Need, needs
 from omnigraph.server.replies import AS_ARROW, CHANGING, READING, Conditional
 from omnigraph.server.routes.common import Committing, or_main, router, state, text
 from omnigraph.server.stored import StoredQuery, not_found
-from omnigraph.wire import documents
 
 routes = router("stored queries")
 

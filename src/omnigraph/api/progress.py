@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import sys
-from typing import Protocol, TextIO
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Protocol
 
 
 class Progress(Protocol):
@@ -35,11 +36,10 @@ class SilentProgress:
 SILENT = SilentProgress()
 
 
-def progress_on(stream: TextIO | None = None) -> Progress:
-    """Bars if the stream, which is stderr by default, is a terminal; nothing otherwise."""
-    from rich.console import Console  # noqa: PLC0415 - executors import this module, and draw nothing
-
-    from omnigraph.ingest.progress_bars import BarProgress  # noqa: PLC0415
-
-    console = Console(file=stream or sys.stderr)
-    return BarProgress(console) if console.is_terminal and not console.is_dumb_terminal else SILENT
+@contextmanager
+def finishing(progress: Progress) -> Iterator[None]:
+    """Finish the progress at the end of a block, whatever happens in it."""
+    try:
+        yield
+    finally:
+        progress.finish()

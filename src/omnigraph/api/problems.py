@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, get_type_hints
 
 from omnigraph import errors
+from omnigraph.api.codec import decode, encode
 from omnigraph.errors import (
     BlobChangedError,
     BlobRangeError,
@@ -21,7 +22,6 @@ from omnigraph.errors import (
     ResourceLimitError,
     ServerAnswerError,
 )
-from omnigraph.wire.codec import decode, encode
 
 Body = dict[str, Any]
 

@@ -1,19 +1,102 @@
-"""What a query answers."""
+"""The answer of a query, its plan, and the content of a Blob."""
 
 from __future__ import annotations
 
 import html
 import importlib
 import itertools
-from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any
 
-import pyarrow as pa
-
+from omnigraph.api.results import Commit
 from omnigraph.errors import LibraryMissingError, ParameterError
-from omnigraph.manifest.rows import Commit
-from omnigraph.storage.columns import plain_values
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+_WIDTH = 60
+
+
+@dataclass(slots=True)
+class PlanStep:
+    """One step that ran. `expansion` says how edges were found, `reason` why so; `inner` are the steps of a `not`."""
+
+    kind: str
+    text: str
+    estimated_rows: int
+    rows: int = 0
+    requests: int = 0
+    seconds: float = 0.0
+    expansion: str | None = None
+    reason: str | None = None
+    inner: list[PlanStep] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """How a query was carried out. Printed, it is a tree; `to_dict` is the same for programs."""
+
+    query_name: str
+    branch: str
+    commit: Commit | None
+    steps: Sequence[PlanStep]
+    rows: int
+    requests: int
+    seconds: float
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "query_name": self.query_name,
+            "target": {"branch": self.branch, "commit": self.commit.commit_id if self.commit else None},
+            "row_count": self.rows,
+            "requests": self.requests,
+            "seconds": self.seconds,
+            "steps": [asdict(step) for step in self.steps],
+        }
+
+    def __str__(self) -> str:
+        head = f"{self.query_name}: {self.rows} rows, {self.requests} requests, {self.seconds * 1e3:.1f} ms"
+        title = f"{'step':{_WIDTH}} {'estimated':>10} {'rows':>10} {'requests':>9} {'ms':>9}"
+        return "\n".join([head, title, *_lines(self.steps, "")])
+
+
+def _lines(steps: Sequence[PlanStep], indent: str) -> Iterator[str]:
+    for step in steps:
+        name = f"{indent}{step.kind} {step.text}"
+        numbers = f"{step.estimated_rows:>10} {step.rows:>10} {step.requests:>9} {step.seconds * 1e3:>9.2f}"
+        yield f"{name:{_WIDTH}} {numbers}" if len(name) <= _WIDTH else f"{name}\n{'':{_WIDTH}} {numbers}"
+        if step.expansion:
+            yield f"{indent}  by {step.expansion}: {step.reason}"
+        yield from _lines(step.inner, indent + "  ")
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """A property of an entity, by names."""
+
+    type_name: str
+    id: str
+    property: str
+    kind: str = "node"
+
+    def __str__(self) -> str:
+        return f"{self.type_name}.{self.property} of '{self.id}'"
+
+
+@dataclass(frozen=True, slots=True)
+class Blob:
+    """What a Blob property holds. `etag` is another one whenever the content is."""
+
+    size: int
+    etag: str
+    _read: Callable[[int, int], bytes]
+
+    def read(self, start: int = 0, end: int | None = None) -> bytes:
+        """Read the bytes from one place up to another; all of them, if none is named."""
+        until = self.size if end is None else min(end, self.size)
+        return self._read(start, until) if start < until else b""
 
 
 @dataclass(frozen=True)
@@ -37,6 +120,8 @@ class Result:
 
     def cells(self) -> Iterator[tuple[Any, ...]]:
         """The values of each row in the order of the columns, also if two of these have one name."""
+        from omnigraph.api.arrow import plain_values  # noqa: PLC0415 - a client without rows loads no Arrow
+
         return zip(*(plain_values(column) for column in self.table.columns), strict=True)
 
     def to_arrow(self) -> pa.Table:
@@ -70,7 +155,7 @@ class Result:
         if at >= len(names):
             message = f"the result has no column {repr(name) if name else default + 1} for the ends of edges"
             raise ParameterError(message, parameter=name, hint=f"name one of {', '.join(names)}")
-        if pa.types.is_nested(self.table.schema.types[at]):
+        if self.table.schema.types[at].num_fields:  # lists and vectors
             message = f"the column '{names[at]}' holds lists, which cannot be nodes"
             raise ParameterError(message, parameter=names[at], hint="name a column of single values")
         return at

@@ -1,13 +1,51 @@
-"""Which side wins where the two sides of a merge contradict each other, as the caller decided."""
+"""What a caller may say about an operation, and how it is read."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from enum import StrEnum
+from typing import Any, TypeVar
 
-from omnigraph.errors import ResolutionError
+from omnigraph.errors import OptionError, ResolutionError
 from omnigraph.lang.source import did_you_mean
+
+_Option = TypeVar("_Option", bound=StrEnum)
+
+
+class Engine(StrEnum):
+    """Who does the work."""
+
+    AUTO = "auto"  # this process if the data is small, else Spark
+    LOCAL = "local"
+    SPARK = "spark"
+
+
+def option(kind: type[_Option], name: str, value: str) -> _Option:
+    """Read an option of a call, one of the values of an enumeration."""
+    try:
+        return kind(value)
+    except ValueError:
+        hint = f"use {', '.join(kind)}"
+        raise OptionError(f"there is no {name} {value!r}", option=name, hint=hint) from None
+
+
+class LoadMode(StrEnum):
+    """What becomes of entities that are there already."""
+
+    APPEND = "append"  # their ids must not come again
+    MERGE = "merge"  # they are replaced when their ids come again
+    OVERWRITE = "overwrite"  # of every type that comes, they make room for what comes
+
+
+class EmbedMode(StrEnum):
+    """Which vectors are made."""
+
+    FILL_MISSING = "fill_missing"  # those that are not there
+    REEMBED_SELECTED = "reembed_selected"  # those of the records that were picked, there or not
+    REEMBED_ALL = "reembed_all"  # all, there or not
+    CLEAN = "clean"  # none: they are taken away
+
 
 OURS, THEIRS = "ours", "theirs"  # the target's, the source's
 

@@ -9,13 +9,22 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
+from omnigraph.api.changes import (
+    Baseline,
+    Change,
+    ChangeBlock,
+    ChangeOperation,
+    ChangePage,
+    Difference,
+    DiffStats,
+    DiffTally,
+    EntityKind,
+    SchemaDifference,
+)
+from omnigraph.api.codec import decode, encode
+from omnigraph.api.documents import Document, commit_of, commit_output
+from omnigraph.api.results import Commit
 from omnigraph.core.refs import MAIN
-from omnigraph.history.change import Change, Kind, Operation
-from omnigraph.history.diff import Diff, DiffStats, DiffTally, SchemaDifference
-from omnigraph.history.feed import Baseline, ChangeBlock, ChangePage
-from omnigraph.manifest.rows import Commit
-from omnigraph.wire.codec import decode, encode
-from omnigraph.wire.commits import Document, commit_of, commit_output
 
 _BLOB = "base64:"
 _ENDS = ("src", "dst")
@@ -68,8 +77,8 @@ def entity_change_of(document: Mapping[str, Any]) -> Change:
     image = document.get("after") or document["before"]
     ends = image.get("endpoints")
     return Change(
-        Operation(document["op"]),
-        Kind(document["kind"]),
+        ChangeOperation(document["op"]),
+        EntityKind(document["kind"]),
         document["type"]["name"],
         document["id"],
         None if ends is None else (ends["from"], ends["to"]),
@@ -159,7 +168,7 @@ class DiffHead:
     schema: SchemaDifference
 
 
-def diff_head_output(found: Diff) -> Document:
+def diff_head_output(found: Difference) -> Document:
     return {
         "from": commit_output(found.before.commit),
         "to": commit_output(found.after.commit),
@@ -177,11 +186,15 @@ def diff_stats_output(stats: DiffStats) -> Document:
 
 
 def diff_stats_of(document: Mapping[str, Any]) -> DiffStats:
-    counts = {key: {Operation(name): count for name, count in one.items()} for key, one in document["stats"].items()}
+    counts = {key: operation_counts(one) for key, one in document["stats"].items()}
     return DiffStats(counts, tuple(document["compared"]))
 
 
-def diff_lines(found: Diff, show: Show = Show.CHANGES) -> Iterator[str]:
+def operation_counts(document: Mapping[str, int]) -> dict[ChangeOperation, int]:
+    return {ChangeOperation(name): count for name, count in document.items()}
+
+
+def diff_lines(found: Difference, show: Show = Show.CHANGES) -> Iterator[str]:
     """A difference as lines of JSON: the head, the changes in parts, and last how many there were.
 
     A line before each part of changes says of which type they are, how many, and how they were found.

@@ -1,0 +1,1 @@
+"""Operations, results and options of a graph: values that every front end shares, without the engine."""

@@ -1,0 +1,145 @@
+"""Results in Arrow: plain values of columns, changes as rows, and the stream that a server answers a query with."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, cast
+
+import pyarrow as pa
+
+from omnigraph.api.changes import Change
+from omnigraph.api.documents import optional_commit, optional_commit_of
+from omnigraph.api.results import Commit
+from omnigraph.api.rows import Result
+
+_EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
+_MILLISECOND = dt.timedelta(milliseconds=1)
+_AS_THEY_ARE = {kind.id for kind in (pa.string(), pa.bool_(), pa.int32(), pa.int64(), pa.uint32(), pa.uint64())}
+
+
+def plain_values(column: pa.ChunkedArray | pa.Array) -> list[Any]:
+    """The cells of a column as JSON has them."""
+    if column.type.id in _AS_THEY_ARE:
+        return cast("list[Any]", column.to_pylist())
+    array = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
+    kind = array.type
+    if pa.types.is_list(kind):
+        items = plain_values(array.values)
+        ends = array.offsets.to_pylist()
+        filled = array.is_valid().to_pylist()
+        return [items[ends[at] : ends[at + 1]] if filled[at] else None for at in range(len(array))]
+    if pa.types.is_fixed_size_list(kind):  # a vector, and Arrow would make a Python object of each number in turn
+        filled = iter(array.drop_null().flatten().to_numpy().reshape(-1, kind.list_size).tolist())
+        return [next(filled) if there else None for there in array.is_valid().to_pylist()]
+    if pa.types.is_date64(kind):
+        return [None if number is None else _moment(number) for number in array.view(pa.int64()).to_pylist()]
+    values: list[Any] = array.to_pylist()
+    if pa.types.is_date32(kind):
+        return [None if value is None else value.isoformat() for value in values]
+    if pa.types.is_floating(kind):
+        return [_number(value) for value in values]
+    return values
+
+
+def _moment(milliseconds: int) -> str:
+    moment = _EPOCH + milliseconds * _MILLISECOND
+    return f"{moment.replace(tzinfo=None).isoformat(timespec='milliseconds')}Z"
+
+
+def _number(value: float | None) -> float | str | None:
+    if value is None or math.isfinite(value):
+        return value
+    return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+
+
+_CHANGE_SCHEMA = pa.schema(
+    [
+        *((name, pa.string()) for name in ("op", "kind", "type", "id", "src", "dst")),
+        ("changed", pa.list_(pa.string())),
+        ("before", pa.large_string()),
+        ("after", pa.large_string()),
+    ]
+)
+
+
+def change_table(parts: Iterable[Sequence[Change]]) -> pa.Table:
+    """All changes as one table; the properties before and after are JSON texts."""
+    return pa.Table.from_batches(map(_change_batch, parts), schema=_CHANGE_SCHEMA)
+
+
+def _change_batch(changes: Sequence[Change]) -> pa.RecordBatch:
+    """Some changes as rows."""
+    found = [change.to_dict() for change in changes]
+    sides = [{side: json.dumps(one[side]) if side in one else None for side in ("before", "after")} for one in found]
+    ends = [one.get("endpoints", {"src": None, "dst": None}) for one in found]
+    records = [{**one, **end, **side} for one, end, side in zip(found, ends, sides, strict=True)]
+    return pa.RecordBatch.from_pylist(records, schema=_CHANGE_SCHEMA)
+
+
+_PREFIX = 8  # bytes before each message; the second half says how long it is
+_END = b"\xff\xff\xff\xff\0\0\0\0"  # of a stream
+_KEY = b"omnigraph"  # in the metadata of the schema: what the answer is beside its rows
+
+
+def stream_of(result: Result, snapshot: str | None) -> bytes:
+    """Write the rows in columns, as they are, and what `read_output` says about them beside the rows."""
+    head = {
+        "query_name": result.query_name,
+        "branch": result.branch,
+        "snapshot": snapshot,
+        "commit": optional_commit(result.commit),
+    }
+    table = result.table
+    schema = table.schema.with_metadata({**(table.schema.metadata or {}), _KEY: json.dumps(head).encode()})
+    # What a writer writes, as no column is dictionary-encoded; to set up a writer takes longer than a small answer.
+    return b"".join([schema.serialize(), *(batch.serialize() for batch in table.to_batches()), _END])
+
+
+def result_of(stream: bytes, branch: str | None = None) -> Result:
+    """Read an answer; whoever named the branch that was asked may name it again. Raise ValueError if it is none."""
+    try:
+        return _read(stream, branch)
+    except (pa.ArrowException, OSError, TypeError, KeyError) as error:
+        raise ValueError(f"no answer in Arrow: {error}") from error
+
+
+def _read(stream: bytes, branch: str | None) -> Result:
+    end = _PREFIX + int.from_bytes(stream[_PREFIX // 2 : _PREFIX], "little")
+    head = _head_of(stream[:end])
+    table = pa.Table.from_batches(_batches(stream[end:], head.schema), head.schema)
+    return Result(head.query_name, branch or head.branch, table, head.commit)
+
+
+def _batches(messages: bytes, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    reader = pa.BufferReader(messages)
+    while True:
+        try:
+            message = pa.ipc.read_message(reader)
+        except EOFError:
+            return
+        yield pa.ipc.read_record_batch(message, schema)
+
+
+@dataclass(frozen=True, slots=True)
+class _Head:
+    """What comes before the rows."""
+
+    schema: pa.Schema
+    query_name: str
+    branch: str
+    commit: Commit | None
+
+
+@lru_cache
+def _head_of(message: bytes) -> _Head:
+    """Read what comes before the rows: the same in each answer to a query, until something is committed."""
+    schema = pa.ipc.read_schema(pa.py_buffer(message))
+    metadata = dict(schema.metadata)
+    told = json.loads(metadata.pop(_KEY))
+    own = schema.with_metadata(metadata) if metadata else schema.remove_metadata()
+    return _Head(own, told["query_name"], told["branch"], optional_commit_of(told["commit"]))

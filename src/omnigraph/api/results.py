@@ -1,0 +1,231 @@
+"""What operations return: commits, names, counts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+from omnigraph.api.options import EmbedMode, LoadMode
+from omnigraph.errors import MergeConflict
+from omnigraph.lang.evolution import SchemaPlan
+from omnigraph.lang.identity import is_new_id
+
+OPERATION = "operation_id"  # among the details of a commit: the id that the caller gave it
+
+
+@dataclass(frozen=True, slots=True)
+class TableVersion:
+    """One version of one table: where it is, on which native branch (None is main), and its number."""
+
+    key: str
+    path: str
+    version: int
+    branch: str | None = None
+
+    @property
+    def owner(self) -> str | None:
+        """The branch of the graph that may change it; None is main."""
+        if self.branch is None:
+            return None
+        made, _, name = self.branch.partition("/")
+        return name if name and is_new_id(made) else self.branch
+
+
+@dataclass(frozen=True, slots=True)
+class SchemaRow:
+    """The schema of the graph from a version of the manifest on, so that no state is read by the schema of another.
+
+    A graph whose schema was never changed has no such row; its schema is in the files that it was made with. `origin`
+    is what was in them then.
+    """
+
+    source: str
+    fingerprint: str
+    origin: str
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """One commit of the graph. `branch` is None on main; `created_at` is in microseconds since 1970.
+
+    `details` tells more about some commits: how conflicts of a merge were resolved, which commit was reverted,
+    by which id it was asked for.
+    `merged_branch` is where the second parent of a merge was made; older merges do not tell.
+    """
+
+    commit_id: str
+    branch: str | None
+    manifest_version: int
+    parent_id: str | None
+    merged_parent_id: str | None
+    actor_id: str | None
+    created_at: int
+    details: Mapping[str, Any] | None = field(default=None, hash=False)
+    merged_branch: str | None = None
+
+    @property
+    def order(self) -> tuple[int, int, str]:
+        """The head of a branch is its greatest commit."""
+        return self.manifest_version, self.created_at, self.commit_id
+
+    @property
+    def operation_id(self) -> str | None:
+        """The id that whoever asked for the change gave it; None if it was given none."""
+        return (self.details or {}).get(OPERATION)
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A table of a snapshot: the version that the graph consists of."""
+
+    table: TableVersion
+    row_count: int
+
+    @property
+    def key(self) -> str:
+        return self.table.key
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """The tables of one branch at one manifest version, by key, in order."""
+
+    branch: str | None
+    manifest_version: int
+    entries: Mapping[str, Entry]
+    schema: SchemaRow | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class NamedState:
+    """The state that a name stands for: its branch, the commit that made it, and its schema as it was written."""
+
+    branch: str
+    commit: Commit | None
+    schema: str
+
+
+@dataclass(frozen=True, slots=True)
+class Tag:
+    """A name for a commit."""
+
+    name: str
+    commit: Commit
+
+
+@dataclass(frozen=True, slots=True)
+class LogEntry:
+    """A commit, and the branches and tags that are at it."""
+
+    commit: Commit
+    branches: tuple[str, ...] = ()
+    tags: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class MutationResult:
+    """What a mutation changed. `commit` is None when it found nothing to change."""
+
+    query_name: str
+    branch: str
+    affected_nodes: int
+    affected_edges: int
+    actor_id: str | None
+    commit: Commit | None
+
+
+@dataclass(frozen=True, slots=True)
+class LoadResult:
+    """What a load brought: records by type. `commit` is None if there were none, or nothing was to be changed."""
+
+    branch: str
+    mode: LoadMode
+    nodes: dict[str, int]
+    edges: dict[str, int]
+    actor_id: str | None
+    commit: Commit | None
+    base_branch: str | None = None
+    branch_created: bool = False
+
+    @property
+    def total(self) -> int:
+        return sum(self.nodes.values()) + sum(self.edges.values())
+
+
+@dataclass(frozen=True, slots=True)
+class ExportResult:
+    """What was exported: entities by type, of which commit, into which files."""
+
+    path: str
+    format: str
+    branch: str
+    commit: Commit | None
+    nodes: dict[str, int]
+    edges: dict[str, int]
+    files: tuple[str, ...]
+
+    @property
+    def total(self) -> int:
+        return sum(self.nodes.values()) + sum(self.edges.values())
+
+
+@dataclass(frozen=True, slots=True)
+class EmbedResult:
+    """How many vectors were made for each property, by its full name, and the commits that brought them."""
+
+    branch: str
+    mode: EmbedMode
+    model: str | None
+    embedded: dict[str, int]
+    commits: tuple[Commit, ...]
+
+    @property
+    def total(self) -> int:
+        return sum(self.embedded.values())
+
+
+@dataclass(frozen=True, slots=True)
+class ChangeCounts:
+    """How many entities of one type change."""
+
+    inserted: int
+    updated: int
+    deleted: int
+
+
+class MergeOutcome(StrEnum):
+    """What a merge came to."""
+
+    ALREADY_UP_TO_DATE = "already_up_to_date"
+    FAST_FORWARD = "fast_forward"
+    MERGED = "merged"
+
+
+@dataclass(frozen=True, slots=True)
+class MergeResult:
+    """What a merge or revert did, or would do. `compared` names the tables that had to be compared in full."""
+
+    source: str
+    target: str
+    outcome: MergeOutcome
+    changes: Mapping[str, ChangeCounts] = field(default_factory=dict)
+    conflicts: tuple[MergeConflict, ...] = ()
+    commit: Commit | None = None
+    compared: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class SchemaResult:
+    """What a change of the schema takes, and whether it was made. `rows` are the entities of the types it touches.
+
+    `given_up` names the tables of which nothing but the present may stay.
+    """
+
+    plan: SchemaPlan
+    applied: bool
+    manifest_version: int
+    rows: Mapping[str, int] = field(default_factory=dict)
+    commit: Commit | None = None
+    given_up: tuple[str, ...] = ()
