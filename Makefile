@@ -5,12 +5,14 @@ BIN := .venv/bin
 SECONDS ?= 60
 .DEFAULT_GOAL := help
 
-.PHONY: help setup demo test check format bench soak fuzz lock clean
+.PHONY: help setup demo test quick lint check format bench soak fuzz lock clean
 
 help:
 	@echo "make demo    set up and show what Omnigraph does"
-	@echo "make test    set up and run the tests"
-	@echo "make check   format, lint, types, imports, tests"
+	@echo "make quick   set up and run the tests that need no S3 server, no Spark, no processes: under 3 minutes"
+	@echo "make test    set up and run all tests"
+	@echo "make lint    check format, lint, types, imports"
+	@echo "make check   make lint, then make test"
 	@echo "make bench   run the benchmarks"
 	@echo "make soak    search long: a load of six million records with planted defects, properties with many examples"
 	@echo "make fuzz    fuzz the languages for SECONDS=$(SECONDS)"
@@ -36,12 +38,17 @@ demo: .venv/.runtime
 test: setup
 	$(BIN)/python -m pytest -n 2
 
-check: setup
+# What each marker means is in pyproject.toml; a test gets most of them by itself.
+quick: setup
+	$(BIN)/python -m pytest -n 2 -m "not s3 and not process and not spark and not docs and not slow"
+
+lint: setup
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	$(BIN)/python -m pytest -n 2
+
+check: lint test
 
 format: setup
 	$(BIN)/ruff check --fix .

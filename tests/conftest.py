@@ -1,4 +1,4 @@
-"""How thoroughly hypothesis searches: lean by default, long on request. No test finds an embedder it did not set up."""
+"""Profiles of hypothesis, the markers of each test, and an environment without the settings of this machine."""
 
 from __future__ import annotations
 
@@ -7,6 +7,14 @@ from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, Phase, settings
+
+from tests.support import markers
+from tests.support.inbox import inbox
+from tests.support.s3 import s3_server, s3_uri
+from tests.support.spark import _one_cluster, _one_session, spark, spark_cluster
+
+# Here and in no other conftest.py, so that a process has one server, one session and one cluster for all of its tests.
+__all__ = ["_one_cluster", "_one_session", "inbox", "s3_server", "s3_uri", "spark", "spark_cluster"]
 
 # The size of a generated text varies a lot, and so does the time it takes.
 settings.register_profile(
@@ -22,6 +30,17 @@ settings.load_profile(os.environ.get("OMNIGRAPH_HYPOTHESIS_PROFILE", "lean"))
 
 _SETTINGS = ("OMNIGRAPH_PROFILE", "OMNIGRAPH_BEARER_TOKEN", "OMNIGRAPH_CONFIG")
 _KEYS = ("OPENROUTER_API_KEY", "OPENAI_API_KEY", "GEMINI_API_KEY")
+
+
+def pytest_itemcollected(item: pytest.Item) -> None:
+    markers.mark(item)
+
+
+@pytest.fixture(params=["local", "s3"])
+def root_uri(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """An address for a graph, on each kind of storage."""
+    uri: str = request.getfixturevalue("s3_uri") if request.param == "s3" else str(tmp_path / "graphs" / "one")
+    return uri
 
 
 @pytest.fixture(autouse=True)

@@ -10,10 +10,8 @@ import pytest
 
 import omnigraph
 from omnigraph import Graph, RemoteGraph
-from tests.support.s3 import S3Server, s3_server, s3_uri
+from tests.support.s3 import S3Server
 from tests.support.serving import one_graph, running
-
-__all__ = ["s3_server", "s3_uri"]
 
 ACTOR, TOKEN = "act-admin", "admin-token"  # whose token the client has; who opens a graph says so
 SCHEMA = """
@@ -47,17 +45,23 @@ def way(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture(scope="module")
-def shared(way: str, s3_server: S3Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Reached]:
+def storage(way: str, request: pytest.FixtureRequest) -> S3Server | None:
+    """The server of an object store, for the ways that lead to one."""
+    return request.getfixturevalue("s3_server") if way.endswith("s3") else None
+
+
+@pytest.fixture(scope="module")
+def shared(way: str, storage: S3Server | None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Reached]:
     """A graph of people, for all tests of a module; a test that changes it works on a branch of its own."""
-    with reached(way, s3_server, tmp_path_factory.mktemp("graph")) as graph:
+    with reached(way, storage, tmp_path_factory.mktemp("graph")) as graph:
         graph.load(_file(tmp_path_factory.mktemp("data")), mode="append", actor=ACTOR)
         yield graph
 
 
 @pytest.fixture
-def own(way: str, s3_server: S3Server, tmp_path: Path) -> Iterator[Reached]:
+def own(way: str, storage: S3Server | None, tmp_path: Path) -> Iterator[Reached]:
     """A graph of people for one test."""
-    with reached(way, s3_server, tmp_path) as graph:
+    with reached(way, storage, tmp_path) as graph:
         graph.load(_file(tmp_path), mode="append", actor=ACTOR)
         yield graph
 
@@ -77,13 +81,12 @@ def _file(directory: Path) -> Path:
 
 
 @contextmanager
-def reached(way: str, s3: S3Server, directory: Path) -> Iterator[Reached]:
+def reached(way: str, s3: S3Server | None, directory: Path) -> Iterator[Reached]:
     """A new graph, and a way to it."""
-    access, _, storage = way.partition("-")
     with pytest.MonkeyPatch.context() as environment:
-        uri = str(directory / "graph") if storage == "local" else _bucket(s3, environment)
+        uri = _bucket(s3, environment) if s3 else str(directory / "graph")
         made = omnigraph.init(uri, SCHEMA)
-        if access == "embedded":
+        if way.startswith("embedded"):
             yield made
             return
         with running(one_graph(uri)) as address, omnigraph.connect(address, token=TOKEN) as graph:

@@ -46,20 +46,12 @@ from omnigraph.storage.counters import counted
 from omnigraph.storage.location import Location
 from tests.support.faults import CrashError, add_company, interrupt, small_graph
 from tests.support.graphs import COMPANY, PERSON, SCHEMA, append, contents, heads_and_pins, person, plan
-from tests.support.s3 import S3Server, s3_server, s3_uri
-
-__all__ = ["s3_server", "s3_uri"]
+from tests.support.s3 import S3Server
 
 TINY = "node A { name: String @key } node B { name: String @key } edge Likes: A -> B"
 SCHEMA_FILES = ["__schema_state.json", "_schema.ir.json", "_schema.pg"]
 _NOBODY = 65534
 modes = pytest.mark.parametrize("read_only", [True, False], ids=["read-only", "read-write"])
-
-
-@pytest.fixture(params=["local", "s3"])
-def root_uri(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    uri: str = request.getfixturevalue("s3_uri") if request.param == "s3" else str(tmp_path / "graphs" / "one")
-    return uri
 
 
 @pytest.fixture

@@ -29,10 +29,8 @@ from omnigraph.errors import (
     UnauthorizedError,
 )
 from omnigraph.server.settings import Limits
-from tests.support.s3 import S3Server, s3_server, s3_uri
+from tests.support.s3 import S3Server
 from tests.support.serving import ADD, AGE, ALL, one_graph, people_graph, running
-
-__all__ = ["s3_server", "s3_uri"]
 
 ADMIN, READ = "admin-token", "read-token"
 _SMALL = 64 * 1024

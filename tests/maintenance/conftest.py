@@ -10,9 +10,6 @@ from omnigraph.commit.store import Store
 from omnigraph.graph import Graph
 from tests.maintenance.scene import grown
 from tests.support.mutations import store_of
-from tests.support.spark import _one_session, spark
-
-__all__ = ["_one_session", "spark"]
 
 
 @pytest.fixture(scope="session")

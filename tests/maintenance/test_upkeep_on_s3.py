@@ -18,9 +18,6 @@ from tests.maintenance.scene import (
 from tests.support.cli import command
 from tests.support.faults import assert_settled
 from tests.support.mutations import store_of
-from tests.support.s3 import s3_server, s3_uri
-
-__all__ = ["s3_server", "s3_uri"]
 
 
 def test_a_graph_on_an_object_store_is_looked_after_as_any_other(s3_uri: str) -> None:

@@ -38,20 +38,11 @@ from omnigraph.storage.location import Location
 from tests.support.forks import FORKS, forked
 from tests.support.graphs import PERSON, append, contents, person, plan
 from tests.support.old_graphs import OldGraph, migrate_together
-from tests.support.s3 import s3_server, s3_uri
-
-__all__ = ["s3_server", "s3_uri"]
 
 OLD_FORMATS = (1, 2, 3)
 # A migration from the first format takes every step there is.
 EVERYWHERE = [*(("local", version) for version in OLD_FORMATS), ("s3", 1)]
 RUNS = ("__run__01", "__run__02")
-
-
-@pytest.fixture
-def root_uri(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    uri: str = request.getfixturevalue("s3_uri") if request.param == "s3" else str(tmp_path / "graph")
-    return uri
 
 
 @pytest.fixture

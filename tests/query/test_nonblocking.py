@@ -14,9 +14,6 @@ from omnigraph import Graph
 from omnigraph.core.nonblocking import WouldBlock, nonblocking
 from omnigraph.query.view import SortedTexts
 from omnigraph.storage.counters import counted
-from tests.support.s3 import s3_server, s3_uri
-
-__all__ = ["s3_server", "s3_uri"]
 
 SCHEMA = "node Person { name: String @key  age: I32? }  edge Knows: Person -> Person"
 ONE = 'query one() { match { $p: Person { name: "p1" } } return { $p.age } }'

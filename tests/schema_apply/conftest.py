@@ -10,9 +10,6 @@ from omnigraph.commit.store import Store
 from omnigraph.graph import Graph
 from tests.schema_apply import town
 from tests.support.mutations import store_of
-from tests.support.s3 import s3_server, s3_uri
-
-__all__ = ["s3_server", "s3_uri"]
 
 
 @pytest.fixture(scope="session")

@@ -10,13 +10,16 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib.util import find_spec
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-import pyspark
 import pytest
-from pyspark import SparkContext
 
 from omnigraph.spark.session import spark_context, stop_session
+
+if TYPE_CHECKING:  # this module is imported for all tests, and PySpark takes its time
+    from pyspark import SparkContext
 
 ROOT = Path(__file__).parents[2]
 PATIENCE = 300
@@ -65,7 +68,9 @@ class Cluster:
             process.wait(timeout=PATIENCE)
 
     def _start(self, role: str, *options: str) -> tuple[subprocess.Popen[bytes], Path]:
-        home = Path(pyspark.__file__).parent
+        found = find_spec("pyspark")
+        assert found is not None
+        home = Path(str(found.origin)).parent
         log = self._directory / f"{role}-{time.monotonic_ns()}.log"
         command = [str(home / "bin" / "spark-class"), f"org.apache.spark.deploy.{role}", "--host", "127.0.0.1"]
         with log.open("wb") as opened:

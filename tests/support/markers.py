@@ -1,0 +1,112 @@
+"""Find the markers of a test: in its fixtures, in the names of its parameters, and in the code that it can reach.
+
+A new test is marked without further ado; only `slow` is written by hand. `make quick` leaves all of them out.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from types import CodeType, FunctionType, ModuleType
+from typing import Any
+
+import pytest
+
+_TESTS = Path(__file__).parents[1]
+_FIXTURES = {"s3_server": "s3", "spark": "spark", "spark_cluster": "spark"}
+_PARAMETERS = {"s3", "spark"}  # fixtures with these parameters ask for the server or the session only then
+_STARTERS = {
+    "multiprocessing": "process",
+    "subprocess": "process",
+    "tests.support.forks": "process",
+    "tests.support.server_process": "process",
+    "tests.support.spark": "spark",
+}
+
+
+def mark(item: pytest.Item) -> None:
+    """Give a test the markers that it needs."""
+    for name in _needed(item):
+        item.add_marker(name)
+
+
+def _needed(item: pytest.Item) -> set[str]:
+    names = set(getattr(item, "fixturenames", ()))
+    needed = {marker for fixture, marker in _FIXTURES.items() if fixture in names}
+    if isinstance(item, pytest.Function):
+        needed |= _PARAMETERS.intersection(item.callspec.id.split("-") if hasattr(item, "callspec") else ())
+        needed |= reached(item.function)
+        # What a test does by its own fixtures counts as its own; what is shared says so by its name, see above.
+        defined = item._fixtureinfo.name2fixturedefs
+        for name in names.intersection(defined) - _FIXTURES.keys():
+            needed |= reached(defined[name][-1].func)
+    if item.path.is_relative_to(_TESTS / "docs"):
+        needed.add("docs")
+    return needed
+
+
+def reached(function: Any) -> frozenset[str]:
+    """Return the markers of the starters that a function of the tests can reach, through others of the tests."""
+    found: set[str] = set()
+    seen: set[int] = set()
+    left = [function]
+    while left:
+        one = left.pop()
+        if id(one) in seen:
+            continue
+        seen.add(id(one))
+        for value in _used(one):
+            marker = _STARTERS.get(_home(value), "")
+            if marker:
+                found.add(marker)
+            elif _is_ours(_home(value)):
+                left.append(value)
+    return frozenset(found)
+
+
+def _home(value: Any) -> str:
+    """The module that a value is from."""
+    if isinstance(value, ModuleType):
+        return value.__name__
+    return str(getattr(value, "__module__", None) or "")
+
+
+@cache
+def _is_ours(module: str) -> bool:
+    """Modules of tests are known by their files: those that pytest imports have no package in their names."""
+    file = getattr(sys.modules.get(module), "__file__", None)
+    return file is not None and Path(file).is_relative_to(_TESTS)
+
+
+def _used(value: Any) -> Iterator[Any]:
+    """The values that the code of a function, or of the methods of a class, names."""
+    if isinstance(value, type):
+        for one in vars(value).values():
+            yield from _used(one)
+        return
+    function = _plain(value)
+    if function is None:
+        return
+    names = set(_names(function.__code__))
+    for name in names & function.__globals__.keys():
+        known = function.__globals__[name]
+        yield known
+        if isinstance(known, ModuleType):  # `module.function` names both
+            yield from (vars(known)[one] for one in names & vars(known).keys())
+    yield from (sys.modules[name] for name in names & _STARTERS.keys() & sys.modules.keys())  # imported inside
+
+
+def _plain(value: Any) -> FunctionType | None:
+    """The function under decorators, properties and the like."""
+    for attribute in ("fget", "__func__", "__wrapped__"):
+        while (inner := getattr(value, attribute, None)) is not None:
+            value = inner
+    return value if isinstance(value, FunctionType) else None
+
+
+@cache
+def _names(code: CodeType) -> frozenset[str]:
+    inner = [_names(one) for one in code.co_consts if isinstance(one, CodeType)]
+    return frozenset(code.co_names).union(*inner)

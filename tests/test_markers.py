@@ -1,0 +1,61 @@
+"""A test is marked by what it can reach, so that a new one needs no thought."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from tests.support import cli, forks, server_process, spark
+from tests.support.markers import reached
+
+
+def _start() -> None:
+    subprocess.run(["true"], check=True)
+
+
+def _import_late() -> None:
+    import subprocess as late  # noqa: PLC0415 - the case
+
+    late.run(["true"], check=True)
+
+
+@contextmanager
+def _within() -> Iterator[None]:
+    _start()
+    yield
+
+
+class _Starter:
+    @property
+    def started(self) -> bool:
+        _start()
+        return True
+
+
+WAYS: dict[str, Callable[[], object]] = {
+    "itself": _start,
+    "a helper": lambda: map(str, [_start]),
+    "an import inside": _import_late,
+    "a context manager": _within,
+    "a class": lambda: _Starter().started,
+    "the command line": lambda: cli.quick_program("--version"),
+    "a fork": lambda: forks.forked(_start),
+    "a server": lambda: server_process.dying("here"),
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_test_that_can_start_a_process_is_found(way: str) -> None:
+    assert reached(WAYS[way]) == {"process"}
+
+
+def test_a_test_that_runs_spark_is_found() -> None:
+    assert "spark" in reached(lambda: spark.said("1"))
+
+
+def test_a_test_that_starts_nothing_has_no_marker(request: pytest.FixtureRequest) -> None:
+    assert reached(lambda: cli.command("--version")) == frozenset()
+    assert {mark.name for mark in request.node.iter_markers()} == set()
