@@ -71,8 +71,8 @@ def test_of_queries_with_one_name_the_first_is_chosen() -> None:
         (EVERYONE, "Everyone", "query 'Everyone' not found", "did you mean `everyone`?", ["everyone"]),
         (EVERYONE, "", "query '' not found", None, ["everyone"]),
         ("", "everyone", "query 'everyone' not found", None, []),
-        (f"{EVERYONE}\n{ADULTS}", None, "multiple queries", "it holds: everyone, adults", ["everyone", "adults"]),
-        ("// nothing", None, "holds no query", None, []),
+        (f"{EVERYONE}\n{ADULTS}", None, "multiple queries", "it has: everyone, adults", ["everyone", "adults"]),
+        ("// nothing", None, "has no query", None, []),
     ],
 )
 def test_a_query_that_cannot_be_chosen_is_named_with_what_there_is(

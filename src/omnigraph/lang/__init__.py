@@ -1,4 +1,4 @@
-"""The two languages: `.pg` declares a graph's types, `.gq` reads and changes it. Nothing here does I/O on a graph."""
+"""The schema language `.pg` and the query language `.gq`: parse, check, plan, format, lint. No I/O on a graph."""
 
 from omnigraph.lang.catalog import Catalog
 from omnigraph.lang.compiler import CompiledQuery, compile_query, parse_queries

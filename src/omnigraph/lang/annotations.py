@@ -1,4 +1,4 @@
-"""The rules of annotations: which may stand where, and what they say."""
+"""The rules of annotations: where each is allowed, and its meaning."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from omnigraph.lang.schema_parser import Annotation, PropertyDecl, Value
 from omnigraph.lang.source import NOWHERE, Name, Span
 from omnigraph.lang.types import Type
 
-# What each annotation is for: the reference documents exactly these, and a test holds it to that.
+# The purpose of each annotation. A test compares the reference with this table.
 KNOWN = {
     "key": "identifies a node",
     "unique": "no two entities share the value",
     "index": "speeds up filters on the property",
-    "embed": "names the text a vector is made of",
-    "description": "says what a type, property or query is",
-    "instruction": "tells agents how to use a type or query",
-    "rename_from": "names what a type or property was called before",
+    "embed": "names the text property that a vector embeds",
+    "description": "describes a type, property or query",
+    "instruction": "instructs agents how to use a type or query",
+    "rename_from": "gives the previous name of a type or property",
     "range": "bounds a numeric property",
     "check": "holds a String property to a pattern",
     "card": "bounds the number of edges per source",
@@ -30,14 +30,14 @@ _PROPERTY_ONLY = frozenset({*_RULES, "embed"})
 
 
 class Reject(Protocol):
-    """Reports a problem and lets checking go on."""
+    """Report a problem and continue checking."""
 
     def __call__(self, code: str, message: str, span: Span, hint: str | None = None) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
 class PropertyNotes:
-    """What a property's annotations say: its one-column rules, its embedding, its metadata."""
+    """The annotations of a property: its single-column rules, its embedding, its metadata."""
 
     rules: Mapping[str, Span] = field(default_factory=dict)
     embed: Embed | None = None
@@ -45,6 +45,7 @@ class PropertyNotes:
     metadata: Metadata = NO_METADATA
 
     def same_meaning(self, other: PropertyNotes) -> bool:
+        # Spans differ between two declarations of the same property, so `==` would be too strict.
         mine, theirs = (self.rules.keys(), self.embed, self.metadata), (other.rules.keys(), other.embed, other.metadata)
         return mine == theirs
 
@@ -54,7 +55,7 @@ def read_header(annotations: Iterable[Annotation], kind: str, reject: Reject) ->
     rest = []
     for note in annotations:
         if note.name in _PROPERTY_ONLY and kind == "node":
-            hint = f"write it behind a property, or `@{note.name}(...)` inside the braces"
+            hint = f"write it after a property, or `@{note.name}(...)` inside the braces"
             reject("P14", f"@{note.name} is only supported on node properties", note.name.span, hint)
         elif note.name in _PROPERTY_ONLY:
             reject("P15", f"@{note.name} is not supported on edges", note.name.span)
@@ -87,15 +88,17 @@ def read_property(decl: PropertyDecl, kind: str, type_: Type | None, reject: Rej
 
 
 def _fits(name: Name, owner: Name, kind: str, type_: Type | None, reject: Reject) -> bool:
-    """Tell whether the annotation may stand on a property of this kind and type."""
+    """Return whether a property of this kind and type may have the annotation."""
     if kind == "edge" and name in ("key", "embed"):
         reject("P19", f"@{name} is not supported on edge properties", name.span)
         return False
+    # An invalid type has been reported already; a second error about its annotations would only distract.
     return type_ is None or column_fits(name, type_, Name(owner, name.span), reject)
 
 
 def column_fits(rule: str, type_: Type, at: Name, reject: Reject, form: str = "property") -> bool:
-    """Tell whether a column of this type may carry the rule, in its property form or its body form."""
+    """Return whether a column of this type may have the rule, in its property form or its body form."""
+    # The two forms have different codes for the same mistake. Codes are public, so both stay.
     body_key = rule == "key" and form == "body"
     if type_.is_blob:
         reject("P18", f"@{rule} is not supported on blob property `{at}`", at.span)
@@ -123,7 +126,7 @@ def _embed(notes: list[Annotation], reject: Reject) -> Embed | None:
     model = None
     for name, value in note.keywords:
         if name != "model" or not (isinstance(value.value, str) and value.value.strip()) or model is not None:
-            message = f"@embed does not take `{name}` here: only 'model' is supported, once, as text"
+            message = f"@embed does not accept `{name}` here: only 'model' is supported, once, as a string"
             reject("P25", message, name.span)
         else:
             model = value.value
@@ -138,6 +141,7 @@ def _metadata(notes: Iterable[Annotation], reject: Reject) -> Metadata:
         if reader is None:
             if note.name in ("range", "check", "card"):
                 _misplaced(note.name, reject)
+            # Unknown annotations are kept, sorted and canonical, so that schemas of other tools survive a round trip.
             opaque.append(_canonical(note))
             continue
         text = reader(note, reject)
@@ -151,7 +155,7 @@ def _metadata(notes: Iterable[Annotation], reject: Reject) -> Metadata:
 
 def _misplaced(name: Name, reject: Reject) -> None:
     if name == "card":
-        message = "invalid cardinality: it is written `@card(lo..hi)`, right behind the target type of an edge"
+        message = "invalid cardinality: write `@card(lo..hi)` directly after the target type of an edge"
         reject("P8", message, name.span)
     elif name == "range":
         reject("P10", "@range requires a property and bounds: `@range(property, lo..hi)`", name.span)
@@ -162,7 +166,7 @@ def _misplaced(name: Name, reject: Reject) -> None:
 def _prose(note: Annotation, reject: Reject) -> str | None:
     text = _annotation_text(note) if isinstance(note.value, Value) and not note.keywords else None
     if text is None:
-        reject("P26", f"@{note.name} requires a non-empty value, one text", note.name.span)
+        reject("P26", f"@{note.name} requires a non-empty value: one string", note.name.span)
     return text
 
 
@@ -182,13 +186,13 @@ _TEXT_READERS: Mapping[str, Callable[[Annotation, Reject], str | None]] = {
 
 
 def _annotation_text(note: Annotation) -> str | None:
-    """The annotation's value if it is a non-blank text or a name."""
+    """Return the value of the annotation if it is a non-blank string or a name."""
     value = note.value.value if isinstance(note.value, Value) else note.value
     return str(value) if isinstance(value, str) and value.strip() else None
 
 
 def _canonical(note: Annotation) -> str:
-    """One spelling for equal annotations, so that a change of an opaque one can be seen."""
+    """Spell equal annotations equally, so that evolution detects a changed one."""
     if note.value is None:
         return f"@{note.name}"
     keywords = sorted(note.keywords, key=lambda pair: pair[0])

@@ -1,6 +1,6 @@
 """The compiled schema: every type, property and constraint of a graph, checked and in canonical order.
 
-Types, properties and constraint columns are sorted by name, so two schemas that mean the same are equal.
+Types, properties and constraint columns are sorted by name, so equivalent schemas are equal.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Columns = tuple[str, ...]
 
 @dataclass(frozen=True, slots=True)
 class Embed:
-    """Where the text of an embedded vector comes from, and which model made it."""
+    """The text property that a vector embeds, and the model."""
 
     source: str
     model: str | None = None
@@ -27,9 +27,9 @@ class Embed:
 
 @dataclass(frozen=True, slots=True)
 class Metadata:
-    """What annotations say about a type or property without changing its data.
+    """Annotations of a type or property that do not affect its data.
 
-    `opaque` holds annotations unknown to us, each as canonical text; `rename_from` matters to migrations only.
+    `opaque` holds unknown annotations as canonical text; `rename_from` matters to schema changes only.
     """
 
     description: str | None = None
@@ -43,7 +43,7 @@ NO_METADATA = Metadata()
 
 @dataclass(frozen=True, slots=True)
 class Property:
-    """A property; `interfaces` names those that contributed it, none when the type declares it itself."""
+    """A property; `interfaces` names the interfaces it comes from, none if the type declares it itself."""
 
     name: str
     type: Type
@@ -68,7 +68,7 @@ class Range:
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """A pattern that must be found somewhere in a String property."""
+    """A regular expression that must match somewhere in a String property."""
 
     property: str
     pattern: str
@@ -79,7 +79,7 @@ class Check:
 
 @dataclass(frozen=True, slots=True)
 class Cardinality:
-    """How many edges of a type one source node may have."""
+    """The number of edges of a type that one source node may have."""
 
     lower: int = 0
     upper: int | None = None
@@ -120,7 +120,7 @@ class EdgeType:
 
     @property
     def is_reflexive(self) -> bool:
-        """Tell whether both ends are of one type, so that the edge can be followed again and again."""
+        """Return whether both ends have the same type, so that a path can repeat the edge."""
         return self.source == self.target
 
 
@@ -134,10 +134,11 @@ class Catalog:
 
     @cached_property
     def _edges_by_word(self) -> Mapping[str, EdgeType]:
+        # Rule C3 guarantees that no two edge types fold to the same word.
         return {name.lower(): edge for name, edge in self.edges.items()}
 
     def edge_by_word(self, word: str) -> EdgeType | None:
-        """Find the edge type that a traversal or a load record names; the case of letters does not matter."""
+        """Find the edge type that a traversal or a load record names, ignoring case."""
         return self.edges.get(word) or self._edges_by_word.get(word.lower())
 
     def incident_edges(self, node_type: str) -> list[EdgeType]:
@@ -145,12 +146,13 @@ class Catalog:
 
     @cached_property
     def fingerprint(self) -> str:
-        """Identify the catalog: equal exactly for equal catalogs."""
+        """Identify the catalog: equal for equal catalogs, different for different ones."""
         return fingerprint_of(asdict(self))
 
 
 def fingerprint_of(document: object) -> str:
-    """Hash a catalog in its plain form, as `asdict` or a JSON file has it."""
+    """Hash a catalog in the form of `asdict` or of a JSON file."""
+    # Stored in graphs and compared across versions: neither the separators nor the key order may ever change.
     canonical = json.dumps(document, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(canonical.encode()).hexdigest()
 
@@ -159,5 +161,5 @@ _V = TypeVar("_V")
 
 
 def by_name(items: Mapping[str, _V]) -> dict[str, _V]:
-    """Put a mapping in canonical order."""
+    """Sort a mapping by its keys."""
     return dict(sorted(items.items()))

@@ -1,4 +1,4 @@
-"""From `.gq` text and a catalog to plans; what was compiled once is not parsed again."""
+"""Compile `.gq` text against a catalog into plans, with a cache."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from omnigraph.lang.read_check import check_read
 from omnigraph.lang.source import Rejection, Source, did_you_mean
 from omnigraph.lang.types import Type
 
+# The original implementation passes the request time under this name, so no query may declare it.
 RESERVED_PARAMETER = "__nanograph_now"
 _CACHE_CHARACTERS = 4 * 1024 * 1024
 _ENTRY_COST = 256
@@ -62,7 +63,7 @@ def compile_query(source: Source, catalog: Catalog, name: str | None = None) -> 
 
 
 def check_query(query: QueryDecl, catalog: Catalog) -> CompiledQuery:
-    """Type-check and lower one query; raises Rejection."""
+    """Type-check and plan one query; raises Rejection."""
     scope = Scope(catalog, _parameters(query))
     if isinstance(query.body, ReadBody):
         plan: ir.Plan = check_read(query.body, scope)
@@ -72,13 +73,13 @@ def check_query(query: QueryDecl, catalog: Catalog) -> CompiledQuery:
 
 
 def select_query(file: QueryTree, name: str | None) -> QueryDecl:
-    """Find the query called `name` (the first, if several are), or the only query of the file."""
+    """Find the query called `name` (the first, if there are several), or the only query of the source."""
     names = [str(query.name) for query in file.queries]
     if name is None:
         if len(names) == 1:
             return file.queries[0]
-        problem = "multiple queries; pass the name of one" if names else "the source holds no query"
-        raise QueryNotFoundError(problem, available=names, hint=f"it holds: {', '.join(names)}" if names else None)
+        problem = "multiple queries; pass the name of one" if names else "the source has no query"
+        raise QueryNotFoundError(problem, available=names, hint=f"it has: {', '.join(names)}" if names else None)
     for query in file.queries:
         if query.name == name:
             return query
@@ -86,7 +87,7 @@ def select_query(file: QueryTree, name: str | None) -> QueryDecl:
 
 
 def _cost(source: Source) -> int:
-    """What keeping something made of a source costs: never nothing, or many empty ones would be kept for ever."""
+    """Return the cache cost of a source; never zero, or empty sources would fill the cache without limit."""
     return len(source.text) + _ENTRY_COST
 
 

@@ -1,4 +1,4 @@
-"""What it takes to get from one schema to another: ordered steps, or why it cannot be done."""
+"""Plan the change from one schema to another: ordered steps, or the reasons why it is not supported."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Tier(StrEnum):
     DESTRUCTIVE = "destructive"
 
 
-# Code -> how dangerous the change is, and what it is.
+# Code -> how dangerous the change is, and its description.
 CODES = {
     "OG-MF-103": (Tier.VALIDATED, "a required property cannot be added: existing entities have no value for it"),
     "OG-MF-106": (Tier.DESTRUCTIVE, "the type of a property cannot be changed"),
@@ -42,7 +42,7 @@ class DropMode(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One change. `to_dict` is its JSON form, `str` the line a person reads."""
+    """One change. `to_dict` is its JSON form, `str` the line shown to people."""
 
     kind: ClassVar[str]
 
@@ -228,6 +228,7 @@ class _Planner:
 
     def steps(self) -> Iterator[Step]:
         yield from self.problems
+        # Renames come first: later steps use the new type names.
         for kind, pairs in self.pairs.items():
             yield from (RenameType(kind, old, new) for new, old in pairs.items() if new != old)
         for kind, pairs in self.pairs.items():
@@ -235,14 +236,16 @@ class _Planner:
         for kind, pairs in self.pairs.items():
             for new, old in pairs.items():
                 yield from _TypeChange(self, kind, self.old[kind][old], self.new[kind][new]).steps()
+        # Edges before nodes: no step may leave an edge type without one of its ends.
         for kind in ("edge", "node", "interface"):
             yield from self._dropped(kind)
 
     def renamed_node(self, old: str) -> str:
-        """Return what an accepted node type is called in the desired schema."""
+        """Return the name of an accepted node type in the desired schema."""
         return next((new for new, before in self.pairs["node"].items() if before == old), old)
 
     def _pair_types(self, kind: str) -> dict[str, str]:
+        # A type that keeps its name is the same type, whatever @rename_from says: hints may stay in a schema for ever.
         pairs = {name: name for name in self.new[kind] if name in self.old[kind]}
         claimed: set[str] = set()
         for name, declared in self.new[kind].items():
@@ -263,8 +266,9 @@ class _Planner:
             if others:
                 return f'@rename_from("{hint}") names a type of another kind: {others[0]}'
             return f'@rename_from("{hint}") names no accepted {kind} type'
+        # Two successors, or a successor beside the original, would make the owner of the data ambiguous.
         if hint in claimed or hint in self.new[kind]:
-            return f'@rename_from("{hint}") names a type that another declaration claims'
+            return f'@rename_from("{hint}") names a type that another declaration uses'
         return None
 
     def _added(self, kind: str, pairs: Mapping[str, str]) -> Iterator[Step]:
@@ -283,6 +287,7 @@ class _Planner:
         for name in self.old[kind]:
             if name in kept:
                 continue
+            # Nodes would silently lose the properties it contributes.
             if kind == "interface":
                 yield UnsupportedChange(f"interface '{name}'", "an interface cannot be renamed or removed")
             else:
@@ -290,7 +295,7 @@ class _Planner:
 
 
 class _TypeChange:
-    """The steps from one accepted type to its desired form."""
+    """Plan the steps from one accepted type to its desired form."""
 
     def __init__(self, planner: _Planner, kind: str, old: _Typed, new: _Typed) -> None:
         self.planner = planner
@@ -325,11 +330,12 @@ class _TypeChange:
         if isinstance(old, NodeType) and isinstance(new, NodeType) and old.implements != new.implements:
             yield self._unsupported("the implemented interfaces cannot be changed")
         if isinstance(old, NodeType) and isinstance(new, NodeType) and len(old.key) > 1:
-            # The parts of an id stand in the order of the key's names: a rename must not reorder them.
+            # An id lists its key parts in the order of the property names: a rename must not reorder them.
             renamed = tuple(self.new_names.get(name, name) for name in old.key)
             if renamed != new.key and sorted(renamed) == sorted(new.key):
-                yield self._unsupported("the rename would change the order of the key's parts, and so every id")
+                yield self._unsupported("the rename would change the order of the key parts, and with it every id")
         if isinstance(old, EdgeType) and isinstance(new, EdgeType):
+            # An endpoint that was itself renamed is unchanged.
             ends = tuple(map(self.planner.renamed_node, (old.source, old.target)))
             if ends != (new.source, new.target):
                 yield self._unsupported("the endpoints of an edge type cannot be changed")
@@ -347,7 +353,7 @@ class _TypeChange:
             if hint not in self.old.properties:
                 self.problems.append(self._unsupported(self._lost_hint(hint), name))
             elif hint in pairs.values() or hint in self.new.properties:
-                reason = f'@rename_from("{hint}") names a property that another declaration claims'
+                reason = f'@rename_from("{hint}") names a property that another declaration uses'
                 self.problems.append(self._unsupported(reason, name))
             else:
                 pairs[name] = hint
@@ -365,6 +371,7 @@ class _TypeChange:
         for name, property_ in self.new.properties.items():
             if name in self.pairs or f"property '{self.new.name}.{name}'" in refused:
                 continue
+            # Existing rows get null: there is no other value to give them.
             if property_.type.nullable:
                 yield AddProperty(self.kind, self.new.name, name, str(property_.type))
             else:
@@ -373,15 +380,18 @@ class _TypeChange:
     def _changed(self, old: Property, new: Property) -> Iterator[Step]:
         if old.type != new.type:
             added = set(new.type.enum) - set(old.type.enum)
+            # More values are safe: every stored value stays valid. Fewer are not, even if none is in use.
             widened = old.type.enum and set(old.type.enum) < set(new.type.enum)
             if widened and old.type.nullable == new.type.nullable:
                 yield ExtendEnum(self.kind, self.new.name, new.name, tuple(sorted(added)))
             else:
                 reason = f"{CODES['OG-MF-106'][1]} from {old.type} to {new.type}"
                 yield self._unsupported(reason, new.name, "OG-MF-106")
+        # Only whether, not which: an interface that is added beside another changes nothing for the property.
         if bool(old.interfaces) != bool(new.interfaces):
             reason = "a property cannot move between its type and an interface"
             yield self._unsupported(reason, new.name)
+        # Stored vectors were made from the old source by the old model; a new one would need all of them again.
         old_source = self.new_names.get(old.embed.source, old.embed.source) if old.embed else None
         new_embed = (new.embed.source, new.embed.model) if new.embed else (None, None)
         if (old_source, old.embed.model if old.embed else None) != new_embed:
@@ -397,6 +407,7 @@ class _TypeChange:
     def _constraints(self) -> Iterator[Step]:
         before, after = self._spelled(self.old, self.new_names), self._spelled(self.new, {})
         for constraint in sorted(after - before):
+            # An index is built later from any data; every other rule might be broken by rows that exist.
             if constraint.startswith("@index("):
                 yield AddConstraint(self.kind, self.new.name, constraint)
             else:
@@ -405,9 +416,9 @@ class _TypeChange:
             yield self._unsupported(f"{constraint} cannot be removed")
 
     def _spelled(self, type_: _Typed, names: Mapping[str, str]) -> set[str]:
-        """Spell the constraints of a type, with its properties called as in the desired schema.
+        """Spell the constraints of a type, with the property names of the desired schema.
 
-        A constraint of dropped properties alone goes with them.
+        A constraint on dropped properties only is dropped with them.
         """
         if isinstance(type_, InterfaceType):
             return set()
@@ -416,6 +427,7 @@ class _TypeChange:
             columns.add(("key", type_.key))
         spelled = set()
         for rule, old_names in columns:
+            # A key never goes quietly: dropping one of its properties must show up as a removed @key.
             if rule == "key" or any(self._survives(name) for name in old_names):
                 spelled.add(f"@{rule}({', '.join(sorted(names.get(name, name) for name in old_names))})")
         if isinstance(type_, NodeType):
@@ -446,6 +458,7 @@ def _changed_prose(old: Metadata, new: Metadata) -> tuple[str, ...]:
 
 
 def _opaque_reason(old: Metadata, new: Metadata) -> str:
+    # A multiset: the same annotation may be written twice, and removing one of the two is a change.
     before, after = Counter(old.opaque), Counter(new.opaque)
     changed = sorted({*(before - after), *(after - before)})
-    return f"annotations that have no meaning here cannot be changed: {', '.join(changed)}"
+    return f"unknown annotations cannot be changed: {', '.join(changed)}"

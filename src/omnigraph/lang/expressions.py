@@ -1,4 +1,4 @@
-"""Typing of expressions: from what is written to typed operands, or the T-code that says why not."""
+"""Type-check expressions: from syntax trees to typed operands, or a Rejection with a T-code."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _DEFAULT_RRF_K = 60
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """A variable in scope: its name in the plan, what it is bound to, and that type's properties."""
+    """A variable in scope: its name in the plan, its kind and type, and the properties of that type."""
 
     name: str
     kind: str
@@ -45,7 +45,7 @@ class Bound:
 
 @dataclass(slots=True)
 class Scope:
-    """What names mean at one point of a query."""
+    """The meaning of each name at one point of a query."""
 
     catalog: Catalog
     parameters: Mapping[str, Type]
@@ -54,10 +54,12 @@ class Scope:
     _serial: count[int] = field(default_factory=lambda: count(1))
 
     def inner(self) -> Scope:
-        """Open the scope of a `not` block: it sees what is bound here, and what it binds is its own."""
+        """Open the scope of a `not` block: it sees the bindings of this one, and its own stay inside."""
+        # `~` cannot be part of a name, so a suffixed name never collides with a variable of the query.
         return Scope(self.catalog, self.parameters, dict(self.variables), f"~{next(self._serial)}", self._serial)
 
     def bind_node(self, variable: Name, type_name: str) -> Bound:
+        # Each `$_` is a variable of its own and is never looked up again, so it does not enter the scope.
         if variable == ANONYMOUS:
             return Bound(f"_~{next(self._serial)}", "node", type_name, self.catalog.nodes[type_name].properties)
         return self._bind(
@@ -78,7 +80,7 @@ class Scope:
 
 
 def constant(literal: Literal | ListLiteral) -> ir.Constant:
-    """Read a literal; dates are parsed here."""
+    """Convert a literal to a constant; dates are parsed here."""
     if isinstance(literal, ListLiteral):
         return _list_constant(literal)
     if literal.type in (types.DATE, types.DATETIME):
@@ -94,14 +96,16 @@ def _list_constant(literal: ListLiteral) -> ir.Constant:
     items = []
     for written in literal.items:
         if isinstance(written, ListLiteral):
-            raise Rejection("T0", "a list cannot hold lists", written.span)
+            raise Rejection("T0", "a list cannot contain lists", written.span)
         items.append(constant(written))
+    # An empty list has no element type; [String] stands in, and assignments do not check it.
     if not items:
         return ir.Constant((), Type(Scalar.STRING, is_list=True))
     first = items[0].type
     for item, written in zip(items, literal.items, strict=True):
         if not first.accepts(item.type):
             raise Rejection("T0", f"a list cannot mix {first} and {item.type}", written.span)
+    # [1, 2.5] is a list of floats: an integer that comes first must not make the rest integers.
     mixed = first.is_numeric and any(item.type.scalar in FLOATS for item in items)
     scalar = Scalar.F64 if mixed else first.scalar
     return ir.Constant(tuple(item.value for item in items), Type(scalar, is_list=True))
@@ -116,6 +120,7 @@ def property_ref(access: PropertyAccess, scope: Scope) -> ir.PropertyRef:
     if found is None:
         message = f"{bound.kind} type `{bound.type_name}` has no property `{access.name}`"
         hint = did_you_mean(access.name, bound.properties)
+        # `id` is stored but is no property; the value of a node is its id.
         if access.name == "id":
             whole = f"return `${access.variable}` itself for its id"
             hint = whole if bound.kind == "node" else "the id of an edge cannot be read"
@@ -125,7 +130,7 @@ def property_ref(access: PropertyAccess, scope: Scope) -> ir.PropertyRef:
 
 def _unbound(variable: Name, scope: Scope) -> tuple[str, Span]:
     if variable == ANONYMOUS:
-        return "`$_` matches anything and is never bound; give it a name to use it", variable.span
+        return "`$_` matches anything and is never bound; name the variable to use it", variable.span
     if variable in scope.parameters:
         return f"`${variable}` is a parameter and has no properties", variable.span
     close = did_you_mean(variable, scope.variables)
@@ -133,7 +138,7 @@ def _unbound(variable: Name, scope: Scope) -> tuple[str, Span]:
 
 
 def variable_ref(variable: Variable, scope: Scope) -> ir.ParameterRef | ir.EntityRef:
-    """Resolve a bare `$name`: a parameter, which shadows, or a node. A bound edge has no value of its own."""
+    """Resolve a bare `$name`: a parameter, which shadows a variable, or a node. A bound edge has no value."""
     name = variable.name
     if name in scope.parameters:
         return ir.ParameterRef(str(name), scope.parameters[name])
@@ -149,14 +154,14 @@ def variable_ref(variable: Variable, scope: Scope) -> ir.ParameterRef | ir.Entit
 
 
 def value(expression: Expression, scope: Scope) -> ir.Value:
-    """Read a constant, a parameter or `now()`: what needs no row."""
+    """Type a constant, a parameter or `now()`: an expression that needs no row."""
     if isinstance(expression, Literal | ListLiteral):
         return constant(expression)
     if isinstance(expression, Now):
         return ir.RequestTime(types.DATETIME)
     if isinstance(expression, Variable) and expression.name in scope.parameters:
         return ir.ParameterRef(str(expression.name), scope.parameters[expression.name])
-    raise Rejection("T0", "only a literal, a parameter or now() may stand here", expression.span)
+    raise Rejection("T0", "only a literal, a parameter or now() is allowed here", expression.span)
 
 
 # Comparisons ---------------------------------------------------------------------------------------
@@ -187,7 +192,7 @@ def operand(expression: Expression, scope: Scope) -> ir.Operand:
             message = f"a filter needs scalar operands; {expression.function}(...) is an aggregate"
             raise Rejection("T7", message, expression.span)
         case _:
-            message = "a filter needs scalar operands; a ranking belongs into `order`"
+            message = "a filter needs scalar operands; a ranking belongs in `order`"
             raise Rejection("T7", message, expression.span)
 
 
@@ -216,7 +221,7 @@ def _starts_fits(left: Type, right: Type) -> str | None:
 
 
 def compares(left: Type, right: Type) -> str | None:
-    """Say why values of the two types cannot be compared; None if they can."""
+    """Return why values of the two types cannot be compared, or None if they can."""
     for side in (left, right):
         if not side.is_comparable:
             kind = "list" if side.is_list else side.scalar
@@ -232,15 +237,17 @@ def entry(property_: Property, written: Name, expression: Expression, variable: 
         hint = did_you_mean(expression.name, scope.parameters) or "declare it as a parameter, or compare in a filter"
         raise Rejection("T0", f"`${expression.name}` is not a parameter", expression.span, hint=hint)
     right = value(expression, scope)
+    # Codes are public: a wrong literal is T3, a wrong parameter T7, although the mistake is the same.
     code = "T3" if isinstance(right, ir.Constant) else "T7"
     target = type_.element if type_.is_list else type_
     if type_.is_blob or type_.is_vector:
         message = f"a {type_.scalar} property cannot be matched"
+        # Blobs have always been T3 here, for parameters too.
         raise Rejection("T3" if type_.is_blob else code, message, written.span)
     if right.type.is_list:
         message = "list equality is not supported" if type_.is_list else f"{right.type} does not fit {type_}"
         raise Rejection(
-            code, message, expression.span, hint="give one element to test membership" if type_.is_list else None
+            code, message, expression.span, hint="pass one element to test membership" if type_.is_list else None
         )
     if not target.accepts(right.type):
         raise Rejection(code, f"{right.type} does not fit `{written}: {type_}`", expression.span)
@@ -260,7 +267,7 @@ def _enum_member(type_: Type, word: ir.PlainValue, span: Span) -> None:
 
 
 def declared_value(expression: Expression, scope: Scope) -> ir.Value:
-    """Read a value of a mutation, where every variable is a parameter."""
+    """Type a value in a mutation, where every variable is a parameter."""
     if isinstance(expression, Variable) and expression.name not in scope.parameters:
         hint = did_you_mean(expression.name, scope.parameters) or "declare it between the query's parentheses"
         raise Rejection("T14", f"undeclared variable `${expression.name}`", expression.span, hint=hint)
@@ -268,11 +275,12 @@ def declared_value(expression: Expression, scope: Scope) -> ir.Value:
 
 
 def assigned(type_: Type, written: Name, expression: Expression, scope: Scope) -> ir.Value:
-    """Type `property: value` in a mutation; a constant comes back converted to the property's type."""
+    """Type `property: value` in a mutation; a constant is converted to the type of the property."""
     given = declared_value(expression, scope)
     if isinstance(given, ir.Constant):
         assert isinstance(expression, Literal | ListLiteral)
         return ir.Constant(_converted(type_, given, written, expression.span), type_)
+    # The content of a Blob is passed as a String: `base64:...`.
     fits = type_.accepts(given.type) or (type_.is_blob and given.type.is_string)
     if not fits or (type_.scalar in INTEGER_BOUNDS and given.type.scalar in FLOATS):
         raise Rejection("T7", f"{given.type} does not fit `{written}: {type_}`", expression.span)
@@ -351,7 +359,7 @@ def _text_arguments(
 
 def _query_value(expression: Expression, scope: Scope, code: str, message: str) -> ir.Constant | ir.ParameterRef:
     if isinstance(expression, Variable):
-        variable_ref(expression, scope)  # an unknown variable is reported as such
+        variable_ref(expression, scope)  # reports an unknown variable as T0, before the type of the argument
     if isinstance(expression, Literal | ListLiteral | Variable) and not (
         isinstance(expression, Variable) and expression.name not in scope.parameters
     ):
@@ -383,16 +391,17 @@ def _nearest(rank: Nearest, scope: Scope) -> ir.NearestRank:
     try:
         vector = property_ref(rank.vector, scope)
     except Rejection as problem:
+        # The reference promises T15 for every problem with the vector of `nearest`, unknown properties included.
         raise Rejection("T15", f"nearest: {problem.message}", problem.span, hint=problem.hint) from None
     if not vector.type.is_vector:
         message = f"nearest needs a Vector property; `{rank.vector.name}` is {vector.type}"
         raise Rejection("T15", message, rank.vector.span)
-    query = _query_value(rank.query, scope, "T15", "nearest needs a vector or a String to compare with")
+    query = _query_value(rank.query, scope, "T15", "nearest needs a vector or a String to compare to")
     return ir.NearestRank(vector, _vector_query(query, vector.type, rank.query.span))
 
 
 def _vector_query(query: ir.Constant | ir.ParameterRef, vector: Type, span: Span) -> ir.Value:
-    """A String is embedded later; a vector must have the property's dimension; so must a list of numbers."""
+    """Accept a String, which is embedded later, or a vector or list with the dimension of the property."""
     if query.type.is_string or query.type.same_shape(Type(Scalar.VECTOR, dimension=vector.dimension)):
         return query
     numbers = query.value if isinstance(query, ir.Constant) and query.type.is_list else None
@@ -401,7 +410,7 @@ def _vector_query(query: ir.Constant | ir.ParameterRef, vector: Type, span: Span
             floats = tuple(float(item) for item in numbers if isinstance(item, int | float))
             return ir.Constant(floats, Type(Scalar.VECTOR, dimension=vector.dimension))
         raise Rejection("T15", f"nearest: {vector} against a list of {len(numbers)} values", span)
-    raise Rejection("T15", f"nearest: {vector} needs a {vector} or a String to compare with, not {query.type}", span)
+    raise Rejection("T15", f"nearest: {vector} needs a {vector} or a String to compare to, not {query.type}", span)
 
 
 def _fused(rank: Rrf, scope: Scope) -> ir.FusedRank:

@@ -1,4 +1,8 @@
-"""The one canonical layout of `.pg` and `.gq`. Comments stay, the tree stays, and formatting twice changes nothing."""
+"""The canonical layout of `.pg` and `.gq`. It keeps every comment and the syntax tree, and is idempotent.
+
+The tree becomes a sequence of tokens and marks, which the writer turns into lines. Tokens keep their source order, so
+the comments between two of them are known by their offsets: no layout can lose one.
+"""
 
 from __future__ import annotations
 
@@ -25,19 +29,19 @@ _Child = Tree[Token] | Token
 
 
 class Mark(Enum):
-    """Between two tokens."""
+    """A mark between two tokens."""
 
     INDENT = "indent"
     DEDENT = "dedent"
-    HARD = "a new line"
-    LINE = "a new line, if the group around it is broken"
+    HARD = "a line break"
+    LINE = "a line break, if the enclosing group does not fit on one line"
     COMMA = "a comma"
-    LAST_COMMA = "a comma, if the group around it is broken"
+    LAST_COMMA = "a comma, if the enclosing group does not fit on one line"
 
 
 @dataclass(frozen=True, slots=True)
 class Tok:
-    """A token and the grammar rule it stands in."""
+    """A token and the grammar rule it belongs to."""
 
     token: Token
     rule: str
@@ -45,7 +49,7 @@ class Tok:
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Parts that stand on one line if they fit, with `tail` more columns for what stands behind them."""
+    """Parts that go on one line if they fit, with `tail` more columns for the text after them."""
 
     parts: Sequence[Part]
     tail: int = 0
@@ -60,7 +64,7 @@ class Comments:
 
 @dataclass(frozen=True, slots=True)
 class Declaration:
-    """Start a top-level declaration, after a blank line if `apart` or if the source has one."""
+    """The start of a top-level declaration, after a blank line if `apart` or if the source has one."""
 
     apart: bool
 
@@ -79,7 +83,8 @@ def format_queries(source: Source) -> str:
 
 
 def _format(source: Source, grammar: Grammar, error: type[CompileError]) -> str:
-    _, problems = grammar.parse_all(source)  # rules beyond the grammar, such as escapes, live in the tree builder
+    # The token parser does not know the rules of the tree builder, such as escapes: check with the real one first.
+    _, problems = grammar.parse_all(source)
     if problems:
         raise error.of([source.diagnostic(problem) for problem in problems])
     return write(source.text, _file_layout(grammar.parse_tokens(source)))
@@ -96,7 +101,7 @@ def _file_layout(tree: Tree[Token]) -> list[Part]:
 
 
 def _is_tall(declaration: Tree[Token]) -> bool:
-    """Tell whether a declaration takes several lines: it has something between its braces."""
+    """Return whether a declaration takes several lines: it has members."""
     return any(left == "{" and right != "}" for left, right in pairwise(_children(declaration)))
 
 
@@ -123,12 +128,12 @@ def _one_per_line(children: Sequence[_Child], rule: str) -> list[Part]:
 
 
 def _without_comma(children: Sequence[_Child], rule: str) -> list[Part]:
-    """An item of a list whose commas the list writes itself."""
+    """Lay out an item of a list; the list writes the commas."""
     return _in_a_row([child for child in children if child != ","], rule)
 
 
 def _block(children: Sequence[_Child], rule: str) -> list[Part]:
-    """`head { members } tail`, one member a line."""
+    """Lay out `head { members } tail`, one member per line."""
     if "{" not in children:
         return _in_a_row(children, rule)
     head, members, close, tail = _braced(children)
@@ -148,7 +153,7 @@ def _block(children: Sequence[_Child], rule: str) -> list[Part]:
 
 
 def _list(children: Sequence[_Child], rule: str, last: Sequence[Part] = (Mark.LAST_COMMA,)) -> list[Part]:
-    """`head { items } tail`, on one line if it fits, else one item a line; commas between items."""
+    """Lay out `head { items } tail` on one line if it fits, else one item per line; commas between items."""
     if "{" not in children:
         return _in_a_row(children, rule)
     head, items, close, tail = _braced(children)
@@ -169,7 +174,7 @@ def _items(items: Sequence[_Child], rule: str, last: Sequence[Part] = ()) -> lis
 
 
 def _negation(children: Sequence[_Child], rule: str) -> list[Part]:
-    """`not { clause }` on one line if it fits, else a block."""
+    """Lay out `not { clause }` on one line if it fits, else as a block."""
     head, clauses, close, _ = _braced(children)
     if len(clauses) > 1:
         return _block(children, rule)
@@ -181,7 +186,7 @@ def _negation(children: Sequence[_Child], rule: str) -> list[Part]:
 
 
 def _query(children: Sequence[_Child], rule: str) -> list[Part]:
-    """Break a header that is too long before its annotations, and its parameters if that is not enough."""
+    """Lay out a query; break a long header before its annotations, then its parameters if needed."""
     head, body, close, _ = _braced(children)
     opening = _token(head[-1])
     notes = [child for child in head if isinstance(child, Tree) and child.data == "query_annotation"]
@@ -199,12 +204,12 @@ def _parameters(children: Sequence[_Child], rule: str) -> list[Part]:
 
 
 def _closed(close: Token, rule: str, mark: Mark) -> list[Part]:
-    """Comments before a closing brace are written at the depth of what it closes."""
+    """Write comments before a closing brace at the depth of its members."""
     return [Comments(close), Mark.DEDENT, mark, Tok(close, rule)]
 
 
 def _braced(children: Sequence[_Child]) -> tuple[list[_Child], list[_Child], Token, list[_Child]]:
-    """Split into what stands up to the opening brace, between, the closing brace, and behind."""
+    """Split into head with the opening brace, members, closing brace, and tail."""
     start = children.index("{")
     end = max(at for at, child in enumerate(children) if child == "}")
     inner = [child for child in children[start + 1 : end] if child != ","]
@@ -253,7 +258,7 @@ class _Writer:
         self.lines: list[str] = []
         self.line = ""
         self.depth = 0
-        self.at = 0  # how far the source is written
+        self.at = 0  # the source offset up to which everything is written
         self.last: Tok | None = None
         self.newline = False
         self.blank = False
@@ -311,7 +316,7 @@ class _Writer:
                 self.newline = True
             else:
                 self.line += f"  {text}" if text.startswith("//") else f" {text}"
-                # What follows a line comment cannot stand on its line.
+                # A token after a line comment would become part of it.
                 self.newline = self.newline or text.startswith("//")
             self.at = comment.end
 
@@ -319,6 +324,7 @@ class _Writer:
         return self.source.count("\n", self.at, end) > 1
 
     def _break(self, *, blank: bool) -> None:
+        # No blank line directly after an opening brace, even if the source has one.
         opened = self.last is not None and self.last.token == "{" and self.line.rstrip().endswith("{")
         self._end_line()
         if (blank or self.blank) and self.lines and not opened:
@@ -335,6 +341,7 @@ class _Writer:
         flat = _flat(group.parts)
         if flat is None:
             return False
+        # A comment inside the group forces it open: on one line it could swallow the tokens after it.
         width, first, last = flat
         start = len(_INDENT) * self.depth if self.newline else len(self.line) + _spaced(self.last, Tok(first, ""))
         return not self._has_comment(first, last) and start + width + group.tail <= WIDTH
@@ -345,7 +352,7 @@ class _Writer:
 
 
 def _comments(source: str, tokens: Sequence[Tok]) -> list[Span]:
-    """Find the comments: they stand between tokens, so a text that looks like one is not taken for one."""
+    """Find the comments. Only gaps between tokens are searched, because a string may look like a comment."""
     ends = [0, *(span_of(tok.token).end for tok in tokens)]
     starts = [*(span_of(tok.token).start for tok in tokens), len(source)]
     gaps = zip(ends, starts, strict=True)
@@ -361,7 +368,7 @@ def _tokens(parts: Sequence[Part]) -> list[Tok]:
 
 
 def _flat(parts: Sequence[Part]) -> tuple[int, Token, Token] | None:
-    """Measure the parts on one line; None if they cannot stand on one."""
+    """Measure the parts on one line; None if they cannot be on one."""
     tokens = _tokens(parts)
     if not tokens or _has_hard(parts) or any("\n" in _spelled(tok.token) for tok in tokens):
         return None
@@ -371,7 +378,7 @@ def _flat(parts: Sequence[Part]) -> tuple[int, Token, Token] | None:
 
 
 def flat_width(parts: Sequence[Part]) -> int:
-    """How many columns the parts take behind others on one line, with the space before them."""
+    """Count the columns that the parts take on one line, with the space before them."""
     flat = _flat(parts)
     return flat[0] + 1 if flat else 0
 
@@ -385,13 +392,14 @@ def _commas(parts: Sequence[Part]) -> int:
 
 
 def _spaced(left: Tok | None, right: Tok) -> bool:
-    """Tell whether a space stands between two tokens on one line."""
+    """Return whether two tokens on one line are separated by a space."""
     if left is not None and left.token == "," and right.token == "..":
         return True
     if left is None or left.token in _TIGHT_AFTER or right.token in _TIGHT_BEFORE:
         return False
     if "EQUAL" in (left.token.type, right.token.type) or right.rule == "hops":
         return False
+    # `<` and `>` compare in every other rule, and are spaced there.
     if left.rule == right.rule == "undirected":
         return False
     if left.token == ":" and left.rule == "bound_traversal":
@@ -400,6 +408,7 @@ def _spaced(left: Tok | None, right: Tok) -> bool:
 
 
 def _spelled(token: Token) -> str:
+    # The grammar allows white space after the `@`; the canonical layout does not.
     if token.type in ("ANNOTATION", "RULE", "CARD", "QUERY_ANNOTATION"):
         return re.sub(r"[ \t\r\n]+", "", token)
     return str(token)

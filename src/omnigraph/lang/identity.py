@@ -1,4 +1,4 @@
-"""How entities get their ids: from the key as stored, or a fresh ULID."""
+"""Ids of entities: derived from the stored key, or a new ULID."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ def new_id() -> str:
 
 
 def is_new_id(text: str) -> bool:
-    """Tell whether a text is an id as `new_id` makes them: a ULID in its one canonical spelling."""
+    """Return whether a text is an id made by `new_id`: a ULID in canonical spelling."""
     return _ULID.fullmatch(text) is not None
 
 
 def fnv1a(data: bytes) -> int:
-    """Hash bytes to a number of 64 bits that is the same everywhere and always."""
+    """Hash bytes to 64 bits (FNV-1a), stable across machines and versions."""
     digest = _FNV_OFFSET
     for byte in data:
         digest = ((digest ^ byte) * _FNV_PRIME) % 2**64
@@ -47,16 +47,18 @@ def node_id(node: NodeType, values: Mapping[str, PlainValue]) -> str:
 
 
 def canonical_text(scalar: Scalar, value: PlainValue) -> str:
-    """Spell a key value, one text for each value the column can store."""
+    """Spell a key value; equal stored values give equal texts, different ones different texts."""
     if scalar is Scalar.STRING and isinstance(value, str):
         return value
     if scalar is Scalar.BOOL and isinstance(value, bool):
         return "true" if value else "false"
+    # bool is an int in Python, and True would become the id "True" of an integer key.
     if scalar in INTEGER_BOUNDS and isinstance(value, int) and not isinstance(value, bool):
         return str(value)
     if scalar in FLOATS and isinstance(value, int | float) and not isinstance(value, bool):
         return _float_text(scalar, value)
     if scalar is Scalar.DATETIME and isinstance(value, dt.datetime) and value.tzinfo is not None:
+        # Milliseconds since the epoch, as the column stores it: one text for every zone of the same instant.
         return str((value - _EPOCH_TIME) // _MILLISECOND)
     if scalar is Scalar.DATE and isinstance(value, dt.date) and not isinstance(value, dt.datetime):
         return str((value - _EPOCH).days)
@@ -64,14 +66,16 @@ def canonical_text(scalar: Scalar, value: PlainValue) -> str:
 
 
 def _float_text(scalar: Scalar, value: float) -> str:
-    """Shortest decimal that reads back as the stored value, without an exponent."""
+    """Spell a float as the shortest decimal that reads back as the stored value, without an exponent."""
     import numpy as np  # noqa: PLC0415 - most keys are not floats, and lang must load fast
 
     try:
         with np.errstate(over="ignore"):
+            # The id is made of the stored value: 0.1 in an F32 column is another number than in an F64 column.
             stored = np.float32(value) if scalar is Scalar.F32 else np.float64(value)
     except OverflowError:
         stored = np.float64("inf")
     if not np.isfinite(stored):
         raise IdentityError(f"a value that is not a finite {scalar} cannot be part of a key")
+    # -0.0 equals 0.0 and must give the same id.
     return "0" if stored == 0 else np.format_float_positional(stored, unique=True, trim="-")

@@ -1,4 +1,4 @@
-"""What a checked query means: immutable, fully typed plan nodes. A wrong plan cannot be made.
+"""The plan of a checked query: immutable, typed nodes that assert their invariants.
 
 A read is a sequence of steps over rows of bindings; a mutation is a sequence of statements.
 """
@@ -70,7 +70,7 @@ class Operator(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """`left op right`; a null on either side makes it unknown, and unknown drops the row."""
+    """`left op right`. A null on either side makes the result unknown, and the row is dropped."""
 
     left: Operand
     operator: Operator
@@ -96,7 +96,7 @@ class Comparison:
 
 @dataclass(frozen=True, slots=True)
 class TextMatch:
-    """`search`, `match_text` or `fuzzy`: the text holds a token of the query."""
+    """`search`, `match_text` or `fuzzy`: the text contains a token of the query."""
 
     function: str
     text: PropertyRef
@@ -124,7 +124,7 @@ class Direction(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Scan:
-    """Bind a variable to every node of a type that satisfies the predicates; rows before it are multiplied."""
+    """Bind a variable to every node of a type that satisfies the predicates; a cross product with earlier rows."""
 
     variable: str
     type_name: str
@@ -138,9 +138,9 @@ class Scan:
 class Expand:
     """Follow an edge type from a bound variable.
 
-    Without `edge_variable` each distinct target is one row per incoming row; with it each edge is.
-    `closes` says that the target is bound already: the step keeps the rows whose target is reached.
-    `backwards` says that a walk of several hops leads from the target of this step to its origin.
+    Without `edge_variable` the step yields one row per distinct target, with it one row per edge.
+    With `closes` the target is already bound: the step keeps the rows whose target is reached.
+    With `backwards` a path of several hops leads from the target of this step to its origin.
     """
 
     origin: str
@@ -156,6 +156,7 @@ class Expand:
 
     def __post_init__(self) -> None:
         assert 1 <= self.least <= self.most
+        # A path of several hops has no single edge to bind.
         assert self.edge_variable is None or self.most == 1
 
 
@@ -166,7 +167,7 @@ class Filter:
 
 @dataclass(frozen=True, slots=True)
 class AntiJoin:
-    """Drop each row for which the inner steps, started from it, yield at least one row. No steps drop every row."""
+    """Drop each row for which the inner steps, started from it, yield a row. Without steps, drop every row."""
 
     steps: tuple[MatchStep, ...]
 
@@ -176,7 +177,7 @@ MatchStep = Scan | Expand | Filter | AntiJoin
 
 @dataclass(frozen=True, slots=True)
 class NearestRank:
-    """Squared L2 distance to the query, the closest first. A String query is embedded first."""
+    """Rank by squared L2 distance to the query, closest first. A String query is embedded first."""
 
     vector: PropertyRef
     query: Value
@@ -188,7 +189,7 @@ class NearestRank:
 
 @dataclass(frozen=True, slots=True)
 class Bm25Rank:
-    """BM25 score, the best first; rows that match no token are dropped."""
+    """Rank by BM25 score, best first; rows that match no token are dropped."""
 
     text: PropertyRef
     query: Value
@@ -200,7 +201,7 @@ class Bm25Rank:
 
 @dataclass(frozen=True, slots=True)
 class FusedRank:
-    """Reciprocal rank fusion of two rankings of one variable."""
+    """Rank by reciprocal rank fusion of two rankings of one variable."""
 
     first: NearestRank | Bm25Rank
     second: NearestRank | Bm25Rank
@@ -219,9 +220,9 @@ Ranking = NearestRank | Bm25Rank | FusedRank
 
 @dataclass(frozen=True, slots=True)
 class Rank:
-    """Order the rows by a ranking of one variable and keep the best `limit` entities of it.
+    """Order the rows by a ranking of one variable and keep its best `limit` entities.
 
-    Later steps keep the order of rows; an Order behind a Rank only breaks its ties.
+    Later steps keep the order of rows; an Order after a Rank only breaks its ties.
     """
 
     ranking: Ranking
@@ -230,7 +231,7 @@ class Rank:
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """The value the rank step gave the row: a distance for `nearest`, else a score."""
+    """The value that the rank step gave the row: a distance for `nearest`, otherwise a score."""
 
     type: Type
 
@@ -256,7 +257,7 @@ class AggregateColumn:
 
 @dataclass(frozen=True, slots=True)
 class Aggregate:
-    """Group by the plain columns (in order of first appearance) and fold the others."""
+    """Group by the plain columns, in order of first appearance, and aggregate the others."""
 
     columns: tuple[Column | AggregateColumn, ...]
 
@@ -273,7 +274,7 @@ class ResultColumn:
 
 @dataclass(frozen=True, slots=True)
 class SortKey:
-    """Nulls come first ascending, last descending."""
+    """One sort key; nulls come first ascending, last descending."""
 
     by: Operand | EntityRef | ResultColumn
     descending: bool = False
@@ -281,7 +282,7 @@ class SortKey:
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """Sort; `tie_break` names the variables whose ids make the order total."""
+    """Sort the rows; the ids of the `tie_break` variables make the order total."""
 
     keys: tuple[SortKey, ...]
     tie_break: tuple[str, ...] = ()
@@ -297,11 +298,12 @@ Step = MatchStep | Rank | Order | Limit | Project | Aggregate
 
 @dataclass(frozen=True, slots=True)
 class ReadPlan:
-    """The steps in order of execution. The result is shaped by its one Project or Aggregate."""
+    """The steps in order of execution; exactly one Project or Aggregate defines the result."""
 
     steps: tuple[Step, ...]
 
     def __post_init__(self) -> None:
+        # The engine takes the columns of the result from this one step.
         assert sum(isinstance(step, Project | Aggregate) for step in self.steps) == 1
 
     @property
@@ -367,11 +369,12 @@ Statement = InsertNode | InsertEdge | UpdateNodes | DeleteNodes | DeleteEdges
 
 @dataclass(frozen=True, slots=True)
 class MutationPlan:
-    """Statements that all construct or all destroy (rule D2)."""
+    """Statements that all insert or update, or all delete (rule D2)."""
 
     statements: tuple[Statement, ...]
 
     def __post_init__(self) -> None:
+        # Staging relies on it: pending rows and delete predicates never concern the same table.
         destructive = [isinstance(statement, DeleteNodes | DeleteEdges) for statement in self.statements]
         assert all(destructive) or not any(destructive)
 

@@ -1,4 +1,4 @@
-"""Lint: parse and type-check every query of a file, and point out what is legal but likely wrong."""
+"""Lint: parse and type-check every query of a file, and warn about legal but suspicious ones."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from omnigraph.lang.query_tree import QueryDecl, WriteBody
 from omnigraph.lang.source import Rejection, Source
 from omnigraph.lang.types import STRING, Type
 
-# Code -> what it means; the reference documents exactly these.
+# Code -> its meaning. A test compares the reference with this table.
 CODES = {
     "Q000": "the file does not parse",
-    "L201": "no update of the file sets a nullable property of a type that the file updates",
+    "L201": "a nullable property of an updated type is never set by an update in the file",
 }
 
 _Entity = tuple[str, str]
@@ -28,7 +28,7 @@ _Entity = tuple[str, str]
 
 @dataclass(frozen=True, slots=True)
 class QueryResult:
-    """What lint says of one query."""
+    """The lint result of one query."""
 
     name: str
     kind: str
@@ -50,7 +50,7 @@ class QueryResult:
 
 @dataclass(frozen=True, slots=True)
 class LintFinding:
-    """What lint says of the file as a whole."""
+    """A lint finding about the file as a whole."""
 
     severity: str
     code: str
@@ -115,12 +115,13 @@ class LintReport:
 
 
 def lint_queries(source: Source, catalog: Catalog, schema_source: dict[str, str]) -> LintReport:
-    """Lint a file of queries against a catalog."""
+    """Lint a query file against a catalog."""
     file, problems = parse_query_file(source)
     if problems:
         return LintReport(schema_source, source.file, (), tuple(_unparsed(source, problem) for problem in problems))
     compiled: list[CompiledQuery] = []
     results = []
+    # A query runs by its first definition, so only names seen before a query shadow it.
     before: set[str] = set()
     for query in file.queries:
         result, done = _lint_query(source, query, catalog, before)
@@ -153,15 +154,15 @@ def _warnings(query: QueryDecl, compiled: CompiledQuery, before: AbstractSet[str
     if compiled.is_mutation and not compiled.parameters:
         yield "the mutation has no parameters; hardcoded mutations are easy to miss"
     if query.name in before:
-        yield f"the file has another query `{query.name}` before this one; it is the one that runs"
+        yield f"an earlier query of the file is also called `{query.name}`; that one runs"
     if isinstance(compiled.plan, ir.ReadPlan):
         names = Counter(column.name for column in compiled.plan.columns)
         for name in sorted(name for name, times in names.items() if times > 1):
-            yield f"several columns are called `{name}`; in JSON rows the last one wins"
+            yield f"several columns are called `{name}`; JSON rows keep the last one"
 
 
 def _never_set(compiled: Iterable[CompiledQuery], catalog: Catalog) -> Iterator[LintFinding]:
-    """L201: nullable properties that no update sets, of the types that are updated at all."""
+    """Find nullable properties that no update sets (L201), of the types that are updated at all."""
     updates: dict[str, list[tuple[str, ir.UpdateNodes]]] = {}
     for query in compiled:
         for statement in query.plan.statements if isinstance(query.plan, ir.MutationPlan) else ():
@@ -172,12 +173,13 @@ def _never_set(compiled: Iterable[CompiledQuery], catalog: Catalog) -> Iterator[
         names = tuple(dict.fromkeys(name for name, _ in statements))
         assigned = {column for _, statement in statements for column, _ in statement.values}
         for name, property_ in sorted(node.properties.items()):
+            # A key cannot be updated and an embedded vector follows its source: neither is forgotten by mistake.
             if property_.type.nullable and name not in assigned and name not in node.key and not property_.embed:
                 message = f"`{type_name}.{name}` is nullable, but no update sets it"
                 yield LintFinding("warning", "L201", message, type_name, name, names)
 
 
-# What a query touches ------------------------------------------------------------------------------
+# Types a query reads and writes ------------------------------------------------------------------------------
 
 
 def _operation(plan: ir.Plan, catalog: Catalog) -> dict[str, Any]:
@@ -224,5 +226,6 @@ def _read_by_statement(statement: ir.Statement, catalog: Catalog) -> Iterator[_E
 
 def _written(statement: ir.Statement, catalog: Catalog) -> Iterator[_Entity]:
     yield "edge" if isinstance(statement, ir.InsertEdge | ir.DeleteEdges) else "node", statement.type_name
+    # Deleting a node deletes its edges, so they count as written although the query does not name them.
     if isinstance(statement, ir.DeleteNodes):
         yield from (("edge", edge.name) for edge in catalog.incident_edges(statement.type_name))

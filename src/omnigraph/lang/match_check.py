@@ -1,4 +1,4 @@
-"""Typing of match clauses, in the order written: what each variable is, which way each traversal runs."""
+"""Type-check match clauses in source order: the type of each variable, the direction of each traversal."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Hop:
 
 @dataclass(frozen=True, slots=True)
 class Not:
-    """A negated pattern; `outer` are the variables it takes from around it."""
+    """A negated pattern; `outer` are the variables it uses from the enclosing scope."""
 
     clauses: tuple[TypedClause, ...]
     outer: frozenset[str]
@@ -61,7 +61,7 @@ TypedClause = Node | Hop | Not | ir.Comparison | ir.TextMatch
 
 
 def check_match(clauses: Iterable[Clause], scope: Scope) -> tuple[TypedClause, ...]:
-    """Type the clauses of a `match` or `not` block; the scope then holds what they bound."""
+    """Type the clauses of a `match` or `not` block, and add their bindings to the scope."""
     return tuple(_clause(clause, scope) for clause in clauses)
 
 
@@ -86,15 +86,15 @@ def _binding(clause: Binding, scope: Scope) -> Node:
         if clause.type in scope.catalog.interfaces:
             hint = "an interface cannot be matched; name a node type that implements it"
         elif clause.type in scope.catalog.edges:
-            hint = "edges are matched by traversals: `$a edge $b`"
+            hint = "match an edge with a traversal: `$a edge $b`"
         raise Rejection("T1", f"unknown node type `{clause.type}`", clause.type.span, hint=hint)
     bound = scope.variables.get(clause.variable)
     if bound is None:
         bound = scope.bind_node(clause.variable, node.name)
     elif bound.kind == "edge":
-        raise Rejection("T23", f"`${clause.variable}` is bound to an edge already", clause.variable.span)
+        raise Rejection("T23", f"`${clause.variable}` is already bound to an edge", clause.variable.span)
     elif bound.type_name != node.name:
-        message = f"`${clause.variable}` is a `{bound.type_name}` already and cannot be a `{node.name}`"
+        message = f"`${clause.variable}` is already a `{bound.type_name}` and cannot be a `{node.name}`"
         raise Rejection("T0", message, clause.variable.span)
     predicates = []
     for written in clause.entries:
@@ -108,6 +108,7 @@ def _binding(clause: Binding, scope: Scope) -> Node:
 
 
 def _filter(clause: FilterClause, scope: Scope) -> ir.Predicate:
+    # A text clause is shorthand for this comparison.
     if isinstance(clause.left, TextCall) and clause.operator == "=" and _is_true(clause.right):
         return text_match(clause.left, scope)
     return comparison(operand(clause.left, scope), clause.operator, operand(clause.right, scope))
@@ -123,14 +124,15 @@ def _is_true(expression: Expression) -> bool:
 def _traversal(clause: Traversal, scope: Scope) -> Hop:
     edge = scope.catalog.edge_by_word(clause.edge)
     if edge is None:
+        # Suggest the spelling that traversals use, lower case first.
         words = [name[0].lower() + name[1:] for name in scope.catalog.edges]
         raise Rejection("T4", f"unknown edge `{clause.edge}`", clause.edge.span, hint=did_you_mean(clause.edge, words))
     least, most = _hops(clause)
     _edge_binding_fits(clause, scope)
     source, target = _endpoint(clause.source, scope), _endpoint(clause.target, scope)
     if clause.undirected and not edge.is_reflexive:
-        message = f"`{edge.name}` joins `{edge.source}` to `{edge.target}` and cannot be undirected"
-        hint = f"both ends must be of one type; write `${clause.source} {clause.edge} ${clause.target}`"
+        message = f"`{edge.name}` connects `{edge.source}` to `{edge.target}` and cannot be undirected"
+        hint = f"both ends must have the same type; write `${clause.source} {clause.edge} ${clause.target}`"
         raise Rejection("T22", message, clause.edge.span, hint=hint)
     direction = ir.Direction.BOTH if clause.undirected else _direction(clause, edge, source, target)
     ends = (edge.source, edge.target) if direction is not ir.Direction.IN else (edge.target, edge.source)
@@ -138,6 +140,7 @@ def _traversal(clause: Traversal, scope: Scope) -> Hop:
         if known and known.type_name != expected:
             message = f"`${written}` is a `{known.type_name}`; `{edge.name}` needs a `{expected}` here"
             raise Rejection("T5", message, written.span)
+    # Bind the source before the target: in `$a knows $a` the second mention must find the first.
     source = source or scope.bind_node(clause.source, ends[0])
     if clause.target == clause.source and clause.target != ANONYMOUS:
         if not edge.is_reflexive:
@@ -152,7 +155,7 @@ def _traversal(clause: Traversal, scope: Scope) -> Hop:
 
 
 def _direction(clause: Traversal, edge: EdgeType, source: Bound | None, target: Bound | None) -> ir.Direction:
-    """Infer the direction from the end whose type is known; written order is the declared direction otherwise."""
+    """Infer the direction from an end whose type is known; otherwise the written order is the declared direction."""
     written, known, forward, backward = clause.source, source, edge.source, edge.target
     if source is None:
         written, known, forward, backward = clause.target, target, edge.target, edge.source
@@ -160,14 +163,16 @@ def _direction(clause: Traversal, edge: EdgeType, source: Bound | None, target: 
         return ir.Direction.OUT
     if known.type_name == backward:
         return ir.Direction.IN
-    message = f"`${written}` is a `{known.type_name}`, which is no end of `{edge.name}: {edge.source} -> {edge.target}`"
+    message = (
+        f"`${written}` is a `{known.type_name}`, which is not an end of `{edge.name}: {edge.source} -> {edge.target}`"
+    )
     raise Rejection("T5", message, written.span)
 
 
 def _endpoint(variable: Name, scope: Scope) -> Bound | None:
     bound = scope.variables.get(variable) if variable != ANONYMOUS else None
     if bound and bound.kind == "edge":
-        raise Rejection("T23", f"`${variable}` is an edge and cannot be the end of another", variable.span)
+        raise Rejection("T23", f"`${variable}` is an edge and cannot be the end of an edge", variable.span)
     return bound
 
 
@@ -176,13 +181,13 @@ def _hops(clause: Traversal) -> tuple[int, int]:
     if hops is None:
         return 1, 1
     if hops.most is None:
-        raise Rejection("T15", "hop bounds must have an upper end", hops.span, hint="write `{1,5}`")
+        raise Rejection("T15", "hop bounds need an upper bound", hops.span, hint="write `{1,5}`")
     if hops.least < 1:
         raise Rejection("T15", "hop bounds start at 1", hops.span)
     if hops.most < hops.least:
         raise Rejection("T15", f"hop bounds are reversed: {hops.least} exceeds {hops.most}", hops.span)
     if clause.binding and (hops.least, hops.most) != (1, 1):
-        raise Rejection("T23", f"`${clause.binding}` can bind one edge, not a path of several", hops.span)
+        raise Rejection("T23", f"`${clause.binding}` can bind a single edge, not a path", hops.span)
     return hops.least, hops.most
 
 
@@ -191,9 +196,9 @@ def _edge_binding_fits(clause: Traversal, scope: Scope) -> None:
     if name is None or name == ANONYMOUS:
         return
     if name in (clause.source, clause.target):
-        raise Rejection("T23", f"`${name}` names both the edge and one of its ends", name.span)
+        raise Rejection("T23", f"`${name}` cannot name both the edge and one of its ends", name.span)
     if name in scope.variables or name in scope.parameters:
-        raise Rejection("T23", f"`${name}` is taken; an edge needs a name of its own", name.span)
+        raise Rejection("T23", f"`${name}` is already in use; choose another name for the edge", name.span)
 
 
 # Negation ------------------------------------------------------------------------------------------
@@ -201,10 +206,11 @@ def _edge_binding_fits(clause: Traversal, scope: Scope) -> None:
 
 def _negation(clause: Negation, scope: Scope) -> Not:
     mentioned = _mentioned(clause.clauses, scope)
+    # Names as in the plan: inside a nested `not` they carry the suffix of the scope that bound them.
     outer = frozenset(scope.variables[name].name for name in mentioned if name in scope.variables)
     if not outer:
         message = "a `not` block must mention a variable bound before it"
-        raise Rejection("T9", message, clause.span, hint="without one it would keep or drop every row alike")
+        raise Rejection("T9", message, clause.span, hint="without one it keeps all rows or drops all of them")
     return Not(check_match(clause.clauses, scope.inner()), outer)
 
 

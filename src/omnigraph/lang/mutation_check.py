@@ -1,4 +1,4 @@
-"""Typing and lowering of mutations: insert, update, delete."""
+"""Type-check and plan mutations: insert, update, delete."""
 
 from __future__ import annotations
 
@@ -21,9 +21,10 @@ def check_mutation(query: QueryDecl, body: WriteBody, scope: Scope) -> ir.Mutati
 
 
 def _one_kind(name: Name, written: Iterable[Statement], statements: tuple[ir.Statement, ...]) -> None:
-    """Hold rule D2: a mutation constructs or destroys, never both."""
+    """Enforce rule D2: a mutation inserts and updates, or deletes, never both."""
     destroys = [isinstance(statement, ir.DeleteNodes | ir.DeleteEdges) for statement in statements]
     if len(set(destroys)) > 1:
+        # Point at the first statement of the second kind: that is where to split.
         odd = next(at for at, kind in enumerate(destroys) if kind != destroys[0])
         span = next(statement.type.span for at, statement in enumerate(written) if at == odd)
         message = f"mutation `{name}` mixes inserts/updates and deletes in one query; split into separate mutations"
@@ -71,6 +72,7 @@ def _insert_edge(statement: Insert, edge: EdgeType, scope: Scope) -> ir.InsertEd
             message = f"insert of edge `{edge.name}` needs `{endpoint}`: the id of a `{type_name}`"
             raise Rejection("T12", message, statement.type.span)
     _required(statement.type, edge.properties, values)
+    # The endpoints are columns of the plan node; what is left are the properties.
     source, target = values.pop("from"), values.pop("to")
     return ir.InsertEdge(edge.name, source, target, tuple(values.items()), statement.type.span)
 
@@ -78,18 +80,18 @@ def _insert_edge(statement: Insert, edge: EdgeType, scope: Scope) -> ir.InsertEd
 def _update(statement: Update, declared: NodeType | EdgeType, scope: Scope) -> ir.UpdateNodes:
     if isinstance(declared, EdgeType):
         message = f"`{declared.name}` is an edge type; edges cannot be updated"
-        raise Rejection("T16", message, statement.type.span, hint="delete the edge and insert it anew")
+        raise Rejection("T16", message, statement.type.span, hint="delete the edge and insert it again")
     for written in statement.assignments:
         if written.property in declared.key:
-            message = f"cannot update @key property `{written.property}`: it is what identifies the node"
-            raise Rejection("T0", message, written.property.span, hint="delete the node and insert it anew")
+            message = f"cannot update @key property `{written.property}`: it identifies the node"
+            raise Rejection("T0", message, written.property.span, hint="delete the node and insert it again")
     values = _assigned_values(statement.assignments, _assignable_columns(declared), declared, scope)
     where = _where(statement.predicate, declared, scope)
     return ir.UpdateNodes(declared.name, tuple(values.items()), where, statement.type.span)
 
 
 def _assignable_columns(declared: NodeType | EdgeType) -> Mapping[str, Type]:
-    """What a mutation may name: the properties, and the endpoints of an edge."""
+    """Return the columns a mutation may name: the properties, and the endpoints of an edge."""
     columns = {name: property_.type for name, property_ in declared.properties.items()}
     return columns if isinstance(declared, NodeType) else {**columns, **dict.fromkeys(_ENDPOINTS, types.STRING)}
 
@@ -111,13 +113,13 @@ def _assignable(name: Name, columns: Mapping[str, Type], declared: NodeType | Ed
         kind = "node" if isinstance(declared, NodeType) else "edge"
         hint = did_you_mean(name, columns)
         if name == "id":
-            hint = "an id is made of the key, or generated; name the properties of the key"
+            hint = "an id is derived from the key, or generated; name the key properties instead"
         raise Rejection("T11", f"{kind} type `{declared.name}` has no property `{name}`", name.span, hint=hint)
     return columns[name]
 
 
 def _required(type_name: Name, properties: Mapping[str, Property], values: Mapping[str, ir.Value]) -> None:
-    """A required property must be assigned; a vector may instead be embedded from its source."""
+    """Check that every required property is assigned; a vector can be embedded from its source instead."""
     for property_ in properties.values():
         if property_.type.nullable or property_.name in values:
             continue

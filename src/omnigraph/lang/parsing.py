@@ -1,4 +1,4 @@
-"""The one place that talks to lark: building parsers, recovering after an error, decoding tokens."""
+"""The only user of lark: build parsers, recover after errors, decode tokens, explain syntax errors."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _MAX_I64_DIGITS = 19
 
 @dataclass(frozen=True)
 class Grammar:
-    """A language: its grammar file, the builder of its tree, and where its declarations start."""
+    """A language: its grammar file, its tree builder, and a pattern for the start of a declaration."""
 
     file: str
     builder: Callable[[], Transformer[Token, Any]]
@@ -32,7 +32,7 @@ class Grammar:
 
     @cached_property
     def lark(self) -> Lark:
-        """The parser. Trees are built while parsing, so no parse tree is ever held in memory."""
+        """The parser. The tree is built while parsing, so no parse tree is kept in memory."""
         return self._make(transformer=self.builder())
 
     @cached_property
@@ -41,7 +41,7 @@ class Grammar:
         return self._make(keep_all_tokens=True)
 
     def _make(self, **options: Any) -> Lark:
-        return Lark.open_from_package(  # the package may be in an archive, as on the executors of a cluster
+        return Lark.open_from_package(  # not a path: on the executors of a cluster the package is in an archive
             "omnigraph.lang",
             self.file,
             ("grammar",),
@@ -53,7 +53,7 @@ class Grammar:
         )
 
     def parse_tokens(self, source: Source) -> Any:
-        """Parse a sound text to a tree that holds every token."""
+        """Parse a sound text into a tree with every token."""
         return self._parse(TextSlice(source.text, 0, len(source.text)), self.tokens)
 
     def _parse(self, text: TextSlice[str], lark: Lark) -> Any:
@@ -63,7 +63,7 @@ class Grammar:
             raise _explain(error, text.text, self) from None
 
     def parse_all(self, source: Source) -> tuple[list[Any], list[Rejection]]:
-        """Parse declaration by declaration past syntax errors: the trees of what is sound, and every error."""
+        """Parse past syntax errors; return the trees of the sound declarations, and the errors."""
         trees: list[Any] = []
         errors: list[Rejection] = []
         start, size = 0, len(source.text)
@@ -81,7 +81,7 @@ class Grammar:
         return trees, errors
 
     def declaration_named_at(self, text: str, name: int) -> int | None:
-        """Find the declaration whose name stands at an offset: where one is not expected, a brace is missing."""
+        """Find the declaration whose name starts at an offset. If none is expected there, a brace is missing."""
         line = text.rfind("\n", 0, name) + 1
         match = _declarations(self.declaration).match(text, line)
         return match.start("at") if match and match["at"] and match.end() == name + 1 else None
@@ -93,10 +93,11 @@ class Grammar:
             return []
 
     def _resume(self, text: str, start: int, error: int) -> tuple[int, int]:
-        """Find where the declaration broken at `error` starts, and where the next one does."""
+        """Find the start of the declaration that is broken at `error`, and of the next one."""
         broken = start
         for match in _declarations(self.declaration).finditer(text, start):
             at = match.start("at") if match["at"] else -1
+            # `at > broken` guarantees progress when the error is at the very start of a declaration.
             if at >= error and at > broken:
                 return broken, at
             if at >= 0:
@@ -106,18 +107,19 @@ class Grammar:
 
 @cache
 def _declarations(keywords: str) -> re.Pattern[str]:
-    """Match text and comments (to step over them) or a declaration at the start of a line."""
+    """Match strings and comments, to skip them, or a declaration at the start of a line."""
     return re.compile(
-        # A text or comment that is never closed reaches to the end of its line or of the source, and is tried once.
+        # An unclosed string ends with its line and an unclosed comment with the source; without these alternatives
+        # the search would backtrack quadratically on broken text.
         rf'"[^"\\\n]*(?:\\.[^"\\\n]*)*(?:"|(?=\n)|\Z)|//[^\n]*|/\*(?:.*?\*/|.*\Z)|^[ \t]*(?P<at>{keywords})',
         re.MULTILINE | re.DOTALL,
     )
 
 
 class _NestingLimit:
-    """Refuse brackets nested so deep that walking the tree would exhaust the stack."""
+    """Rejects brackets nested so deep that walking the tree would exhaust the stack."""
 
-    always_accept: ClassVar[tuple[str, ...]] = ()
+    always_accept: ClassVar[tuple[str, ...]] = ()  # lark requires it of a postlex filter
 
     def __init__(self, code: str) -> None:
         self.code = code
@@ -129,7 +131,7 @@ class _NestingLimit:
                 depth += 1
                 if depth > _MAX_NESTING:
                     message = f"brackets are nested more than {_MAX_NESTING} deep"
-                    raise Rejection(self.code, message, span_of(token), hint="split it into several queries")
+                    raise Rejection(self.code, message, span_of(token), hint="split it up")
             elif token in _CLOSING:
                 depth -= 1
             yield token
@@ -146,7 +148,7 @@ def span_of(token: Token) -> Span:
 
 
 def name_of(token: Token, skip: int = 0) -> Name:
-    """Make a Name of a token, without its first `skip` characters."""
+    """Make a Name from a token, without its first `skip` characters."""
     return Name(token[skip:], span_of(token))
 
 
@@ -173,6 +175,7 @@ def text_of(token: Token, code: str) -> str:
 
 def integer_of(token: Token, code: str) -> int:
     """Decode an integer literal, which must fit a signed 64-bit integer."""
+    # Length first: int() of a very long literal is slow, and refuses beyond 4,300 digits.
     digits = token.lstrip("0") or "0"
     if len(digits) > _MAX_I64_DIGITS or int(digits) > _MAX_I64:
         raise Rejection(code, "the number does not fit a 64-bit integer", span_of(token))
@@ -192,7 +195,7 @@ _TERMINALS = {
     "IDENT": "a name (lower case first)",
     "TYPE_ID": "a type name (upper case first)",
     "VAR": "a variable (`$name`)",
-    "STRING": "a text in double quotes",
+    "STRING": "a string in double quotes",
     "UINT": "a whole number",
     "FLOAT": "a decimal number",
     "NUMBER": "a number",
@@ -225,56 +228,67 @@ _WORDS = {
     "QUERY_ANNOTATION": ("@description", "@instruction"),
 }
 
-_AND = "clauses are AND-ed by writing them one after the other"
-_OR = "there is no `or`; write two queries"
+_AND = "write clauses one after the other; all of them must hold"
+_OR = "there is no `or`; run two queries"
 _CONNECTIVES = {
     "and": _AND,
     "or": _OR,
-    "distinct": "there is no `distinct`; an unbound traversal yields each neighbour once",
+    "distinct": "there is no `distinct`; a traversal without an edge variable yields each neighbour once",
 }
 
-# What people write by habit from other languages: how the text goes on at the error -> what to write here.
+# Habits from other languages: the text at the error -> what to write instead.
 _HABITS = tuple(
     (re.compile(pattern), advice)
     for pattern, advice in (
         (r"==", "write `=` for equality"),
         (r"<>", "write `!=` for inequality"),
-        (r"'", 'text goes in double quotes: `"..."`'),
+        (r"'", 'strings go in double quotes: `"..."`'),
         (r"#", "comments start with `//`"),
-        (r";", "there are no semicolons; newlines and spaces separate"),
-        (r"-\s*[0-9]", "a negative number cannot be written here; in a query, pass it as a parameter"),
+        (r";", "remove the semicolon; white space separates clauses"),
+        (r"-\s*[0-9]", "a negative number is not allowed here; in a query, pass it as a parameter"),
         (r"null\b", "there is no null literal; leave the property out, or pass null through a nullable parameter"),
-        (r",", "no comma belongs here"),
-        (r"\*", "there is no `*`; name what you want (`count($x)`), leave an open end empty (`0..`)"),
+        (r",", "remove the comma"),
+        (r"\*", "there is no `*`; name a variable (`count($x)`), or leave an open bound empty (`0..`)"),
         (r"and\b|&&", _AND),
         (r"or\b|\|\|", _OR),
         (r"in\b", "there is no `in`; write `list contains value`"),
         (r"\$[A-Z]", "variable names start with a lower-case letter"),
         (r"distinct\b", "there is no `distinct`; a traversal without an edge variable yields each neighbour once"),
-        (r'"', "the text is never closed, or holds an unescaped quote"),
+        (r'"', "the string is never closed, or contains an unescaped quote"),
         (r"/\*", "the comment is never closed"),
         (r"(?<![0-9])\.[0-9]", "write a digit before the decimal point: `0.5`"),
     )
 )
+# Words that can start a text outside of any query: the body of one, or SQL and Cypher in any case.
+_BODY = frozenset({"match", "return", "order", "limit", "insert", "update", "delete", "not"})
+_OTHER_LANGUAGES = frozenset(
+    {"match", "return", "insert", "update", "delete", "detach", "create", "merge", "drop", "alter", "set", "remove"}
+    | {"select", "from", "where", "with", "optional", "unwind", "call", "foreach", "explain", "show"}
+)
+_TYPE_KEYWORDS = frozenset({"node", "edge", "interface"})
 _WORD = re.compile(r"[@$]?\w+")
 _LAST_WORD = re.compile(r"([a-z_]\w*)[ \t]*$")
 
 
 def _explain(error: UnexpectedInput, text: str, grammar: Grammar) -> Rejection:
-    """Say what stands at the error, what could have stood there, and how to mend it."""
+    """Turn a lark error into a Rejection: the unexpected token, the expected ones, and a hint."""
     accepted = _accepted(error)
     if isinstance(error, UnexpectedToken) and error.token.type == "$END":
+        # Behind the last character, not at the end of trailing blank lines, where there is nothing to show.
         at = len(text.rstrip())
         span, found = Span(at, at), "end of the text"
     else:
         start = error.pos_in_stream
         assert start is not None
         unclosed = grammar.declaration_named_at(text, start)
+        # If only a name is accepted, the keyword itself was fine and the name is wrong.
         if unclosed is not None and accepted not in ({"IDENT"}, {"TYPE_ID"}):
             word = _word(text, unclosed)
             span = Span(unclosed, unclosed + len(word))
-            message = f"unexpected `{word}` inside the declaration before it"
-            return Rejection(grammar.syntax_code, message, span, hint="a `}` is missing before it", expected=("`}`",))
+            message = f"unexpected `{word}` inside the previous declaration"
+            return Rejection(
+                grammar.syntax_code, message, span, hint="add the missing `}` before it", expected=("`}`",)
+            )
         word = _word(text, start)
         span = Span(start, start + len(word))
         found = f"`{word}`" if word.isprintable() else f"U+{ord(word[0]):04X}"
@@ -290,7 +304,7 @@ def _accepted(error: UnexpectedInput) -> set[str]:
     return set(parser.accepts()) - {"WHITESPACE", "COMMENT"}
 
 
-# Sets of terminals that one phrase names better than a list, the widest first.
+# Sets of terminals with a common name. The widest comes first, because a match removes its terminals from the rest.
 _LITERAL = frozenset({"STRING", "UINT", "FLOAT", "BOOL", "OPEN_LIST", "DATE", "DATETIME"})
 _FUNCTIONS = frozenset({"NEAREST", "SEARCH", "FUZZY", "MATCH_TEXT", "BM25", "RRF", "AGGREGATE"})
 _PHRASES = (
@@ -348,6 +362,9 @@ def _word(text: str, start: int) -> str:
 
 def _hint(text: str, span: Span, accepted: set[str]) -> str | None:
     word = text[span.start : span.end]
+    outside = _outside_hint(word, accepted)
+    if outside:
+        return outside
     before = _LAST_WORD.search(text, max(0, span.start - 80), span.start)
     if word == "(" and before:
         functions = [name.lower() for name in _CALLS] + list(_WORDS["AGGREGATE"])
@@ -355,19 +372,33 @@ def _hint(text: str, span: Span, accepted: set[str]) -> str | None:
     if before and before[1] in _CONNECTIVES:
         return _CONNECTIVES[before[1]]
     if word.startswith("$") and accepted & _LITERAL and "VAR" not in accepted:
-        return "only a literal may stand here"
+        return "only a literal is allowed here"
     if word[:1].isupper() and "IDENT" in accepted and "TYPE_ID" not in accepted:
         return "names of properties, variables and queries start with a lower-case letter"
     if word[:1].islower() and accepted == {"TYPE_ID"}:
         return "type names start with an upper-case letter"
+    # A single character is close to too many words, and has its own advice below.
     near = did_you_mean(word, [spelled for name in accepted for spelled in _spellings(name)])
     if near and len(word) > 1:
         return near
     return next((advice for pattern, advice in _HABITS if word and pattern.match(text, span.start)), None)
 
 
+def _outside_hint(word: str, accepted: set[str]) -> str | None:
+    """Advise on text outside of any declaration: a bare query body, or another language."""
+    if "NODE" in accepted:
+        return "queries belong in a `.gq` file" if word == "query" else None
+    if "_QUERY" not in accepted:
+        return None
+    if word in _BODY:
+        return "wrap it in a query: `query q() { ... }`"
+    if word.lower() in _OTHER_LANGUAGES:
+        return "this looks like SQL or Cypher; write `query q() { match { $x: Type } return { $x } }`"
+    return "types are declared in a `.pg` schema" if word in _TYPE_KEYWORDS else None
+
+
 def _spellings(terminal: str) -> tuple[str, ...]:
-    """The words a terminal can be; none for names, numbers and the like."""
+    """Return the words that a terminal matches; none for names, numbers and the like."""
     if terminal in _WORDS:
         return _WORDS[terminal]
     return () if terminal in _TERMINALS or terminal in _PUNCTUATION else (terminal.strip("_").lower(),)

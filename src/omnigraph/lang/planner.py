@@ -1,4 +1,4 @@
-"""From typed match clauses to steps: which variable is scanned, which way each edge is walked, when a filter runs."""
+"""Plan a match: which variable to scan, in which direction to follow each edge, when to run each filter."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from omnigraph.lang.match_check import Hop, Node, Not, TypedClause
 
 
 def plan_match(clauses: Sequence[TypedClause], bound: frozenset[str] = frozenset()) -> tuple[ir.MatchStep, ...]:
-    """Order the clauses into steps, given the variables that are bound already. Execution starts with one empty row."""
+    """Order the clauses into steps, given the variables already bound. Execution starts with one empty row."""
     return _MatchPlanner(clauses).steps(bound)
 
 
 class _MatchPlanner:
-    """Binds one variable after the other; what waits for one is told when it is bound, so no list is searched."""
+    """Binds variables one by one and counts down what waits for them, so planning takes linear time."""
 
     def __init__(self, clauses: Sequence[TypedClause]) -> None:
         self.roots = [clause for clause in clauses if isinstance(clause, Node)]
         self.hops = [clause for clause in clauses if isinstance(clause, Hop)]
         predicates = [predicate for clause in clauses for predicate in _predicates(clause)]
         negations = [clause for clause in clauses if isinstance(clause, Not)]
-        # What needs all of its variables: filters first, then negations, each in the order written.
+        # Each test waits for all of its variables: filters first, because they are cheap, then negations.
         self.tests: list[tuple[frozenset[str], ir.Predicate | Not]] = [
             *((predicate.variables, predicate) for predicate in predicates),
             *((negation.outer, negation) for negation in negations),
@@ -38,6 +38,7 @@ class _MatchPlanner:
             self.hops_of[hop.source].append(at)
             self.hops_of[hop.target].append(at)
         self.known: set[str] = set()
+        # A heap of positions: among the traversals that can be followed, the one written first goes first.
         self.reachable: list[int] = []
         self.walked: set[int] = set()
         self.ready: list[int] = [at for at, count in enumerate(self.missing) if count == 0]
@@ -57,9 +58,9 @@ class _MatchPlanner:
         return tuple(self.done)
 
     def _starts(self) -> Iterable[tuple[str, str]]:
-        """Where each connected component starts: at its first binding, or at a traversal if it has none.
+        """List where each connected component starts: at its first binding, or at a traversal if it has none.
 
-        The first entry only sets off what the variables bound from outside reach.
+        The first entry only makes `steps` follow the traversals from variables bound outside.
         """
         outside = [(variable, "") for variable in sorted(self.known)[:1]]
         nodes = [(node.variable, node.type_name) for node in self.roots]
@@ -78,6 +79,7 @@ class _MatchPlanner:
 
     def _scan(self, variable: str, type_name: str) -> None:
         self._bind(variable)
+        # Predicates on this variable alone become part of the scan, where storage can evaluate them.
         own, later = [], []
         for at in sorted(self.ready):
             needed, test = self.tests[at]
@@ -90,6 +92,7 @@ class _MatchPlanner:
         self._settle()
 
     def _walk(self, at: int) -> None:
+        # A traversal is on the heap twice, once for each of its ends.
         if at in self.walked:
             return
         self.walked.add(at)
@@ -98,6 +101,7 @@ class _MatchPlanner:
         if hop.source in self.known:
             step = ir.Expand(hop.source, hop.edge.name, hop.direction, hop.target, hop.target_type, *bounds)
         else:
+            # Only the target is bound: follow the edge against its direction. A path must then be read backwards.
             reverse = hop.direction.reversed()
             several = hop.most > 1
             step = ir.Expand(hop.target, hop.edge.name, reverse, hop.source, hop.source_type, *bounds, several)
@@ -107,7 +111,7 @@ class _MatchPlanner:
         self._settle()
 
     def _settle(self) -> None:
-        """Run every filter and negation whose variables are all bound."""
+        """Emit every filter and negation whose variables are all bound."""
         for at in sorted(self.ready):
             _, test = self.tests[at]
             if isinstance(test, Not):

@@ -1,4 +1,4 @@
-"""From `.gq` text to its syntax tree."""
+"""The parser of `.gq` text."""
 
 from __future__ import annotations
 
@@ -50,21 +50,21 @@ SYNTAX = "Q000"
 
 
 def parse_query_file(source: Source) -> tuple[QueryTree, list[Rejection]]:
-    """Parse a file of queries. The tree holds the sound queries, the list every syntax error."""
+    """Parse a query file into the tree of its sound queries and a list of its syntax errors."""
     trees, errors = GRAMMAR.parse_all(source)
     return QueryTree(tuple(query for tree in trees for query in tree.queries)), errors
 
 
 @dataclass(frozen=True, slots=True)
 class _Undirected:
-    """An edge in angle brackets, until its traversal is complete."""
+    """An edge in angle brackets, while its traversal is being built."""
 
     edge: Name
 
 
 @v_args(inline=True)
 class _QueryBuilder(Transformer[Token, Any]):
-    """One method a grammar rule; lark calls it as soon as the rule is complete."""
+    """One method per grammar rule; lark calls it as soon as the rule is complete."""
 
     def start(self, *queries: QueryDecl) -> QueryTree:
         return QueryTree(queries)
@@ -75,6 +75,7 @@ class _QueryBuilder(Transformer[Token, Any]):
         *annotations, body = parts
         texts: dict[str, str] = {}
         for kind, text in annotations:
+            # The last one would silently win.
             if kind in texts:
                 raise Rejection(SYNTAX, f"duplicate @{kind}", kind.span, hint="keep one")
             texts[kind] = text
@@ -165,6 +166,7 @@ class _QueryBuilder(Transformer[Token, Any]):
         return Item(expression, name_of(alias) if alias else None)
 
     def key(self, expression: Expression, direction: Token | None) -> Key:
+        # The grammar accepts it, so that the message can be better than a syntax error.
         if direction and isinstance(expression, Nearest):
             message = f"nearest takes no direction; unexpected `{direction}`"
             raise Rejection(SYNTAX, message, span_of(direction), hint="nearest always ranks the closest first")
@@ -175,6 +177,7 @@ class _QueryBuilder(Transformer[Token, Any]):
     def variable(self, token: Token) -> Variable:
         return Variable(name_of(token, skip=1))
 
+    # A rule of its own in the grammar, so that the parser can decide between filter and traversal after it.
     variable_operand = variable
 
     def property(self, variable: Token, name: Token) -> PropertyAccess:
@@ -252,8 +255,9 @@ def _traversal(
 ) -> Traversal:
     undirected = isinstance(edge, _Undirected)
     word = edge.edge if isinstance(edge, _Undirected) else name_of(edge)
+    # The contextual lexer reads `not` as a name here. An edge called Not would make `$a not { ... }` ambiguous.
     if word == "not":
-        raise Rejection(SYNTAX, "`not` cannot name an edge", word.span, hint="a negation is written `not { ... }`")
+        raise Rejection(SYNTAX, "`not` cannot name an edge", word.span, hint="write a negation as `not { ... }`")
     return Traversal(
         name_of(source, skip=1),
         word,

@@ -1,4 +1,4 @@
-"""The syntax tree of a `.gq` file: what was written, with its spans, before any rule is checked."""
+"""The syntax tree of a `.gq` file, as written and before any rule is checked."""
 
 from __future__ import annotations
 
@@ -7,12 +7,14 @@ from dataclasses import dataclass, field
 from omnigraph.lang.source import NOWHERE, Name, Span
 from omnigraph.lang.types import Type
 
+# Spans are excluded from comparison: trees that differ in layout only are equal, which the formatter tests rely on.
+
 # Expressions ---------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class Literal:
-    """A constant and the type it counts as; a date or date-time still holds its text."""
+    """A literal and its type; a date or date-time is kept as text until type-checking."""
 
     value: str | float | bool
     type: Type
@@ -27,7 +29,7 @@ class ListLiteral:
 
 @dataclass(frozen=True, slots=True)
 class Variable:
-    """`$name`: a bound node, a bound edge or a parameter; the name has no dollar."""
+    """`$name`: a bound node, a bound edge or a parameter. The name is kept without the dollar."""
 
     name: Name
 
@@ -48,7 +50,7 @@ class PropertyAccess:
 
 @dataclass(frozen=True, slots=True)
 class AliasRef:
-    """A bare word: the name of a result column."""
+    """A bare word: a reference to a result column."""
 
     name: Name
 
@@ -131,7 +133,7 @@ class Binding:
 
 @dataclass(frozen=True, slots=True)
 class Hops:
-    """`{least,most}` as written; an open end is a type error, not a syntax error."""
+    """`{least,most}` as written. A missing upper bound parses, and is reported by the type checker."""
 
     least: int
     most: int | None

@@ -1,4 +1,4 @@
-"""Typing of what a read returns and how it is ordered, and its lowering to a plan."""
+"""Type-check the `return`, `order` and `limit` of a read, and plan it."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _RANK_NAMES = {Nearest: "nearest", Bm25: "bm25", Rrf: "rrf"}
 
 
 def check_read(body: ReadBody, scope: Scope) -> ir.ReadPlan:
-    """Type a read and lower it: match, then rank or order, limit and project; or aggregate, order and limit."""
+    """Type and plan a read: match, then rank or order, limit and project; or aggregate, order and limit."""
     steps: list[ir.Step] = list(plan_match(check_match(body.match, scope)))
     rank = _rank(body, scope)
     columns = tuple(_return_column(item, scope, rank) for item in body.items)
@@ -49,7 +49,9 @@ def check_read(body: ReadBody, scope: Scope) -> ir.ReadPlan:
     plain = tuple(column for column in columns if isinstance(column, ir.Column))
     if rank:
         steps.insert(_rank_position(steps, rank.ranking), ir.Rank(rank.ranking, body.limit))
+    # Without a total order two runs of a query with a limit could return different rows.
     tie_break = () if rank else tuple(sorted(bound.name for bound in scope.variables.values()))
+    # The first key is the ranking itself; the others break its ties.
     keys = body.order[1:] if rank else body.order
     order = _order_step(keys, lambda key: _row_key(key, body.items, plain, scope), tie_break)
     return ir.ReadPlan((*steps, *order, *limit, ir.Project(plain)))
@@ -60,7 +62,7 @@ def check_read(body: ReadBody, scope: Scope) -> ir.ReadPlan:
 
 @dataclass(frozen=True, slots=True)
 class _Ranked:
-    """The ranking that leads the order, as written and as typed."""
+    """The ranking that is the first sort key, as written and as typed."""
 
     written: Nearest | Bm25 | Rrf
     ranking: ir.Ranking
@@ -71,7 +73,7 @@ class _Ranked:
 
 
 def _rank(body: ReadBody, scope: Scope) -> _Ranked | None:
-    """Find the ranking that leads the order, written there or named by an alias."""
+    """Find the ranking that is the first sort key, directly or through an alias."""
     found = [_aliased(key, body.items) for key in body.order]
     for key, later in zip(body.order[1:], found[1:], strict=True):
         if isinstance(later, Nearest | Bm25 | Rrf):
@@ -87,6 +89,7 @@ def _rank(body: ReadBody, scope: Scope) -> _Ranked | None:
     for key in body.order[1:]:
         if isinstance(written, Nearest) and isinstance(key.expression, AliasRef):
             raise Rejection("T18", "nearest cannot be combined with ordering by an alias", key.expression.span)
+    # bm25 keeps matching rows only; the others would return the whole table in an expensive order.
     if body.limit is None and not isinstance(written, Bm25):
         code, name = _RANK_CODES[type(written)], _RANK_NAMES[type(written)]
         raise Rejection(
@@ -96,7 +99,7 @@ def _rank(body: ReadBody, scope: Scope) -> _Ranked | None:
 
 
 def _rank_position(steps: Sequence[ir.Step], typed: ir.Ranking) -> int:
-    """Find where to rank: `nearest` cuts to its limit right at the scan of its variable, all else after the match."""
+    """Find where to rank: `nearest` cuts to its limit at the scan of its variable, the others after the match."""
     scanned = [isinstance(step, ir.Scan) and step.variable == typed.variable for step in steps]
     if isinstance(typed, ir.NearestRank) and any(scanned):
         return scanned.index(True) + 1
@@ -104,7 +107,7 @@ def _rank_position(steps: Sequence[ir.Step], typed: ir.Ranking) -> int:
 
 
 def _aliased(key: Key, items: Sequence[Item]) -> Expression:
-    """The expression that a key stands for."""
+    """Return the expression of a sort key, with an alias resolved."""
     names = _names(items)
     if isinstance(key.expression, AliasRef) and key.expression.name in names:
         return items[_last(names, key.expression.name)].expression
@@ -122,7 +125,7 @@ def _return_column(item: Item, scope: Scope, rank: _Ranked | None) -> ir.Column 
     if isinstance(written, Nearest | Bm25 | Rrf):
         if rank is None or rank.ranking != ranking(written, scope):
             function = _RANK_NAMES[type(written)]
-            message = f"{function} can only be returned by a query that is ordered by it"
+            message = f"{function} can only be returned by a query ordered by it"
             raise Rejection(
                 _RANK_CODES[type(written)], message, written.span, hint=f"order by the same {function}(...)"
             )
@@ -149,7 +152,7 @@ def _column_name(written: Expression) -> str:
 
 
 def _row_value(written: Expression, scope: Scope) -> ir.Operand | ir.EntityRef:
-    """Type an expression that has a value in every row: property, node, parameter, literal or now()."""
+    """Type an expression with a value per row: property, node, parameter, literal or now()."""
     match written:
         case PropertyAccess():
             return _no_blob(property_ref(written, scope), written.span)
@@ -163,14 +166,14 @@ def _row_value(written: Expression, scope: Scope) -> ir.Operand | ir.EntityRef:
         case TextCall():
             code = "T20" if written.function == "match_text" else "T19"
             message = f"{written.function} is a filter and has no value to return"
-            raise Rejection(code, message, written.span, hint="write it as a clause of `match`")
+            raise Rejection(code, message, written.span, hint="move it into `match` as a clause")
         case AliasRef():
-            message = f"unexpected name `{written.name}`: an alias can be used in `order` only"
+            message = f"unexpected name `{written.name}`: an alias can only be used in `order`"
             raise Rejection("T0", message, written.span, hint="write `$variable.property`")
         case AggregateCall():
-            raise Rejection("T8", f"{written.function}(...) cannot be an argument of an aggregate", written.span)
+            raise Rejection("T8", f"{written.function}(...) cannot be the argument of an aggregate", written.span)
         case _:
-            raise Rejection(_RANK_CODES[type(written)], "a ranking has no value here", written.span)
+            raise Rejection(_RANK_CODES[type(written)], "a ranking cannot be used here", written.span)
 
 
 def _no_blob(operand: ir.PropertyRef | ir.ParameterRef, span: Span) -> ir.PropertyRef | ir.ParameterRef:
@@ -202,7 +205,7 @@ def _called(operand: ir.Operand | ir.EntityRef) -> str:
 def _grouping(items: Sequence[Item]) -> None:
     for item in items:
         if not isinstance(item.expression, AggregateCall | PropertyAccess | Variable):
-            message = "next to an aggregate only properties and variables can be returned; they are the grouping keys"
+            message = "beside an aggregate only properties and variables can be returned: they are the grouping keys"
             raise Rejection("T9", message, item.expression.span)
 
 
@@ -219,13 +222,13 @@ def _order_step(
 
 
 def _row_key(key: Key, items: Sequence[Item], columns: Sequence[ir.Column], scope: Scope) -> _SortBy:
-    """Resolve a key of a plain query: a property, projected or not, or a column by its name."""
+    """Resolve a sort key of a plain query: a property, returned or not, or a result column."""
     written = key.expression
     if isinstance(written, PropertyAccess):
         by: _SortBy = _no_blob(property_ref(written, scope), written.span)
     else:
         column = columns[_column_position(key, items)].expression
-        assert not isinstance(column, ir.Score), "_rank has refused it"
+        assert not isinstance(column, ir.Score), "_rank has rejected it"
         by = column
     _comparable(by, key)
     return by
@@ -237,7 +240,7 @@ def _comparable(by: _SortBy | ir.Score, key: Key) -> None:
 
 
 def _result_key(key: Key, items: Sequence[Item], columns: Sequence[ir.Column | ir.AggregateColumn]) -> ir.ResultColumn:
-    """Resolve a key of an aggregate query: it must be in the result."""
+    """Resolve a sort key of an aggregate query: it must be a result column."""
     position = _column_position(key, items)
     column = columns[position]
     if isinstance(column, ir.Column):
@@ -246,7 +249,7 @@ def _result_key(key: Key, items: Sequence[Item], columns: Sequence[ir.Column | i
 
 
 def _column_position(key: Key, items: Sequence[Item]) -> int:
-    """Find the result column that a key names; of several with one name the last counts, as it does in rows."""
+    """Find the result column that a sort key names; of several with one name the last wins, as it does in rows."""
     written = key.expression
     if isinstance(written, AliasRef):
         name = str(written.name)

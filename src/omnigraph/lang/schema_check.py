@@ -1,4 +1,4 @@
-"""From a `.pg` syntax tree to a Catalog: every static rule, all independent violations at once."""
+"""Check the static rules of a schema and build its Catalog; report all independent problems at once."""
 
 from __future__ import annotations
 
@@ -36,6 +36,7 @@ from omnigraph.lang.schema_parser import (
 from omnigraph.lang.source import Name, Rejection, Source, Span, did_you_mean
 from omnigraph.lang.types import MAX_VECTOR_DIMENSION, STRING, Scalar, Type
 
+# Lance adds these columns to every table; a property of the same name would hide them.
 _ROW_COLUMNS = frozenset(
     {"_rowid", "_rowaddr", "_rowoffset", "_row_created_at_version", "_row_last_updated_at_version"}
 )
@@ -48,7 +49,7 @@ _Decl = TypeVar("_Decl", InterfaceDecl, NodeDecl, EdgeDecl)
 
 
 def compile_schema(source: Source) -> Catalog:
-    """Compile a schema, or raise SchemaError with every independent problem in it."""
+    """Compile a schema, or raise SchemaError with all independent problems."""
     tree, errors = parse_schema_tree(source)
     checker = _Checker(errors)
     catalog = checker.catalog(tree)
@@ -60,7 +61,7 @@ def compile_schema(source: Source) -> Catalog:
 
 @dataclass(frozen=True, slots=True)
 class _CheckedProperty:
-    """A property of a type being checked; `type` is None when it was declared with an invalid one."""
+    """A property of a type being checked; `type` is None if its declared type is invalid."""
 
     name: Name
     type: Type | None
@@ -78,26 +79,26 @@ class _Constraints:
 
 
 class _CheckedProperties(dict[str, _CheckedProperty]):
-    """The properties of a type by name. `whole` is False when an interface that adds to them is missing."""
+    """The properties of a type by name. `whole` is False if one of its interfaces is unknown."""
 
     whole = True
 
 
 class _Checker:
-    """Checks one tree and goes on after a problem."""
+    """Checks one tree and continues after a problem."""
 
     def __init__(self, syntax_errors: Iterable[Rejection]) -> None:
         self.problems = list(syntax_errors)
-        self.told: set[tuple[str, Span]] = set()
-        # After a syntax error some declarations are missing: what refers to them is no problem of its own.
+        self.reported: set[tuple[str, Span]] = set()
+        # After a syntax error some declarations are missing: references to them must not be reported as unknown.
         self.complete = not self.problems
         self.interfaces: dict[str, _CheckedProperties] = {}
         self.node_names: set[str] = set()
 
     def reject(self, code: str, message: str, span: Span, hint: str | None = None) -> None:
-        # A property of an interface is looked at once per node that implements it, but told once.
-        if (code, span) not in self.told:
-            self.told.add((code, span))
+        # A property of an interface is checked once per node that implements it, but must be reported once.
+        if (code, span) not in self.reported:
+            self.reported.add((code, span))
             self.problems.append(Rejection(code, message, span, hint=hint))
 
     def catalog(self, tree: SchemaTree) -> Catalog:
@@ -116,7 +117,7 @@ class _Checker:
         )
 
     def _declared(self, tree: SchemaTree, kind: type[_Decl], code: str, message: str) -> list[_Decl]:
-        """List the declarations of a kind; those with a name that is taken are reported, and checked all the same."""
+        """List the declarations of a kind; duplicates are reported, and still checked."""
         found = [decl for decl in tree.declarations if isinstance(decl, kind)]
         names: set[str] = set()
         for decl in found:
@@ -135,6 +136,7 @@ class _Checker:
                 self.reject("C4", message, decl.name.span, "rename or remove one of them")
                 continue
             self._not_reserved(decl.name, kind)
+            # A property with an invalid type stays known, so that rules on it cause no second error.
             type_ = self._type(decl.type)
             notes = read_property(decl, kind, type_, self.reject)
             if "key" in notes.rules and type_ and type_.nullable:
@@ -146,7 +148,7 @@ class _Checker:
         if name in _ROW_COLUMNS:
             self.reject("P2", f"property name `{name}` is reserved for storage", name.span, "choose another name")
         elif name == "id":
-            message = "property name `id` is reserved: a table has exactly one top-level `id` column, its own"
+            message = "property name `id` is reserved: every table has exactly one top-level `id` column, its own"
             self.reject("P2", message, name.span, "choose another name, such as `slug`")
         elif kind == "edge" and name in _EDGE_COLUMNS:
             message = f"property name `{name}` is reserved on edges: it names an endpoint"
@@ -170,6 +172,7 @@ class _Checker:
         return Type(scalar, written.is_list, written.nullable, values)
 
     def _dimension(self, text: Name) -> int | None:
+        # Compare lengths before converting: int() of a very long literal is slow, and refuses beyond 4,300 digits.
         digits = text.lstrip("0")
         if not digits:
             self.reject("P4", "Vector dimension must be at least 1", text.span)
@@ -189,7 +192,7 @@ class _Checker:
         self._embed_sources(members)
         constraints = self._constraints(members, decl.rules, "node")
         if len(constraints.keys) > 1:
-            hint = "one key of several properties is written `@key(a, b)`"
+            hint = "write one key of several properties as `@key(a, b)`"
             self.reject("P29", f"node type `{decl.name}` has multiple @key constraints", decl.name.span, hint)
         return NodeType(
             str(decl.name),
@@ -222,7 +225,7 @@ class _Checker:
     def _endpoint(self, name: Name, role: str) -> None:
         if name not in self.node_names and self.complete:
             if name in self.interfaces:
-                hint: str | None = "an interface cannot be an endpoint; name a node type"
+                hint: str | None = "an interface cannot be an endpoint; use a node type"
             else:
                 hint = did_you_mean(name, self.node_names)
             self.reject("C2", f"unknown {role} type `{name}`", name.span, hint)
@@ -232,7 +235,7 @@ class _Checker:
         for text in (card.lower, card.upper):
             digits = "0" if text is None else text.lstrip("0") or "0"
             if text is not None and (len(digits) > len(str(_MAX_U32)) or int(digits) > _MAX_U32):
-                self.reject("P8", f"invalid cardinality: a bound must fit 32 bits (at most {_MAX_U32})", text.span)
+                self.reject("P8", f"invalid cardinality: a bound must be at most {_MAX_U32}", text.span)
                 return Cardinality()
             bounds.append(int(digits))
         lower, upper = bounds[0], bounds[1] if card.upper is not None else None
@@ -246,12 +249,12 @@ class _Checker:
             other = folded.setdefault(decl.name.lower(), decl.name)
             if other != decl.name:
                 message = f"edge types `{other}` and `{decl.name}` collide after case folding"
-                self.reject("C3", message, decl.name.span, "traversals ignore case; rename one of them")
+                self.reject("C3", message, decl.name.span, "traversals ignore case: rename one of them")
 
     # Interfaces
 
     def _with_interfaces(self, decl: NodeDecl, own: _CheckedProperties) -> _CheckedProperties:
-        """Add what the interfaces contribute; what the node declares itself must agree with them."""
+        """Add the properties of the interfaces; properties the node declares itself must agree with them."""
         contributed: dict[str, _CheckedProperty] = {}
         members = _CheckedProperties(own)
         for interface in dict.fromkeys(decl.implements):
@@ -278,10 +281,10 @@ class _Checker:
     def _contribute(
         self, other: _CheckedProperty | None, member: _CheckedProperty, interface: Name
     ) -> _CheckedProperty:
-        told = other is None or other.type is None or member.type is None
-        if other and not told and not (other.type == member.type and other.notes.same_meaning(member.notes)):
+        comparable = other is not None and other.type is not None and member.type is not None
+        if other and comparable and not (other.type == member.type and other.notes.same_meaning(member.notes)):
             both = f"interfaces `{other.interfaces[0]}` and `{interface}`"
-            message = f"{both} give `{member.name}` incompatible property semantics"
+            message = f"{both} declare `{member.name}` with incompatible property semantics"
             hint = "make the two declarations equal, or declare the property in the node itself"
             self.reject("C4", message, interface.span, hint)
         before = other.interfaces if other else ()
@@ -319,8 +322,10 @@ class _Checker:
         columns = [column for column in found if column is not None]
         if len(columns) < len(found):
             return
+        # Harmless for the other rules, but a key repeats no part: its id would.
         if rule.kind == "key" and len(set(columns)) < len(columns):
             self.reject("C5", "@key repeats a property", rule.kind.span, "name each property once")
+        # Sorted, so that @unique(a, b) and @unique(b, a) are one constraint and make equal catalogs.
         _add_columns(constraints, rule.kind, tuple(sorted(set(columns))))
 
     def _column(
@@ -330,12 +335,12 @@ class _Checker:
         if not isinstance(argument, Name):
             message = f"expected property name in constraint @{rule.kind}"
             quoted = isinstance(argument, Value) and isinstance(argument.value, str)
-            self.reject("P9", message, argument.span, "names are written without quotes" if quoted else None)
+            self.reject("P9", message, argument.span, "write names without quotes" if quoted else None)
             return None
         if kind == "edge" and argument in _ENDPOINTS:
             return str(argument)
         if rule.kind == "key" and argument == "id":
-            message = "@key cannot name `id`: the key is what the id is made of"
+            message = "@key cannot name `id`: the id is derived from the key"
             self.reject("C5", message, argument.span, "name a declared property")
             return None
         member = members.get(argument)
@@ -348,6 +353,7 @@ class _Checker:
             rule.kind, member.type, argument, self.reject, "body"
         ):
             return None
+        # The property form has reported it already.
         if rule.kind == "key" and member.type.nullable and "key" not in member.notes.rules:
             self._nullable_key(argument)
         return str(argument)
@@ -364,7 +370,7 @@ class _Checker:
         elif not (members[column].type or STRING).is_numeric:
             self.reject("P34", f"@range requires a numeric type, not {members[column].type}", rule.kind.span)
         elif bounds.lower is not None and bounds.upper is not None and bounds.lower > bounds.upper:
-            self.reject("P10", "@range requires its lower bound to be at most its upper bound", bounds.span)
+            self.reject("P10", "@range requires a lower bound that does not exceed the upper bound", bounds.span)
         else:
             constraints.ranges.add(Range(column, _normalized_bound(bounds.lower), _normalized_bound(bounds.upper)))
 
@@ -395,7 +401,7 @@ _RULE_READERS: Mapping[str, _RuleReader] = {
 
 
 def _normalized_bound(bound: float | None) -> float | None:
-    """One spelling for equal numbers: 1.0 is 1."""
+    """Spell equal numbers equally, so that `0..1` and `0.0..1.0` make equal catalogs."""
     return int(bound) if isinstance(bound, float) and bound.is_integer() else bound
 
 

@@ -23,7 +23,7 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True, slots=True)
 class Value:
-    """A literal: text, integer, float or bool."""
+    """A literal: string, integer, float or bool."""
 
     value: str | float | bool
     span: Span = field(default=NOWHERE, compare=False)
@@ -31,7 +31,7 @@ class Value:
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """`lo..hi`, either end open."""
+    """`lo..hi`; either bound may be missing."""
 
     lower: float | None
     upper: float | None
@@ -90,7 +90,7 @@ class NodeDecl:
 
 @dataclass(frozen=True, slots=True)
 class CardDecl:
-    """`@card(lower..upper)` as written; the bounds are checked with the other rules."""
+    """`@card(lower..upper)` as written; the checker validates the bounds."""
 
     lower: Name
     upper: Name | None
@@ -120,7 +120,7 @@ class SchemaTree:
 
 
 def parse_schema_tree(source: Source) -> tuple[SchemaTree, list[Rejection]]:
-    """Parse a schema. The tree holds the sound declarations, the list every syntax error."""
+    """Parse a schema into the tree of its sound declarations and a list of its syntax errors."""
     trees, errors = GRAMMAR.parse_all(source)
     return SchemaTree(tuple(decl for tree in trees for decl in tree.declarations)), errors
 
@@ -131,7 +131,7 @@ def _only(kind: type[_T], children: Iterable[object]) -> tuple[_T, ...]:
 
 @v_args(inline=True)
 class _SchemaBuilder(Transformer[Token, Any]):
-    """One method a grammar rule; lark calls it as soon as the rule is complete."""
+    """One method per grammar rule; lark calls it as soon as the rule is complete."""
 
     def start(self, *declarations: Declaration) -> SchemaTree:
         return SchemaTree(declarations)
@@ -222,12 +222,12 @@ class _SchemaBuilder(Transformer[Token, Any]):
 
 
 def _number_of(token: Token) -> float:
-    """An exact integer where one is written: 2**53 + 1 must not become 2**53."""
+    """Decode a number; an integer stays exact, because 2**53 + 1 must not become 2**53."""
     return parsing.float_of(token, _SYNTAX) if "." in token else _signed(token)
 
 
 def _signed(token: Token) -> int:
-    """An integer bound: any that a column of 64 bits could reach, with or without a sign."""
+    """Decode an integer bound: any value of a signed or unsigned 64-bit column."""
     digits = token.lstrip("-").lstrip("0") or "0"
     if len(digits) > _MAX_U64_DIGITS:
         raise Rejection(_SYNTAX, "the number does not fit a 64-bit integer", span_of(token))

@@ -1,4 +1,4 @@
-"""Source text: decoding it, and naming places in it."""
+"""Source text: decoding, positions in it, and problems found in it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from typing import NamedTuple, Self
 
 from omnigraph.errors import Diagnostic, FileAccessError, Place, SourceError
 
-# A query with 8,192 inserts, the most one may hold, is about half a megabyte.
+# Generous: a query with 8,192 inserts, the maximum, takes about half a megabyte.
 MAX_SOURCE_BYTES = 4 * 1024 * 1024
 _SHOWN = 200
 _LONGEST_MESSAGE = 500
@@ -33,7 +33,7 @@ NOWHERE = Span(0, 0)
 
 
 class Name(str):
-    """A word of the source that remembers where it stands. Compares and hashes as its text."""
+    """A word of the source with its span. Compares and hashes as its text."""
 
     __slots__ = ("span",)
     span: Span
@@ -45,7 +45,7 @@ class Name(str):
 
 
 class Rejection(Exception):  # noqa: N818 - never leaves lang/: it becomes a Diagnostic at the edge
-    """A problem found at a span; whoever knows the source turns it into a Diagnostic."""
+    """A problem found at a span; the entry points, which know the source, turn it into a Diagnostic."""
 
     def __init__(
         self, code: str, message: str, span: Span, *, hint: str | None = None, expected: tuple[str, ...] = ()
@@ -66,12 +66,13 @@ class Source:
     file: str = "<text>"
 
     def __post_init__(self) -> None:
-        """Only text that can be written back as UTF-8 is source text."""
+        """Reject text that cannot be written back as UTF-8."""
         nul = self.text.find("\0")
         if nul >= 0:
             raise self._unusable(
-                nul, "a NUL character is not allowed in source text", "remove it; is this a text file?"
+                nul, "a NUL character is not allowed in source text", "remove it, or check that this is a text file"
             )
+        # Most sources are ASCII, where the number of bytes is known without encoding.
         if self.text.isascii():
             size = len(self.text)
         else:
@@ -94,16 +95,18 @@ class Source:
         try:
             return cls(body.decode(), file)
         except UnicodeDecodeError as error:
+            # Report the offset in the file, with the byte order mark counted.
             offset = len(data) - len(body) + error.start
             bad = f"byte 0x{data[offset]:02x} at offset {offset} is not UTF-8"
             raise _undecodable(file, bad, body[: error.start]) from None
 
     @classmethod
     def read(cls, path: str | Path) -> Source:
-        """Read a source file, without reading more than a source file may hold."""
+        """Read a source file; never more than the maximum size."""
         file = str(path)
         try:
             with Path(path).open("rb") as stream:
+                # One byte more than allowed is enough to know that it is too large.
                 data = stream.read(MAX_SOURCE_BYTES + 1)
         except OSError as error:
             reason = error.strerror or str(error)
@@ -114,6 +117,7 @@ class Source:
 
     @cached_property
     def _line_starts(self) -> array[int]:
+        # An array, not a list: a source of 4 MiB can have four million lines.
         starts, at = array("I", [0]), self.text.find("\n")
         while at >= 0:
             starts.append(at + 1)
@@ -126,6 +130,7 @@ class Source:
         newline = self.text.find("\n", span.start)
         end = newline if newline >= 0 else len(self.text)
         column = span.start - start
+        # A schema on one line may have megabytes; keep only what a message can show.
         first, last = max(start, span.start - _SHOWN), min(end, span.start + _SHOWN)
         text = self.text[first:last].rstrip("\r")
         end = first + len(text) if last == end else end
@@ -158,10 +163,10 @@ def _undecodable(file: str, message: str, before: bytes) -> SourceError:
 
 
 def did_you_mean(word: str, candidates: Iterable[str]) -> str | None:
-    """Name the candidate closest to `word`, as a hint, if one is close."""
+    """Return a hint with the candidate closest to `word`, or None if none is close."""
     by_fold = {candidate.lower(): candidate for candidate in sorted(candidates)}
     folded = word.lower()[:64]
-    if len(by_fold) > _MANY:  # comparing is slow: look among those that start alike
+    if len(by_fold) > _MANY:  # difflib is slow: compare only candidates with the same first letters
         alike = [name for name in by_fold if name[:2] == folded[:2] and abs(len(name) - len(folded)) <= 2]  # noqa: PLR2004
         by_fold = {name: by_fold[name] for name in alike[:_MANY]}
     close = get_close_matches(folded, by_fold, n=1, cutoff=0.6)
@@ -169,6 +174,6 @@ def did_you_mean(word: str, candidates: Iterable[str]) -> str | None:
 
 
 def source_given(source: str | os.PathLike[str], suffix: str, name: str) -> Source:
-    """Read a file if a path is given: a text on one line that ends like one, or a path object."""
+    """Read the file if `source` is a path: a path object, or one line with the suffix; otherwise use the text."""
     is_path = not isinstance(source, str) or (source.endswith(suffix) and "\n" not in source)
     return Source.read(os.fspath(source)) if is_path else Source(str(source), name)

@@ -1,4 +1,4 @@
-"""The types a property, a parameter or an expression can have."""
+"""The types of properties, parameters and expressions."""
 
 from __future__ import annotations
 
@@ -31,8 +31,9 @@ INTEGER_BOUNDS = {
 }
 FLOATS = frozenset({Scalar.F32, Scalar.F64})
 NUMERIC = FLOATS | INTEGER_BOUNDS.keys()
-MAX_VECTOR_DIMENSION = 2**31 - 1
+MAX_VECTOR_DIMENSION = 2**31 - 1  # Arrow counts the items of a fixed-size list in 32 bits
 
+# The original implementation publishes these names in lint reports; tools read them.
 _KINDS = {
     Scalar.STRING: "string",
     Scalar.BLOB: "blob",
@@ -61,6 +62,7 @@ class Type:
 
     def __post_init__(self) -> None:
         assert not self.enum or (self.scalar is Scalar.STRING and not self.is_list)
+        # Sorted, so that two enums with the same values are equal in whatever order they were written.
         assert self.enum == tuple(sorted(set(self.enum)))
         assert (self.dimension > 0) == (self.scalar is Scalar.VECTOR)
         assert not (self.is_list and self.scalar in (Scalar.BLOB, Scalar.VECTOR))
@@ -97,26 +99,27 @@ class Type:
 
     @property
     def is_comparable(self) -> bool:
-        """Tell whether values of the type have an order and an equality."""
+        """Return whether values of the type can be compared and ordered."""
         return not (self.is_list or self.is_vector or self.is_blob)
 
     @property
     def element(self) -> Type:
-        """The type of one element of a list."""
+        """Return the type of one element of a list."""
         return Type(self.scalar)
 
     def same_shape(self, other: Type) -> bool:
-        """Tell whether the two are equal apart from nullability."""
+        """Return whether the two types are equal apart from nullability."""
         return replace(self, nullable=False) == replace(other, nullable=False)
 
     def accepts(self, other: Type) -> bool:
-        """Tell whether values of the two types may meet: same list-ness, same scalar or both numbers."""
+        """Return whether values of the two types can be compared: same list-ness, and same scalar or both numbers."""
         if self.is_list != other.is_list or self.dimension != other.dimension:
             return False
+        # Numbers of different types compare by value; assignments check the range on top.
         return self.scalar is other.scalar or (self.scalar in NUMERIC and other.scalar in NUMERIC)
 
     def describe(self) -> dict[str, object]:
-        """Describe the type in the vocabulary of lint output and query catalogues."""
+        """Describe the type for lint reports and stored query listings."""
         kind = _KINDS[self.scalar]
         shape: dict[str, object] = {"kind": "list", "item_kind": kind} if self.is_list else {"kind": kind}
         if self.dimension:
