@@ -16,10 +16,10 @@ import omnigraph
 from omnigraph.commit.plan import PublishPlan, TableAction, WriterKind, WriteTxn
 from omnigraph.commit.publish import begin, publish
 from omnigraph.commit.store import Store
+from omnigraph.core.location import Location
 from omnigraph.manifest.publisher import Lineage
 from omnigraph.manifest.rows import SCHEMA as MANIFEST_SCHEMA
-from omnigraph.storage.counters import counted
-from omnigraph.storage.location import Location
+from omnigraph.storage.observe import counted
 
 SCHEMA = """
 node Person { name: String @key }

@@ -22,7 +22,7 @@ import pyarrow as pa
 import omnigraph
 from benchmarks.load_data import SCHEMA, write_dirty, write_jsonl, write_parquet
 from omnigraph.spark.session import stop_session
-from omnigraph.storage.counters import counted
+from omnigraph.storage.observe import counted
 
 SIZES = ((100_000, 500_000), (1_000_000, 5_000_000), (5_000_000, 25_000_000))
 USUAL = 2  # so many of them, unless OMNIGRAPH_BENCH_SIZES says otherwise

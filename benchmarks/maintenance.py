@@ -19,7 +19,7 @@ import omnigraph
 from omnigraph.commit.plan import PublishPlan, TableAction, WriterKind
 from omnigraph.commit.publish import begin, publish
 from omnigraph.maintenance.cleanup import CleanupRequest, cleanup
-from omnigraph.storage.counters import counted
+from omnigraph.storage.observe import counted
 
 SCHEMA = "node Person { name: String @key  age: I32?  bio: String? }"
 PERSON = "node:Person"

@@ -15,7 +15,7 @@ import pyarrow as pa
 
 import omnigraph
 from omnigraph.graph import Graph
-from omnigraph.storage.counters import counted
+from omnigraph.storage.observe import counted
 
 SCHEMA = "node Doc { name: String @key  pages: I32?  face: Vector(384)? }"
 DIMENSION = 384

@@ -18,8 +18,8 @@ import omnigraph
 from omnigraph.commit.plan import OpClass, PublishPlan, TableAction, WriterKind
 from omnigraph.commit.publish import begin, publish
 from omnigraph.manifest.rows import SCHEMA as MANIFEST_SCHEMA
-from omnigraph.storage.counters import counted
-from omnigraph.storage.tables import IndexSpec
+from omnigraph.storage.layout import IndexSpec
+from omnigraph.storage.observe import counted
 
 SCHEMA = """
 node Person { name: String @key  age: I32? }

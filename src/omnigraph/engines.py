@@ -6,8 +6,8 @@ from collections.abc import Mapping
 
 from omnigraph.api.options import Engine, option
 from omnigraph.api.progress import Progress
-from omnigraph.commit.runner import ChooseRunner
-from omnigraph.ingest.executor import Executor, LocalExecutor
+from omnigraph.core.executor import ChooseExecutor, Executor
+from omnigraph.ingest.executor import LocalExecutor
 
 _MOST_ROWS_OF_UPKEEP = 5_000_000  # that this process looks after by itself, if nobody says who should
 
@@ -21,7 +21,7 @@ def spark_executor(master: str | None, conf: Mapping[str, str] | None, progress:
 
 def choose_runner(
     engine: str, master: str | None, conf: Mapping[str, str] | None, progress: Progress, at_once: int = 1
-) -> ChooseRunner:
+) -> ChooseExecutor:
     """Say who does the upkeep of so many rows; this process does some tasks at once."""
     chosen = option(Engine, "engine", engine)
 

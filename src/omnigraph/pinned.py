@@ -20,10 +20,10 @@ from omnigraph.ingest.export import ExportRequest, export_files, export_lines
 from omnigraph.lang.catalog import Catalog
 from omnigraph.lang.source import source_given
 from omnigraph.maintenance.retention import is_reclaimed
-from omnigraph.manifest.past import reclaimed
+from omnigraph.manifest.time_travel import reclaimed
 from omnigraph.query.blob import find_blob
 from omnigraph.query.query import Query, Reader, State
-from omnigraph.storage.lance_errors import Kind, classify
+from omnigraph.storage.lance_errors import Failure, classify
 
 
 @contextmanager
@@ -32,7 +32,7 @@ def telling_reclaimed(store: Store, state: State) -> Iterator[None]:
     try:
         yield
     except StorageError as error:
-        missing = classify(error) is Kind.NOT_FOUND and is_reclaimed(store.tables, state.snapshot)
+        missing = classify(error) is Failure.NOT_FOUND and is_reclaimed(store.tables, state.snapshot)
         if not missing or state.commit is None:
             raise
         raise reclaimed(state.commit) from error

@@ -23,6 +23,7 @@ import omnigraph
 from omnigraph.commit import failpoints
 from omnigraph.commit.publish import begin, publish
 from omnigraph.commit.store import Store
+from omnigraph.core.location import Location
 from omnigraph.errors import (
     AlreadyInitializedError,
     BranchNotFoundError,
@@ -41,9 +42,8 @@ from omnigraph.errors import (
 )
 from omnigraph.manifest.publisher import Changes, Lineage
 from omnigraph.manifest.rows import TombstoneRow, VersionRow, commit_record, encode
-from omnigraph.storage import durable, objects
-from omnigraph.storage.counters import counted
-from omnigraph.storage.location import Location
+from omnigraph.storage import objects, observe
+from omnigraph.storage.observe import counted
 from tests.support.faults import CrashError, add_company, interrupt, small_graph
 from tests.support.graphs import COMPANY, PERSON, SCHEMA, append, contents, heads_and_pins, person, plan
 from tests.support.s3 import S3Server
@@ -82,11 +82,11 @@ def top(uri: str) -> list[str]:
 
 @contextmanager
 def hook(act: Callable[[str, str], None]) -> Iterator[None]:
-    previous = durable.set_hook(act)
+    previous = observe.set_write_hook(act)
     try:
         yield
     finally:
-        durable.set_hook(previous)
+        observe.set_write_hook(previous)
 
 
 def assert_usable(uri: str, commits: int = 1) -> None:

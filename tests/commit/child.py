@@ -27,9 +27,9 @@ from omnigraph.commit.gates import DIRECTORY, LEASE_SECONDS, Gate, LeaseGates
 from omnigraph.commit.plan import PublishPlan, WriteTxn
 from omnigraph.commit.publish import begin, publish, write
 from omnigraph.commit.store import Store
+from omnigraph.core.location import Location
 from omnigraph.graph import Graph
-from omnigraph.storage import durable
-from omnigraph.storage.location import Location
+from omnigraph.storage import observe
 from tests.support.deaths import die_each
 from tests.support.forks import forked
 from tests.support.graphs import COMPANY, KNOWS, PERSON, append, company, delete, person, plan, upsert
@@ -114,13 +114,13 @@ def after_a_lifetime(store: Store) -> Store:
 
 
 @contextmanager
-def hooked(hook: durable.Hook) -> Iterator[None]:
+def hooked(hook: observe.WriteHook) -> Iterator[None]:
     """Have a hook called before every durable write, for a while."""
-    previous = durable.set_hook(hook)
+    previous = observe.set_write_hook(hook)
     try:
         yield
     finally:
-        durable.set_hook(previous)
+        observe.set_write_hook(previous)
 
 
 def is_lease(path: str) -> bool:

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 import pytest
 
-from omnigraph.storage.location import Location
+from omnigraph.core.location import Location
 from tests.support.s3 import S3Server
 
 Made = TypeVar("Made")

@@ -11,11 +11,11 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from omnigraph.commit.audit import PATH, Audit, AuditRow, Outcome, RecoveryKind
+from omnigraph.commit.audit import PATH, Audit, AuditRow, RecoveryKind, TableOutcome
+from omnigraph.core.location import Location
 from omnigraph.errors import StorageError
-from omnigraph.storage import durable
+from omnigraph.storage import observe
 from omnigraph.storage.internal import InternalTable
-from omnigraph.storage.location import Location
 from tests.support.faults import failing
 
 
@@ -30,7 +30,7 @@ def audit(location: Location) -> Audit:
 
 
 def a_row(operation_id: str, kind: RecoveryKind = RecoveryKind.ROLLED_BACK, actor: str | None = "ada") -> AuditRow:
-    outcomes = (Outcome("node:Person", 3, 2), Outcome("edge:Knows", 7, 5))
+    outcomes = (TableOutcome("node:Person", 3, 2), TableOutcome("edge:Knows", 7, 5))
     return AuditRow(f"commit of {operation_id}", kind, actor, operation_id, "Mutation", outcomes)
 
 
@@ -100,14 +100,14 @@ def test_a_row_that_cannot_be_written_is_an_error_and_is_written_later(
 def test_one_who_comes_second_to_making_the_log_adds_to_it(audit: Audit, location: Location) -> None:
     def come_first(operation: str, _: str) -> None:
         if operation == "create":
-            durable.set_hook(None)
+            observe.set_write_hook(None)
             Audit(location).record(a_row("first"))
 
-    durable.set_hook(come_first)
+    observe.set_write_hook(come_first)
     try:
         audit.record(a_row("second"))
     finally:
-        durable.set_hook(None)
+        observe.set_write_hook(None)
     assert audit.rows() == [a_row("first"), a_row("second")]
 
 
@@ -120,7 +120,7 @@ def test_those_who_make_the_log_at_once_are_all_in_it(tmp_path: Path) -> None:
             all_see_none.wait()
 
     rows = [a_row(str(number)) for number in range(4)]
-    durable.set_hook(meet)
+    observe.set_write_hook(meet)
     try:
         for attempt in range(8):
             audit = Audit(Location.parse(tmp_path / f"graph{attempt}"))
@@ -128,4 +128,4 @@ def test_those_who_make_the_log_at_once_are_all_in_it(tmp_path: Path) -> None:
                 list(pool.map(audit.record, rows))
             assert sorted(row.operation_id for row in audit.rows()) == ["0", "1", "2", "3"]
     finally:
-        durable.set_hook(None)
+        observe.set_write_hook(None)

@@ -13,14 +13,14 @@ import pytest
 
 from omnigraph.api.results import Commit
 from omnigraph.commit import failpoints
-from omnigraph.commit.audit import AuditRow, Outcome
+from omnigraph.commit.audit import AuditRow, TableOutcome
 from omnigraph.commit.publish import begin, publish
 from omnigraph.commit.store import Store
+from omnigraph.core.location import Location
 from omnigraph.errors import StorageError
 from omnigraph.graph import Graph, init
 from omnigraph.manifest.publisher import MAX_FRAGMENTS
 from omnigraph.storage.internal import fragment_count
-from omnigraph.storage.location import Location
 from tests.commit.child import (
     AT_ONCE,
     Child,
@@ -90,7 +90,7 @@ class Recovery:
     """An open after a crash: where it ended, and what its audit row says of the tables."""
 
     end: End
-    outcomes: tuple[Outcome, ...]
+    outcomes: tuple[TableOutcome, ...]
 
 
 @pytest.fixture(scope="module")

@@ -17,7 +17,7 @@ import pytest
 
 import omnigraph
 from omnigraph.commit import failpoints
-from omnigraph.commit.audit import PATH, Audit, AuditRow, Outcome, RecoveryKind
+from omnigraph.commit.audit import PATH, Audit, AuditRow, RecoveryKind, TableOutcome
 from omnigraph.commit.failpoints import Rendezvous
 from omnigraph.commit.gates import Gate, LeaseGates, LocalGates
 from omnigraph.commit.lease import Lease
@@ -26,6 +26,7 @@ from omnigraph.commit.publish import begin, publish, write
 from omnigraph.commit.recovery import RECOVERY_ACTOR, heal, recover_operation
 from omnigraph.commit.sidecar import DIRECTORY, Sidecar
 from omnigraph.commit.store import Store
+from omnigraph.core.location import Location
 from omnigraph.errors import (
     ConflictError,
     ExpectedVersionMismatchError,
@@ -34,11 +35,10 @@ from omnigraph.errors import (
     StorageError,
 )
 from omnigraph.manifest.rows import TombstoneRow
-from omnigraph.storage import durable, objects
+from omnigraph.storage import objects, observe
 from omnigraph.storage.internal import InternalTable, primary_key
-from omnigraph.storage.location import Location
+from omnigraph.storage.layout import IndexSpec
 from omnigraph.storage.objects import ObjectStore, Version
-from omnigraph.storage.tables import IndexSpec
 from tests.commit.child import hooked, is_renewal, store_at
 from tests.support.faults import (
     add_company,
@@ -153,7 +153,7 @@ def test_a_table_that_a_dead_write_did_not_move_can_go_and_the_write_is_undone(s
     omnigraph.open(store.location.uri)
     assert COMPANY not in pins(store)
     assert ids(store, PERSON) == ["ada", "bob", "cleo"]
-    assert [row.outcomes for row in store.audit.rows()] == [(Outcome(PERSON, 3, 2),)]
+    assert [row.outcomes for row in store.audit.rows()] == [(TableOutcome(PERSON, 3, 2),)]
     assert_settled(store)
 
 
@@ -220,7 +220,7 @@ def test_an_old_record_that_was_being_undone_is_undone(remote: Store, kind: str,
         heal(remote)
     assert heal(remote) == 1
     assert contents(remote) == before
-    outcomes = (Outcome(PERSON, 3, 2),) if moved else ()
+    outcomes = (TableOutcome(PERSON, 3, 2),) if moved else ()
     assert [(row.kind, row.outcomes) for row in remote.audit.rows()] == [(BACK, outcomes)]
     assert_settled(remote)
 
@@ -232,7 +232,7 @@ def test_an_old_record_does_not_come_back_after_another_was_there(remote: Store,
 
     def meanwhile(_: str, path: str) -> None:
         if path.endswith(name):
-            durable.set_hook(None)
+            observe.set_write_hook(None)
             if then == "gone":
                 remote.objects.delete(name)
             else:
@@ -275,7 +275,7 @@ def test_two_who_record_one_operation_at_once_leave_one_row(root_uri: str, opera
 
     def meanwhile(done: str, path: str) -> None:
         if done == operation and PATH in path:
-            durable.set_hook(None)
+            observe.set_write_hook(None)
             Audit(location).record(rows[1])
 
     with hooked(meanwhile):
@@ -294,7 +294,7 @@ def test_a_log_that_an_earlier_release_made_has_one_row_for_an_operation_as_well
 
     def meanwhile(done: str, _: str) -> None:
         if done == "publish":
-            durable.set_hook(None)
+            observe.set_write_hook(None)
             Audit(old).record(row)
 
     with hooked(meanwhile):
@@ -319,7 +319,7 @@ def test_what_became_of_a_table_is_told_the_same_at_every_try(store: Store, stop
         with failing(*stop), pytest.raises(StorageError):
             heal(store)
     heal(store)
-    assert [row.outcomes for row in store.audit.rows()] == [(Outcome(PERSON, 3, 2),)]
+    assert [row.outcomes for row in store.audit.rows()] == [(TableOutcome(PERSON, 3, 2),)]
 
 
 def test_what_became_of_a_table_is_told_the_same_after_others_have_written_to_it(local: Store) -> None:
@@ -330,7 +330,7 @@ def test_what_became_of_a_table_is_told_the_same_after_others_have_written_to_it
     txn = WriteTxn(None, local.manifest.load(), catalog)
     publish(local, plan(txn, append(local, txn, PERSON, [person("eve")])))
     heal(local)
-    assert [row.outcomes for row in local.audit.rows()] == [(Outcome(PERSON, 3, 2),)]
+    assert [row.outcomes for row in local.audit.rows()] == [(TableOutcome(PERSON, 3, 2),)]
 
 
 @pytest.mark.parametrize("visible", [True, False])
@@ -341,7 +341,7 @@ def test_the_record_of_maintenance_names_the_versions_it_was_rebased_to(local: S
     add_company(local, "c")
     interrupt(local, upkeep, failpoints.PUBLISH_AFTER_MANIFEST if visible else failpoints.PUBLISH_BEFORE_MANIFEST)
     heal(local)
-    assert [(row.kind, row.outcomes) for row in local.audit.rows()] == [(FORWARD, (Outcome(COMPANY, 3, 4),))]
+    assert [(row.kind, row.outcomes) for row in local.audit.rows()] == [(FORWARD, (TableOutcome(COMPANY, 3, 4),))]
     assert ids(local, COMPANY) == ["acme", "c"]
     assert_settled(local)
 

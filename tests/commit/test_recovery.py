@@ -14,7 +14,7 @@ import pytest
 
 import omnigraph
 from omnigraph.commit import audit, failpoints
-from omnigraph.commit.audit import Outcome, RecoveryKind
+from omnigraph.commit.audit import RecoveryKind, TableOutcome
 from omnigraph.commit.gates import _Locked
 from omnigraph.commit.plan import OpClass, PublishPlan, TableAction, WriterKind, gates_for
 from omnigraph.commit.publish import begin, publish
@@ -34,8 +34,8 @@ from omnigraph.errors import (
 )
 from omnigraph.manifest.publisher import Changes, Lineage
 from omnigraph.manifest.rows import TableRow, TombstoneRow, VersionRow
-from omnigraph.storage.counters import counted
-from omnigraph.storage.tables import IndexSpec
+from omnigraph.storage.layout import IndexSpec
+from omnigraph.storage.observe import counted
 from tests.commit.child import LIFETIME, Child, store_at
 from tests.commit.places import copied, mostly_local, once
 from tests.support.faults import (
@@ -196,7 +196,7 @@ def test_a_write_that_moved_every_table_but_was_not_published_is_finished(
     (row,) = store.audit.rows()
     assert row.graph_commit_id == recovery_commits(store)[0]
     assert (row.kind, row.actor, row.operation_id, row.writer_kind) == (FORWARD, "ada", operation_id, work.kind)
-    assert row.outcomes == (Outcome(PERSON, 2, 3), Outcome(KNOWS, 2, 3))
+    assert row.outcomes == (TableOutcome(PERSON, 2, 3), TableOutcome(KNOWS, 2, 3))
     assert len(recovery_commits(store)) == 1
     assert len(contents(store)[COMPANY]) == 1 + (again is again_by_writing)
 
@@ -216,7 +216,7 @@ def test_a_write_that_moved_only_some_tables_is_undone(
     (row,) = store.audit.rows()
     assert row.graph_commit_id == recovery_commits(store)[0]
     assert (row.kind, row.actor, row.operation_id) == (BACK, "ada", operation_id)
-    assert row.outcomes == (Outcome(PERSON, 3, 2),), "the table that never moved has no outcome"
+    assert row.outcomes == (TableOutcome(PERSON, 3, 2),), "the table that never moved has no outcome"
     published = pins(store)[PERSON], pins(store)[KNOWS]
     assert published == (4, 2 + fence(store)), "what is published is the restoring commit"
     assert len(recovery_commits(store)) == 1
@@ -247,7 +247,7 @@ def test_a_published_write_whose_record_was_left_behind_is_recorded_and_nothing_
     assert {key: pins(store)[key] for key in (PERSON, KNOWS)} == {key: was[key] for key in (PERSON, KNOWS)}
     (row,) = store.audit.rows()
     assert (row.kind, row.graph_commit_id) == (FORWARD, work.lineage.commit_id)
-    assert row.outcomes == (Outcome(PERSON, 2, 3), Outcome(KNOWS, 2, 3))
+    assert row.outcomes == (TableOutcome(PERSON, 2, 3), TableOutcome(KNOWS, 2, 3))
     assert recovery_commits(store) == []
     assert_settled(store)
 
@@ -297,7 +297,7 @@ def test_a_schema_apply_without_the_files_it_writes_last_is_undone(store: Store)
     assert pins(store).keys() == before.keys()
     (row,) = store.audit.rows()
     assert row.kind is RecoveryKind.ROLLED_BACK
-    assert row.outcomes == (Outcome(PERSON, 3, 2),)
+    assert row.outcomes == (TableOutcome(PERSON, 3, 2),)
 
 
 def test_undoing_a_plan_that_adds_tables_claims_no_outcome_for_them(store: Store) -> None:
@@ -308,7 +308,7 @@ def test_undoing_a_plan_that_adds_tables_claims_no_outcome_for_them(store: Store
     interrupt(store, work, ONE_MOVED)
     again_by_opening(store)
     assert "node:City" not in pins(store)
-    assert [row.outcomes for row in store.audit.rows()] == [(Outcome(PERSON, 3, 2),)]
+    assert [row.outcomes for row in store.audit.rows()] == [(TableOutcome(PERSON, 3, 2),)]
 
 
 # What moved a table is a fact ----------------------------------------------------------------------
@@ -321,7 +321,7 @@ def test_a_stranger_where_our_commit_was_planned_is_not_taken_for_ours(store: St
     assert foreign_commit(store, PERSON) == 3
     again_by_opening(store)
     assert contents(store) == before
-    assert [(row.kind, row.outcomes) for row in store.audit.rows()] == [(BACK, (Outcome(PERSON, 3, 2),))]
+    assert [(row.kind, row.outcomes) for row in store.audit.rows()] == [(BACK, (TableOutcome(PERSON, 3, 2),))]
     assert_settled(store)
 
 
@@ -332,7 +332,7 @@ def test_a_stranger_on_top_of_our_commit_undoes_both(store: Store) -> None:
     assert foreign_commit(store, PERSON) == 4
     again_by_opening(store)
     assert contents(store) == before
-    assert [(row.kind, row.outcomes) for row in store.audit.rows()] == [(BACK, (Outcome(PERSON, 4, 2),))]
+    assert [(row.kind, row.outcomes) for row in store.audit.rows()] == [(BACK, (TableOutcome(PERSON, 4, 2),))]
     assert_settled(store)
 
 
@@ -341,7 +341,7 @@ def test_a_stranger_who_comes_while_we_finish_is_not_published_with_us(store: St
     with failpoints.armed(failpoints.RECOVERY_BEFORE_ROLL_FORWARD, doing(foreign_commit, store, PERSON)):
         again_by_opening(store)
     assert pins(store)[PERSON] == 3
-    assert [row.outcomes for row in store.audit.rows()] == [(Outcome(PERSON, 2, 3), Outcome(KNOWS, 2, 3))]
+    assert [row.outcomes for row in store.audit.rows()] == [(TableOutcome(PERSON, 2, 3), TableOutcome(KNOWS, 2, 3))]
     txn = begin(store)
     with pytest.raises(DriftError):
         publish(store, plan(txn, append(store, txn, PERSON, [person("eli")])))
@@ -432,7 +432,7 @@ def test_a_record_without_transactions_keeps_the_rule_of_its_writer(
     (row,) = store.audit.rows()
     assert (row.kind, row.operation_id, row.actor, row.writer_kind) == (decision, operation_id, "eve", kind)
     expected = 2 + changes.get("expected_version", 0)
-    forward, back = Outcome(COMPANY, expected, 2 + moves), Outcome(COMPANY, 2 + moves, 2)
+    forward, back = TableOutcome(COMPANY, expected, 2 + moves), TableOutcome(COMPANY, 2 + moves, 2)
     assert row.outcomes == ((forward if decision is FORWARD else back,) if moves else ())
     assert recovery_commits(store) == [row.graph_commit_id]
 
@@ -444,7 +444,7 @@ def test_one_table_that_did_not_move_undoes_the_others(store: Store, kind: str) 
     foreign_commit(store, COMPANY)
     again_by_opening(store)
     assert contents(store) == before
-    assert [(row.kind, row.outcomes) for row in store.audit.rows()] == [(BACK, (Outcome(COMPANY, 3, 2),))]
+    assert [(row.kind, row.outcomes) for row in store.audit.rows()] == [(BACK, (TableOutcome(COMPANY, 3, 2),))]
     assert_settled(store)
 
 
@@ -532,7 +532,7 @@ def test_what_the_first_record_undid_is_not_undone_again_by_the_second(store: St
     assert contents(store) == before
     assert pins(store)[COMPANY] == 5
     assert [row.operation_id for row in store.audit.rows()] == [first, second]
-    assert store.audit.rows()[0].outcomes == (Outcome(COMPANY, 4, 2),)
+    assert store.audit.rows()[0].outcomes == (TableOutcome(COMPANY, 4, 2),)
     assert_settled(store)
 
 
@@ -585,7 +585,7 @@ def test_an_old_record_of_a_branch_is_undone_on_that_branch(store: Store) -> Non
     write_record(store, "Mutation", [pinned], branch="feature")
     again_by_opening(store)
     assert (contents(store, "feature"), contents(store)) == before
-    assert [(row.kind, row.outcomes) for row in store.audit.rows()] == [(BACK, (Outcome(COMPANY, 4, 2),))]
+    assert [(row.kind, row.outcomes) for row in store.audit.rows()] == [(BACK, (TableOutcome(COMPANY, 4, 2),))]
     assert recovery_commits(store) == []
     assert_settled(store, "feature")
 
@@ -713,10 +713,10 @@ INTERRUPTIONS = [
     *((at, failpoints.RECOVERY_RECORD_AUDIT) for at, _ in STOPS),
     *((at, failpoints.RECOVERY_SIDECAR_DELETE) for at, _ in STOPS),
 ]
-FINISHED = (Outcome(PERSON, 2, 3), Outcome(KNOWS, 2, 3))
+FINISHED = (TableOutcome(PERSON, 2, 3), TableOutcome(KNOWS, 2, 3))
 ENDS = {  # what is recorded, the pins of the two tables, and the commits of recovery
     ALL_MOVED: (FORWARD, FINISHED, (3, 3), 1),
-    ONE_MOVED: (BACK, (Outcome(PERSON, 3, 2),), (4, 2), 1),
+    ONE_MOVED: (BACK, (TableOutcome(PERSON, 3, 2),), (4, 2), 1),
     NONE_MOVED: (BACK, (), (2, 2), 1),
     ALL_VISIBLE: (FORWARD, FINISHED, (3, 3), 0),
 }
@@ -763,7 +763,9 @@ def test_an_old_record_whose_recovery_could_not_be_recorded_is_recorded_later_as
         again_by_opening(store)
     assert len(store.sidecars.pending()) == 1
     again_by_opening(store)
-    assert [(row.kind, row.outcomes) for row in store.audit.rows()] == [(FORWARD, (Outcome(COMPANY, 2, 2 + moves),))]
+    assert [(row.kind, row.outcomes) for row in store.audit.rows()] == [
+        (FORWARD, (TableOutcome(COMPANY, 2, 2 + moves),))
+    ]
     assert_settled(store)
 
 

@@ -18,12 +18,12 @@ from omnigraph.commit.publish import begin, publish
 from omnigraph.commit.recovery import heal
 from omnigraph.commit.sidecar import DIRECTORY, SCHEMA_VERSION, Sidecar
 from omnigraph.commit.store import Store
+from omnigraph.core.location import Location
 from omnigraph.errors import SidecarError
 from omnigraph.lang.identity import new_id
 from omnigraph.manifest.publisher import Lineage
 from omnigraph.manifest.rows import TableRow, TombstoneRow
-from omnigraph.storage.counters import counted
-from omnigraph.storage.location import Location
+from omnigraph.storage.observe import counted
 from tests.support.faults import add_company, doing, fork, interrupt, on_branch, pin_of, pins, small_graph, write_record
 from tests.support.graphs import COMPANY, PERSON, append, company, contents, heads_and_pins, person, plan
 

@@ -50,14 +50,14 @@ from omnigraph.commit import audit, failpoints, gates, sidecar
 from omnigraph.commit.plan import PublishPlan, TableAction, WriterKind
 from omnigraph.commit.publish import begin, publish
 from omnigraph.commit.store import Store
+from omnigraph.core.location import Location
 from omnigraph.errors import OmnigraphError, SchemaError, Violation
 from omnigraph.lang import Source, compile_schema, format_queries, format_schema, lint_queries
 from omnigraph.lang.annotations import KNOWN
-from omnigraph.manifest import contract
+from omnigraph.manifest import schema_files
 from omnigraph.manifest.publisher import Changes, Lineage
 from omnigraph.manifest.rows import MANIFEST_PATH, SCHEMA, STAMP_KEY
-from omnigraph.storage import durable
-from omnigraph.storage.location import Location
+from omnigraph.storage import observe
 from omnigraph.storage.objects import storage_error
 from omnigraph.version import INTERNAL_SCHEMA_VERSION
 from tests.support.forks import forked_program
@@ -371,7 +371,7 @@ def test_every_member_is_documented_and_no_other(owner: type) -> None:
 
 
 def test_every_environment_variable_is_documented_and_no_other() -> None:
-    source = text_of("src/omnigraph/storage/location.py")
+    source = text_of("src/omnigraph/core/location.py")
     documented = re.findall(r"`(AWS_\w+)`", sections_of("docs/concepts.md", "##")["Addresses"])
     assert set(documented) == set(re.findall(r'"(AWS_\w+)"', source))
 
@@ -384,7 +384,7 @@ def first_column(page: str, section: str) -> set[str]:
 
 def test_everything_a_graph_consists_of_is_in_the_layout() -> None:
     paths = {path.partition("/")[0] for path in first_column("docs/dev/storage.md", "The layout")}
-    control = {*contract.FILES, MANIFEST_PATH, sidecar.DIRECTORY, gates.DIRECTORY, audit.PATH}
+    control = {*schema_files.FILES, MANIFEST_PATH, sidecar.DIRECTORY, gates.DIRECTORY, audit.PATH}
     assert paths == {*control, "nodes", "edges", "__tmp"}
 
 
@@ -475,7 +475,7 @@ def stamp(store: Store, text: str) -> None:
 
 
 def fill_the_disk(store: Store) -> None:
-    path = store.location.child(contract.IR)
+    path = store.location.child(schema_files.IR)
     raise storage_error(OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)), "write", path)
 
 
@@ -514,11 +514,11 @@ def others_first(store: Store) -> Iterator[None]:
             store.manifest.publish(None, Changes(), {}, Lineage.new())
             inside.publish = False
 
-    previous = durable.set_hook(come_first)
+    previous = observe.set_write_hook(come_first)
     try:
         yield
     finally:
-        durable.set_hook(previous)
+        observe.set_write_hook(previous)
 
 
 def write_and_lose_every_attempt(store: Store) -> None:

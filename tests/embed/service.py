@@ -14,7 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from omnigraph.embed import MockEmbedder, Purpose
+from omnigraph.embed.embedder import Purpose
+from omnigraph.embed.local import MockEmbedder
 
 KEY = "sk-very-secret-0123456789"
 

@@ -14,10 +14,9 @@ from typer.testing import CliRunner
 
 import omnigraph
 from omnigraph.cli import app
-from omnigraph.embed import MockEmbedder, Purpose
-from omnigraph.embed.embedder import embed_texts
-from omnigraph.embed.files import Selector
-from omnigraph.embed.plans import plan_from_text
+from omnigraph.embed.embedder import Purpose, embed_texts
+from omnigraph.embed.files import Selector, plan_from_text
+from omnigraph.embed.local import MockEmbedder
 from omnigraph.errors import OmnigraphError
 from tests.embed.service import KEY, Service, answer
 

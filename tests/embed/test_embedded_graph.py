@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 import omnigraph
-from omnigraph.embed import MockEmbedder, Purpose
-from omnigraph.embed.embedder import Vectors, embed_texts
+from omnigraph.embed.embedder import Purpose, Vectors, embed_texts
+from omnigraph.embed.local import MockEmbedder
 from omnigraph.errors import (
     EmbedderMissingError,
     EmbedderSettingError,
@@ -25,7 +25,7 @@ from omnigraph.errors import (
     ValueRejectedError,
 )
 from omnigraph.graph import Graph
-from omnigraph.write import embed_graph
+from omnigraph.write import embed
 from tests.embed.service import KEY, Service, answer
 
 SCHEMA = """
@@ -267,7 +267,7 @@ def test_making_all_anew_replaces_what_is_there(graph: Graph) -> None:
 def test_each_batch_is_a_commit_and_a_failure_leaves_the_rest_to_the_next_run(
     graph: Graph, embedder: Counting, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(embed_graph, "ROWS_PER_COMMIT", 2)
+    monkeypatch.setattr(embed, "ROWS_PER_COMMIT", 2)
     load(graph, {f"d{number}": f"text {number}" for number in range(5)})
 
     def fail(texts: Sequence[str]) -> None:

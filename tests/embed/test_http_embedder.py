@@ -14,17 +14,18 @@ from typing import Any
 import numpy as np
 import pytest
 
-from omnigraph.embed import MockEmbedder, Provider, Purpose, Settings
-from omnigraph.embed.embedder import Vectors, embed_texts
+from omnigraph.embed.embedder import Purpose, Vectors, embed_texts
 from omnigraph.embed.http import HttpEmbedder
+from omnigraph.embed.local import MockEmbedder
+from omnigraph.embed.providers import Provider, ServiceSettings
 from omnigraph.errors import EmbedderAnswerError, EmbedderRefusedError, EmbedderUnavailableError, OmnigraphError
 from tests.embed.service import KEY, Service, answer, cut_short, drip, hang_up
 
 QUICK = {"deadline": 5.0, "timeout": 2.0, "attempts": 3, "backoff": 0.01}
 
 
-def settings(service: Service, **changed: Any) -> Settings:
-    plain = Settings(Provider.OPENAI_COMPATIBLE, service.url, "tiny", KEY)
+def settings(service: Service, **changed: Any) -> ServiceSettings:
+    plain = ServiceSettings(Provider.OPENAI_COMPATIBLE, service.url, "tiny", KEY)
     return replace(plain, **{**QUICK, **changed})
 
 

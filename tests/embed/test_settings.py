@@ -8,11 +8,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from omnigraph.embed import MockEmbedder, Purpose, embedder_from_environment
-from omnigraph.embed.embedder import embed_texts
+from omnigraph.embed.embedder import Purpose, embed_texts
 from omnigraph.embed.http import HttpEmbedder
-from omnigraph.embed.local import LocalEmbedder
-from omnigraph.embed.settings import Provider, Settings, settings_from
+from omnigraph.embed.local import LocalEmbedder, MockEmbedder
+from omnigraph.embed.providers import Provider, ServiceSettings, embedder_from_environment, settings_from
 from omnigraph.errors import (
     EmbedderAnswerError,
     EmbedderError,
@@ -36,7 +35,7 @@ KEYS = {"OPENROUTER_API_KEY": "first", "OPENAI_API_KEY": "second", "GEMINI_API_K
 def test_a_service_needs_nothing_but_its_key(provider: str, base_url: str, model: str, key: str) -> None:
     found = settings_from(KEYS, Provider(provider))
 
-    assert found == Settings(Provider(provider), base_url, model, key, 60.0, 30.0, 4, 0.2, 64)
+    assert found == ServiceSettings(Provider(provider), base_url, model, key, 60.0, 30.0, 4, 0.2, 64)
     assert isinstance(embedder_from_environment({**KEYS, "OMNIGRAPH_EMBED_PROVIDER": provider}), HttpEmbedder)
     assert key not in repr(found)
 
@@ -56,7 +55,7 @@ def test_everything_can_be_set() -> None:
     found = settings_from(environment, Provider.OPENAI_COMPATIBLE)
 
     expected = (Provider.OPENAI_COMPATIBLE, "http://localhost:8080/v1", "tiny", "second", None, 1.5, 1, 0.0, 7)
-    assert found == Settings(*expected)
+    assert found == ServiceSettings(*expected)
 
 
 def test_the_older_name_of_an_address_counts_for_gemini_alone() -> None:

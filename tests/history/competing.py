@@ -13,7 +13,7 @@ from typing import Any
 import omnigraph
 from omnigraph.errors import OmnigraphError
 from omnigraph.graph import Graph
-from omnigraph.storage import durable
+from omnigraph.storage import observe
 from tests.support.forks import forked
 
 _PATIENCE = 120.0
@@ -103,9 +103,9 @@ class Meanwhile:
 def meanwhile(ordinal: int, act: Callable[[], Any]) -> Iterator[Meanwhile]:
     """Have others act at the k-th durable write of what this thread does."""
     hook = Meanwhile(ordinal, act)
-    previous = durable.set_hook(hook)
+    previous = observe.set_write_hook(hook)
     try:
         yield hook
     finally:
-        durable.set_hook(previous)
+        observe.set_write_hook(previous)
         hook.result()

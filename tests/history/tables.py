@@ -14,12 +14,13 @@ import lance
 import pyarrow as pa
 
 from omnigraph.api.results import TableVersion
+from omnigraph.core.location import Location
 from omnigraph.lang.catalog import EdgeType, NodeType
 from omnigraph.lang.schema_check import compile_schema
 from omnigraph.lang.source import Source
 from omnigraph.storage.columns import table_path, table_schema, to_array
-from omnigraph.storage.location import Location
-from omnigraph.storage.tables import IndexSpec, Staged, TableStorage
+from omnigraph.storage.layout import IndexSpec
+from omnigraph.storage.stage import Staged, TableStorage
 from omnigraph.write.pending import column_types
 
 SCHEMA = """

@@ -24,7 +24,7 @@ from omnigraph.errors import (
     StorageError,
 )
 from omnigraph.graph import Graph
-from omnigraph.storage.counters import counted
+from omnigraph.storage.observe import counted
 from tests.history.people import acquaintances, ages, files, head, new_graph, records, refused, rows, run
 from tests.support.faults import CrashError, crash, failing
 

@@ -12,7 +12,7 @@ import pytest
 
 from omnigraph.api.results import TableVersion
 from omnigraph.history.delta import table_delta
-from omnigraph.storage.reading import TableReader
+from omnigraph.storage.read import TableReader
 from tests.history.tables import LINK, THING, State, Versions, any_row, exact, plain
 
 

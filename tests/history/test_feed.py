@@ -26,7 +26,7 @@ from omnigraph.errors import (
     ResourceLimitError,
 )
 from omnigraph.graph import Graph
-from omnigraph.storage.tables import SchemaChange
+from omnigraph.storage.stage import SchemaChange
 from tests.support.graphs import plan
 
 SCHEMA = """

@@ -16,10 +16,10 @@ from omnigraph.api.results import ChangeCounts, MergeOutcome
 from omnigraph.commit import failpoints
 from omnigraph.commit.publish import begin, publish
 from omnigraph.commit.store import Store
+from omnigraph.core.location import Location
 from omnigraph.errors import BranchNotFoundError, MergeConflictError, MergeError, ResolutionError
 from omnigraph.graph import Graph
-from omnigraph.storage import durable
-from omnigraph.storage.location import Location
+from omnigraph.storage import observe
 from tests.history.people import acquaintances, ages, conflicts, files, head, new_graph, records, refused, rows, run
 from tests.support.faults import CrashError, at_arrival, crash
 from tests.support.graphs import plan, upsert
@@ -716,11 +716,11 @@ def while_staging(action: Callable[[], None]) -> Iterator[None]:
         for act in actions if operation == "write rows" else ():
             act()
 
-    previous = durable.set_hook(hook)
+    previous = observe.set_write_hook(hook)
     try:
         yield
     finally:
-        durable.set_hook(previous)
+        observe.set_write_hook(previous)
     assert next(actions, None) is None, "it was done"
 
 

@@ -15,8 +15,8 @@ from omnigraph.api.results import TableVersion
 from omnigraph.history import delta
 from omnigraph.history.combine import Combination, Combined, Past
 from omnigraph.storage.columns import table_key
-from omnigraph.storage.counters import counted
-from omnigraph.storage.fragments import Addresses
+from omnigraph.storage.layout import Addresses
+from omnigraph.storage.observe import counted
 from tests.history import merging
 from tests.history.tables import THING, Versions, any_row, exact, plain
 from tests.support.mutations import small_graph

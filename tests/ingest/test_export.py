@@ -18,6 +18,7 @@ from pyspark import SparkContext
 
 import omnigraph
 from omnigraph.commit.publish import begin, publish
+from omnigraph.core.location import Location
 from omnigraph.errors import (
     CommitNotFoundError,
     ExportTargetError,
@@ -29,7 +30,6 @@ from omnigraph.formats.json_writer import json_text
 from omnigraph.graph import Graph
 from omnigraph.ingest.export import ExportTask, export_part
 from omnigraph.ingest.scan import groups, merge
-from omnigraph.storage.location import Location
 from tests.support.graphs import PERSON, SCHEMA, append, plan
 from tests.support.inbox import Inbox
 

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from omnigraph.core.location import Location
 from omnigraph.formats.hashing import hash_columns
 from omnigraph.ingest.keys import CollisionError, KeyFile, Keys, Numbered, places, read_shares, row_of, task_of
-from omnigraph.storage.location import Location
 from omnigraph.storage.objects import ObjectStore
 
 TEXTS = st.lists(st.text(max_size=20) | st.sampled_from(["", "a", "aa", "a\0", "\0", "ü", "abcdefgh", "abcdefghi"]))

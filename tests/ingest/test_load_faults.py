@@ -24,7 +24,7 @@ from omnigraph.errors import (
 )
 from omnigraph.graph import Graph
 from omnigraph.ingest import steps as pipeline_steps
-from omnigraph.storage import durable
+from omnigraph.storage import observe
 from tests.support import steps
 from tests.support.faults import assert_settled, failing
 from tests.support.graphs import heads_and_pins
@@ -210,12 +210,12 @@ def once_writing(operation: str, action: Callable[[], object]) -> Iterator[None]
         if tried.startswith(operation) and left:
             left.pop()()
 
-    previous = durable.set_hook(hook)
+    previous = observe.set_write_hook(hook)
     try:
         yield
         assert not left, f"there was no '{operation}'"
     finally:
-        durable.set_hook(previous)
+        observe.set_write_hook(previous)
 
 
 # Rivals

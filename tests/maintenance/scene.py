@@ -16,8 +16,8 @@ from omnigraph.commit.store import Store
 from omnigraph.graph import Graph
 from omnigraph.maintenance.cleanup import CleanupRequest, cleanup
 from omnigraph.manifest.rows import MANIFEST_PATH
-from omnigraph.storage import durable, reclaim
-from omnigraph.storage.upkeep import MakeUp, make_up
+from omnigraph.storage import observe, reclaim
+from omnigraph.storage.layout import TableLayout, layout_of
 from tests.support.mutations import store_of
 
 SCHEMA = """
@@ -82,8 +82,8 @@ def table_of(graph: Graph, key: str, branch: str = "main") -> TableVersion:
     return graph.snapshot(branch).entries[key].table
 
 
-def made_of(graph: Graph, key: str, branch: str = "main") -> MakeUp:
-    return make_up(store_of(graph.uri).tables, table_of(graph, key, branch))
+def made_of(graph: Graph, key: str, branch: str = "main") -> TableLayout:
+    return layout_of(store_of(graph.uri).tables, table_of(graph, key, branch))
 
 
 def coverage(graph: Graph, key: str, branch: str = "main") -> dict[str, bool]:
@@ -100,11 +100,11 @@ def whenever(operation: str, action: Callable[[], object]) -> Iterator[None]:
         if name == operation:
             action()
 
-    previous = durable.set_hook(hook)
+    previous = observe.set_write_hook(hook)
     try:
         yield
     finally:
-        durable.set_hook(previous)
+        observe.set_write_hook(previous)
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,26 +9,27 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from omnigraph.api.results import TableVersion
+from omnigraph.core.location import Location
 from omnigraph.lang import Source, compile_schema
 from omnigraph.lang.catalog import EdgeType, NodeType
 from omnigraph.maintenance.compaction import bins
 from omnigraph.maintenance.indices import shares, wanted, work
-from omnigraph.storage.indices import IndexSpec
-from omnigraph.storage.location import Location
-from omnigraph.storage.reading import TableReader
-from omnigraph.storage.tables import MAX_ROWS_PER_FILE
-from omnigraph.storage.upkeep import IndexBuild, MakeUp, Part, Segment
+from omnigraph.storage.layout import FragmentSize, IndexBuild, IndexSpec, Segment, TableLayout
+from omnigraph.storage.read import TableReader
+from omnigraph.storage.stage import MAX_ROWS_PER_FILE
 
 FULL = MAX_ROWS_PER_FILE
 ID = IndexSpec("id", "BTREE")
 NOWHERE = TableReader(Location.parse("nowhere")), TableVersion("node:Person", "nodes/1", 1)
 
 
-def table(rows: Iterable[int | tuple[int, int]], covers: Mapping[str, Iterable[int]] | None = None) -> MakeUp:
+def table(rows: Iterable[int | tuple[int, int]], covers: Mapping[str, Iterable[int]] | None = None) -> TableLayout:
     """A table of fragments 0, 1, 2, ... with so many rows, or rows and deleted rows; and segments that cover them."""
-    parts = [Part(at, *one) if isinstance(one, tuple) else Part(at, one, 0) for at, one in enumerate(rows)]
+    parts = [
+        FragmentSize(at, *one) if isinstance(one, tuple) else FragmentSize(at, one, 0) for at, one in enumerate(rows)
+    ]
     segments = tuple(Segment(name, frozenset(numbers)) for name, numbers in (covers or {}).items())
-    return MakeUp(tuple(parts), {ID.name: segments} if segments else {})
+    return TableLayout(tuple(parts), {ID.name: segments} if segments else {})
 
 
 @pytest.mark.parametrize(
@@ -63,18 +64,18 @@ def test_fragments_are_merged_across_what_an_index_covers_only_if_something_true
 def test_what_comes_of_a_rewrite_has_nothing_more_to_rewrite(rows: list[int], covered: int) -> None:
     before = table(rows, {"a": range(covered)} if covered else None)
     gone = {number for group in bins(before) for number in group}
-    after = list[Part]()
+    after = list[FragmentSize]()
     for group in [*bins(before), *((part.number,) for part in before.parts if part.number not in gone)]:
         left = sum(part.rows for part in before.parts if part.number in group)
         while left:
             size = min(left, FULL) if group[0] in gone else left
-            after.append(Part(group[0] * 1000 + len(after), size, 0))
+            after.append(FragmentSize(group[0] * 1000 + len(after), size, 0))
             left -= size
     after.sort(key=lambda part: part.number // 1000)
-    assert bins(MakeUp(tuple(after), {})) == []
+    assert bins(TableLayout(tuple(after), {})) == []
 
 
-def builds(made: MakeUp) -> list[IndexBuild]:
+def builds(made: TableLayout) -> list[IndexBuild]:
     found, pending = work(*NOWHERE, made, [ID])
     assert pending == []
     return found

@@ -14,13 +14,13 @@ from omnigraph.commit import failpoints
 from omnigraph.commit.gates import Gate
 from omnigraph.commit.publish import begin, publish
 from omnigraph.commit.store import Store
+from omnigraph.core.location import Location
 from omnigraph.errors import ExpectedVersionMismatchError, RecoveryRequiredError
 from omnigraph.graph import Graph
 from omnigraph.maintenance.compaction import bins
 from omnigraph.maintenance.upkeep import CONTENDED, DRIFT
-from omnigraph.storage import upkeep
-from omnigraph.storage.fitting import fits
-from omnigraph.storage.location import Location
+from omnigraph.storage import maintain
+from omnigraph.storage.maintain import fits
 from tests.maintenance.scene import (
     KNOWS,
     PERSON,
@@ -149,8 +149,8 @@ def test_what_fits_a_later_version_does_so_at_every_reading(graph: Graph, store:
     """Lance gives the settings of a column, and a Blob has two, in another order each time."""
     table = table_of(graph, PERSON)
     before = made_of(graph, PERSON)
-    done = [upkeep.rewrite(store.tables, table, group) for group in bins(before)]
-    staged = upkeep.stage_rewrite(store.tables, table, before, done)
+    done = [maintain.rewrite(store.tables, table, group) for group in bins(before)]
+    staged = maintain.stage_rewrite(store.tables, table, before, done)
     add(graph, 70)
     pin = table_of(graph, PERSON)
     assert all(fits(store_of(graph.uri).tables, staged, pin) for _ in range(12))

@@ -14,9 +14,9 @@ from omnigraph.commit import failpoints
 from omnigraph.commit.gates import Gate
 from omnigraph.commit.publish import begin, publish
 from omnigraph.commit.store import Store
+from omnigraph.core.location import Location
 from omnigraph.errors import CorruptGraphError, DriftError, RecoveryRequiredError, StorageError
 from omnigraph.graph import Graph
-from omnigraph.storage.location import Location
 from tests.maintenance.scene import PERSON, PLACE, SCHEMA, add, people, table_of
 from tests.support.faults import CrashError, crash, foreign_commit
 from tests.support.graphs import append, contents, heads_and_pins, plan

@@ -10,7 +10,7 @@ import pytest
 
 import omnigraph
 from omnigraph.graph import Graph
-from omnigraph.storage.counters import Requests, counted
+from omnigraph.storage.observe import RequestCounts, counted
 from tests.maintenance.scene import cleaned, manifest_versions
 from tests.support.mutations import store_of
 
@@ -32,7 +32,7 @@ def add(graph: Graph, at: int) -> None:
     graph.mutate("query add($n: String) { insert Person { name: $n } }", {"n": f"p{at}"})
 
 
-def cost(action: Callable[[], object]) -> Requests:
+def cost(action: Callable[[], object]) -> RequestCounts:
     with counted() as found:
         action()
     return found.requests

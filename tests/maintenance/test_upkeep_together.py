@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import omnigraph
-from omnigraph.commit.runner import side_by_side
+from omnigraph.core.executor import map_in_threads
 from omnigraph.errors import ParameterError, StorageError
 from omnigraph.graph import Graph
 from omnigraph.maintenance.together import VARIABLE, together
@@ -66,7 +66,7 @@ def test_when_one_fails_those_that_have_not_begun_do_not() -> None:
             raise StorageError("full", path="", operation="write")
 
     with pytest.raises(StorageError, match="full"):
-        list(side_by_side(step, range(10_000), 2))
+        list(map_in_threads(step, range(10_000), 2))
     assert len(begun) < 10_000
 
 

@@ -4,7 +4,7 @@ import pytest
 
 import omnigraph
 from omnigraph.commit.store import Store
-from omnigraph.storage.location import Location
+from omnigraph.core.location import Location
 from tests.support.graphs import SCHEMA
 
 

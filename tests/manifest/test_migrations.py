@@ -20,6 +20,7 @@ from omnigraph.api.results import Commit
 from omnigraph.commit.failpoints import Rendezvous
 from omnigraph.commit.publish import begin, publish
 from omnigraph.commit.store import Store
+from omnigraph.core.location import Location
 from omnigraph.errors import (
     ContentionError,
     CorruptGraphError,
@@ -28,13 +29,11 @@ from omnigraph.errors import (
     OmnigraphError,
     StorageError,
 )
-from omnigraph.manifest.migrations import ACTORS_PATH, ATTEMPTS, COMMITS_PATH, migrate
+from omnigraph.manifest.migrations import ACTORS_PATH, ATTEMPTS, COMMITS_PATH, migrate, read_stamp
 from omnigraph.manifest.publisher import Changes, Lineage, Manifest
 from omnigraph.manifest.rows import MANIFEST_PATH, OBJECT_ID, STAMP_KEY, encode, head_id, head_record
-from omnigraph.manifest.stamp import read_stamp
-from omnigraph.storage import counters, durable
+from omnigraph.storage import observe
 from omnigraph.storage.internal import primary_key
-from omnigraph.storage.location import Location
 from tests.support.forks import FORKS, forked
 from tests.support.graphs import PERSON, append, contents, person, plan
 from tests.support.old_graphs import OldGraph, migrate_together
@@ -84,12 +83,12 @@ def assert_is_current(old: OldGraph, uri: str | None = None, branch: str | None 
 
 
 @contextmanager
-def hooked(hook: durable.Hook) -> Iterator[None]:
-    previous = durable.set_hook(hook)
+def hooked(hook: observe.WriteHook) -> Iterator[None]:
+    previous = observe.set_write_hook(hook)
     try:
         yield
     finally:
-        durable.set_hook(previous)
+        observe.set_write_hook(previous)
 
 
 def durable_writes(action: Callable[[], Any]) -> list[str]:
@@ -496,7 +495,7 @@ def test_reading_an_old_graph_shows_its_history_and_writes_nothing(root_uri: str
     old.commit("Cy", branch="feature", actor="carol")
     before = state_of(old), state_of(old, "feature")
 
-    with counters.counted() as requests:
+    with observe.counted() as requests:
         graph = omnigraph.open(old.uri, read_only=True)
         main, feature = graph.commits(), graph.commits("feature")
         found = graph.commit(feature[0].commit_id)

@@ -15,6 +15,7 @@ import pytest
 import omnigraph
 from omnigraph.api.results import Commit
 from omnigraph.commit.store import Store
+from omnigraph.core.location import Location
 from omnigraph.errors import (
     BranchNotFoundError,
     ConflictError,
@@ -26,10 +27,9 @@ from omnigraph.errors import (
 from omnigraph.manifest.publisher import MAX_FRAGMENTS, RETRY_BUDGET, Changes, Lineage, Manifest, Published
 from omnigraph.manifest.rows import OBJECT_ID, TableRow, TombstoneRow, VersionRow, encode
 from omnigraph.manifest.state import ManifestState
-from omnigraph.storage import durable
-from omnigraph.storage.counters import Requests, counted
+from omnigraph.storage import observe
 from omnigraph.storage.internal import fragment_count
-from omnigraph.storage.location import Location
+from omnigraph.storage.observe import RequestCounts, counted
 from tests.support.graphs import COMPANY, KNOWS, PERSON, SCHEMA
 
 NEW = TableRow("node:New", "nodes/new")
@@ -86,11 +86,11 @@ def before_each_publish(act: Callable[[int], object]) -> Iterator[list[str]]:
             act(len(swaps))
             inside.act = False
 
-    previous = durable.set_hook(hook)
+    previous = observe.set_write_hook(hook)
     try:
         yield swaps
     finally:
-        durable.set_hook(previous)
+        observe.set_write_hook(previous)
 
 
 # What may be published
@@ -421,7 +421,7 @@ def test_a_state_is_not_scanned_again_until_somebody_publishes(tmp_path: Path) -
     assert manifest.load() is own.state
 
 
-def _requests(act: Callable[[], object]) -> Requests:
+def _requests(act: Callable[[], object]) -> RequestCounts:
     with counted() as requests:
         act()
     return requests.requests
@@ -494,7 +494,7 @@ import sys
 from omnigraph.errors import ConflictError
 from omnigraph.manifest.publisher import Changes, Lineage, Manifest
 from omnigraph.manifest.rows import VersionRow
-from omnigraph.storage.location import Location
+from omnigraph.core.location import Location
 
 manifest = Manifest(Location.parse(sys.argv[1]))
 print("ready", flush=True)

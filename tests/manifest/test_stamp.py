@@ -3,9 +3,9 @@ import pytest
 import omnigraph
 from omnigraph.commit.store import Store
 from omnigraph.errors import CorruptGraphError, FormatError, FormatTooNewError, FormatTooOldError
+from omnigraph.manifest.migrations import OLDEST_ACCEPTED, guard, read_stamp
 from omnigraph.manifest.publisher import Changes, Lineage
 from omnigraph.manifest.rows import STAMP_KEY
-from omnigraph.manifest.stamp import OLDEST_ACCEPTED, guard, read_stamp
 from omnigraph.version import INTERNAL_SCHEMA_VERSION
 
 modes = pytest.mark.parametrize("read_only", [True, False], ids=["read-only", "read-write"])

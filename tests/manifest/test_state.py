@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 import omnigraph
 from omnigraph.api.results import Commit, Entry, TableVersion
 from omnigraph.commit.store import Store
+from omnigraph.core.location import Location
 from omnigraph.errors import CorruptGraphError
 from omnigraph.manifest.publisher import Changes, Lineage
 from omnigraph.manifest.rows import TableRow, TombstoneRow, VersionRow, commit_record, encode, head_record
 from omnigraph.manifest.state import ManifestState
-from omnigraph.storage.location import Location
 from tests.support.graphs import COMPANY, KNOWS, PERSON, SCHEMA
 
 Row = TableRow | VersionRow | TombstoneRow | Commit

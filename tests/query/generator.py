@@ -17,7 +17,7 @@ from omnigraph.commit.plan import OpClass, PublishPlan, TableAction, WriterKind
 from omnigraph.commit.publish import begin, publish
 from omnigraph.commit.store import Store
 from omnigraph.graph import Graph
-from omnigraph.storage.tables import IndexSpec
+from omnigraph.storage.layout import IndexSpec
 from tests.query.oracle import Bind, Clause, Data, Given, Item, Key, Node, Not, Prop, Query, Row, Test, Walk, encode
 from tests.support.mutations import store_of
 

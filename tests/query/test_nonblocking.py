@@ -13,7 +13,7 @@ import omnigraph
 from omnigraph import Graph
 from omnigraph.core.nonblocking import WouldBlock, nonblocking
 from omnigraph.query.view import SortedTexts
-from omnigraph.storage.counters import counted
+from omnigraph.storage.observe import counted
 
 SCHEMA = "node Person { name: String @key  age: I32? }  edge Knows: Person -> Person"
 ONE = 'query one() { match { $p: Person { name: "p1" } } return { $p.age } }'

@@ -18,7 +18,7 @@ from omnigraph.commit.publish import begin, publish
 from omnigraph.errors import ParameterError
 from omnigraph.graph import Graph
 from omnigraph.query.analysis import term
-from omnigraph.storage.tables import IndexSpec
+from omnigraph.storage.layout import IndexSpec
 from tests.query import search_oracle
 from tests.query.scene import edge, node
 from tests.query.search_oracle import Ranked, best_first, bm25, distances, fused

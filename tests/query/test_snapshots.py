@@ -24,7 +24,7 @@ from omnigraph.manifest.publisher import Changes, Lineage
 from omnigraph.query.cache import Cache
 from omnigraph.query.frame import Frame
 from omnigraph.query.match import Matcher
-from omnigraph.storage.counters import counted
+from omnigraph.storage.observe import counted
 from tests.support.forks import FORKS
 from tests.support.mutations import KNOWS, PERSON, SCHEMA, Rival, compact, store_of
 

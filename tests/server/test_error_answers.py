@@ -16,7 +16,7 @@ import omnigraph
 from omnigraph.commit import failpoints
 from omnigraph.errors import StorageError
 from omnigraph.manifest.rows import MANIFEST_PATH
-from omnigraph.storage import durable
+from omnigraph.storage import observe
 from tests.support.mutations import once_prepared
 from tests.support.serving import ADD, AGE, ALL, PEOPLE, SCHEMA, bearer, client, one_graph, people_graph, running
 
@@ -347,11 +347,11 @@ def test_an_operation_that_stopped_half_way_is_named_and_settled_later(own: tupl
         if operation == "publish" and path.endswith(MANIFEST_PATH):
             raise StorageError("the disk is away", path=path, operation=operation)
 
-    previous = durable.set_hook(fail)
+    previous = observe.set_write_hook(fail)
     try:
         answer = http.post("/mutate", json={"query": ADD, "params": {"name": "half"}})
     finally:
-        durable.set_hook(previous)
+        observe.set_write_hook(previous)
 
     assert (answer.status_code, list(answer.json())) == (503, ["error", "recovery_required"])
     operation_id = answer.json()["recovery_required"]["operation_id"]

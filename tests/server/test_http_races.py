@@ -14,7 +14,7 @@ import httpx
 import pytest
 
 import omnigraph
-from omnigraph.storage import durable
+from omnigraph.storage import observe
 from tests.support.serving import ADD, AGE, ALL, client, one_graph, people_graph, running
 
 NUMBER = 8
@@ -43,11 +43,11 @@ def all_prepared(number: int) -> Iterator[None]:
             met.add(me)
             meeting.wait()
 
-    previous = durable.set_hook(hook)
+    previous = observe.set_write_hook(hook)
     try:
         yield
     finally:
-        durable.set_hook(previous)
+        observe.set_write_hook(previous)
 
 
 def test_inserts_of_different_keys_all_land(served: tuple[Path, httpx.Client]) -> None:

@@ -2,7 +2,8 @@
 
 import pytest
 
-from omnigraph.ingest.executor import Executor, LocalExecutor
+from omnigraph.core.executor import Executor
+from omnigraph.ingest.executor import LocalExecutor
 from omnigraph.spark.executor import SparkExecutor
 
 

@@ -19,6 +19,7 @@ from pyspark.sql.types import StructType
 
 import omnigraph
 from omnigraph.api.options import LoadMode
+from omnigraph.core.location import Location
 from omnigraph.errors import (
     BranchNotFoundError,
     CommitNotFoundError,
@@ -33,7 +34,6 @@ from omnigraph.graph import Graph
 from omnigraph.spark.conditions import conditions
 from omnigraph.spark.datasource import Goal, OmnigraphSource, Writer, register
 from omnigraph.spark.session import spark_session
-from omnigraph.storage.location import Location
 
 SCHEMA = """
 node Person {

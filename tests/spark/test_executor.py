@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 from pyspark import SparkContext
 
+from omnigraph.core.executor import Executor
 from omnigraph.errors import ConstraintError, SparkError
-from omnigraph.ingest.executor import Executor, LocalExecutor
+from omnigraph.ingest.executor import LocalExecutor
 from omnigraph.lang import Source, compile_schema
 from omnigraph.lang.catalog import Catalog
 from omnigraph.spark.errand import Errand

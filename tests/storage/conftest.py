@@ -2,7 +2,7 @@
 
 import pytest
 
-from omnigraph.storage.location import Location
+from omnigraph.core.location import Location
 from omnigraph.storage.objects import ObjectStore
 
 

@@ -8,12 +8,13 @@ import pyarrow as pa
 import pytest
 
 from omnigraph.api.results import TableVersion
+from omnigraph.core.location import Location
 from omnigraph.lang.catalog import Catalog, EdgeType, NodeType
 from omnigraph.lang.schema_check import compile_schema
 from omnigraph.lang.source import Source
 from omnigraph.storage.columns import table_key, table_path, table_schema
-from omnigraph.storage.location import Location
-from omnigraph.storage.tables import IndexSpec, Staged, TableStorage
+from omnigraph.storage.layout import IndexSpec
+from omnigraph.storage.stage import Staged, TableStorage
 
 _MARK = {b"lance-schema:unenforced-primary-key": b"true"}
 

@@ -23,7 +23,7 @@ from omnigraph.errors import (
     StorageError,
     StorageFullError,
 )
-from omnigraph.storage.lance_errors import Kind, classify, lance_call, translate
+from omnigraph.storage.lance_errors import Failure, classify, lance_call, translate
 
 SCHEMA = pa.schema(
     [
@@ -204,19 +204,19 @@ def naming_an_index_twice(root: Path) -> None:
     handle.create_index_uncommitted("x", "BTREE", name="twice", fragment_ids=[0])
 
 
-FAILURES: dict[Kind, list[Callable[[Path], None]]] = {
-    Kind.RETRYABLE_CONFLICT: [
+FAILURES: dict[Failure, list[Callable[[Path], None]]] = {
+    Failure.RETRYABLE_CONFLICT: [
         a_stale_update_of_the_same_fragment,
         a_strict_overwrite_that_lost,
         a_compaction_that_lost,
     ],
-    Kind.INCOMPATIBLE: [
+    Failure.INCOMPATIBLE: [
         an_update_after_an_overwrite,
         the_same_metadata_key_set_twice,
         the_same_schema_metadata_key_set_twice,
     ],
-    Kind.CONTENTION: [a_lost_swap_of_a_new_key, a_lost_swap_of_a_present_key],
-    Kind.NOT_FOUND: [
+    Failure.CONTENTION: [a_lost_swap_of_a_new_key, a_lost_swap_of_a_present_key],
+    Failure.NOT_FOUND: [
         opening_a_missing_dataset,
         opening_a_missing_version,
         checking_out_a_missing_version,
@@ -228,8 +228,8 @@ FAILURES: dict[Kind, list[Callable[[Path], None]]] = {
         reading_a_missing_transaction,
         reading_a_lost_data_file,
     ],
-    Kind.EXISTS: [creating_what_exists, creating_a_branch_that_exists, creating_a_tag_that_exists],
-    Kind.IO: [
+    Failure.EXISTS: [creating_what_exists, creating_a_branch_that_exists, creating_a_tag_that_exists],
+    Failure.IO: [
         opening_a_file,
         creating_below_a_file,
         opening_a_corrupt_manifest,
@@ -240,20 +240,20 @@ FAILURES: dict[Kind, list[Callable[[Path], None]]] = {
 }
 CASES = [pytest.param(kind, fail, id=fail.__name__) for kind, all_ in FAILURES.items() for fail in all_]
 CLASSES = {
-    Kind.RETRYABLE_CONFLICT: ConflictError,
-    Kind.INCOMPATIBLE: ConflictError,
-    Kind.CONTENTION: ContentionError,
-    Kind.NOT_FOUND: StorageError,
-    Kind.EXISTS: StorageError,
-    Kind.DENIED: StorageDeniedError,
-    Kind.FULL: StorageFullError,
-    Kind.IO: StorageError,
+    Failure.RETRYABLE_CONFLICT: ConflictError,
+    Failure.INCOMPATIBLE: ConflictError,
+    Failure.CONTENTION: ContentionError,
+    Failure.NOT_FOUND: StorageError,
+    Failure.EXISTS: StorageError,
+    Failure.DENIED: StorageDeniedError,
+    Failure.FULL: StorageFullError,
+    Failure.IO: StorageError,
 }
 
 
 @pytest.mark.parametrize("kind,fail", CASES)
 def test_a_failure_of_pylance_is_of_its_kind_and_becomes_ours(
-    kind: Kind, fail: Callable[[Path], None], tmp_path: Path
+    kind: Failure, fail: Callable[[Path], None], tmp_path: Path
 ) -> None:
     with pytest.raises(OmnigraphError) as caught, lance_call("somewhere", "do"):
         fail(tmp_path / "t")
@@ -299,7 +299,7 @@ def test_what_is_not_permitted_is_denied_and_never_taken_for_missing(
     handle = create(tmp_path / "t")
     with pytest.raises(StorageDeniedError) as caught, forbidden(tmp_path / "t"), lance_call("t", "use"):
         attempt(handle)
-    assert classify(caught.value) is Kind.DENIED
+    assert classify(caught.value) is Failure.DENIED
 
 
 FILL_A_SMALL_DISK = """
@@ -372,8 +372,8 @@ def test_an_object_store_tells_missing_from_denied() -> None:
             with pytest.raises(StorageError) as caught, lance_call("s3://bucket/t", "open"):
                 lance.dataset("s3://bucket/t", version=1, storage_options=options)
             seen.append(classify(caught.value))
-        assert seen[0] is Kind.NOT_FOUND
-        assert seen[-1] is Kind.DENIED
+        assert seen[0] is Failure.NOT_FOUND
+        assert seen[-1] is Failure.DENIED
         server.communicate("")
 
 

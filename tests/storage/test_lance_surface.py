@@ -23,7 +23,7 @@ from lance.lance import register_lance_metrics_recorder, snapshot_lance_metrics
 from lance.optimize import Compaction
 from lance.schema import LanceSchema
 
-from omnigraph.storage.lance_errors import Kind, classify
+from omnigraph.storage.lance_errors import Failure, classify
 
 Handle = Any  # a LanceDataset; its annotations are Optional wherever it can say "not found"
 PRIMARY_KEY = "lance-schema:unenforced-primary-key"
@@ -489,7 +489,7 @@ def test_a_late_change_conflicts_with_any_change_of_the_same_fragment(
     commit(table, theirs(table))
     with pytest.raises(OSError, match="Retryable commit conflict") as caught:
         commit(table, transaction)
-    assert classify(caught.value) is Kind.RETRYABLE_CONFLICT
+    assert classify(caught.value) is Failure.RETRYABLE_CONFLICT
     assert fresh(table).version == 2
 
 
@@ -505,7 +505,7 @@ def test_an_overwrite_is_strict_without_retries_and_wins_with_them(table: Handle
     commit(table, stage_append(table, "theirs"))
     with pytest.raises(OSError, match="Commit conflict for version 2") as caught:
         commit(table, mine)
-    assert classify(caught.value) is Kind.RETRYABLE_CONFLICT
+    assert classify(caught.value) is Failure.RETRYABLE_CONFLICT
     assert keys(LanceDataset.commit(table, mine)) == ["z"], "their rows are gone"
 
 
@@ -521,7 +521,7 @@ def test_what_was_staged_before_a_restore_is_incompatible(table: Handle) -> None
     commit(table, Transaction(1, Op.Restore(1)))
     with pytest.raises(OSError, match="Incompatible transaction") as caught:
         commit(table, mine)
-    assert classify(caught.value) is Kind.INCOMPATIBLE
+    assert classify(caught.value) is Failure.INCOMPATIBLE
 
 
 def test_a_version_is_restored_by_opening_it(table: Handle) -> None:
@@ -553,10 +553,10 @@ def test_a_detached_version_can_be_opened_again_but_not_committed_to(table: Hand
 def test_one_of_four_writers_of_a_key_wins_and_the_others_know(table: Handle) -> None:
     for turn in range(10):
         together = threading.Barrier(4)
-        outcomes: list[Kind | None] = []
+        outcomes: list[Failure | None] = []
 
         def write(
-            handle: Handle, writer: int, key: str, together: threading.Barrier, outcomes: list[Kind | None]
+            handle: Handle, writer: int, key: str, together: threading.Barrier, outcomes: list[Failure | None]
         ) -> None:
             together.wait()
             try:
@@ -574,7 +574,7 @@ def test_one_of_four_writers_of_a_key_wins_and_the_others_know(table: Handle) ->
             thread.start()
         for thread in threads:
             thread.join()
-        assert Counter(outcomes) == {None: 1, Kind.CONTENTION: 3}
+        assert Counter(outcomes) == {None: 1, Failure.CONTENTION: 3}
     assert keys(fresh(table)) == sorted(["a", "b", "c", *(f"key {turn}" for turn in range(10))])
 
 
@@ -656,7 +656,7 @@ def test_a_staged_change_whose_base_is_cleaned_is_refused_by_a_fresh_handle_only
     fresh(table).cleanup_old_versions(retain_versions=1)
     with pytest.raises(OSError, match="was not found") as caught:
         commit(fresh(table), mine)
-    assert classify(caught.value) is Kind.NOT_FOUND
+    assert classify(caught.value) is Failure.NOT_FOUND
     assert sorted(x_of(commit(stale, mine), "a")) == [2, 99], "the stale handle commits a second row for one key"
 
 
@@ -760,7 +760,7 @@ def test_the_directory_of_a_half_made_branch_is_in_the_way_and_cannot_be_deleted
         table.branches.delete("half")
     with pytest.raises(OSError, match="Clone operation") as caught:
         table.create_branch("half")
-    assert classify(caught.value) is Kind.EXISTS
+    assert classify(caught.value) is Failure.EXISTS
     assert table.branches.list() == {}
 
 
@@ -863,7 +863,7 @@ def test_a_compaction_lets_rows_in_and_loses_to_a_change(table: Handle) -> None:
     before = commit(fresh(table), stage_upsert(fresh(table), "a", x=7)).version
     with pytest.raises(OSError, match="Retryable commit conflict") as caught:
         Compaction.commit(handle, rewritten)
-    assert classify(caught.value) is Kind.RETRYABLE_CONFLICT
+    assert classify(caught.value) is Failure.RETRYABLE_CONFLICT
     assert x_of(fresh(table), "a") == [7]
     assert fresh(table).version == before + 1, "the head moved although the compaction failed"
     assert operation_in(table, before + 1) == "ReserveFragments"

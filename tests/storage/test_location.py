@@ -5,8 +5,8 @@ import lance
 import pyarrow as pa
 import pytest
 
+from omnigraph.core.location import Location
 from omnigraph.errors import StorageError, UnsupportedUriError
-from omnigraph.storage.location import Location
 from omnigraph.storage.objects import ObjectStore
 
 _SETTINGS = {

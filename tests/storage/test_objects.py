@@ -13,9 +13,9 @@ from pathlib import Path
 import obstore
 import pytest
 
+from omnigraph.core.location import Location
 from omnigraph.errors import StorageDeniedError, StorageError, StorageFullError
-from omnigraph.storage import durable
-from omnigraph.storage.location import Location
+from omnigraph.storage import observe
 from omnigraph.storage.objects import ObjectStore, Version, storage_error
 from tests.support.s3 import S3Server
 
@@ -339,7 +339,7 @@ _FILL = """
 import sys
 from pathlib import Path
 from omnigraph.errors import StorageFullError
-from omnigraph.storage.location import Location
+from omnigraph.core.location import Location
 from omnigraph.storage.objects import ObjectStore
 objects = ObjectStore(Location.parse(sys.argv[1]))
 objects.write("a", b"old")
@@ -435,9 +435,9 @@ def test_a_server_that_is_not_there_is_an_error_never_absence(
 def changes() -> Iterator[list[tuple[str, str]]]:
     """What passed the seam before durable writes."""
     seen: list[tuple[str, str]] = []
-    previous = durable.set_hook(lambda operation, path: seen.append((operation, path)))
+    previous = observe.set_write_hook(lambda operation, path: seen.append((operation, path)))
     yield seen
-    durable.set_hook(previous)
+    observe.set_write_hook(previous)
 
 
 def test_every_change_and_no_read_passes_the_seam(
@@ -465,7 +465,7 @@ def test_who_stops_at_the_seam_has_changed_nothing(objects: ObjectStore, operati
         raise KeyboardInterrupt
 
     objects.write("a", b"old")
-    durable.set_hook(stop)
+    observe.set_write_hook(stop)
     for name in ("a", "b"):
         with pytest.raises(KeyboardInterrupt):
             _WRITES[operation](objects, name)
@@ -476,7 +476,7 @@ def test_who_stops_at_the_seam_has_changed_nothing(objects: ObjectStore, operati
 
 _CHILD = """
 import sys
-from omnigraph.storage.location import Location
+from omnigraph.core.location import Location
 from omnigraph.storage.objects import ObjectStore
 objects = ObjectStore(Location.parse(sys.argv[1]))
 print(objects.read("a").decode(), bool(objects.create("a", b"mine")), bool(objects.create("b", b"mine")))

@@ -21,11 +21,11 @@ from omnigraph.commit.plan import PublishPlan, TableAction
 from omnigraph.commit.publish import begin, publish
 from omnigraph.commit.recovery import RECOVERY_ACTOR
 from omnigraph.commit.store import Store
+from omnigraph.core.location import Location
 from omnigraph.errors import StorageError
 from omnigraph.lang.identity import new_id
 from omnigraph.manifest.rows import MANIFEST_PATH
-from omnigraph.storage import durable
-from omnigraph.storage.location import Location
+from omnigraph.storage import observe
 from tests.support.graphs import (
     COMPANY,
     KNOWS,
@@ -154,11 +154,11 @@ def failing(operation: str, part: str, *, after: int = 0, times: int = sys.maxsi
                 failed.append(path)
                 raise StorageError(f"cannot {tried} {path}: the storage fails", path=path, operation=tried)
 
-    previous = durable.set_hook(hook)
+    previous = observe.set_write_hook(hook)
     try:
         yield failed
     finally:
-        durable.set_hook(previous)
+        observe.set_write_hook(previous)
 
 
 @contextmanager

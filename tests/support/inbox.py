@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from omnigraph.storage.location import Location
+from omnigraph.core.location import Location
 from omnigraph.storage.objects import ObjectStore
 
 

@@ -22,12 +22,12 @@ import omnigraph
 from omnigraph.api.results import LoadResult
 from omnigraph.commit import failpoints
 from omnigraph.commit.store import Store
+from omnigraph.core.location import Location
 from omnigraph.errors import LoadRejectedError, StorageError
 from omnigraph.graph import Graph
 from omnigraph.ingest import steps
 from omnigraph.ingest.steps import StageResult, StageTask
-from omnigraph.storage import durable
-from omnigraph.storage.location import Location
+from omnigraph.storage import observe
 from tests.support.deaths import die_each
 from tests.support.faults import assert_settled, pins
 from tests.support.forks import FORKS, forked
@@ -318,11 +318,11 @@ def _meeting(barrier: Any) -> Iterator[None]:
             met.add(threading.get_ident())
             barrier.wait()
 
-    previous = durable.set_hook(hook)
+    previous = observe.set_write_hook(hook)
     try:
         yield
     finally:
-        durable.set_hook(previous)
+        observe.set_write_hook(previous)
 
 
 # Steps that go wrong, for executors to import ------------------------------------------------------

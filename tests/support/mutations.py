@@ -19,12 +19,12 @@ from omnigraph.commit.plan import OpClass, PublishPlan, TableAction, WriterKind,
 from omnigraph.commit.publish import begin, publish
 from omnigraph.commit.recovery import head_row
 from omnigraph.commit.store import Store
+from omnigraph.core.location import Location
 from omnigraph.errors import ExpectedVersionMismatchError, OmnigraphError
 from omnigraph.graph import Graph
 from omnigraph.manifest.publisher import Changes, Lineage
-from omnigraph.storage import durable
-from omnigraph.storage.location import Location
-from omnigraph.storage.tables import IndexSpec
+from omnigraph.storage import observe
+from omnigraph.storage.layout import IndexSpec
 from tests.support.deaths import die_each
 from tests.support.faults import dataset
 from tests.support.forks import forked
@@ -150,11 +150,11 @@ def at_write(ordinal: int, action: Callable[[], object]) -> Iterator[list[str]]:
         if len(written) == ordinal:
             action()
 
-    previous = durable.set_hook(hook)
+    previous = observe.set_write_hook(hook)
     try:
         yield written
     finally:
-        durable.set_hook(previous)
+        observe.set_write_hook(previous)
 
 
 @contextmanager
@@ -169,12 +169,12 @@ def once_prepared(*actions: Callable[[], object]) -> Iterator[None]:
         for action in acting:
             action()
 
-    previous = durable.set_hook(hook)
+    previous = observe.set_write_hook(hook)
     try:
         yield
         assert not left, "nothing was staged"
     finally:
-        durable.set_hook(previous)
+        observe.set_write_hook(previous)
 
 
 @dataclass(frozen=True, slots=True)
@@ -246,7 +246,7 @@ _OWN = threading.local()
 
 def serve(connection: Connection) -> None:
     """Carry out orders until told to stop. Every thread of a process has its own stop at the first staged write."""
-    durable.set_hook(_reach)
+    observe.set_write_hook(_reach)
     while (order := connection.recv())[0] != "stop":
         try:
             connection.send(_carry_out(connection, *order))

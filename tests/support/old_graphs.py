@@ -18,11 +18,11 @@ import pyarrow as pa
 import omnigraph
 from omnigraph.api.results import Commit
 from omnigraph.commit.store import Store
+from omnigraph.core.location import Location
 from omnigraph.lang.identity import new_id
 from omnigraph.manifest.migrations import ACTORS_PATH, COMMITS_PATH, migrate
 from omnigraph.manifest.publisher import Manifest
 from omnigraph.manifest.rows import MANIFEST_PATH, OBJECT_ID, SCHEMA, STAMP_KEY, VersionRow, encode
-from omnigraph.storage.location import Location
 from omnigraph.storage.objects import ObjectStore
 from tests.support.graphs import PERSON, person
 from tests.support.graphs import SCHEMA as GRAPH_SCHEMA

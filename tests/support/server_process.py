@@ -16,7 +16,7 @@ from typing import Any
 
 from omnigraph.commit.gates import Gate
 from omnigraph.commit.store import Store
-from omnigraph.storage.location import Location
+from omnigraph.core.location import Location
 from tests.support.cli import Run
 
 _LISTENING = "OMNIGRAPH_LISTEN_ADDR="

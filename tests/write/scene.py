@@ -13,9 +13,9 @@ from typing import Any
 
 from omnigraph.api.results import MutationResult
 from omnigraph.commit.store import Store
+from omnigraph.core.location import Location
 from omnigraph.graph import Graph
-from omnigraph.storage import durable
-from omnigraph.storage.location import Location
+from omnigraph.storage import observe
 from tests.support.faults import assert_settled, pins
 from tests.support.graphs import SCHEMA
 
@@ -131,17 +131,17 @@ def before_writing(operation: str, action: Callable[[], object], *, number: int 
         if tried.startswith(operation):
             seen.append(tried)
             if len(seen) == number:
-                durable.set_hook(None)
+                observe.set_write_hook(None)
                 try:
                     action()
                 finally:
-                    durable.set_hook(hook)
+                    observe.set_write_hook(hook)
 
-    previous = durable.set_hook(hook)
+    previous = observe.set_write_hook(hook)
     try:
         yield seen
     finally:
-        durable.set_hook(previous)
+        observe.set_write_hook(previous)
 
 
 def _rows(graph: Graph) -> list[tuple[str, dict[str, Any]]]:

@@ -30,8 +30,8 @@ from omnigraph.graph import Graph
 from omnigraph.lang.ir import Operator
 from omnigraph.lang.types import STRING
 from omnigraph.manifest.publisher import Changes, Lineage
+from omnigraph.storage.layout import IndexSpec
 from omnigraph.storage.predicates import comparison
-from omnigraph.storage.tables import IndexSpec
 from omnigraph.write.pending import Pending, scan_with_pending
 from tests.support.faults import assert_settled, foreign_commit
 from tests.support.graphs import COMPANY, KNOWS, PERSON

@@ -20,7 +20,7 @@ from omnigraph.commit.gates import DEFAULT_TIMEOUT, DIRECTORY, Held, LocalGates
 from omnigraph.commit.store import Store
 from omnigraph.errors import ConstraintError, ExpectedVersionMismatchError
 from omnigraph.graph import Graph
-from omnigraph.storage import durable
+from omnigraph.storage import observe
 from tests.support.faults import assert_settled, at_arrival, doing
 from tests.support.graphs import contents
 from tests.support.mutations import (
@@ -171,7 +171,7 @@ def rivals(request: pytest.FixtureRequest) -> Iterator[tuple[Rival, Rival]]:
     yield pair
     for rival in pair:
         rival.close()
-    durable.set_hook(None)
+    observe.set_write_hook(None)
 
 
 @pytest.mark.parametrize("order", ["left first", "right first", "together"])

@@ -20,9 +20,9 @@ from omnigraph.graph import Graph
 from omnigraph.lang.catalog import EdgeType, NodeType
 from omnigraph.storage.columns import table_key
 from omnigraph.storage.predicates import Predicate
-from omnigraph.storage.tables import TableStorage
-from omnigraph.write.pending import Mode, Pending, to_store
-from omnigraph.write.validate import Change, Committed, violations
+from omnigraph.storage.stage import TableStorage
+from omnigraph.write.pending import Pending, PendingMode, to_store
+from omnigraph.write.validate import CommittedRows, TableChange, violations
 from tests.support.graphs import plan
 from tests.write.scene import store_of
 
@@ -52,21 +52,21 @@ def declared(graph: Graph, name: str) -> NodeType | EdgeType:
 
 def change(
     graph: Graph, name: str, rows: Iterable[Row] = (), removed: Iterable[tuple[str, str | None]] = (), **more: Any
-) -> Change:
+) -> TableChange:
     """What brings some rows and removes others; a row that goes is named by its id and, of an edge, its source."""
     pending = Pending(declared(graph, name))
     for number, row in enumerate(rows):
-        pending.insert(row, number, Mode.MERGE)
+        pending.insert(row, number, PendingMode.MERGE)
     gone = list(removed)
     ids, sources = pa.array([row[0] for row in gone], pa.string()), pa.array([row[1] for row in gone], pa.string())
-    return Change(declared(graph, name), pending.image(), pa.table({"id": ids, "src": sources}), **more)
+    return TableChange(declared(graph, name), pending.image(), pa.table({"id": ids, "src": sources}), **more)
 
 
-def broken(graph: Graph, *changes: Change) -> list[Violation]:
+def broken(graph: Graph, *changes: TableChange) -> list[Violation]:
     """All that a change would break."""
     store = store_of(graph)
     by_key = {table_key(one.declared): one for one in changes}
-    return list(violations(graph.catalog, Committed(store.tables, begin(store)), by_key))
+    return list(violations(graph.catalog, CommittedRows(store.tables, begin(store)), by_key))
 
 
 def short(found: Iterable[Violation]) -> list[tuple[str, str | None, int | None]]:
@@ -418,7 +418,7 @@ def test_violations_of_all_rules_come_in_their_order(tmp_path: Path) -> None:
 def test_a_change_that_breaks_nothing_names_nothing_and_reads_what_it_must(tmp_path: Path) -> None:
     graph = bounded(tmp_path)
     store = store_of(graph)
-    committed = Committed(store.tables, begin(store))
+    committed = CommittedRows(store.tables, begin(store))
     rows = change(graph, "E", [edge("1", "none", "b")], fresh=True)
 
     assert list(violations(graph.catalog, committed, {"edge:E": rows})) == []
@@ -447,7 +447,7 @@ def test_the_number_of_scans_follows_the_rules_and_neither_the_graph_nor_the_cha
         fresh=True,
     )
 
-    found = list(violations(graph.catalog, Committed(tables, begin(store)), {"node:A": nodes, "edge:E": edges}))
+    found = list(violations(graph.catalog, CommittedRows(tables, begin(store)), {"node:A": nodes, "edge:E": edges}))
 
     assert found == []
     # Two unique columns of the nodes, one of the edges, the sources that are not new, and the edges they have.

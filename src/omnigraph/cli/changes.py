@@ -82,8 +82,8 @@ def baseline(
 
 def _write(path: str, lines: Iterator[str]) -> None:
     """Write one file, whatever its name is: it is there as a whole, or not at all."""
+    from omnigraph.core.location import Location  # noqa: PLC0415
     from omnigraph.formats.outputs import written  # noqa: PLC0415 - loads the engine
-    from omnigraph.storage.location import Location  # noqa: PLC0415
 
     with written(Location.parse(path)) as stream:
         while chunk := "".join(itertools.islice(lines, _AT_ONCE)):

@@ -13,8 +13,7 @@ from omnigraph.cli.arguments import Json
 from omnigraph.cli.engine import progress
 
 if TYPE_CHECKING:
-    from omnigraph.embed.files import Selection, Selector
-    from omnigraph.embed.plans import FilePlan
+    from omnigraph.embed.files import FilePlan, Selection, Selector
 
 
 def embed(
@@ -57,7 +56,7 @@ def _only_for_graphs(branch: str | None, actor: str | None) -> None:
 def _files(seed: str | None, input_: str | None, output_: str | None, spec: str | None) -> FilePlan:
     from pathlib import Path  # noqa: PLC0415 - `--help` must stay quick
 
-    from omnigraph.embed.plans import FilePlan, plan_from_manifest, plan_from_text  # noqa: PLC0415
+    from omnigraph.embed.files import FilePlan, plan_from_manifest, plan_from_text  # noqa: PLC0415
 
     given = (input_, output_, spec)
     if seed is not None and not any(given):

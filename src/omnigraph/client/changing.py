@@ -27,6 +27,7 @@ from omnigraph.client.steps import Pause, Request, Steps, committing
 from omnigraph.client.versions import VersionCalls
 from omnigraph.core.refs import MAIN
 from omnigraph.errors import LoadRejectedError, ServerUnavailableError
+from omnigraph.formats.sources import read_mapping
 
 _POLL_SECONDS = 0.5
 _FAILED = 500  # of a load that has no answer of its own
@@ -140,7 +141,6 @@ def _mapping(given: str | os.PathLike[str] | Mapping[str, Any] | None) -> Any:
     """The document that maps files to types; a file of it is read here."""
     if given is None or isinstance(given, Mapping):
         return given
-    from omnigraph.formats.sources import read_mapping  # noqa: PLC0415 - loads the engine
 
     return read_mapping(Path(given))
 

@@ -13,9 +13,9 @@ from omnigraph.api.results import Commit, ExportResult
 from omnigraph.client.asking import members, options
 from omnigraph.client.reading import Asked, ReadCalls
 from omnigraph.client.steps import Request, Steps, Stream
+from omnigraph.core.location import Location
 from omnigraph.errors import NotServedError
 from omnigraph.lang.catalog import Catalog
-from omnigraph.storage.location import Location
 
 _ENDINGS = (".jsonl", ".ndjson")
 _HEAD = re.compile(rb'^\{"(type|edge)":"([^"]*)"', re.MULTILINE)

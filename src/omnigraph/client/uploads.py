@@ -10,6 +10,7 @@ from typing import IO, Any
 
 import numpy as np
 
+from omnigraph.core.location import Location
 from omnigraph.errors import LoadRejectedError, Violation
 from omnigraph.formats.files import decompressed
 from omnigraph.formats.json_writer import contents, json_lines
@@ -18,7 +19,6 @@ from omnigraph.ingest.distributed import TASK_BITS, placed
 from omnigraph.ingest.inputs import as_files
 from omnigraph.ingest.load import Places, refuse
 from omnigraph.lang.catalog import Catalog
-from omnigraph.storage.location import Location
 from omnigraph.write.pending import RECORD
 
 _CHUNK = 2**20

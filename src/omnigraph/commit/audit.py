@@ -11,10 +11,10 @@ from enum import StrEnum
 import pyarrow as pa
 
 from omnigraph.commit import failpoints
+from omnigraph.core.location import Location
 from omnigraph.errors import ConflictError, ContentionError, StorageError
 from omnigraph.storage.internal import PRIMARY_KEY_MARK, InternalTable, primary_key
-from omnigraph.storage.lance_errors import Kind, classify
-from omnigraph.storage.location import Location
+from omnigraph.storage.lance_errors import Failure, classify
 
 PATH = "_graph_commit_recoveries.lance"
 KEY = "operation_id"
@@ -40,7 +40,7 @@ class RecoveryKind(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class TableOutcome:
     """What became of one table."""
 
     table_key: str
@@ -55,7 +55,7 @@ class AuditRow:
     actor: str | None
     operation_id: str
     writer_kind: str
-    outcomes: tuple[Outcome, ...]
+    outcomes: tuple[TableOutcome, ...]
 
 
 class Audit:
@@ -66,7 +66,7 @@ class Audit:
         try:
             found = self._table.open().to_table().to_pylist()
         except StorageError as error:
-            if classify(error) is Kind.NOT_FOUND:
+            if classify(error) is Failure.NOT_FOUND:
                 return []
             raise
         return [_row(record) for record in found]
@@ -110,7 +110,7 @@ def _record(row: AuditRow) -> dict[str, object]:
     }
 
 
-def _outcomes_json(outcomes: Sequence[Outcome]) -> str:
+def _outcomes_json(outcomes: Sequence[TableOutcome]) -> str:
     plain = [
         {"table_key": outcome.table_key, "from_version": outcome.from_version, "to_version": outcome.to_version}
         for outcome in outcomes
@@ -119,7 +119,7 @@ def _outcomes_json(outcomes: Sequence[Outcome]) -> str:
 
 
 def _row(record: dict[str, str]) -> AuditRow:
-    outcomes = tuple(Outcome(**outcome) for outcome in json.loads(record["per_table_outcomes_json"]))
+    outcomes = tuple(TableOutcome(**outcome) for outcome in json.loads(record["per_table_outcomes_json"]))
     return AuditRow(
         record["graph_commit_id"],
         RecoveryKind(record["recovery_kind"]),

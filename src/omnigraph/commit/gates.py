@@ -22,8 +22,8 @@ from pathlib import Path
 from typing import Protocol
 
 from omnigraph.commit.lease import Lease, me, now
+from omnigraph.core.location import Location
 from omnigraph.errors import GateTimeoutError
-from omnigraph.storage.location import Location
 from omnigraph.storage.objects import ObjectStore, Version, storage_error
 
 DIRECTORY = "__gates"

@@ -13,7 +13,7 @@ from omnigraph.lang.catalog import Catalog
 from omnigraph.manifest.publisher import Lineage
 from omnigraph.manifest.rows import TableRow, TombstoneRow, VersionRow
 from omnigraph.manifest.state import ManifestState
-from omnigraph.storage.tables import Staged, TableStorage
+from omnigraph.storage.stage import Staged, TableStorage
 
 
 class WriterKind(StrEnum):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import NoReturn
 
@@ -28,13 +28,12 @@ from omnigraph.errors import (
     RecoveryRequiredError,
     StorageError,
 )
-from omnigraph.manifest.contract import promote
-from omnigraph.manifest.publisher import Changes, Published
+from omnigraph.manifest.publisher import Changes, Lineage, Published
 from omnigraph.manifest.rows import SCHEMA_ID, TombstoneRow, VersionRow
+from omnigraph.manifest.schema_files import promote
 from omnigraph.manifest.state import HEAD, ManifestState
-from omnigraph.storage.fitting import fits
-from omnigraph.storage.lance_errors import Kind, classify
-from omnigraph.storage.upkeep import following
+from omnigraph.storage.lance_errors import Failure, classify
+from omnigraph.storage.maintain import fits, following
 
 _LOG = logging.getLogger(__name__)
 _GATED_ATTEMPTS = 3
@@ -94,7 +93,7 @@ def _prepared(store: Store, branch: str | None, prepare: Prepare) -> PublishPlan
 
 def was_cleaned_up(store: Store, txn: WriteTxn, error: StorageError) -> bool:
     """Tell whether something is missing because others have published since, so that it could be removed."""
-    return classify(error) is Kind.NOT_FOUND and store.manifest.load(txn.branch).version != txn.base.version
+    return classify(error) is Failure.NOT_FOUND and store.manifest.load(txn.branch).version != txn.base.version
 
 
 def _write_gated(store: Store, first: PublishPlan, prepare: Prepare) -> Published | None:
@@ -123,6 +122,16 @@ def publish(store: Store, plan: PublishPlan) -> Published:
 def publish_held(store: Store, plan: PublishPlan, held: Held) -> Published:
     """Carry out a plan whose gates the caller holds: all of them, or stronger ones."""
     return _carry_out(store, plan, held)
+
+
+def adopt_heads(
+    store: Store, state: ManifestState, tables: Sequence[TableVersion], held: Held, lineage: Lineage
+) -> Published:
+    """Pin tables to where their heads are, in one commit. The caller holds the gates of all of them."""
+    rows = tuple(head_row(store, table.key, table.path, table.branch) for table in tables)
+    expected = {table.key: state.actual_version(table.key) for table in tables}
+    held.check()
+    return store.manifest.publish(state.branch, Changes(rows), expected, lineage)
 
 
 def _publish(store: Store, plan: PublishPlan) -> Published:

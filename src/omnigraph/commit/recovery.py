@@ -15,7 +15,7 @@ from enum import Enum, auto
 
 from omnigraph.api.results import Commit, TableVersion
 from omnigraph.commit import failpoints
-from omnigraph.commit.audit import AuditRow, Outcome, RecoveryKind
+from omnigraph.commit.audit import AuditRow, RecoveryKind, TableOutcome
 from omnigraph.commit.gates import Gate, Held
 from omnigraph.commit.plan import WriterKind, gates_for
 from omnigraph.commit.sidecar import Pin, Sidecar
@@ -23,9 +23,9 @@ from omnigraph.commit.staged_schema import put_in_place
 from omnigraph.commit.store import Store
 from omnigraph.core.refs import MAIN
 from omnigraph.errors import CorruptGraphError, ExpectedVersionMismatchError, GateTimeoutError
-from omnigraph.manifest.contract import leftovers, promote
 from omnigraph.manifest.publisher import Changes, Lineage
 from omnigraph.manifest.rows import TableRow, TombstoneRow, VersionRow
+from omnigraph.manifest.schema_files import leftovers, promote
 from omnigraph.manifest.state import ManifestState
 
 RECOVERY_ACTOR = "omnigraph:recovery"
@@ -331,20 +331,20 @@ class _Recovery:
             put_in_place(self.store.objects)
 
 
-def _outcomes(store: Store, kind: RecoveryKind, pin: Pin, then: ManifestState) -> Iterator[Outcome]:
+def _outcomes(store: Store, kind: RecoveryKind, pin: Pin, then: ManifestState) -> Iterator[TableOutcome]:
     """What a recovery did to a table, if anything, by the facts of the version that it published."""
     entry = then.snapshot.entries.get(pin.table_key)
     if kind is RecoveryKind.ORPHANED_BRANCH_DISCARDED or entry is None:
         return
     if kind is RecoveryKind.ROLLED_FORWARD:
         after = pin.post_commit_pin if pin.transaction_uuid else entry.table.version
-        yield Outcome(pin.table_key, pin.expected_version, after)
+        yield TableOutcome(pin.table_key, pin.expected_version, after)
         return
     made_by = store.tables.made_by(entry.table)
     if made_by and made_by.uuid == pin.rollback_uuid and made_by.restored is not None:
         before = entry.table.version - 1
         if before > made_by.restored:  # if not, it was only restored to shut out what could still come
-            yield Outcome(pin.table_key, before, made_by.restored)
+            yield TableOutcome(pin.table_key, before, made_by.restored)
 
 
 def head_row(store: Store, key: str, path: str, branch: str | None) -> VersionRow:

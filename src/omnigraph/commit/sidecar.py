@@ -14,7 +14,7 @@ from omnigraph.errors import SidecarError
 from omnigraph.lang.identity import new_id
 from omnigraph.manifest.state import ManifestState
 from omnigraph.storage.objects import ObjectStore
-from omnigraph.storage.reading import transaction_id
+from omnigraph.storage.read import transaction_id
 
 DIRECTORY = "__recovery"
 SCHEMA_VERSION = 3  # 1 and 2 know heads by number only; since 3 a pin names the transactions that move its table

@@ -15,7 +15,7 @@ from omnigraph.errors import SchemaDriftError
 from omnigraph.lang.catalog import Catalog
 from omnigraph.lang.schema_check import compile_schema
 from omnigraph.lang.source import Source
-from omnigraph.manifest.contract import (
+from omnigraph.manifest.schema_files import (
     FILES,
     IR,
     SOURCE,
@@ -74,7 +74,7 @@ def fate_of(store: Store, found: list[str]) -> Fate:
 def _is_whole(store: Store) -> bool:
     """The live files belong together; they do not if somebody died while he put them in place."""
     try:
-        store.contract.read()
+        store.schema_files.read()
     except SchemaDriftError:
         return False
     return True

@@ -8,28 +8,28 @@ from omnigraph.api.results import SchemaRow, Snapshot
 from omnigraph.commit.audit import Audit
 from omnigraph.commit.gates import DEFAULT_TIMEOUT, LeaseGates, LocalGates, gates_of
 from omnigraph.commit.sidecar import Sidecars
+from omnigraph.core.location import Location
 from omnigraph.errors import SchemaDriftError
-from omnigraph.manifest.contract import SOURCE, Contract, ContractReader, compiled, leftovers
 from omnigraph.manifest.publisher import Manifest
+from omnigraph.manifest.schema_files import SOURCE, AcceptedSchema, SchemaFilesReader, compiled, leftovers
 from omnigraph.manifest.state import ManifestState
 from omnigraph.storage.columns import table_keys
-from omnigraph.storage.location import Location
 from omnigraph.storage.objects import ObjectStore
-from omnigraph.storage.tables import TableStorage
+from omnigraph.storage.stage import TableStorage
 
 
 @dataclass(frozen=True, slots=True)
 class Store:
     location: Location
     objects: ObjectStore
-    contract: ContractReader
+    schema_files: SchemaFilesReader
     tables: TableStorage
     manifest: Manifest
     sidecars: Sidecars
     audit: Audit
     gates: LocalGates | LeaseGates
 
-    def schema_of(self, state: ManifestState) -> Contract | None:
+    def schema_of(self, state: ManifestState) -> AcceptedSchema | None:
         """The schema that belongs to the latest state of a branch; None if there is none at all.
 
         Once the schema has been changed, the manifest has it, and the files are copies of it for people to read. They
@@ -48,23 +48,23 @@ class Store:
             self._refuse_drift(row)
         return compiled(row.source)
 
-    def schema_at(self, snapshot: Snapshot) -> Contract | None:
+    def schema_at(self, snapshot: Snapshot) -> AcceptedSchema | None:
         """The schema that a state of the past was written by."""
         return compiled(snapshot.schema.source) if snapshot.schema else self._origin()
 
-    def _origin(self) -> Contract | None:
+    def _origin(self) -> AcceptedSchema | None:
         """The schema that the graph was made with: the files have it until it is changed."""
         changed = self.manifest.load().schema
-        return compiled(changed.origin) if changed else self.contract.read()
+        return compiled(changed.origin) if changed else self.schema_files.read()
 
-    def _files(self) -> Contract | None:
+    def _files(self) -> AcceptedSchema | None:
         """What the files say; None if they contradict each other, as they do while they are being replaced."""
         try:
-            return self.contract.read()
+            return self.schema_files.read()
         except SchemaDriftError:
             return None
 
-    def _refuse_unfinished(self, found: Contract, state: ManifestState) -> None:
+    def _refuse_unfinished(self, found: AcceptedSchema, state: ManifestState) -> None:
         """Files that declare what the graph has no table of may be those from before a change that others published."""
         missing = sorted(table_keys(found.catalog) - state.snapshot.entries.keys())
         if missing and leftovers(self.objects):
@@ -88,7 +88,7 @@ class Store:
         return cls(
             location,
             objects,
-            ContractReader(objects),
+            SchemaFilesReader(objects),
             TableStorage(location),
             Manifest(location),
             Sidecars(objects),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import secrets
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import islice
@@ -13,11 +13,114 @@ from typing import Any, TextIO
 
 from omnigraph.api.options import EmbedMode
 from omnigraph.embed.embedder import Embedder, Purpose, embed_texts
-from omnigraph.embed.plans import EmbedPlan, FilePlan
-from omnigraph.embed.settings import embedder_from_environment
-from omnigraph.errors import EmbeddingModelError, FileAccessError, InputUnreadableError
+from omnigraph.embed.providers import embedder_from_environment
+from omnigraph.errors import EmbedderSettingError, EmbeddingModelError, FileAccessError, InputUnreadableError
+from omnigraph.lang.types import MAX_VECTOR_DIMENSION
 
 _AT_ONCE = 256
+_DEFAULT_OUTPUT = "./build/seed.embedded.jsonl"
+
+
+# Plans ---------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class TypePlan:
+    """The property that holds the vectors of a type, and those whose values make up the text."""
+
+    target: str
+    fields: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class EmbedPlan:
+    """How records are embedded. `model`, if it is named, must be the one of the embedder."""
+
+    dimension: int
+    types: Mapping[str, TypePlan]
+    model: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class FilePlan:
+    input: Path
+    output: Path
+    plan: EmbedPlan
+
+
+def plan_from_manifest(path: str) -> FilePlan:
+    """Read a manifest. Paths in it start from where it is."""
+    import yaml  # noqa: PLC0415 - only who has a manifest needs it
+
+    try:
+        found = yaml.safe_load(_read(path))
+    except yaml.YAMLError as error:
+        raise _wrong("--seed", f"{path} is no YAML: {' '.join(str(error).split())}") from None
+    manifest = _object("--seed", f"the manifest {path}", found)
+    data = _part(manifest, "sources", "raw_seed") or _part(manifest, "seed", "data")
+    if not isinstance(data, str):
+        raise _wrong("--seed", f"{path} does not name its data in `sources.raw_seed`")
+    output = _part(manifest, "artifacts", "embedded_seed") or _DEFAULT_OUTPUT
+    if not isinstance(output, str):
+        raise _wrong("--seed", f"`artifacts.embedded_seed` of {path} is no path")
+    folder = Path(path).parent
+    return FilePlan(folder / data, folder / output, _plan("--seed", manifest.get("embeddings")))
+
+
+def plan_from_text(text: str) -> EmbedPlan:
+    """Read a specification: JSON, or the path of a file that holds it."""
+    try:
+        found = json.loads(text if text.lstrip().startswith("{") else _read(text))
+    except (ValueError, RecursionError) as error:
+        raise _wrong("--spec", f"the specification is no JSON: {error}") from None
+    return _plan("--spec", found)
+
+
+def _plan(option: str, found: Any) -> EmbedPlan:
+    document = _object(option, "the specification", found)
+    dimension, model = document.get("dimension"), document.get("model")
+    if type(dimension) is not int or not 0 < dimension <= MAX_VECTOR_DIMENSION:
+        raise _wrong(option, "`dimension` is not the length of a vector")
+    if model is not None and not isinstance(model, str):
+        raise _wrong(option, "`model` is not the name of a model")
+    types = _object(option, "`types`", document.get("types"))
+    return EmbedPlan(dimension, {name: _type_plan(option, name, one) for name, one in types.items()}, model)
+
+
+def _type_plan(option: str, name: str, found: Any) -> TypePlan:
+    document = _object(option, f"`types.{name}`", found)
+    target, fields = document.get("target"), document.get("fields")
+    if not isinstance(target, str) or not target:
+        raise _wrong(option, f"`types.{name}.target` is not the name of a property")
+    if not isinstance(fields, list) or not fields or not all(isinstance(field, str) for field in fields):
+        raise _wrong(option, f"`types.{name}.fields` is no list of properties")
+    return TypePlan(target, tuple(fields))
+
+
+def _part(manifest: Mapping[str, Any], section: str, key: str) -> Any:
+    found = manifest.get(section)
+    return found.get(key) if isinstance(found, dict) else None
+
+
+def _object(option: str, what: str, found: Any) -> dict[str, Any]:
+    if not isinstance(found, dict):
+        raise _wrong(option, f"{what} is no object")
+    return found
+
+
+def _wrong(option: str, message: str) -> EmbedderSettingError:
+    hint = "give `dimension`, and for each type `target` and `fields`"
+    return EmbedderSettingError(message, variable=option, hint=hint)
+
+
+def _read(path: str) -> str:
+    try:
+        return Path(path).read_text(encoding="utf-8-sig")
+    except (OSError, UnicodeDecodeError, ValueError) as error:
+        raise FileAccessError(f"cannot read {path}: {error}", path=path, hint="check the path") from None
+
+
+# Files ---------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +171,7 @@ class EmbedFileResult:
 
 def embed_file(files: FilePlan, selection: Selection, embedder: Embedder | None = None) -> EmbedFileResult:
     """Write the records with their vectors. The output appears whole, when all is done."""
-    work = _Work(files.plan, selection, embedder)
+    work = _FileEmbedding(files.plan, selection, embedder)
     try:
         with files.input.open(encoding="utf-8-sig") as source, _replacing(files.output) as target:
             lines = enumerate(source, 1)
@@ -96,7 +199,7 @@ def _replacing(path: Path) -> Iterator[TextIO]:
 
 
 @dataclass(slots=True)
-class _Record:
+class _FileRecord:
     """A record that may get a vector: where it is among the lines, what it holds, and what it is embedded from."""
 
     at: int
@@ -111,7 +214,7 @@ class _Record:
 
 
 @dataclass(slots=True)
-class _Work:
+class _FileEmbedding:
     plan: EmbedPlan
     selection: Selection
     given: Embedder | None
@@ -128,7 +231,7 @@ class _Work:
             texts[record.at] = json.dumps(record.document, ensure_ascii=False) + "\n"
         return texts
 
-    def _chosen(self, at: int, line: tuple[int, str], file: str) -> _Record | None:
+    def _chosen(self, at: int, line: tuple[int, str], file: str) -> _FileRecord | None:
         if not line[1].strip():
             return None
         document = _parsed(line, file)
@@ -138,9 +241,9 @@ class _Work:
         if plan is None or not isinstance(data, dict) or not self.selection.picks(str(type_name), data):
             return None
         self.result.selected_records += 1
-        return _Record(at, document, plan.target, "\n".join(_lines(str(type_name), data, plan.fields)))
+        return _FileRecord(at, document, plan.target, "\n".join(_lines(str(type_name), data, plan.fields)))
 
-    def _clean(self, chosen: Sequence[_Record]) -> list[_Record]:
+    def _clean(self, chosen: Sequence[_FileRecord]) -> list[_FileRecord]:
         """Take the vectors away; return the records that had one."""
         changed = [record for record in chosen if record.target in record.data]
         for record in changed:
@@ -148,7 +251,7 @@ class _Work:
         self.result.cleaned_records += len(changed)
         return changed
 
-    def _embed(self, chosen: Sequence[_Record]) -> list[_Record]:
+    def _embed(self, chosen: Sequence[_FileRecord]) -> list[_FileRecord]:
         """Add vectors; return the records that got one."""
         only_missing = self.selection.mode is EmbedMode.FILL_MISSING
         changed = [one for one in chosen if not only_missing or one.data.get(one.target) in (None, [])]

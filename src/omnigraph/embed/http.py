@@ -13,9 +13,8 @@ from urllib.request import getproxies, proxy_bypass
 
 import numpy as np
 
-from omnigraph.embed.dialects import DIALECTS, Request
 from omnigraph.embed.embedder import Purpose, Vectors
-from omnigraph.embed.settings import BASE_URL, Settings
+from omnigraph.embed.providers import BASE_URL, DIALECTS, EmbeddingRequest, ServiceSettings
 from omnigraph.errors import EmbedderAnswerError, EmbedderRefusedError, EmbedderUnavailableError
 
 if TYPE_CHECKING:
@@ -38,7 +37,7 @@ class _Failure:
 class HttpEmbedder:
     """Asks a service for vectors. The key is sent to it, and is in no message and no log."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: ServiceSettings) -> None:
         self._settings = settings
         self._dialect = DIALECTS[settings.provider]
 
@@ -68,7 +67,7 @@ class HttpEmbedder:
 
     # Asking
 
-    def _answer(self, request: Request) -> bytes:
+    def _answer(self, request: EmbeddingRequest) -> bytes:
         settings = self._settings
         ends = float("inf") if settings.deadline is None else time.monotonic() + settings.deadline
         for attempt in range(1, settings.attempts + 1):
@@ -81,7 +80,7 @@ class HttpEmbedder:
             time.sleep(pause)
         raise AssertionError("there is at least one attempt")
 
-    def _attempt(self, request: Request, timeout: float) -> bytes | _Failure:
+    def _attempt(self, request: EmbeddingRequest, timeout: float) -> bytes | _Failure:
         import urllib3  # noqa: PLC0415 - only who asks a service needs it
 
         ends = time.monotonic() + timeout

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from importlib.util import find_spec
 from pathlib import Path
@@ -12,9 +13,11 @@ import numpy as np
 
 from omnigraph.embed.embedder import Purpose, Vectors
 from omnigraph.errors import EmbedderAnswerError, EmbedderMissingError
+from omnigraph.lang.identity import fnv1a
 
 MODEL = "wordllama/l2_supercat_256"
 LARGEST = 256
+_LARGEST_HASH = np.float64(2**64 - 1)
 _WEIGHTS = "weights/l2_supercat_256.safetensors"
 _TOKENS = "tokenizers/l2_supercat_tokenizer_config.json"
 
@@ -48,3 +51,21 @@ class LocalEmbedder:
         tokens.no_padding()
         tokens.no_truncation()
         return tokens, load_file(folder / _WEIGHTS)["embedding.weight"].astype(np.float32)
+
+
+@dataclass(frozen=True, slots=True)
+class MockEmbedder:
+    """Pseudo-random numbers that start from a hash of the text. It can stand in for any model by its name."""
+
+    model: str = "mock"
+
+    def embed(self, texts: Sequence[str], dimension: int, purpose: Purpose) -> Vectors:  # noqa: ARG002 - alike for both
+        state = np.array([fnv1a(text.encode()) for text in texts], np.uint64)
+        matrix = np.empty((len(texts), dimension), np.float32)
+        for column in range(dimension):
+            state ^= state << np.uint64(13)
+            state ^= state >> np.uint64(7)
+            state ^= state << np.uint64(17)
+            ratio = (state.astype(np.float64) / _LARGEST_HASH).astype(np.float32)
+            matrix[:, column] = ratio * np.float32(2) - np.float32(1)
+        return matrix

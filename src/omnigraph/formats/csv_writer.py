@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 import pyarrow.types as pt
 
 from omnigraph.formats.json_writer import TEXT, base64_text, concatenated, json_text, with_items
-from omnigraph.storage.tables import DST, SRC
+from omnigraph.storage.read import DST, SRC
 
 ENDS = {SRC: "from", DST: "to"}
 """What the ends of an edge are called outside of its table."""

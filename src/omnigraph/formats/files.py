@@ -23,8 +23,8 @@ import pyarrow as pa
 from obstore.exceptions import BaseError, PreconditionError
 from obstore.store import S3Store
 
+from omnigraph.core.location import Location
 from omnigraph.errors import InputChangedError, InputFormatError, InputNotFoundError, InputUnreadableError
-from omnigraph.storage.location import Location
 from omnigraph.storage.objects import storage_error
 
 if TYPE_CHECKING:

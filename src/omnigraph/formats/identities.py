@@ -16,7 +16,7 @@ from omnigraph.formats.batch import shown
 from omnigraph.lang.catalog import EdgeType, NodeType
 from omnigraph.lang.identity import canonical_text
 from omnigraph.lang.types import FLOATS, Scalar
-from omnigraph.storage.tables import ID
+from omnigraph.storage.read import ID
 from omnigraph.write.pending import RECORD
 
 _ALPHABET = np.frombuffer(b"0123456789ABCDEFGHJKMNPQRSTVWXYZ", np.uint8)  # Crockford's

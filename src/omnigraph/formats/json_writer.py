@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pt
 
-from omnigraph.storage.tables import DST, ID, SRC
+from omnigraph.storage.read import DST, ID, SRC
 
 TEXT = pa.large_string()
 _BYTES = pa.large_binary()

@@ -11,7 +11,7 @@ import obstore
 from obstore.exceptions import BaseError
 from obstore.store import LocalStore, S3Store
 
-from omnigraph.storage.location import Location
+from omnigraph.core.location import Location
 from omnigraph.storage.objects import storage_error
 
 if TYPE_CHECKING:

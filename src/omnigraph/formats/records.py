@@ -22,7 +22,7 @@ from omnigraph.lang.catalog import Catalog, EdgeType, NodeType
 from omnigraph.lang.types import FLOATS, INTEGER_BOUNDS, Scalar, Type
 from omnigraph.lang.values import parse_date, parse_datetime
 from omnigraph.storage.columns import to_array
-from omnigraph.storage.tables import DST, ID, SRC
+from omnigraph.storage.read import DST, ID, SRC
 from omnigraph.write.pending import RECORD, column_types, image_schema
 from omnigraph.write.values import MisfitError, stored
 

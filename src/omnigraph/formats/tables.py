@@ -26,7 +26,7 @@ from omnigraph.formats.identities import are_fresh, with_ids
 from omnigraph.lang.catalog import EdgeType, NodeType
 from omnigraph.lang.types import Type
 from omnigraph.storage.columns import table_key
-from omnigraph.storage.tables import DST, ID, SRC
+from omnigraph.storage.read import DST, ID, SRC
 from omnigraph.write.pending import column_types, image_schema
 
 Declared = NodeType | EdgeType

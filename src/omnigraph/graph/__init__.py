@@ -9,14 +9,14 @@ from contextlib import contextmanager
 
 from omnigraph.api.protocol import BranchView
 from omnigraph.commit.store import Store
+from omnigraph.core.location import Location
 from omnigraph.core.refs import MAIN, checked_name
-from omnigraph.embed import Embedder
+from omnigraph.embed.embedder import Embedder
 from omnigraph.errors import BranchInUseError
-from omnigraph.genesis import make
 from omnigraph.graph.changing import Changing
 from omnigraph.graph.upkeep import Upkeep
 from omnigraph.lang.source import source_given
-from omnigraph.storage.location import Location
+from omnigraph.schema.init import make
 
 _LOG = logging.getLogger(__name__)
 

@@ -25,8 +25,8 @@ from omnigraph.ingest.load import LoadRequest, load
 from omnigraph.lang.evolution import DropMode
 from omnigraph.lang.source import source_given
 from omnigraph.maintenance.cleanup import give_up_past
-from omnigraph.schema_apply.apply import apply_schema, preview_schema
-from omnigraph.write.embed_graph import EmbedRequest, embed_graph, embed_mode
+from omnigraph.schema.apply import apply_schema, preview_schema
+from omnigraph.write.embed import EmbedRequest, embed_graph, embed_mode
 from omnigraph.write.mutation import Mutation, mutate
 
 

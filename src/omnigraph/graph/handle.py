@@ -14,8 +14,7 @@ from omnigraph.commit.recovery import heal, sweep
 from omnigraph.commit.staged_schema import reconcile
 from omnigraph.commit.store import Store
 from omnigraph.core.refs import MAIN, checked_name
-from omnigraph.embed import Embedder
-from omnigraph.embed.embedding import Embedding
+from omnigraph.embed.embedder import Embedder, Embedding
 from omnigraph.errors import (
     CorruptGraphError,
     GraphNotFoundError,
@@ -24,15 +23,15 @@ from omnigraph.errors import (
     ReadOnlyError,
     StorageError,
 )
-from omnigraph.genesis import is_made
 from omnigraph.history.feed import Feed
 from omnigraph.lang.catalog import Catalog
 from omnigraph.lang.identity import is_new_id
-from omnigraph.manifest import contract
+from omnigraph.manifest import schema_files
 from omnigraph.manifest.rows import MANIFEST_PATH
 from omnigraph.manifest.state import ManifestState
 from omnigraph.query.cache import Cache
 from omnigraph.query.current import Current
+from omnigraph.schema.init import is_made
 
 _CACHE_BYTES = 1024 * 1024 * 1024
 _LOG = logging.getLogger(__name__)
@@ -55,8 +54,8 @@ class Handle:
         self._contract = self._read_contract()
         self._current = Current(store, self._read_contract)
         if self._contract.foreign and not read_only:
-            contract.write_compiled(store.objects, self._contract.catalog)
-            _LOG.warning("the compiled schema of %s was rebuilt from %s", self.uri, contract.SOURCE)
+            schema_files.write_compiled(store.objects, self._contract.catalog)
+            _LOG.warning("the compiled schema of %s was rebuilt from %s", self.uri, schema_files.SOURCE)
             self._contract = self._read_contract()
 
     def _recover(self) -> None:
@@ -146,7 +145,7 @@ class Handle:
         finally:
             self._under_way.discard(self._operation)
 
-    def _read_contract(self, state: ManifestState | None = None) -> contract.Contract:
+    def _read_contract(self, state: ManifestState | None = None) -> schema_files.AcceptedSchema:
         objects = self._store.objects
         if not objects.exists(MANIFEST_PATH):
             raise self._absent()
@@ -157,13 +156,13 @@ class Handle:
                 raise
             raise self._absent() from None
         if found is None:
-            message = f"{self.uri} has lost its {contract.SOURCE}"
-            raise CorruptGraphError(message, path=contract.SOURCE, hint="restore it from a backup")
+            message = f"{self.uri} has lost its {schema_files.SOURCE}"
+            raise CorruptGraphError(message, path=schema_files.SOURCE, hint="restore it from a backup")
         return found
 
     def _absent(self) -> GraphNotFoundError | NotAGraphError:
         objects = self._store.objects
-        if contract.is_started(objects):
+        if schema_files.is_started(objects):
             message = f"somebody began to make a graph at {self.uri} and did not finish"
             return NotAGraphError(message, uri=self.uri, hint="finish it with `omnigraph init --force`")
         if objects.exists(""):

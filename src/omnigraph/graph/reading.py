@@ -26,12 +26,12 @@ from omnigraph.history.branches import (
 from omnigraph.ingest.export import ExportRequest
 from omnigraph.lang.catalog import Catalog
 from omnigraph.lang.source import source_given
-from omnigraph.manifest import contract
+from omnigraph.manifest import schema_files
 from omnigraph.manifest.rows import MANIFEST_PATH
 from omnigraph.manifest.state import ManifestState
 from omnigraph.pinned import Pinned, export_state, telling_reclaimed
 from omnigraph.query.query import Query, Reader, State, state_of
-from omnigraph.storage.lance_errors import Kind, classify
+from omnigraph.storage.lance_errors import Failure, classify
 
 _A = TypeVar("_A")
 
@@ -166,10 +166,10 @@ class Reading(Handle):
         known = self._store.schema_at(state.snapshot) or self._read_contract()
         return state, known.catalog
 
-    def _load_current(self) -> tuple[ManifestState, contract.Contract]:
+    def _load_current(self) -> tuple[ManifestState, schema_files.AcceptedSchema]:
         try:
             return self._current.load()
         except StorageError as error:
-            if classify(error) is Kind.NOT_FOUND and not self._store.objects.exists(MANIFEST_PATH):
+            if classify(error) is Failure.NOT_FOUND and not self._store.objects.exists(MANIFEST_PATH):
                 raise self._absent() from None
             raise

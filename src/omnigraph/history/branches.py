@@ -22,10 +22,10 @@ from omnigraph.errors import (
     StorageError,
     TagNotFoundError,
 )
-from omnigraph.manifest.past import reclaimed, state_at
 from omnigraph.manifest.publisher import Manifest
 from omnigraph.manifest.state import ManifestState
-from omnigraph.storage.lance_errors import Kind, classify
+from omnigraph.manifest.time_travel import reclaimed, state_at
+from omnigraph.storage.lance_errors import Failure, classify
 
 _LOG = logging.getLogger(__name__)
 
@@ -92,7 +92,7 @@ def _kept(store: Store, ref: str) -> ManifestState:
             for entry in state.snapshot.entries.values():
                 store.tables.open(entry.table)
         except StorageError as error:
-            if classify(error) is not Kind.NOT_FOUND:
+            if classify(error) is not Failure.NOT_FOUND:
                 raise
             raise reclaimed(state.head) from error
     return state

@@ -11,8 +11,8 @@ from omnigraph.api.options import Resolution
 from omnigraph.api.results import ChangeCounts, Commit, Entry, Snapshot, TableVersion
 from omnigraph.commit.plan import PublishPlan, TableAction, WriterKind, WriteTxn
 from omnigraph.commit.publish import write
-from omnigraph.commit.runner import ChooseRunner
 from omnigraph.commit.store import Store
+from omnigraph.core.executor import ChooseExecutor
 from omnigraph.errors import MergeConflict, MergeConflictError, SchemaBoundaryError, Violation
 from omnigraph.history import shares
 from omnigraph.history.combine import Combination, Combined, Past
@@ -22,9 +22,10 @@ from omnigraph.manifest.publisher import Lineage
 from omnigraph.manifest.rows import VersionRow
 from omnigraph.manifest.state import HEAD
 from omnigraph.storage.columns import declared_of
-from omnigraph.storage.tables import ID, SRC, Staged
+from omnigraph.storage.read import ID, SRC
+from omnigraph.storage.stage import Staged
 from omnigraph.write.pending import RECORD, to_store
-from omnigraph.write.validate import Change, Committed, relation_violations, value_violations
+from omnigraph.write.validate import CommittedRows, TableChange, relation_violations, value_violations
 
 _KINDS = {
     "endpoint": "orphan_edge",
@@ -54,7 +55,7 @@ class Sides:
 class Bringing:
     """One attempt at bringing a change onto one state of a branch."""
 
-    def __init__(self, store: Store, txn: WriteTxn, sides: Sides, choose: ChooseRunner) -> None:
+    def __init__(self, store: Store, txn: WriteTxn, sides: Sides, choose: ChooseExecutor) -> None:
         self.choose = choose
         self.store = store
         self.txn = txn
@@ -67,7 +68,7 @@ class Bringing:
         self.problems: list[Violation] = []
         found = ((key, self._combine(key)) for key in sides.table_keys if key in txn.entries)
         self.tables = {key: combined for key, combined in found if combined}
-        self.committed = Committed(store.tables, txn)
+        self.committed = CommittedRows(store.tables, txn)
         self.conflicts = tuple(sorted(self._conflicts(), key=_order))
 
     def _combine(self, key: str) -> Combined | None:
@@ -150,7 +151,7 @@ def bring(
     branch: str | None,
     sides_on: Callable[[WriteTxn], Sides | None],
     lineage: Callable[[Sides], Lineage],
-    choose: ChooseRunner,
+    choose: ChooseExecutor,
 ) -> tuple[Bringing | None, Commit | None]:
     """Bring a change onto a branch in one commit; raise if anything contradicts. No sides, no change."""
     latest: list[Bringing] = []
@@ -184,10 +185,10 @@ def tables_of(entries: Mapping[str, Entry]) -> dict[str, TableVersion]:
     return {key: entry.table for key, entry in entries.items()}
 
 
-def _change(combined: Combined) -> Change:
+def _change(combined: Combined) -> TableChange:
     rows = combined.rows
     keys = [ID, SRC] if isinstance(combined.declared, EdgeType) else [ID]
-    return Change(
+    return TableChange(
         combined.declared,
         rows.append_column(RECORD, pa.nulls(rows.num_rows, pa.int64())),
         combined.deleted.select(keys),
@@ -195,7 +196,7 @@ def _change(combined: Combined) -> Change:
     )
 
 
-def _values(change: Change) -> Iterator[Violation]:
+def _values(change: TableChange) -> Iterator[Violation]:
     return value_violations(change.declared, change.rows)
 
 
@@ -203,7 +204,7 @@ def _order(conflict: MergeConflict) -> tuple[str, str, str, str]:
     return conflict.table_key, conflict.id or "", conflict.kind, conflict.message
 
 
-def _broken(violation: Violation, changes: Mapping[str, Change]) -> MergeConflict:
+def _broken(violation: Violation, changes: Mapping[str, TableChange]) -> MergeConflict:
     kind = _KINDS.get(violation.rule, "value_constraint_violation")
     of_node = violation.rule not in ("endpoint", "cardinality") and f"node:{violation.type_name}" in changes
     key = f"{'node' if of_node else 'edge'}:{violation.type_name}"

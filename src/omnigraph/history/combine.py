@@ -18,8 +18,9 @@ from omnigraph.history.image import Image, latest
 from omnigraph.history.places import places
 from omnigraph.lang.catalog import EdgeType, NodeType
 from omnigraph.storage.columns import table_key
-from omnigraph.storage.fragments import Addresses
-from omnigraph.storage.tables import ID, TableStorage
+from omnigraph.storage.layout import Addresses
+from omnigraph.storage.read import ID
+from omnigraph.storage.stage import TableStorage
 
 _NONE = np.empty(0, np.int64)
 Span = tuple[str | None, str | None]

@@ -13,7 +13,7 @@ from omnigraph.api.results import TableVersion
 from omnigraph.history.equality import differing_rows
 from omnigraph.lang.catalog import EdgeType, NodeType
 from omnigraph.storage.columns import table_schema
-from omnigraph.storage.fragments import (
+from omnigraph.storage.layout import (
     ROW,
     WRITTEN,
     Addresses,
@@ -24,7 +24,7 @@ from omnigraph.storage.fragments import (
     has_same_deletions,
     origins,
 )
-from omnigraph.storage.reading import ADDRESS, DST, ID, MOST_VALUES, OFFSET_BITS, SRC, TableReader
+from omnigraph.storage.read import ADDRESS, DST, ID, MOST_VALUES, OFFSET_BITS, SRC, TableReader
 
 NODE_KEYS, EDGE_KEYS = (ID,), (ID, SRC, DST)
 _NONE = np.empty(0, np.int64)

@@ -21,10 +21,9 @@ from omnigraph.history.change import ChangeFilter, chosen, whole_id
 from omnigraph.history.delta import EDGE_KEYS, NODE_KEYS, Touched, touched_rows
 from omnigraph.history.equality import differing, differing_rows
 from omnigraph.history.target import Target, resolve
-from omnigraph.manifest.past import reclaimed
-from omnigraph.storage.lance_errors import Kind as Failure
-from omnigraph.storage.lance_errors import classify
-from omnigraph.storage.reading import DST, ID, SRC, TableReader
+from omnigraph.manifest.time_travel import reclaimed
+from omnigraph.storage.lance_errors import Failure, classify
+from omnigraph.storage.read import DST, ID, SRC, TableReader
 from omnigraph.storage.reclaim import versions
 
 _ROWS = 1024  # read at a time

@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 from omnigraph.history.delta import Touched, image_schema
 from omnigraph.history.equality import Mask, differing_rows
 from omnigraph.lang.catalog import EdgeType, NodeType
-from omnigraph.storage.tables import ID
+from omnigraph.storage.read import ID
 
 
 @dataclass(frozen=True, slots=True)

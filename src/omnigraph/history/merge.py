@@ -9,8 +9,8 @@ from dataclasses import dataclass, field, replace
 from omnigraph.api.options import Resolution
 from omnigraph.api.results import Commit, MergeOutcome, MergeResult
 from omnigraph.commit.plan import WriteTxn
-from omnigraph.commit.runner import ChooseRunner
 from omnigraph.commit.store import Store
+from omnigraph.core.executor import ChooseExecutor
 from omnigraph.core.refs import MAIN
 from omnigraph.errors import BranchNotFoundError, HistoryReclaimedError, MergeError, StorageError
 from omnigraph.history.ancestry import Ancestry
@@ -19,10 +19,10 @@ from omnigraph.history.change import ChangeFilter
 from omnigraph.history.combine import Past
 from omnigraph.history.diff import Diff
 from omnigraph.history.target import at_commit
-from omnigraph.manifest.past import state_at
 from omnigraph.manifest.publisher import Lineage, Manifest
 from omnigraph.manifest.state import ManifestState
-from omnigraph.storage.lance_errors import Kind, classify
+from omnigraph.manifest.time_travel import state_at
+from omnigraph.storage.lance_errors import Failure, classify
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,7 @@ class MergeRequest:
     operation_id: str | None = None
 
 
-def merge(store: Store, request: MergeRequest, choose: ChooseRunner) -> MergeResult:
+def merge(store: Store, request: MergeRequest, choose: ChooseExecutor) -> MergeResult:
     """Bring onto the target what the source has and it has not: one commit with two parents, or a refusal."""
     merging = _Merging(store, request)
     with merging.both_there():
@@ -42,7 +42,7 @@ def merge(store: Store, request: MergeRequest, choose: ChooseRunner) -> MergeRes
     return merging.result(bringing, commit)
 
 
-def preview(store: Store, request: MergeRequest, choose: ChooseRunner) -> MergeResult:
+def preview(store: Store, request: MergeRequest, choose: ChooseExecutor) -> MergeResult:
     """Tell what a merge would do, conflicts included, and touch nothing."""
     merging = _Merging(store, request)
     target = store.manifest.load(request.target)
@@ -54,7 +54,7 @@ def preview(store: Store, request: MergeRequest, choose: ChooseRunner) -> MergeR
         return merging.result(Bringing(store, txn, sides, choose) if sides else None, None)
 
 
-def revert(store: Store, commit: Commit, request: MergeRequest, choose: ChooseRunner) -> MergeResult:
+def revert(store: Store, commit: Commit, request: MergeRequest, choose: ChooseExecutor) -> MergeResult:
     """Undo one commit of a branch by a new one: what has changed since stays, or contradicts."""
     if commit.parent_id is None:
         message = f"commit '{commit.commit_id}' made the graph; there is nothing to go back to"
@@ -90,7 +90,7 @@ class _Merging:
         try:
             yield
         except StorageError as error:
-            if classify(error) is not Kind.NOT_FOUND:
+            if classify(error) is not Failure.NOT_FOUND:
                 raise
             gone = [name for name in (self.request.source, self.request.target) if name and not self._lives(name)]
             if not gone:

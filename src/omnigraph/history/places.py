@@ -8,8 +8,8 @@ import pyarrow.compute as pc
 
 from omnigraph.api.results import TableVersion
 from omnigraph.history.delta import Touched
-from omnigraph.storage.fragments import Addresses, fragments
-from omnigraph.storage.reading import ADDRESS, ID, OFFSET_BITS, TableReader
+from omnigraph.storage.layout import Addresses, fragments
+from omnigraph.storage.read import ADDRESS, ID, OFFSET_BITS, TableReader
 
 _NOWHERE = -1
 

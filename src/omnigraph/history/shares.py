@@ -12,12 +12,13 @@ import pyarrow.compute as pc
 
 from omnigraph.api.options import Resolution
 from omnigraph.api.results import TableVersion
-from omnigraph.commit.runner import ChooseRunner
+from omnigraph.core.executor import ChooseExecutor
+from omnigraph.core.location import Location
 from omnigraph.errors import Violation
 from omnigraph.history.combine import Combination, Combined, Span
 from omnigraph.lang.catalog import EdgeType, NodeType
-from omnigraph.storage.location import Location
-from omnigraph.storage.tables import DST, ID, SRC, TableStorage
+from omnigraph.storage.read import DST, ID, SRC
+from omnigraph.storage.stage import TableStorage
 from omnigraph.write.pending import RECORD, to_store
 from omnigraph.write.validate import value_violations
 
@@ -57,18 +58,18 @@ class Shares:
         self._parts = [replace(combination, span=span) for span in spans(ids)]
         self._rows = len(ids)
 
-    def look(self, choose: ChooseRunner) -> tuple[Combined, tuple[Violation, ...]]:
+    def look(self, choose: ChooseExecutor) -> tuple[Combined, tuple[Violation, ...]]:
         """Combine the two sides, and check the values of what comes; of the rows only the keys are kept."""
         results = self._run(choose, None)
         found = [result.combined for result in results if result.combined]
         assert found, "the two sides are not the same"
         return _joined(found), tuple(problem for result in results for problem in result.problems)
 
-    def write(self, choose: ChooseRunner, base: TableVersion) -> list[str]:
+    def write(self, choose: ChooseExecutor, base: TableVersion) -> list[str]:
         """Write the rows that come to files of a table."""
         return [text for result in self._run(choose, base) for text in result.written]
 
-    def _run(self, choose: ChooseRunner, base: TableVersion | None) -> list[ShareResult]:
+    def _run(self, choose: ChooseExecutor, base: TableVersion | None) -> list[ShareResult]:
         tasks = [Share(self._location, part, self._resolution, base) for part in self._parts]
         return choose(self._rows).run("write" if base else "compare", combine, tasks)
 

@@ -9,9 +9,9 @@ from omnigraph.core.refs import MAIN, branch_of, checked_name
 from omnigraph.errors import CommitNotFoundError
 from omnigraph.history.branches import find_commit
 from omnigraph.history.branches import resolve as named_state
-from omnigraph.manifest.past import state_at
 from omnigraph.manifest.publisher import Manifest
 from omnigraph.manifest.state import ManifestState
+from omnigraph.manifest.time_travel import state_at
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,18 +18,19 @@ from omnigraph.api.options import LoadMode
 from omnigraph.api.results import TableVersion
 from omnigraph.commit.plan import PublishPlan, TableAction, WriterKind, WriteTxn
 from omnigraph.commit.store import Store
+from omnigraph.core.executor import Executor
 from omnigraph.errors import Violation
 from omnigraph.formats.hashing import U64
 from omnigraph.formats.sources import Split
 from omnigraph.ingest import steps
-from omnigraph.ingest.executor import Executor
 from omnigraph.ingest.keys import Section, row_of, task_of
 from omnigraph.ingest.steps import LOST, OLD, CompareTask, Exchange, Excluded, StageResult, Wanted
 from omnigraph.lang.catalog import Cardinality, EdgeType, NodeType
 from omnigraph.manifest.publisher import Lineage
 from omnigraph.storage.columns import declared_of, table_key
 from omnigraph.storage.predicates import OneOf
-from omnigraph.storage.tables import DST, ID, SRC, Staged
+from omnigraph.storage.read import DST, ID, SRC
+from omnigraph.storage.stage import Staged
 from omnigraph.write.load import existing
 from omnigraph.write.pending import RECORD
 from omnigraph.write.validate import TAKEN, TWICE, dangling, miscounted, not_unique

@@ -6,9 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from omnigraph.api.progress import SILENT, Progress
-from omnigraph.commit.runner import R, Runner, T, side_by_side
-
-Executor = Runner
+from omnigraph.core.executor import R, T, map_in_threads
 
 
 class LocalExecutor:
@@ -20,7 +18,7 @@ class LocalExecutor:
 
     def run(self, phase: str, step: Callable[[T], R], tasks: Sequence[T]) -> list[R]:
         self._progress.phase(phase, len(tasks))
-        return [self._seen(result) for result in side_by_side(step, tasks, self._at_once)]
+        return [self._seen(result) for result in map_in_threads(step, tasks, self._at_once)]
 
     def _seen(self, result: R) -> R:
         self._progress.advance(1, rows_of(result))

@@ -22,18 +22,20 @@ from omnigraph.api.options import Engine
 from omnigraph.api.progress import SILENT, Progress
 from omnigraph.api.results import ExportResult, Snapshot, TableVersion
 from omnigraph.commit.store import Store
+from omnigraph.core.executor import Executor
+from omnigraph.core.location import Location
 from omnigraph.core.refs import MAIN
 from omnigraph.errors import ExportTargetError, ExportTypeError, ExportValueError, OmnigraphError
 from omnigraph.formats.json_writer import json_lines
 from omnigraph.formats.outputs import written
 from omnigraph.formats.writers import WRITERS
-from omnigraph.ingest.executor import Executor, LocalExecutor
+from omnigraph.ingest.executor import LocalExecutor
 from omnigraph.ingest.scan import Fragments, column_names, groups, in_order
 from omnigraph.lang.source import did_you_mean
 from omnigraph.query.query import State
-from omnigraph.storage.location import Location
 from omnigraph.storage.objects import ObjectStore
-from omnigraph.storage.tables import ID, TableStorage
+from omnigraph.storage.read import ID
+from omnigraph.storage.stage import TableStorage
 
 MOST_ROWS = 1_000_000  # that this process exports by itself, if nobody says who should
 COMPLETE = "_export.json"

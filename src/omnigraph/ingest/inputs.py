@@ -14,11 +14,11 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from omnigraph.core.location import Location
 from omnigraph.errors import InputTypeError
 from omnigraph.lang.catalog import Catalog, EdgeType, NodeType
 from omnigraph.lang.source import did_you_mean
 from omnigraph.storage.columns import table_key
-from omnigraph.storage.location import Location
 from omnigraph.storage.objects import ObjectStore
 
 _ROWS_PER_GROUP = 65_536

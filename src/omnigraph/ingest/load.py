@@ -15,6 +15,7 @@ from omnigraph.api.results import LoadResult
 from omnigraph.commit.plan import PublishPlan, WriteTxn
 from omnigraph.commit.publish import write
 from omnigraph.commit.store import Store
+from omnigraph.core.executor import Executor
 from omnigraph.core.refs import MAIN, branch_of
 from omnigraph.errors import (
     BranchNotFoundError,
@@ -29,7 +30,7 @@ from omnigraph.formats.batch import Converted
 from omnigraph.formats.sources import Split, convert
 from omnigraph.history.branches import create_branch, delete_branch
 from omnigraph.ingest.distributed import TASK_BITS, BigLoad, Comparison, placed
-from omnigraph.ingest.executor import Executor, LocalExecutor
+from omnigraph.ingest.executor import LocalExecutor
 from omnigraph.ingest.inputs import named
 from omnigraph.ingest.keys import CollisionError
 from omnigraph.lang.catalog import Catalog

@@ -21,7 +21,8 @@ from lance.blob import BlobType
 from omnigraph.api.results import TableVersion
 from omnigraph.storage.lance_errors import lance_call
 from omnigraph.storage.predicates import Predicate, lance_filter
-from omnigraph.storage.tables import ADDRESS, DST, ID, SRC, TableStorage
+from omnigraph.storage.read import ADDRESS, DST, ID, SRC
+from omnigraph.storage.stage import TableStorage
 
 Fragments = tuple[int, ...]
 

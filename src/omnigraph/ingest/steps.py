@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from omnigraph.api.results import TableVersion
+from omnigraph.core.location import Location
 from omnigraph.errors import Violation
 from omnigraph.formats.hashing import U64
 from omnigraph.formats.sources import Split, pieces
@@ -20,9 +21,9 @@ from omnigraph.ingest.credentials import Credentials, credentials
 from omnigraph.ingest.keys import KeyFile, Keys, Numbered, Section, places, read_shares
 from omnigraph.lang.catalog import Cardinality, Catalog, EdgeType, NodeType
 from omnigraph.storage.columns import declared_of, table_key
-from omnigraph.storage.location import Location
 from omnigraph.storage.objects import ObjectStore
-from omnigraph.storage.tables import ADDRESS, DST, ID, SRC, TableStorage
+from omnigraph.storage.read import ADDRESS, DST, ID, SRC
+from omnigraph.storage.stage import TableStorage
 from omnigraph.write.pending import RECORD, to_store
 from omnigraph.write.validate import are_complete, value_violations, with_required
 

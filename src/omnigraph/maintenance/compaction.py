@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from itertools import groupby
 
-from omnigraph.storage.tables import MAX_ROWS_PER_FILE
-from omnigraph.storage.upkeep import MakeUp, Part
+from omnigraph.storage.layout import FragmentSize, TableLayout
+from omnigraph.storage.stage import MAX_ROWS_PER_FILE
 
 _MOST_DELETED = 0.1
 
 Bin = tuple[int, ...]
 
 
-def bins(made_of: MakeUp) -> list[Bin]:
+def bins(made_of: TableLayout) -> list[Bin]:
     """Group neighbours that are too small, or have lost many rows; a fragment that is only small stays if alone.
 
     What comes of it has nothing more to group: to ask again right afterwards gives nothing.
@@ -26,21 +26,21 @@ def bins(made_of: MakeUp) -> list[Bin]:
     return found
 
 
-def nothing(_: MakeUp) -> list[Bin]:
+def nothing(_: TableLayout) -> list[Bin]:
     return []
 
 
-def _is_due(part: Part) -> bool:
+def _is_due(part: FragmentSize) -> bool:
     return part.rows < MAX_ROWS_PER_FILE or _has_lost_many(part)
 
 
-def _has_lost_many(part: Part) -> bool:
+def _has_lost_many(part: FragmentSize) -> bool:
     return part.deleted > _MOST_DELETED * (part.rows + part.deleted)
 
 
-def _chunks(run: Sequence[Part]) -> list[list[Part]]:
+def _chunks(run: Sequence[FragmentSize]) -> list[list[FragmentSize]]:
     """Cut a run into tasks that fill a fragment or more; the rest joins the last, so that nothing small is left."""
-    chunks: list[list[Part]] = []
+    chunks: list[list[FragmentSize]] = []
     rows = MAX_ROWS_PER_FILE
     for part in run:
         if rows >= MAX_ROWS_PER_FILE:
@@ -54,7 +54,7 @@ def _chunks(run: Sequence[Part]) -> list[list[Part]]:
     return chunks
 
 
-def _mergeable(made_of: MakeUp, chunk: Sequence[Part]) -> Iterator[list[Part]]:
+def _mergeable(made_of: TableLayout, chunk: Sequence[FragmentSize]) -> Iterator[list[FragmentSize]]:
     """Cut a chunk where indices cover it so differently that nothing true could be said about what comes of it."""
     covers = {part.number: made_of.covering(part.number) for part in chunk}
     least = min(covers.values(), key=len)

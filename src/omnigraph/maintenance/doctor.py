@@ -16,14 +16,14 @@ from omnigraph.errors import OmnigraphError
 from omnigraph.lang.catalog import Catalog, EdgeType, NodeType
 from omnigraph.maintenance import compaction, indices
 from omnigraph.maintenance.upkeep import declared_types
-from omnigraph.manifest.contract import leftovers
 from omnigraph.manifest.publisher import MAX_FRAGMENTS
 from omnigraph.manifest.rows import MANIFEST_PATH
+from omnigraph.manifest.schema_files import leftovers
 from omnigraph.manifest.state import ManifestState
-from omnigraph.storage import reclaim, upkeep
+from omnigraph.storage import reclaim
 from omnigraph.storage.internal import fragment_count
-from omnigraph.storage.tables import auto_cleanup_settings
-from omnigraph.storage.upkeep import MakeUp
+from omnigraph.storage.layout import TableLayout, layout_of
+from omnigraph.storage.stage import auto_cleanup_settings
 
 # What is worth a person's time: fewer fragments, rows and versions than these are felt by nobody.
 _MANY_FRAGMENTS = MAX_FRAGMENTS
@@ -124,7 +124,7 @@ class _Examination:
     def _table(self, table: TableVersion, name: str, declared: NodeType | EdgeType | None, *, is_moving: bool) -> None:
         try:
             head = int(self.store.tables.head(table.path, table.branch).version)
-            made_of = upkeep.make_up(self.store.tables, table)
+            made_of = layout_of(self.store.tables, table)
             versions = len(reclaim.versions(self.store.tables, table.path, table.branch))
         except OmnigraphError as error:
             self._find(Severity.PROBLEM, table.key, error.message, error.hint or "restore it from a backup")
@@ -148,7 +148,7 @@ class _Examination:
             self._find(Severity.PROBLEM, table.key, message, "restore it from a backup")
 
     def _advise(
-        self, table: TableVersion, made_of: MakeUp, declared: NodeType | EdgeType | None, small: int, versions: int
+        self, table: TableVersion, made_of: TableLayout, declared: NodeType | EdgeType | None, small: int, versions: int
     ) -> None:
         for message in self._reasons_to_optimize(table, made_of, declared, small):
             self._find(Severity.ADVICE, table.key, message, "omnigraph optimize")
@@ -156,7 +156,7 @@ class _Examination:
             self._find(Severity.ADVICE, table.key, f"it has {versions} versions", "omnigraph cleanup --keep 10")
 
     def _reasons_to_optimize(
-        self, table: TableVersion, made_of: MakeUp, declared: NodeType | EdgeType | None, small: int
+        self, table: TableVersion, made_of: TableLayout, declared: NodeType | EdgeType | None, small: int
     ) -> Iterator[str]:
         if auto_cleanup_settings(self.store.tables.open(table)):
             yield "it is set to remove its own versions, and cannot be written to"
@@ -187,7 +187,7 @@ class _Examination:
             return []
 
 
-def _indexes(made_of: MakeUp) -> tuple[IndexHealth, ...]:
+def _indexes(made_of: TableLayout) -> tuple[IndexHealth, ...]:
     return tuple(
         IndexHealth(name, sum(part.rows for part in made_of.parts if part.number in covered), len(segments))
         for name, segments in sorted(made_of.indices.items())

@@ -8,10 +8,9 @@ from omnigraph.api.maintenance import PendingIndex
 from omnigraph.api.results import TableVersion
 from omnigraph.lang.catalog import Columns, EdgeType, NodeType
 from omnigraph.lang.types import Type
-from omnigraph.storage.indices import INDEX_KINDS, IndexSpec
-from omnigraph.storage.reading import DST, ID, SRC, TableReader
-from omnigraph.storage.tables import MAX_ROWS_PER_FILE
-from omnigraph.storage.upkeep import IndexBuild, MakeUp, has_value
+from omnigraph.storage.layout import INDEX_KINDS, IndexBuild, IndexSpec, TableLayout, has_value
+from omnigraph.storage.read import DST, ID, SRC, TableReader
+from omnigraph.storage.stage import MAX_ROWS_PER_FILE
 
 BTREE, INVERTED, VECTOR = INDEX_KINDS
 NO_VECTORS = "no row has a vector yet"
@@ -52,7 +51,7 @@ def _kinds(declared: Type) -> tuple[str, ...]:
 
 
 def work(
-    tables: TableReader, table: TableVersion, made_of: MakeUp, specs: Sequence[IndexSpec]
+    tables: TableReader, table: TableVersion, made_of: TableLayout, specs: Sequence[IndexSpec]
 ) -> tuple[list[IndexBuild], list[PendingIndex]]:
     """Say what must be built so that every index covers the whole table, and what cannot be built yet."""
     if not made_of.rows:
@@ -65,14 +64,14 @@ def work(
     return [build for build in builds if build not in untrainable], pending
 
 
-def unwanted(made_of: MakeUp, specs: Sequence[IndexSpec]) -> tuple[str, ...]:
+def unwanted(made_of: TableLayout, specs: Sequence[IndexSpec]) -> tuple[str, ...]:
     """The segments of indices that no type asks for: their property has another name by now, or others built them."""
     known = {spec.name for spec in specs}
     names = (name for name in made_of.indices if name not in known and not name.startswith(_OF_LANCE))
     return tuple(segment.uuid for name in names for segment in made_of.indices[name])
 
 
-def _build(made_of: MakeUp, spec: IndexSpec) -> IndexBuild | None:
+def _build(made_of: TableLayout, spec: IndexSpec) -> IndexBuild | None:
     covered = made_of.covered(spec.name)
     missing = [part for part in made_of.parts if part.number not in covered]
     if not missing:
@@ -93,7 +92,7 @@ def _is_untrainable(tables: TableReader, table: TableVersion, build: IndexBuild)
     return build.spec.kind == VECTOR and not has_value(tables, table, build.spec.column, build.fragments)
 
 
-def shares(made_of: MakeUp, build: IndexBuild) -> list[tuple[int, ...]]:
+def shares(made_of: TableLayout, build: IndexBuild) -> list[tuple[int, ...]]:
     """Cut the fragments of an index into parts to build apart. Only one on the order of values may consist of some."""
     if build.spec.kind != BTREE:
         return [build.fragments]

@@ -7,8 +7,8 @@ from dataclasses import replace
 from omnigraph.api.maintenance import TableUpkeep, UpkeepResult
 from omnigraph.commit import audit
 from omnigraph.commit.plan import gates_for
-from omnigraph.commit.runner import ChooseRunner
 from omnigraph.commit.store import Store
+from omnigraph.core.executor import ChooseExecutor
 from omnigraph.errors import ConflictError
 from omnigraph.maintenance.upkeep import optimize_tables
 from omnigraph.storage.internal import InternalTable, fragment_count
@@ -16,7 +16,7 @@ from omnigraph.storage.internal import InternalTable, fragment_count
 _ATTEMPTS = 5
 
 
-def optimize(store: Store, branch: str | None, runner: ChooseRunner, actor: str | None = None) -> UpkeepResult:
+def optimize(store: Store, branch: str | None, runner: ChooseExecutor, actor: str | None = None) -> UpkeepResult:
     """Rewrite small fragments, extend and build indices, and do the same for the tables that describe the graph."""
     done = optimize_tables(store, branch, runner, actor)
     internal = [_compacted(store, store.manifest.table, branch)]

@@ -7,9 +7,9 @@ from dataclasses import replace
 
 from omnigraph.api.maintenance import Classification, RepairAction, RepairMode, RepairResult, TableRepair
 from omnigraph.api.results import Commit, TableVersion
-from omnigraph.commit.adopt import adopt_heads
 from omnigraph.commit.gates import Held
 from omnigraph.commit.plan import gates_for, ref_gates
+from omnigraph.commit.publish import adopt_heads
 from omnigraph.commit.store import Store
 from omnigraph.core.refs import FOREIGN_LOCK, MAIN
 from omnigraph.errors import CorruptGraphError, OmnigraphError, RecoveryRequiredError, RepairError

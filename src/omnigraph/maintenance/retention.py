@@ -16,12 +16,12 @@ from omnigraph.commit.store import Store
 from omnigraph.core.refs import MAIN
 from omnigraph.errors import HistoryReclaimedError
 from omnigraph.maintenance.common_past import common_past
-from omnigraph.manifest.past import state_at
 from omnigraph.manifest.rows import MANIFEST_PATH
 from omnigraph.manifest.state import ManifestState
+from omnigraph.manifest.time_travel import state_at
 from omnigraph.storage import reclaim
 from omnigraph.storage.columns import is_moved
-from omnigraph.storage.tables import TableStorage
+from omnigraph.storage.stage import TableStorage
 
 Place = tuple[str, str | None]
 """A table, or a fork of it: its path, and the name of the fork. A branch of the manifest is one as well."""

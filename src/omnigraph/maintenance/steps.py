@@ -8,10 +8,10 @@ from functools import lru_cache
 import lance
 
 from omnigraph.api.results import TableVersion
-from omnigraph.storage import upkeep
-from omnigraph.storage.indices import IndexSpec
-from omnigraph.storage.location import Location
-from omnigraph.storage.tables import TableStorage
+from omnigraph.core.location import Location
+from omnigraph.storage import maintain
+from omnigraph.storage.layout import IndexSpec
+from omnigraph.storage.stage import TableStorage
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +26,7 @@ class RewriteTask:
 class Rewritten:
     """What came of it, and how many rows that is."""
 
-    done: upkeep.Rewrite
+    done: maintain.Rewrite
     rows: int
 
 
@@ -46,11 +46,11 @@ class Built:
 
 
 def rewrite(task: RewriteTask) -> Rewritten:
-    return Rewritten(upkeep.rewrite(_tables(task.location), task.table, task.fragments), task.rows)
+    return Rewritten(maintain.rewrite(_tables(task.location), task.table, task.fragments), task.rows)
 
 
 def build(task: BuildTask) -> Built:
-    return Built(upkeep.build_index(_tables(task.location), task.table, task.index, task.fragments), task.rows)
+    return Built(maintain.build_index(_tables(task.location), task.table, task.index, task.fragments), task.rows)
 
 
 @lru_cache(maxsize=4)

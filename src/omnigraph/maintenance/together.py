@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable
 
-from omnigraph.commit.runner import R, T, side_by_side
+from omnigraph.core.executor import R, T, map_in_threads
 from omnigraph.errors import ParameterError
 
 VARIABLE = "OMNIGRAPH_MAINTENANCE_CONCURRENCY"
@@ -24,4 +24,4 @@ def at_once() -> int:
 
 def together(function: Callable[[T], R], tables: Iterable[T]) -> list[R]:
     """Do the same to several tables at once; the results are in their order."""
-    return list(side_by_side(function, list(tables), at_once()))
+    return list(map_in_threads(function, list(tables), at_once()))

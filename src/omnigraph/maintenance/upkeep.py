@@ -10,8 +10,8 @@ from omnigraph.api.results import TableVersion
 from omnigraph.commit.plan import OpClass, PublishPlan, TableAction, WriterKind, WriteTxn, gates_for
 from omnigraph.commit.publish import begin, publish, was_cleaned_up
 from omnigraph.commit.recovery import recover_operation
-from omnigraph.commit.runner import ChooseRunner
 from omnigraph.commit.store import Store
+from omnigraph.core.executor import ChooseExecutor
 from omnigraph.errors import (
     ConflictError,
     CorruptGraphError,
@@ -26,22 +26,23 @@ from omnigraph.maintenance.compaction import Bin, bins, nothing
 from omnigraph.maintenance.steps import BuildTask, RewriteTask
 from omnigraph.maintenance.together import together
 from omnigraph.manifest.publisher import Lineage, Published
-from omnigraph.storage import upkeep
+from omnigraph.storage import maintain
 from omnigraph.storage.columns import table_key
-from omnigraph.storage.tables import Staged
-from omnigraph.storage.upkeep import IndexBuild, MakeUp, Rewrite
+from omnigraph.storage.layout import IndexBuild, TableLayout, layout_of
+from omnigraph.storage.maintain import Rewrite
+from omnigraph.storage.stage import Staged
 
 DRIFT = "drift_needs_repair"
 CONTENDED = "written_too_often"
 _ATTEMPTS = 5
 
 
-def ensure_indices(store: Store, branch: str | None, runner: ChooseRunner, actor: str | None = None) -> UpkeepResult:
+def ensure_indices(store: Store, branch: str | None, runner: ChooseExecutor, actor: str | None = None) -> UpkeepResult:
     """Build the indices that the schema asks for, and let those that are there cover all rows."""
     return _Upkeep(store, branch, runner, WriterKind.ENSURE_INDICES, nothing, actor).run()
 
 
-def optimize_tables(store: Store, branch: str | None, runner: ChooseRunner, actor: str | None = None) -> UpkeepResult:
+def optimize_tables(store: Store, branch: str | None, runner: ChooseExecutor, actor: str | None = None) -> UpkeepResult:
     """Rewrite small fragments into large ones, and let every index cover all rows."""
     return _Upkeep(store, branch, runner, WriterKind.OPTIMIZE, bins, actor).run()
 
@@ -60,7 +61,7 @@ class _Work:
     """What is being done to one table."""
 
     base: TableVersion
-    made_of: MakeUp
+    made_of: TableLayout
     groups: Sequence[Bin] = ()
     staged: Staged | None = None
     builds: Sequence[IndexBuild] = ()
@@ -79,9 +80,9 @@ class _Upkeep:
 
     store: Store
     branch: str | None
-    runner: ChooseRunner
+    runner: ChooseExecutor
     kind: WriterKind
-    plan: Callable[[MakeUp], list[Bin]]
+    plan: Callable[[TableLayout], list[Bin]]
     actor: str | None
     work: dict[str, _Work] = field(default_factory=dict)
     skipped: dict[str, TableUpkeep] = field(default_factory=dict)
@@ -126,7 +127,7 @@ class _Upkeep:
     def _auto_cleanup_off(self, table: TableVersion) -> Staged | None:
         if self.store.tables.head_version(table) != table.version:
             return None
-        return upkeep.stage_auto_cleanup_off(self.store.tables, table)
+        return maintain.stage_auto_cleanup_off(self.store.tables, table)
 
     def _lost(self, error: ExpectedVersionMismatchError) -> None:
         """Another write changed what was rewritten: prepare this table anew, or leave it if that happens every time."""
@@ -185,7 +186,7 @@ class _Upkeep:
         return head > pin
 
     def _look(self, table: TableVersion) -> _Work:
-        made_of = upkeep.make_up(self.store.tables, table)
+        made_of = layout_of(self.store.tables, table)
         return _Work(table, made_of, self.plan(made_of))
 
     def _rewrite(self, fresh: Mapping[str, _Work]) -> None:
@@ -199,7 +200,7 @@ class _Upkeep:
         together(lambda key: self._stage_rewrite(fresh[key], mine[key]), [key for key, found in mine.items() if found])
 
     def _stage_rewrite(self, work: _Work, done: Sequence[Rewrite]) -> None:
-        work.staged = upkeep.stage_rewrite(self.store.tables, work.base, work.made_of, done)
+        work.staged = maintain.stage_rewrite(self.store.tables, work.base, work.made_of, done)
 
     def _rewrite_task(self, work: _Work, group: Bin) -> RewriteTask:
         rows = _rows(work.made_of, group)
@@ -213,10 +214,10 @@ class _Upkeep:
         finally:
             for key, work in fresh.items():
                 if work.staged and seen[key] != work.base:
-                    upkeep.forget(self.store.tables, seen[key])
+                    maintain.forget(self.store.tables, seen[key])
 
     def _preview(self, work: _Work) -> TableVersion:
-        return upkeep.preview(self.store.tables, work.staged) if work.staged else work.base
+        return maintain.preview(self.store.tables, work.staged) if work.staged else work.base
 
     def _build_on(
         self, fresh: Mapping[str, _Work], types: Mapping[str, NodeType | EdgeType], seen: Mapping[str, TableVersion]
@@ -230,18 +231,18 @@ class _Upkeep:
             built = [one.segment for one, (owner, _) in zip(done, orders, strict=True) if owner is work]
             if built or work.unwanted:
                 replaced = [uuid for build in work.builds for uuid in build.replaces]
-                then = upkeep.stage_indices(tables, work.base, built, [*replaced, *work.unwanted])
-                work.staged = upkeep.chained(work.staged, then) if work.staged else then
+                then = maintain.stage_indices(tables, work.base, built, [*replaced, *work.unwanted])
+                work.staged = maintain.chained(work.staged, then) if work.staged else then
 
     def _plan_indices(self, work: _Work, seen: TableVersion, declared: NodeType | EdgeType | None) -> list[BuildTask]:
-        made_of = upkeep.make_up(self.store.tables, seen)
+        made_of = layout_of(self.store.tables, seen)
         work.added = len(made_of.parts) - len(work.made_of.parts) + work.removed
         specs = indices.wanted(declared) if declared else []
         work.builds, work.pending = indices.work(self.store.tables, seen, made_of, specs)
         work.unwanted = indices.unwanted(made_of, specs) if declared else ()
         return [task for build in work.builds for task in self._build_tasks(seen, made_of, build)]
 
-    def _build_tasks(self, table: TableVersion, made_of: MakeUp, build: IndexBuild) -> list[BuildTask]:
+    def _build_tasks(self, table: TableVersion, made_of: TableLayout, build: IndexBuild) -> list[BuildTask]:
         shares = indices.shares(made_of, build)
         return [BuildTask(self.store.location, table, build.spec, one, _rows(made_of, one)) for one in shares]
 
@@ -270,6 +271,6 @@ def declared_types(catalog: Catalog) -> dict[str, NodeType | EdgeType]:
     return {table_key(declared): declared for declared in types}
 
 
-def _rows(made_of: MakeUp, numbers: Sequence[int]) -> int:
+def _rows(made_of: TableLayout, numbers: Sequence[int]) -> int:
     chosen = set(numbers)
     return sum(part.rows for part in made_of.parts if part.number in chosen)

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from omnigraph.api.results import Commit
-from omnigraph.errors import ConflictError, ContentionError, CorruptGraphError
+from omnigraph.errors import ConflictError, ContentionError, CorruptGraphError, FormatTooNewError, FormatTooOldError
 from omnigraph.manifest.rows import (
     MANIFEST_PATH,
     OBJECT_ID,
@@ -26,7 +26,6 @@ from omnigraph.manifest.rows import (
     encode,
     head_record,
 )
-from omnigraph.manifest.stamp import OLDEST_ACCEPTED, guard, read_stamp
 from omnigraph.storage.internal import InternalTable, primary_key
 from omnigraph.storage.lance_errors import lance_call
 from omnigraph.version import INTERNAL_SCHEMA_VERSION
@@ -34,6 +33,7 @@ from omnigraph.version import INTERNAL_SCHEMA_VERSION
 if TYPE_CHECKING:  # the publisher migrates a branch before it first writes to it
     from omnigraph.manifest.publisher import Manifest
 
+OLDEST_ACCEPTED = 1
 ATTEMPTS = 5
 # Where the history was before it moved into the manifest. What is known of these two is their names and what a commit
 # consists of; the names of their columns are our reading. Only the first two of the commits must be there.
@@ -44,7 +44,33 @@ _OPTIONAL = ("manifest_branch", "parent_commit_id", "merged_parent_commit_id", "
 
 _MARKED, _SWEPT, _LINEAGE_INSIDE = 2, 3, 4
 _RUN_PREFIX = "__run__"
+_UNSTAMPED = 1
+_LONGEST = 9
 _LOG = logging.getLogger(__name__)
+
+
+def read_stamp(dataset: lance.LanceDataset) -> int:
+    """Read the format version of a `__manifest`; one without a stamp is of the first format."""
+    text = (dataset.schema.metadata or {}).get(STAMP_KEY.encode())
+    if text is None:
+        return _UNSTAMPED
+    if not text.isdigit() or len(text) > _LONGEST:
+        message = f"the format stamp {text[:40]!r} is not a number of a format"
+        raise CorruptGraphError(message, path=dataset.uri, hint="restore the graph from a backup")
+    return int(text)
+
+
+def guard(stamp: int) -> None:
+    """Refuse a graph that is too new or too old, in every open mode."""
+    if stamp > INTERNAL_SCHEMA_VERSION:
+        message = f"the graph has format {stamp}; this omnigraph works on formats up to {INTERNAL_SCHEMA_VERSION}"
+        raise FormatTooNewError(message, found=stamp, supported=INTERNAL_SCHEMA_VERSION, hint="upgrade omnigraph")
+    if stamp < OLDEST_ACCEPTED:
+        message = (
+            f"the graph has format {stamp}, which is older than {OLDEST_ACCEPTED}, the oldest that can be migrated"
+        )
+        hint = "migrate it with an older release of omnigraph first"
+        raise FormatTooOldError(message, found=stamp, supported=OLDEST_ACCEPTED, hint=hint)
 
 
 def migrate(manifest: Manifest, branch: str | None) -> int:

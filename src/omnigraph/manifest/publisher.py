@@ -11,6 +11,7 @@ import lance
 import pyarrow as pa
 
 from omnigraph.api.results import OPERATION, Commit, SchemaRow
+from omnigraph.core.location import Location
 from omnigraph.core.refs import MAIN
 from omnigraph.errors import (
     BranchInUseError,
@@ -21,7 +22,7 @@ from omnigraph.errors import (
     StorageError,
 )
 from omnigraph.lang.identity import new_id
-from omnigraph.manifest.migrations import migrate, with_old_lineage
+from omnigraph.manifest.migrations import guard, migrate, read_stamp, with_old_lineage
 from omnigraph.manifest.rows import (
     MANIFEST_PATH,
     OBJECT_ID,
@@ -35,11 +36,9 @@ from omnigraph.manifest.rows import (
     head_record,
     schema_record,
 )
-from omnigraph.manifest.stamp import guard, read_stamp
 from omnigraph.manifest.state import ManifestState
 from omnigraph.storage.internal import InternalTable, data_files, fragment_count
-from omnigraph.storage.lance_errors import Kind, classify, lance_call
-from omnigraph.storage.location import Location
+from omnigraph.storage.lance_errors import Failure, classify, lance_call
 from omnigraph.version import INTERNAL_SCHEMA_VERSION
 
 RETRY_BUDGET = 5
@@ -117,7 +116,7 @@ class Manifest:
         try:
             state = self._read(self._open(branch, version), branch)
         except StorageError as error:
-            if branch is None or classify(error) is not Kind.NOT_FOUND:
+            if branch is None or classify(error) is not Failure.NOT_FOUND:
                 raise
             # It was deleted while it was read; there may be another one of its name by now.
             if not self.table.has_branch(branch):

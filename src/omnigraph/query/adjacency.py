@@ -13,7 +13,7 @@ import pyarrow as pa
 from omnigraph.core.nonblocking import may_block
 from omnigraph.lang.ir import Direction
 from omnigraph.query.view import GraphView, Positions, TableView
-from omnigraph.storage.tables import DST, SRC
+from omnigraph.storage.read import DST, SRC
 
 Integers = np.ndarray[Any, np.dtype[np.int64]]
 

@@ -16,8 +16,8 @@ from omnigraph.lang.source import did_you_mean
 from omnigraph.storage.columns import table_key
 from omnigraph.storage.lance_errors import lance_call
 from omnigraph.storage.predicates import OneOf, lance_filter
-from omnigraph.storage.reading import ADDRESS, ID, OFFSET_BITS
-from omnigraph.storage.tables import TableStorage
+from omnigraph.storage.read import ADDRESS, ID, OFFSET_BITS
+from omnigraph.storage.stage import TableStorage
 
 
 def find_blob(tables: TableStorage, snapshot: Snapshot, catalog: Catalog, cell: Cell) -> Blob:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from omnigraph.commit.store import Store
-from omnigraph.manifest.contract import Contract
+from omnigraph.manifest.schema_files import AcceptedSchema
 from omnigraph.manifest.state import ManifestState
 
 
@@ -17,12 +17,12 @@ class Current:
     and if the state is still the latest afterwards, they are not newer either. Such a pair stays true for good.
     """
 
-    def __init__(self, store: Store, read_contract: Callable[[ManifestState], Contract]) -> None:
+    def __init__(self, store: Store, read_contract: Callable[[ManifestState], AcceptedSchema]) -> None:
         self._store = store
         self._read_contract = read_contract
-        self._known: tuple[ManifestState, Contract] | None = None
+        self._known: tuple[ManifestState, AcceptedSchema] | None = None
 
-    def load(self) -> tuple[ManifestState, Contract]:
+    def load(self) -> tuple[ManifestState, AcceptedSchema]:
         state = self._store.manifest.load()
         known = self._known
         # The manifest hands out one and the same state as long as its probe says that it is the latest.

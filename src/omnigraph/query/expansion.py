@@ -19,8 +19,8 @@ from omnigraph.errors import ParameterError
 from omnigraph.lang.ir import Direction, Expand
 from omnigraph.query.adjacency import Adjacency, Integers, Steps, adjacency, adjacency_key
 from omnigraph.query.view import GraphView, Positions, TableView
-from omnigraph.storage.tables import ADDRESS, DST, SRC
-from omnigraph.storage.upkeep import make_up
+from omnigraph.storage.layout import layout_of
+from omnigraph.storage.read import ADDRESS, DST, SRC
 
 VARIABLE = "OMNIGRAPH_EXPANSION"
 # Measured in microseconds: a node looked up by index, an edge that no index covers and so is scanned, and an edge of an
@@ -119,7 +119,7 @@ def _uncovered(view: TableView, direction: Direction) -> int:
 
 
 def _count_uncovered(view: TableView, direction: Direction) -> int:
-    made_of = make_up(view.tables, view.table)
+    made_of = layout_of(view.tables, view.table)
     covered = [made_of.covered(f"{column}_btree") for column in _columns(direction)]
     return sum(part.rows for part in made_of.parts if not all(part.number in one for one in covered))
 

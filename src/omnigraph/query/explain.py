@@ -14,7 +14,7 @@ from omnigraph.query.frame import Frame
 from omnigraph.query.match import Matcher
 from omnigraph.query.read import Execution, Rows
 from omnigraph.query.view import GraphView
-from omnigraph.storage.counters import counted
+from omnigraph.storage.observe import counted
 
 _T = TypeVar("_T")
 

@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from omnigraph.query.view import Positions, TableView
-from omnigraph.storage.tables import ID
+from omnigraph.storage.read import ID
 
 
 @dataclass(frozen=True)

@@ -14,16 +14,16 @@ from omnigraph.api.results import Commit, Snapshot
 from omnigraph.api.rows import Explanation, Result
 from omnigraph.core.nonblocking import is_nonblocking, may_block
 from omnigraph.core.refs import MAIN
-from omnigraph.embed.embedding import Embedding
+from omnigraph.embed.embedder import Embedding
 from omnigraph.errors import CommitNotFoundError, QueryKindError
 from omnigraph.lang import ir
 from omnigraph.lang.catalog import Catalog
 from omnigraph.lang.compiler import CompiledQuery, compile_query
 from omnigraph.lang.params import decode_parameters
 from omnigraph.lang.source import Source
-from omnigraph.manifest.past import state_at
 from omnigraph.manifest.publisher import Manifest
 from omnigraph.manifest.state import ManifestState
+from omnigraph.manifest.time_travel import state_at
 from omnigraph.query.cache import Cache
 from omnigraph.query.evaluate import Values
 from omnigraph.query.explain import TracedExecution
@@ -31,8 +31,8 @@ from omnigraph.query.read import Execution
 from omnigraph.query.room import out_of_memory
 from omnigraph.query.vectors import with_vectors
 from omnigraph.query.view import GraphView
-from omnigraph.storage.counters import counted
-from omnigraph.storage.tables import TableStorage
+from omnigraph.storage.observe import counted
+from omnigraph.storage.stage import TableStorage
 
 _E = TypeVar("_E", bound=Execution)
 _FEW_BYTES = 2**16

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from omnigraph.embed.embedding import Embedding
+from omnigraph.embed.embedder import Embedding
 from omnigraph.lang import ir
 from omnigraph.lang.catalog import Catalog
 from omnigraph.query.evaluate import Values

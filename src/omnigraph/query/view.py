@@ -17,7 +17,8 @@ from omnigraph.lang.ir import Operator
 from omnigraph.query.cache import Cache
 from omnigraph.storage.columns import table_key
 from omnigraph.storage.predicates import AllOf, Compare, Predicate, arrow_expression
-from omnigraph.storage.tables import ADDRESS, ID, TableStorage
+from omnigraph.storage.read import ADDRESS, ID
+from omnigraph.storage.stage import TableStorage
 
 Positions = np.ndarray[Any, np.dtype[np.int64]]
 # A table up to so many rows is read whole; of a larger one only the rows that are asked for, unless they are many.

@@ -18,7 +18,7 @@ from prometheus_client import (
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
 from omnigraph.server.settings import METRICS_FOLDER
-from omnigraph.storage import counters
+from omnigraph.storage import observe
 
 CONTENT_TYPE = CONTENT_TYPE_LATEST
 
@@ -49,7 +49,7 @@ class Metrics:
         )
         self._storage = Counter("omnigraph_storage_requests", "Requests to the storage.", ("kind",), registry=own)
         self._known: dict[tuple[str, str, int], tuple[Counter, Histogram]] = {}
-        self._counted = counters.snapshot()
+        self._counted = observe.snapshot()
         self._counted_at = time.monotonic()
 
     def answered(self, method: str, route: str, status: int, seconds: float) -> None:
@@ -76,7 +76,7 @@ class Metrics:
         return generate_latest(together)
 
     def _count_storage(self) -> None:
-        found = counters.snapshot()
+        found = observe.snapshot()
         more, self._counted, self._counted_at = found - self._counted, found, time.monotonic()
         for kind, count in asdict(more).items():
             self._storage.labels(kind).inc(max(0, count))

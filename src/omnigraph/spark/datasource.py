@@ -51,6 +51,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from omnigraph.api.options import Engine, LoadMode
 from omnigraph.api.results import TableVersion
 from omnigraph.commit.store import Store
+from omnigraph.core.location import Location
 from omnigraph.core.refs import MAIN
 from omnigraph.errors import ExportTypeError, GraphNotFoundError, InputColumnsError, UnsupportedUriError
 from omnigraph.formats.json_writer import with_items
@@ -65,10 +66,9 @@ from omnigraph.query.query import state_of
 from omnigraph.spark.conditions import SCALARS, conditions
 from omnigraph.spark.session import make_active
 from omnigraph.spark.shipping import ship_package
-from omnigraph.storage.location import Location
 from omnigraph.storage.objects import ObjectStore
 from omnigraph.storage.predicates import Predicate
-from omnigraph.storage.tables import TableStorage
+from omnigraph.storage.stage import TableStorage
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -9,13 +9,13 @@ import lance
 import pyarrow as pa
 from lance.fragment import write_fragments
 
+from omnigraph.core.location import Location
 from omnigraph.core.nonblocking import may_block
 from omnigraph.errors import ConflictError, ContentionError, StorageError
-from omnigraph.storage.durable import durable_write
-from omnigraph.storage.lance_errors import PROBE, Kind, classify, lance_call
-from omnigraph.storage.location import Location
+from omnigraph.storage.lance_errors import PROBE, Failure, classify, lance_call
 from omnigraph.storage.objects import ObjectStore
-from omnigraph.storage.tables import STORAGE_VERSION, refuse_auto_cleanup
+from omnigraph.storage.observe import durable_write
+from omnigraph.storage.stage import STORAGE_VERSION, refuse_auto_cleanup
 
 PRIMARY_KEY_MARK = "lance-schema:unenforced-primary-key"
 _LIST_ATTEMPTS = 32
@@ -54,7 +54,7 @@ class InternalTable:
         try:
             return self.open()
         except StorageError as error:
-            if classify(error) is Kind.NOT_FOUND and not ObjectStore(self.location).exists(self.path):
+            if classify(error) is Failure.NOT_FOUND and not ObjectStore(self.location).exists(self.path):
                 return None
             raise
 
@@ -125,7 +125,7 @@ class InternalTable:
                 with lance_call(dataset.uri, "list the branches of"):
                     return dict(dataset.branches.list())
             except StorageError as error:
-                if classify(error) is not Kind.NOT_FOUND:
+                if classify(error) is not Failure.NOT_FOUND:
                     raise
         message = f"the branches of {self.uri()} changed while they were listed, {_LIST_ATTEMPTS} times"
         raise ContentionError(message, attempts=_LIST_ATTEMPTS, hint="try again")
@@ -179,7 +179,7 @@ class InternalTable:
             with lance_call(dataset.uri, "delete a branch of"):
                 dataset.branches.delete(name)
         except StorageError as error:
-            if classify(error) not in (Kind.NOT_FOUND, Kind.EXISTS):
+            if classify(error) not in (Failure.NOT_FOUND, Failure.EXISTS):
                 raise
 
 

@@ -28,7 +28,7 @@ from omnigraph.errors import (
 PROBE = "probe"  # the one call that, on a local disk, takes no time to speak of
 
 
-class Kind(Enum):
+class Failure(Enum):
     """What a failed call of pylance means to whoever made it."""
 
     RETRYABLE_CONFLICT = auto()  # a commit came in between: read again, stage again
@@ -45,45 +45,53 @@ class Kind(Enum):
 _WRAPPERS = re.compile(r"(?:(?:External|Wrapped|Cloned) error: |LanceError\(IO\): |Generic \S+ error: )*")
 
 _BEGINNINGS = (
-    (re.compile(r"Retryable commit conflict for version "), Kind.RETRYABLE_CONFLICT),
-    (re.compile(r"Commit conflict for version "), Kind.RETRYABLE_CONFLICT),
-    (re.compile(r"Incompatible transaction: "), Kind.INCOMPATIBLE),
-    (re.compile(r"Too many concurrent writers\."), Kind.CONTENTION),
-    (re.compile(r"Dataset already exists: "), Kind.EXISTS),
-    (re.compile(r"Ref conflict error: "), Kind.EXISTS),
+    (re.compile(r"Retryable commit conflict for version "), Failure.RETRYABLE_CONFLICT),
+    (re.compile(r"Commit conflict for version "), Failure.RETRYABLE_CONFLICT),
+    (re.compile(r"Incompatible transaction: "), Failure.INCOMPATIBLE),
+    (re.compile(r"Too many concurrent writers\."), Failure.CONTENTION),
+    (re.compile(r"Dataset already exists: "), Failure.EXISTS),
+    (re.compile(r"Ref conflict error: "), Failure.EXISTS),
     # How Lance says that the directory of a new branch is already there.
-    (re.compile(r"Encountered internal error\..* Clone operation should not enter build_manifest"), Kind.EXISTS),
-    (re.compile(r"Dataset at path .* was not found: "), Kind.NOT_FOUND),
-    (re.compile(r"(?:Not found|Ref not found error|Version not found error|Lance index not found): "), Kind.NOT_FOUND),
-    (re.compile(r"The operation lacked "), Kind.DENIED),
+    (re.compile(r"Encountered internal error\..* Clone operation should not enter build_manifest"), Failure.EXISTS),
+    (re.compile(r"Dataset at path .* was not found: "), Failure.NOT_FOUND),
+    (
+        re.compile(r"(?:Not found|Ref not found error|Version not found error|Lance index not found): "),
+        Failure.NOT_FOUND,
+    ),
+    (re.compile(r"The operation lacked "), Failure.DENIED),
 )
 
 _OS_ERROR = re.compile(r"\(os error (\d+)\)")
 _HTTP_ERROR = re.compile(r"Server returned non-2xx status code: (\d+)")
 
 _BY_ERRNO = {
-    errno.EACCES: Kind.DENIED,
-    errno.EPERM: Kind.DENIED,
-    errno.EROFS: Kind.DENIED,
-    errno.ENOSPC: Kind.FULL,
-    errno.EDQUOT: Kind.FULL,
-    errno.ENOENT: Kind.NOT_FOUND,
-    errno.EEXIST: Kind.EXISTS,
+    errno.EACCES: Failure.DENIED,
+    errno.EPERM: Failure.DENIED,
+    errno.EROFS: Failure.DENIED,
+    errno.ENOSPC: Failure.FULL,
+    errno.EDQUOT: Failure.FULL,
+    errno.ENOENT: Failure.NOT_FOUND,
+    errno.EEXIST: Failure.EXISTS,
 }
-_BY_STATUS = {"401": Kind.DENIED, "403": Kind.DENIED, "404": Kind.NOT_FOUND, "507": Kind.FULL}
+_BY_STATUS = {
+    "401": Failure.DENIED,
+    "403": Failure.DENIED,
+    "404": Failure.NOT_FOUND,
+    "507": Failure.FULL,
+}
 
 _RUST_LOCATION = re.compile(r",? (?:location: )?/[^\s,]*\.rs:\d+:\d+")
 _LONGEST_DETAIL = 300
 
 
-def classify(error: Exception) -> Kind:
+def classify(error: Exception) -> Failure:
     """Say what `error` means. An error that `translate` made means what its cause means."""
     if isinstance(error, OmnigraphError) and isinstance(error.__cause__, Exception):
         return classify(error.__cause__)
     if isinstance(error, CommitConflictError):
-        return Kind.RETRYABLE_CONFLICT if error.retryable else Kind.INCOMPATIBLE
+        return Failure.RETRYABLE_CONFLICT if error.retryable else Failure.INCOMPATIBLE
     if isinstance(error, OSError) and error.errno is not None:
-        return _BY_ERRNO.get(error.errno, Kind.IO)
+        return _BY_ERRNO.get(error.errno, Failure.IO)
     text = str(error)
     start = _WRAPPERS.match(text)
     assert start is not None, "the pattern of wrappers matches the empty text"
@@ -91,10 +99,10 @@ def classify(error: Exception) -> Kind:
         if beginning.match(text, start.end()):
             return kind
     if found := _OS_ERROR.search(text):
-        return _BY_ERRNO.get(int(found[1]), Kind.IO)
+        return _BY_ERRNO.get(int(found[1]), Failure.IO)
     if found := _HTTP_ERROR.search(text):
-        return _BY_STATUS.get(found[1], Kind.IO)
-    return Kind.IO
+        return _BY_STATUS.get(found[1], Failure.IO)
+    return Failure.IO
 
 
 def translate(error: Exception, *, path: str, operation: str) -> OmnigraphError:
@@ -102,25 +110,25 @@ def translate(error: Exception, *, path: str, operation: str) -> OmnigraphError:
     failed = f"Cannot {operation} {path}"
     at = {"path": path, "operation": operation}
     match classify(error):
-        case Kind.RETRYABLE_CONFLICT:
+        case Failure.RETRYABLE_CONFLICT:
             return ConflictError(f"{failed}: another change came first.", hint="Read the current state and try again.")
-        case Kind.INCOMPATIBLE:
+        case Failure.INCOMPATIBLE:
             message = f"{failed}: another change came first, and this one does not fit what is there now."
             return ConflictError(message, hint="Read the current state and prepare the change again.")
-        case Kind.CONTENTION:
+        case Failure.CONTENTION:
             message = f"{failed}: another writer came first."
             return ContentionError(message, hint="Read the current state and try again.", attempts=1)
-        case Kind.NOT_FOUND:
+        case Failure.NOT_FOUND:
             message = f"{failed}: it was not found, or a part of it is missing ({_detail(error)})."
             return StorageError(message, hint="Check the address; if files were removed, restore them.", **at)
-        case Kind.EXISTS:
+        case Failure.EXISTS:
             return StorageError(f"{failed}: something is there already ({_detail(error)}).", **at)
-        case Kind.DENIED:
+        case Failure.DENIED:
             hint = "Check the permissions of the directory, or the credentials of the object store."
             return StorageDeniedError(f"{failed}: not permitted ({_detail(error)}).", hint=hint, **at)
-        case Kind.FULL:
+        case Failure.FULL:
             return StorageFullError(f"{failed}: no space is left.", hint="Free some space and try again.", **at)
-        case Kind.IO:
+        case Failure.IO:
             return StorageError(f"{failed}: {_detail(error)}", **at)
 
 

@@ -14,11 +14,10 @@ import obstore
 from obstore.exceptions import AlreadyExistsError, BaseError, PreconditionError
 from obstore.store import LocalStore, S3Store
 
+from omnigraph.core.location import Location, is_temporary
 from omnigraph.errors import StorageDeniedError, StorageError, StorageFullError
 from omnigraph.storage import lance_errors
-from omnigraph.storage.counters import count
-from omnigraph.storage.durable import durable_write
-from omnigraph.storage.location import Location, is_temporary
+from omnigraph.storage.observe import count, durable_write
 
 if TYPE_CHECKING:  # these exist for type checkers only
     from obstore.store import ClientConfig, RetryConfig, S3Config
@@ -199,13 +198,13 @@ def storage_error(error: Exception, operation: str, path: str) -> StorageError:
     failed = f"cannot {operation} {path}"
     local = path.startswith("/")
     match lance_errors.classify(error):  # both libraries speak the language of the same crate
-        case lance_errors.Kind.DENIED:
+        case lance_errors.Failure.DENIED:
             hint = "check the permissions of the directory" if local else "check the credentials and the bucket policy"
             return StorageDeniedError(f"{failed}: not permitted", path=path, operation=operation, hint=hint)
-        case lance_errors.Kind.FULL:
+        case lance_errors.Failure.FULL:
             hint = "free some space and try again"
             return StorageFullError(f"{failed}: no space is left", path=path, operation=operation, hint=hint)
-        case lance_errors.Kind.NOT_FOUND:
+        case lance_errors.Failure.NOT_FOUND:
             hint = "check the address of the graph" if local else "check that the bucket exists"
         case _ if local:
             hint = "check that it is what the graph needs there: a file below directories, on a disk that works"

@@ -11,11 +11,11 @@ from typing import Any
 import lance
 
 from omnigraph.api.maintenance import Removal
-from omnigraph.storage.durable import durable_write
 from omnigraph.storage.lance_errors import lance_call
 from omnigraph.storage.objects import ObjectStore
-from omnigraph.storage.reading import TableReader
-from omnigraph.storage.tables import TableStorage
+from omnigraph.storage.observe import durable_write
+from omnigraph.storage.read import TableReader
+from omnigraph.storage.stage import TableStorage
 
 # Lance takes younger files for those of a write that is under way, and so do we.
 ORPHAN_AGE = dt.timedelta(days=7)

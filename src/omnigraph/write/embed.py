@@ -1,64 +1,165 @@
-"""Vectors that inserts leave out: each is made of the text that its `@embed` names."""
+"""Filling the `@embed` vectors of a graph: batch by batch, each in a commit of its own."""
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 
-from omnigraph.embed.embedding import Embedding
-from omnigraph.lang import ir
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from omnigraph.api.options import EmbedMode
+from omnigraph.api.results import Commit, EmbedResult
+from omnigraph.commit.plan import PublishPlan, TableAction, WriterKind, WriteTxn
+from omnigraph.commit.publish import write
+from omnigraph.commit.store import Store
+from omnigraph.core.refs import MAIN
+from omnigraph.embed.embedder import Embedding
+from omnigraph.errors import EmbedderSettingError, EmbeddingTypeError
 from omnigraph.lang.catalog import Catalog, NodeType, Property
-from omnigraph.write.values import Request
+from omnigraph.lang.source import did_you_mean
+from omnigraph.manifest.publisher import Lineage
+from omnigraph.storage.columns import arrow_type, table_key
+from omnigraph.storage.predicates import Present
+from omnigraph.storage.read import ID
+from omnigraph.write.pending import column_types, to_store
 
-_Owner = tuple[str, str]
-
-
-class OmittedVectors:
-    """The vectors of one mutation. A text is embedded once, however often the mutation is prepared.
-
-    The first time that happens before any gate is taken; when it is prepared again inside the gates, all is known.
-    """
-
-    def __init__(self, embedding: Embedding) -> None:
-        self._embedding = embedding
-        self._known: dict[tuple[_Owner, str], list[float]] = {}
-        self._required: dict[str, list[tuple[Property, str]]] = {}
-
-    def prepare(self, catalog: Catalog, statements: Iterable[ir.Statement], request: Request) -> None:
-        """Make all vectors that the statements leave out, those of one property together."""
-        self._required = {node.name: [*_required(node)] for node in catalog.nodes.values()}
-        wanted: dict[_Owner, dict[str, None]] = defaultdict(dict)
-        for statement in statements:
-            if isinstance(statement, ir.InsertNode) and self._required[statement.type_name]:
-                given = dict(statement.values)
-                for property_, source in self._omitted(statement.type_name, given):
-                    text = request.value(given[source])
-                    if isinstance(text, str) and text.strip():
-                        wanted[statement.type_name, property_.name][text] = None
-        for (type_name, name), texts in wanted.items():
-            node = catalog.nodes[type_name]
-            self._make(node, node.properties[name], texts)
-
-    def _make(self, node: NodeType, property_: Property, texts: Iterable[str]) -> None:
-        owner = (node.name, property_.name)
-        new = [text for text in texts if (owner, text) not in self._known]
-        if new:
-            vectors = self._embedding.documents(new, node, property_).tolist()
-            self._known |= {(owner, text): vector for text, vector in zip(new, vectors, strict=True)}
-
-    def of(self, node: NodeType, row: Mapping[str, Any]) -> Iterator[tuple[Property, list[float]]]:
-        """The vectors that a row of a prepared statement leaves out; an empty one where there was no text."""
-        for property_, source in self._omitted(node.name, row):
-            yield property_, self._known.get(((node.name, property_.name), row[source]), [])
-
-    def _omitted(self, type_name: str, given: Mapping[str, Any]) -> Iterator[tuple[Property, str]]:
-        """The required vectors that an insert does not give, and the sources of their texts, which it does give."""
-        return ((property_, source) for property_, source in self._required[type_name] if property_.name not in given)
+ROWS_PER_COMMIT = 256
 
 
-def _required(node: NodeType) -> Iterator[tuple[Property, str]]:
-    """The vectors that every node has, and the sources of their texts."""
-    for property_ in node.properties.values():
-        if property_.embed and not property_.type.nullable:
-            yield property_, property_.embed.source
+@dataclass(frozen=True, slots=True)
+class EmbedRequest:
+    """Which vectors to make, of which types (all, if none is named), on which branch, and who asks for it."""
+
+    mode: EmbedMode
+    types: Sequence[str] | None
+    branch: str | None
+    actor: str | None
+    told: Callable[[int], None]
+
+
+def embed_mode(name: str) -> EmbedMode:
+    """Read the mode of a request."""
+    possible = (EmbedMode.FILL_MISSING, EmbedMode.REEMBED_ALL)
+    if name not in possible:
+        message = f"a graph cannot be embedded with the mode '{name}'"
+        raise EmbedderSettingError(message, variable="mode", hint=f"use {' or '.join(possible)}")
+    return EmbedMode(name)
+
+
+def embed_graph(store: Store, request: EmbedRequest, embedding: Embedding) -> EmbedResult:
+    """Make vectors of the texts of a graph. What is committed stays; after a failure the next run does the rest."""
+    contract = store.schema_of(store.manifest.load())
+    assert contract, "the graph was opened"
+    embedded: dict[str, int] = {}
+    commits: list[Commit] = []
+    for node, property_ in _targets(contract.catalog, request.types):
+        label = f"{node.name}.{property_.name}"
+        embedded[label] = 0
+        for commit, rows in _Target(store, request, embedding, node, property_).fill():
+            embedded[label] += rows
+            commits.append(commit)
+            request.told(rows)
+    model = embedding.embedder.model if commits else None
+    return EmbedResult(request.branch or MAIN, request.mode, model, embedded, tuple(commits))
+
+
+def _targets(catalog: Catalog, types: Sequence[str] | None) -> Iterator[tuple[NodeType, Property]]:
+    for name in types or ():
+        node = catalog.nodes.get(name)
+        if node is None:
+            hint = did_you_mean(name, catalog.nodes) or "name a node type of the schema"
+            raise EmbeddingTypeError(f"there is no node type '{name}'", type_name=name, hint=hint)
+        if not any(property_.embed for property_ in node.properties.values()):
+            message = f"'{name}' has no vector that is made of a text"
+            raise EmbeddingTypeError(message, type_name=name, hint="put @embed behind one, in the schema")
+    for node in catalog.nodes.values():
+        if types is None or node.name in types:
+            yield from ((node, one) for one in node.properties.values() if one.embed)
+
+
+class _Target:
+    """One property whose vectors are made."""
+
+    def __init__(
+        self, store: Store, request: EmbedRequest, embedding: Embedding, node: NodeType, property_: Property
+    ) -> None:
+        assert property_.embed
+        self.store = store
+        self.request = request
+        self.embedding = embedding
+        self.node = node
+        self.property = property_
+        self.source = property_.embed.source
+        self.key = table_key(node)
+
+    def fill(self) -> Iterator[tuple[Commit, int]]:
+        ids = self._wanted()
+        for at in range(0, len(ids), ROWS_PER_COMMIT):
+            texts = self._texts(ids[at : at + ROWS_PER_COMMIT])
+            if not texts.num_rows:
+                continue
+            # Outside of every gate: others must not wait for a service on the network.
+            vectors = self.embedding.documents(texts[self.source].to_pylist(), self.node, self.property)
+            column = pa.FixedSizeListArray.from_arrays(pa.array(vectors.ravel()), type=arrow_type(self.property.type))
+            done = _Batch(self, texts, column).write()
+            if done:
+                yield done
+
+    def _wanted(self) -> pa.Array:
+        """The ids of the nodes that have a text and, unless all are made anew, no vector."""
+        tables = self.store.tables
+        table = self.store.manifest.load(self.request.branch).snapshot.entries[self.key].table
+        with_text = tables.scan(table, [ID], _present(self.node, self.source))[ID]
+        if self.request.mode is EmbedMode.FILL_MISSING:
+            filled = tables.scan(table, [ID], _present(self.node, self.property.name))[ID]
+            with_text = with_text.filter(pc.invert(pc.is_in(with_text, filled.combine_chunks())))
+        ids = with_text.combine_chunks()
+        return ids.take(pc.sort_indices(ids))
+
+    def _texts(self, ids: pa.Array) -> pa.Table:
+        table = self.store.manifest.load(self.request.branch).snapshot.entries[self.key].table
+        rows = self.store.tables.lookup(table, ID, ids, [ID, self.source])
+        return rows.filter(pc.not_equal(pc.utf8_trim_whitespace(rows[self.source]), ""))
+
+
+@dataclass(slots=True)
+class _Batch:
+    """Vectors on their way to the rows of their texts."""
+
+    target: _Target
+    texts: pa.Table
+    vectors: pa.FixedSizeListArray
+    rows: int = 0
+
+    def write(self) -> tuple[Commit, int] | None:
+        lineage = Lineage.new(self.target.request.actor)
+        published = write(self.target.store, self.target.request.branch, lambda txn: self._prepare(txn, lineage))
+        return (published.commit, self.rows) if published else None
+
+    def _prepare(self, txn: WriteTxn, lineage: Lineage) -> PublishPlan | None:
+        target, tables = self.target, self.target.store.tables
+        if txn.catalog.nodes.get(target.node.name) != target.node:  # the schema was changed meanwhile
+            return None
+        table = txn.entries[target.key].table
+        rows = self._filled(tables.lookup(table, ID, self.texts[ID].combine_chunks(), list(column_types(target.node))))
+        self.rows = rows.num_rows
+        if not rows.num_rows:
+            return None
+        staged = tables.stage_upsert(txn.owned(tables, target.key), to_store(target.node, rows))
+        reads = frozenset({target.key})
+        return PublishPlan(txn, WriterKind.MUTATION, (TableAction(staged),), lineage=lineage, reads=reads)
+
+    def _filled(self, rows: pa.Table) -> pa.Table:
+        """Put the vectors into the rows whose texts are still those that they were made of."""
+        target, name = self.target, self.target.property.name
+        at = pc.index_in(rows[ID], value_set=self.texts[ID].combine_chunks()).combine_chunks()
+        same = pc.equal(rows[target.source], self.texts[target.source].take(at))
+        if target.request.mode is EmbedMode.FILL_MISSING:
+            same = pc.and_(same, pc.is_null(rows[name]))
+        rows = rows.set_column(rows.schema.get_field_index(name), name, self.vectors.take(at))
+        return rows.filter(same)
+
+
+def _present(node: NodeType, name: str) -> Present:
+    return Present(name, node.properties[name].type.scalar)

@@ -14,12 +14,13 @@ from omnigraph.commit.plan import PublishPlan, TableAction, WriterKind, WriteTxn
 from omnigraph.errors import Violation
 from omnigraph.lang.catalog import EdgeType, NodeType
 from omnigraph.manifest.publisher import Lineage
-from omnigraph.storage.tables import ID, SRC, Staged, TableStorage
+from omnigraph.storage.read import ID, SRC
+from omnigraph.storage.stage import Staged, TableStorage
 from omnigraph.write.pending import RECORD, newest, to_store
 from omnigraph.write.validate import (
     TWICE,
-    Change,
-    Committed,
+    CommittedRows,
+    TableChange,
     not_unique,
     relation_violations,
     value_violations,
@@ -43,7 +44,7 @@ class SmallLoad:
         self.tables = tables
         self.txn = txn
         self.mode = mode
-        self.committed = Committed(tables, txn)
+        self.committed = CommittedRows(tables, txn)
 
     def problems(self, batches: Mapping[str, Batch]) -> Iterator[Violation]:
         """Yield everything that is wrong with the records, as they stand in the graph and beside each other."""
@@ -62,7 +63,7 @@ class SmallLoad:
         reads = frozenset(self.committed.reads)
         return PublishPlan(self.txn, WriterKind.LOAD, actions, lineage=lineage, reads=reads, strict=strict)
 
-    def _change(self, key: str, batch: Batch) -> Change:
+    def _change(self, key: str, batch: Batch) -> TableChange:
         keyed = isinstance(batch.declared, NodeType) and bool(batch.declared.key)
         # Elsewhere an id that comes twice is a problem of its own, and both records are judged.
         rows = newest(batch.rows) if self.mode is LoadMode.MERGE and not keyed else batch.rows
@@ -70,7 +71,7 @@ class SmallLoad:
         if self.mode is LoadMode.OVERWRITE:
             columns = [ID, SRC] if isinstance(batch.declared, EdgeType) else [ID]
             removed = self.tables.scan(self.txn.entries[key].table, columns)
-        return Change(batch.declared, rows, removed, fresh=batch.fresh or self.mode is LoadMode.APPEND)
+        return TableChange(batch.declared, rows, removed, fresh=batch.fresh or self.mode is LoadMode.APPEND)
 
     def _identity(self, key: str, batch: Batch) -> Iterator[Violation]:
         """Report ids that come twice, and in an append those that are there."""

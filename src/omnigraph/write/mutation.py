@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections import Counter
-from collections.abc import Mapping
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,10 +16,10 @@ from omnigraph.commit.plan import PublishPlan, TableAction, WriterKind, WriteTxn
 from omnigraph.commit.publish import check_head_commit, write
 from omnigraph.commit.store import Store
 from omnigraph.core.refs import MAIN
-from omnigraph.embed.embedding import Embedding
+from omnigraph.embed.embedder import Embedding
 from omnigraph.errors import ConstraintError, QueryKindError, ResourceLimitError, ValueRejectedError
 from omnigraph.lang import ir
-from omnigraph.lang.catalog import EdgeType, NodeType, Property
+from omnigraph.lang.catalog import Catalog, EdgeType, NodeType, Property
 from omnigraph.lang.compiler import CompiledQuery, compile_query
 from omnigraph.lang.identity import new_id, node_id
 from omnigraph.lang.params import decode_parameters
@@ -27,11 +27,11 @@ from omnigraph.lang.source import Source, Span
 from omnigraph.manifest.publisher import Lineage
 from omnigraph.storage.columns import declared_of, table_key
 from omnigraph.storage.predicates import Predicate, comparison
-from omnigraph.storage.tables import ADDRESS, DST, ID, SRC, Staged
-from omnigraph.write.embed import OmittedVectors
-from omnigraph.write.pending import RECORD, Mode, Pending, column_types, scan_with_pending, to_store
-from omnigraph.write.validate import Change, Committed, violations
-from omnigraph.write.values import MisfitError, Request
+from omnigraph.storage.read import ADDRESS, DST, ID, SRC
+from omnigraph.storage.stage import Staged
+from omnigraph.write.pending import RECORD, Pending, PendingMode, column_types, scan_with_pending, to_store
+from omnigraph.write.validate import CommittedRows, TableChange, violations
+from omnigraph.write.values import MisfitError, RequestValues
 
 MOST_ENTITIES = 8192  # of one type that one query may insert
 MOST_BYTES = 32 * 1024 * 1024  # that they may take
@@ -87,7 +87,7 @@ class _Execution:
         self.catalog = txn.catalog
         self.mutation = mutation
         self.query = _compiled(mutation, txn)
-        self.request = Request(decode_parameters(self.query.parameters, mutation.parameters), time)
+        self.request = RequestValues(decode_parameters(self.query.parameters, mutation.parameters), time)
         self.vectors = vectors
         self.nodes = self.edges = 0
         self.pending: dict[str, Pending] = {}
@@ -144,9 +144,9 @@ class _Execution:
                 raise _Rejected(property_.name, _without_text(property_))
             row[property_.name] = vector
         if node.key:
-            self._pending(node).insert({ID: node_id(node, row), **row}, number, Mode.MERGE)
+            self._pending(node).insert({ID: node_id(node, row), **row}, number, PendingMode.MERGE)
         else:
-            self._pending(node).insert({ID: new_id(), **row}, number, Mode.APPEND)
+            self._pending(node).insert({ID: new_id(), **row}, number, PendingMode.APPEND)
         self.nodes += 1
 
     def _insert_edge(self, number: int, statement: ir.InsertEdge) -> None:
@@ -155,7 +155,9 @@ class _Execution:
         for written, end in zip(("from", "to"), ends.values(), strict=True):
             if end is None:
                 raise _Rejected(written, MisfitError("it is required, and the value is null", "name the id of a node"))
-        self._pending(edge).insert({ID: new_id(), **ends, **self._row(edge, statement.values)}, number, Mode.APPEND)
+        self._pending(edge).insert(
+            {ID: new_id(), **ends, **self._row(edge, statement.values)}, number, PendingMode.APPEND
+        )
         self.edges += 1
 
     def _update(self, number: int, statement: ir.UpdateNodes) -> None:
@@ -163,7 +165,7 @@ class _Execution:
         pending = self._pending(node)
         self.strict.add(table_key(node))
         assigned = Pending(node)
-        assigned.insert(self._row(node, statement.values), number, Mode.MERGE)
+        assigned.insert(self._row(node, statement.values), number, PendingMode.MERGE)
         columns = list(column_types(node))
         rows = scan_with_pending(
             self.tables, self._table(node), pending.image(), columns, self._predicate(statement.where)
@@ -171,7 +173,7 @@ class _Execution:
         if not rows.num_rows:
             return
         changed = _with_values(rows, assigned.image(), [name for name, _ in statement.values])
-        pending.extend(changed, Mode.MERGE)
+        pending.extend(changed, PendingMode.MERGE)
         self.nodes += rows.num_rows
 
     def _delete_nodes(self, statement: ir.DeleteNodes) -> None:
@@ -224,22 +226,22 @@ class _Execution:
 
     # What it comes to
 
-    def _changes(self) -> dict[str, Change]:
+    def _changes(self) -> dict[str, TableChange]:
         changes = {}
         for key, pending in self.pending.items():
             rows = pending.image()
             _check_size(pending.declared.name, pending.inserted_bytes)
             if rows.num_rows:
                 none = rows.slice(0, 0)
-                changes[key] = Change(pending.declared, rows, none, fresh=pending.mode is Mode.APPEND)
+                changes[key] = TableChange(pending.declared, rows, none, fresh=pending.mode is PendingMode.APPEND)
         for key, removal in self.removals.items():
             if removal.rows.num_rows:
                 declared = declared_of(self.catalog, key)
-                changes[key] = Change(declared, Pending(declared).image(), removal.rows, detached=True)
+                changes[key] = TableChange(declared, Pending(declared).image(), removal.rows, detached=True)
         return dict(sorted(changes.items()))
 
-    def _validate(self, changes: Mapping[str, Change]) -> None:
-        committed = Committed(self.tables, self.txn)
+    def _validate(self, changes: Mapping[str, TableChange]) -> None:
+        committed = CommittedRows(self.tables, self.txn)
         first = next(violations(self.catalog, committed, changes), None)
         self.reads |= committed.reads
         if first is None:
@@ -249,7 +251,7 @@ class _Execution:
         place = self._place(span) if span else None
         raise ConstraintError(first.message, violations=(first,), place=place, hint=first.hint)
 
-    def _stage(self, key: str, change: Change) -> Staged:
+    def _stage(self, key: str, change: TableChange) -> Staged:
         table = self.txn.owned(self.tables, key)
         if change.removed.num_rows:
             reason = f"omnigraph: {change.removed.num_rows} rows"
@@ -332,3 +334,58 @@ def _with_values(rows: pa.Table, values: pa.Table, names: list[str]) -> pa.Table
         at = rows.schema.get_field_index(name)
         rows = rows.append_column(name, column) if at < 0 else rows.set_column(at, name, column)
     return rows
+
+
+# Omitted vectors -----------------------------------------------------------------------------------
+
+_Owner = tuple[str, str]
+
+
+class OmittedVectors:
+    """The vectors of one mutation. A text is embedded once, however often the mutation is prepared.
+
+    The first time that happens before any gate is taken; when it is prepared again inside the gates, all is known.
+    """
+
+    def __init__(self, embedding: Embedding) -> None:
+        self._embedding = embedding
+        self._known: dict[tuple[_Owner, str], list[float]] = {}
+        self._required: dict[str, list[tuple[Property, str]]] = {}
+
+    def prepare(self, catalog: Catalog, statements: Iterable[ir.Statement], request: RequestValues) -> None:
+        """Make all vectors that the statements leave out, those of one property together."""
+        self._required = {node.name: [*_required(node)] for node in catalog.nodes.values()}
+        wanted: dict[_Owner, dict[str, None]] = defaultdict(dict)
+        for statement in statements:
+            if isinstance(statement, ir.InsertNode) and self._required[statement.type_name]:
+                given = dict(statement.values)
+                for property_, source in self._omitted(statement.type_name, given):
+                    text = request.value(given[source])
+                    if isinstance(text, str) and text.strip():
+                        wanted[statement.type_name, property_.name][text] = None
+        for (type_name, name), texts in wanted.items():
+            node = catalog.nodes[type_name]
+            self._make(node, node.properties[name], texts)
+
+    def _make(self, node: NodeType, property_: Property, texts: Iterable[str]) -> None:
+        owner = (node.name, property_.name)
+        new = [text for text in texts if (owner, text) not in self._known]
+        if new:
+            vectors = self._embedding.documents(new, node, property_).tolist()
+            self._known |= {(owner, text): vector for text, vector in zip(new, vectors, strict=True)}
+
+    def of(self, node: NodeType, row: Mapping[str, Any]) -> Iterator[tuple[Property, list[float]]]:
+        """The vectors that a row of a prepared statement leaves out; an empty one where there was no text."""
+        for property_, source in self._omitted(node.name, row):
+            yield property_, self._known.get(((node.name, property_.name), row[source]), [])
+
+    def _omitted(self, type_name: str, given: Mapping[str, Any]) -> Iterator[tuple[Property, str]]:
+        """The required vectors that an insert does not give, and the sources of their texts, which it does give."""
+        return ((property_, source) for property_, source in self._required[type_name] if property_.name not in given)
+
+
+def _required(node: NodeType) -> Iterator[tuple[Property, str]]:
+    """The vectors that every node has, and the sources of their texts."""
+    for property_ in node.properties.values():
+        if property_.embed and not property_.type.nullable:
+            yield property_, property_.embed.source

@@ -14,7 +14,8 @@ from omnigraph.lang.catalog import EdgeType, NodeType
 from omnigraph.lang.types import STRING, Type
 from omnigraph.storage.columns import arrow_type, table_schema, to_array
 from omnigraph.storage.predicates import Predicate, arrow_expression
-from omnigraph.storage.tables import ID, TableStorage
+from omnigraph.storage.read import ID
+from omnigraph.storage.stage import TableStorage
 
 RECORD = "@record"
 """The column that says which statement or record of the input brought a row. No property can be called so."""
@@ -22,7 +23,7 @@ RECORD = "@record"
 _ENDPOINTS = ("src", "dst")
 
 
-class Mode(Enum):
+class PendingMode(Enum):
     """What becomes of rows whose id is there already."""
 
     APPEND = "append"  # there are none
@@ -41,19 +42,19 @@ class Pending:
 
     def __init__(self, declared: NodeType | EdgeType) -> None:
         self.declared = declared
-        self.mode = Mode.APPEND
+        self.mode = PendingMode.APPEND
         self._types = column_types(declared)
         self._schema = image_schema(declared)
         self._tables: list[pa.Table] = []
         self._rows: list[Mapping[str, Any]] = []
         self.inserted_bytes = 0
 
-    def insert(self, row: Mapping[str, Any], record: int, mode: Mode) -> None:
+    def insert(self, row: Mapping[str, Any], record: int, mode: PendingMode) -> None:
         """Add one row of plain values; what it leaves out is null."""
         self._rows.append({**row, RECORD: record})
         self._combine(mode)
 
-    def extend(self, rows: pa.Table, mode: Mode) -> None:
+    def extend(self, rows: pa.Table, mode: PendingMode) -> None:
         """Add rows that name their records."""
         self._settle()
         self._tables.append(rows.select(self._schema.names).cast(self._schema))
@@ -64,8 +65,8 @@ class Pending:
         self._settle()
         return newest(pa.concat_tables(self._tables) if self._tables else self._schema.empty_table())
 
-    def _combine(self, mode: Mode) -> None:
-        if mode is Mode.MERGE:
+    def _combine(self, mode: PendingMode) -> None:
+        if mode is PendingMode.MERGE:
             self.mode = mode
 
     def _settle(self) -> None:

@@ -16,7 +16,8 @@ from omnigraph.lang.catalog import Catalog, Check, EdgeType, NodeType, Range
 from omnigraph.lang.types import FLOATS
 from omnigraph.storage.columns import table_key
 from omnigraph.storage.predicates import AllOf, OneOf
-from omnigraph.storage.tables import DST, ID, MOST_VALUES, SRC, TableStorage
+from omnigraph.storage.read import DST, ID, MOST_VALUES, SRC
+from omnigraph.storage.stage import TableStorage
 from omnigraph.write.pending import RECORD
 
 TWICE, TAKEN = "is there twice in one change", "is taken already"
@@ -30,7 +31,7 @@ _WORDINGS = {
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class TableChange:
     """What happens to one type: the entities it brings, as they will be, and those it takes away.
 
     `removed` has the ids, and for edges the sources; an id may be in both, for then it is brought anew. `fresh` says
@@ -56,7 +57,7 @@ class Change:
 
 
 @dataclass(slots=True)
-class Committed:
+class CommittedRows:
     """The graph that a change is validated against. Remembers which tables were read."""
 
     tables: TableStorage
@@ -83,14 +84,16 @@ def _any_of(groups: pa.Table) -> AllOf:
     return AllOf(tuple(OneOf(name, groups[name].combine_chunks().unique()) for name in groups.column_names))
 
 
-def violations(catalog: Catalog, committed: Committed, changes: Mapping[str, Change]) -> Iterator[Violation]:
+def violations(catalog: Catalog, committed: CommittedRows, changes: Mapping[str, TableChange]) -> Iterator[Violation]:
     """Yield every rule that the change would break: values first, then uniqueness, endpoints and cardinality."""
     for change in sorted(changes.values(), key=lambda change: isinstance(change.declared, EdgeType)):
         yield from value_violations(change.declared, change.rows)
     yield from relation_violations(catalog, committed, changes)
 
 
-def relation_violations(catalog: Catalog, committed: Committed, changes: Mapping[str, Change]) -> Iterator[Violation]:
+def relation_violations(
+    catalog: Catalog, committed: CommittedRows, changes: Mapping[str, TableChange]
+) -> Iterator[Violation]:
     """Yield the rules that entities break beside each other."""
     nodes = [change for change in changes.values() if isinstance(change.declared, NodeType)]
     edges = [change for change in changes.values() if isinstance(change.declared, EdgeType)]
@@ -182,7 +185,7 @@ def _broken(declared: NodeType | EdgeType, rows: pa.Table, rule: str, name: str,
 # Uniqueness ----------------------------------------------------------------------------------------
 
 
-def _uniqueness(change: Change, committed: Committed) -> Iterator[Violation]:
+def _uniqueness(change: TableChange, committed: CommittedRows) -> Iterator[Violation]:
     for columns in change.declared.unique:
         rows = _complete(change.rows.select([ID, RECORD, *columns]), columns)
         yield from _repeated(change, rows, columns)
@@ -208,7 +211,7 @@ def _complete(rows: pa.Table, columns: Iterable[str]) -> pa.Table:
     return rows
 
 
-def _repeated(change: Change, rows: pa.Table, columns: Sequence[str]) -> Iterator[Violation]:
+def _repeated(change: TableChange, rows: pa.Table, columns: Sequence[str]) -> Iterator[Violation]:
     """Report every entity that has what an earlier one of the same change has."""
     numbered = rows.append_column("at", pa.array(np.arange(rows.num_rows)))
     first = numbered.group_by(list(columns)).aggregate([("at", "min")])["at_min"]
@@ -218,7 +221,9 @@ def _repeated(change: Change, rows: pa.Table, columns: Sequence[str]) -> Iterato
     yield from not_unique(change.declared, rows.take(later), columns, TWICE)
 
 
-def _taken(change: Change, rows: pa.Table, columns: Sequence[str], committed: Committed) -> Iterator[Violation]:
+def _taken(
+    change: TableChange, rows: pa.Table, columns: Sequence[str], committed: CommittedRows
+) -> Iterator[Violation]:
     """Report every entity that has what a committed one has, which the change leaves as it is."""
     if not rows.num_rows:
         return
@@ -246,7 +251,7 @@ def _one_zero(value: Any) -> Any:
 
 
 def _endpoints(
-    change: Change, catalog: Catalog, committed: Committed, changes: Mapping[str, Change]
+    change: TableChange, catalog: Catalog, committed: CommittedRows, changes: Mapping[str, TableChange]
 ) -> Iterator[Violation]:
     edge = change.declared
     assert isinstance(edge, EdgeType)
@@ -267,7 +272,7 @@ def dangling(edge: EdgeType, column: str, type_name: str, rows: pa.Table) -> Ite
         yield Violation("endpoint", edge.name, row[ID], (column,), message, row[RECORD], hint)
 
 
-def _missing(change: Change, node: NodeType, committed: Committed, brought: Change | None) -> pa.Array:
+def _missing(change: TableChange, node: NodeType, committed: CommittedRows, brought: TableChange | None) -> pa.Array:
     """The ids that edges name as nodes of a type, and that neither the graph nor the change has."""
     edge = change.declared
     assert isinstance(edge, EdgeType)
@@ -283,7 +288,7 @@ def _missing(change: Change, node: NodeType, committed: Committed, brought: Chan
 
 
 def _orphans(
-    change: Change, catalog: Catalog, committed: Committed, changes: Mapping[str, Change]
+    change: TableChange, catalog: Catalog, committed: CommittedRows, changes: Mapping[str, TableChange]
 ) -> Iterator[Violation]:
     """Report the edges that stay, and name a node that does not."""
     gone = pa.array([], pa.string()) if change.detached else change.gone
@@ -302,7 +307,7 @@ def _except(values: pa.Array, others: pa.Array) -> pa.Array:
 
 
 def _cardinality(
-    change: Change, edge: EdgeType, committed: Committed, changes: Mapping[str, Change]
+    change: TableChange, edge: EdgeType, committed: CommittedRows, changes: Mapping[str, TableChange]
 ) -> Iterator[Violation]:
     bounds = edge.cardinality
     if not bounds.lower and bounds.upper is None:
@@ -326,7 +331,7 @@ def miscounted(edge: EdgeType, source: str, count: int, record: int | None) -> V
     return Violation("cardinality", edge.name, source, (SRC,), message, record)
 
 
-def _affected_sources(change: Change, committed: Committed, changes: Mapping[str, Change]) -> pa.Array:
+def _affected_sources(change: TableChange, committed: CommittedRows, changes: Mapping[str, TableChange]) -> pa.Array:
     """The sources of edges that come, go or move, except those that are themselves removed."""
     chunks = [*change.rows[SRC].chunks, *change.removed[SRC].chunks]
     if change.rows.num_rows and not change.fresh:

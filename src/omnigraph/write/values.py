@@ -28,7 +28,7 @@ class MisfitError(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class RequestValues:
     """What one request brings: its parameters and its time, which is the same wherever it says `now()`."""
 
     parameters: Mapping[str, PlainValue]

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from urllib.parse import urlsplit
+from typing import TYPE_CHECKING, Any, Protocol
+from urllib.parse import quote, urlsplit
 
-from omnigraph.embed.embedder import Embedder
 from omnigraph.errors import EmbedderMissingError, EmbedderSettingError
+
+if TYPE_CHECKING:  # the embedder asks here which one is configured
+    from omnigraph.embed.embedder import Embedder, Purpose
 
 PROVIDER = "OMNIGRAPH_EMBED_PROVIDER"
 BASE_URL = "OMNIGRAPH_EMBED_BASE_URL"
@@ -33,7 +37,7 @@ class Provider(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Service:
+class EmbeddingService:
     """A service on the network, as it is asked unless something else is configured."""
 
     base_url: str
@@ -43,18 +47,18 @@ class Service:
 
 
 SERVICES = {
-    Provider.OPENAI_COMPATIBLE: Service(
+    Provider.OPENAI_COMPATIBLE: EmbeddingService(
         "https://openrouter.ai/api/v1", "openai/text-embedding-3-large", ("OPENROUTER_API_KEY", "OPENAI_API_KEY")
     ),
-    Provider.OPENAI: Service("https://api.openai.com/v1", "text-embedding-3-large", ("OPENAI_API_KEY",)),
-    Provider.GEMINI: Service(
+    Provider.OPENAI: EmbeddingService("https://api.openai.com/v1", "text-embedding-3-large", ("OPENAI_API_KEY",)),
+    Provider.GEMINI: EmbeddingService(
         "https://generativelanguage.googleapis.com/v1beta", "gemini-embedding-2", ("GEMINI_API_KEY",), _OLD_GEMINI_URL
     ),
 }
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class ServiceSettings:
     """How a service is asked. Times are in seconds; no deadline means as long as the attempts take."""
 
     provider: Provider
@@ -72,7 +76,7 @@ def embedder_from_environment(environment: Mapping[str, str] = os.environ) -> Em
     """Make the embedder that the environment asks for."""
     provider = _provider(environment)
     if provider is Provider.MOCK:
-        from omnigraph.embed.mock import MockEmbedder  # noqa: PLC0415 - only one of them is needed
+        from omnigraph.embed.local import MockEmbedder  # noqa: PLC0415 - only one of them is needed
 
         return MockEmbedder(environment.get(MODEL) or "mock")
     if provider is Provider.LOCAL:
@@ -84,10 +88,10 @@ def embedder_from_environment(environment: Mapping[str, str] = os.environ) -> Em
     return HttpEmbedder(settings_from(environment, provider))
 
 
-def settings_from(environment: Mapping[str, str], provider: Provider) -> Settings:
+def settings_from(environment: Mapping[str, str], provider: Provider) -> ServiceSettings:
     service = SERVICES[provider]
     deadline = _milliseconds(environment, DEADLINE, 60_000)
-    return Settings(
+    return ServiceSettings(
         provider,
         _base_url(environment, service),
         environment.get(MODEL) or service.model,
@@ -110,7 +114,7 @@ def _provider(environment: Mapping[str, str]) -> Provider:
     return Provider(name)
 
 
-def _base_url(environment: Mapping[str, str], service: Service) -> str:
+def _base_url(environment: Mapping[str, str], service: EmbeddingService) -> str:
     older = environment.get(service.older, "") if service.older else ""
     url = environment.get(BASE_URL) or older or service.base_url
     try:
@@ -125,7 +129,7 @@ def _base_url(environment: Mapping[str, str], service: Service) -> str:
     return url.rstrip("/")
 
 
-def _key(environment: Mapping[str, str], provider: Provider, service: Service) -> str:
+def _key(environment: Mapping[str, str], provider: Provider, service: EmbeddingService) -> str:
     for name in service.keys:
         key = environment.get(name, "").strip()
         if key and not (key.isascii() and key.isprintable()):
@@ -151,3 +155,79 @@ def _number(environment: Mapping[str, str], variable: str, default: int, *, leas
         message = f"{variable} is '{text}'"
         raise EmbedderSettingError(message, variable=variable, hint=f"set it to a whole number, at least {least}")
     return int(text)
+
+
+# Dialects ------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class EmbeddingRequest:
+    url: str
+    headers: dict[str, str]
+    body: bytes
+
+
+class Dialect(Protocol):
+    @property
+    def most_texts(self) -> int | None:
+        """How many texts one request can hold, if that is limited."""
+
+    def request(
+        self, settings: ServiceSettings, texts: Sequence[str], dimension: int, purpose: Purpose
+    ) -> EmbeddingRequest: ...
+
+    def vectors(self, answer: Any) -> list[Any]:
+        """Find the vectors, in the order of the texts. Raises KeyError, TypeError or ValueError if there are none."""
+
+
+class OpenAi:
+    most_texts = None
+
+    def request(
+        self,
+        settings: ServiceSettings,
+        texts: Sequence[str],
+        dimension: int,
+        purpose: Purpose,  # noqa: ARG002 - it has no purposes
+    ) -> EmbeddingRequest:
+        body = {"model": settings.model, "input": list(texts), "dimensions": dimension}
+        return _posted(f"{settings.base_url}/embeddings", {"Authorization": f"Bearer {settings.key}"}, body)
+
+    def vectors(self, answer: Any) -> list[Any]:
+        items = answer["data"]
+        places = [item.get("index", at) for at, item in enumerate(items)]
+        if sorted(places) != list(range(len(items))):
+            raise ValueError("the numbers of the vectors are not those of the texts")
+        found = dict(zip(places, items, strict=True))
+        return [found[at]["embedding"] for at in range(len(items))]
+
+
+class Gemini:
+    most_texts = 1
+
+    def request(
+        self, settings: ServiceSettings, texts: Sequence[str], dimension: int, purpose: Purpose
+    ) -> EmbeddingRequest:
+        body = {
+            "model": f"models/{settings.model}",
+            "content": {"parts": [{"text": text} for text in texts]},
+            "taskType": f"RETRIEVAL_{purpose.upper()}",
+            "outputDimensionality": dimension,
+        }
+        url = f"{settings.base_url}/models/{quote(settings.model, safe='')}:embedContent"
+        return _posted(url, {"x-goog-api-key": settings.key}, body)
+
+    def vectors(self, answer: Any) -> list[Any]:
+        return [answer["embedding"]["values"]]
+
+
+DIALECTS: dict[Provider, Dialect] = {
+    Provider.OPENAI_COMPATIBLE: OpenAi(),
+    Provider.OPENAI: OpenAi(),
+    Provider.GEMINI: Gemini(),
+}
+
+
+def _posted(url: str, headers: dict[str, str], body: dict[str, Any]) -> EmbeddingRequest:
+    # Lone surrogates cannot be sent as UTF-8; escaped they can.
+    return EmbeddingRequest(url, {"Content-Type": "application/json", **headers}, json.dumps(body).encode("ascii"))

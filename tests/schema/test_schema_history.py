@@ -10,7 +10,7 @@ import pytest
 import omnigraph
 from omnigraph.commit.store import Store
 from omnigraph.graph import Graph
-from tests.schema_apply.town import CHANGES, PERSON, SCHEMA, edited, look, make, node, renamed
+from tests.schema.town import CHANGES, PERSON, SCHEMA, edited, look, make, node, renamed
 from tests.support.faults import assert_settled
 
 WITHOUT_TOWN = CHANGES["drop a node type and its edges"].schema
@@ -103,11 +103,11 @@ def test_a_name_that_comes_again_after_many_versions_is_made_in_a_few_writes(gra
     def hook(operation: str, _: str) -> None:
         made.append(operation)
 
-    previous = omnigraph.storage.durable.set_hook(hook)
+    previous = omnigraph.storage.observe.set_write_hook(hook)
     try:
         graph.apply_schema(renamed_town + "node Town { name: String @key }")
     finally:
-        omnigraph.storage.durable.set_hook(previous)
+        omnigraph.storage.observe.set_write_hook(previous)
     assert sum(operation in ("clone table", "create table") for operation in made) <= 5
 
 

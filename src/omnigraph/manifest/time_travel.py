@@ -6,7 +6,7 @@ from omnigraph.api.results import Commit
 from omnigraph.errors import HistoryReclaimedError, StorageError
 from omnigraph.manifest.publisher import Manifest
 from omnigraph.manifest.state import ManifestState
-from omnigraph.storage.lance_errors import Kind, classify
+from omnigraph.storage.lance_errors import Failure, classify
 
 
 def state_at(manifest: Manifest, commit: Commit) -> ManifestState:
@@ -14,7 +14,7 @@ def state_at(manifest: Manifest, commit: Commit) -> ManifestState:
     try:
         return manifest.load(commit.branch, commit.manifest_version)
     except StorageError as error:
-        if classify(error) is not Kind.NOT_FOUND:
+        if classify(error) is not Failure.NOT_FOUND:
             raise
         raise reclaimed(commit) from error
 

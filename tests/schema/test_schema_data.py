@@ -9,8 +9,8 @@ import pytest
 
 import omnigraph
 from omnigraph.graph import Graph
-from omnigraph.storage.counters import Requests, counted
-from tests.schema_apply.town import CHANGES, PERSON, SCHEMA, edited, look
+from omnigraph.storage.observe import RequestCounts, counted
+from tests.schema.town import CHANGES, PERSON, SCHEMA, edited, look
 from tests.support.mutations import store_of
 
 TYPES = {
@@ -125,7 +125,7 @@ def test_no_change_reads_or_writes_rows(tmp_path: Path, change: str) -> None:
     assert many[1] < few[1] + 4_000, "bytes written"
 
 
-def _cost(path: Path, rows: int, change: str) -> tuple[Requests, int]:
+def _cost(path: Path, rows: int, change: str) -> tuple[RequestCounts, int]:
     """The requests of a change, and how much larger the graph is afterwards."""
     graph = omnigraph.init(str(path), SCHEMA)
     names = [f"p{at}" for at in range(rows)]

@@ -7,16 +7,16 @@ from collections.abc import Iterator
 
 from omnigraph.commit import failpoints
 from omnigraph.commit.store import Store
+from omnigraph.core.location import Location
 from omnigraph.errors import AlreadyInitializedError, OmnigraphError, StorageError
 from omnigraph.lang.catalog import Catalog, EdgeType, NodeType
 from omnigraph.lang.identity import new_id
 from omnigraph.lang.schema_check import compile_schema
 from omnigraph.lang.source import Source
-from omnigraph.manifest import contract
+from omnigraph.manifest import schema_files
 from omnigraph.manifest.rows import TableRow, VersionRow
 from omnigraph.storage.columns import table_key, table_path, table_schema
-from omnigraph.storage.lance_errors import Kind, classify
-from omnigraph.storage.location import Location
+from omnigraph.storage.lance_errors import Failure, classify
 from omnigraph.write.validate import check_patterns
 
 _CLAIM = "__init_claim.json"
@@ -29,7 +29,7 @@ def make(location: Location, source: Source, *, force: bool) -> Store:
     check_patterns(catalog)
     store = Store.at(location)
     address = store.location.uri
-    started = contract.is_started(store.objects)
+    started = schema_files.is_started(store.objects)
     if is_made(store):
         raise AlreadyInitializedError(f"there is a graph at {address} already", uri=address, hint="open it instead")
     if started and not force:
@@ -38,12 +38,12 @@ def make(location: Location, source: Source, *, force: bool) -> Store:
         raise AlreadyInitializedError(message, uri=address, hint=hint)
     if force:
         _abandon(store)
-    contract.claim(store.objects, source, address)
+    schema_files.claim(store.objects, source, address)
     claim = new_id().encode()
     try:
         store.objects.write(_CLAIM, claim)
         failpoints.reach(failpoints.INIT_AFTER_SCHEMA_PG_WRITTEN)
-        contract.write_compiled(store.objects, catalog)
+        schema_files.write_compiled(store.objects, catalog)
         failpoints.reach(failpoints.INIT_AFTER_SCHEMA_CONTRACT_WRITTEN)
         _create_tables(store, catalog, claim)
     except BaseException:
@@ -84,7 +84,7 @@ def is_made(store: Store) -> bool:
     try:
         store.manifest.table.open()
     except StorageError as error:
-        if classify(error) is Kind.NOT_FOUND:
+        if classify(error) is Failure.NOT_FOUND:
             return False
         raise
     return True
@@ -103,7 +103,7 @@ def _abandon_unless_made(store: Store, claim: bytes) -> None:
 
 def _abandon(store: Store) -> None:
     """Take back the claim of a graph that could not be made; the failure that led here is the one to tell."""
-    for name in (*reversed(contract.FILES), _CLAIM):
+    for name in (*reversed(schema_files.FILES), _CLAIM):
         _delete(store, name)
 
 

@@ -9,7 +9,7 @@ import pytest
 import omnigraph
 from omnigraph.commit.store import Store
 from omnigraph.graph import Graph
-from tests.schema_apply.town import CHANGES, SCHEMA, Change, Record, in_order, look
+from tests.schema.town import CHANGES, SCHEMA, Change, Record, in_order, look
 from tests.support.faults import assert_settled, pins
 from tests.support.loads import PIPELINE, SMALL, load_by
 

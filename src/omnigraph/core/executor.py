@@ -10,7 +10,7 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 
-class Runner(Protocol):
+class Executor(Protocol):
     """Runs one step over many tasks.
 
     A step is a function of a module. Its task and its result can be pickled and are small. It may run more than once
@@ -21,7 +21,7 @@ class Runner(Protocol):
         """Return one result for each task, in the order of the tasks. `phase` is what a person is told."""
 
 
-def side_by_side(step: Callable[[T], R], tasks: Sequence[T], at_once: int) -> Iterator[R]:
+def map_in_threads(step: Callable[[T], R], tasks: Sequence[T], at_once: int) -> Iterator[R]:
     """Run a step over tasks in this process, some at once; the results come in the order of the tasks.
 
     When one fails, those that have begun are waited for, and no others begin.
@@ -34,5 +34,5 @@ def side_by_side(step: Callable[[T], R], tasks: Sequence[T], at_once: int) -> It
         yield from pool.map(step, tasks)
 
 
-ChooseRunner = Callable[[int], Runner]
+ChooseExecutor = Callable[[int], Executor]
 """Who does the work, by how many rows it is about."""

@@ -18,25 +18,19 @@ from lance.fragment import write_fragments
 
 from omnigraph.api.results import TableVersion
 from omnigraph.errors import ConflictError, CorruptGraphError, StorageError, StorageFullError
-from omnigraph.storage.durable import durable_write
-from omnigraph.storage.indices import INDEX_KINDS, IndexSpec, build_index, segments
-from omnigraph.storage.lance_errors import Kind, classify, lance_call
+from omnigraph.storage.lance_errors import Failure, classify, lance_call
+from omnigraph.storage.layout import INDEX_KINDS, IndexSpec, index_segments, write_index
 from omnigraph.storage.objects import ObjectStore
+from omnigraph.storage.observe import durable_write
 from omnigraph.storage.predicates import Predicate, lance_filter
-from omnigraph.storage.reading import (
+from omnigraph.storage.read import (
     ADDRESS,
-    DST,
     ID,
-    MOST_VALUES,
     OFFSET_BITS,
-    SRC,
-    MadeBy,
     TableReader,
     fork_name,
     transaction_id,
 )
-
-__all__ = ["ADDRESS", "DST", "ID", "MOST_VALUES", "SRC", "IndexSpec", "MadeBy", "TableVersion"]
 
 # A one-row update rewrites the row-id sequence of its fragment, so fragments stay small (3 ms at 100,000 rows, 33 ms
 # at a million).
@@ -83,7 +77,7 @@ class SchemaChange:
 
 
 @dataclass(frozen=True, slots=True)
-class Committed:
+class CommittedVersion:
     """Where a commit landed."""
 
     version: int
@@ -226,9 +220,9 @@ class TableStorage(TableReader):
         durable_write("stage index", dataset.uri)
         with lance_call(dataset.uri, "stage index"):
             fragments = [fragment.fragment_id for fragment in dataset.get_fragments()]
-            built = [build_index(dataset, index, fragments) for index in indices]
+            built = [write_index(dataset, index, fragments) for index in indices]
             names = {index.name for index in indices}
-            replaced = segments(dataset, lambda name, _: name in names)
+            replaced = index_segments(dataset, lambda name, _: name in names)
         return _staged(base, lance.Transaction(base.version, lance.LanceOperation.CreateIndex(built, replaced)))
 
     def stage_schema_change(self, base: TableVersion, change: SchemaChange) -> Staged:
@@ -238,7 +232,7 @@ class TableStorage(TableReader):
         with lance_call(dataset.uri, "stage schema change"):
             fragments = [fragment.metadata for fragment in dataset.get_fragments()]
             operation = lance.LanceOperation.Merge(fragments, self._changed_schema(dataset, change))
-            stale = segments(dataset, lambda name, _: name in change.index_names)
+            stale = index_segments(dataset, lambda name, _: name in change.index_names)
         staged = _staged(base, lance.Transaction(base.version, operation))
         if not stale:
             return staged
@@ -317,13 +311,13 @@ class TableStorage(TableReader):
 
     # Moving heads: commit/ alone calls these
 
-    def create(self, path: str, schema: pa.Schema) -> Committed:
+    def create(self, path: str, schema: pa.Schema) -> CommittedVersion:
         """Create an empty table. What an abandoned attempt left at the path is replaced."""
         uri = self._uri(path, None)
         try:
             return self._write_empty(uri, schema, "create")
         except StorageError as error:
-            if classify(error) is not Kind.EXISTS:
+            if classify(error) is not Failure.EXISTS:
                 raise
             return self._write_empty(uri, schema, "overwrite")
 
@@ -339,7 +333,7 @@ class TableStorage(TableReader):
         try:
             dataset = self.head(source, None)
         except StorageError as error:
-            if classify(error) is not Kind.NOT_FOUND:
+            if classify(error) is not Failure.NOT_FOUND:
                 raise
             return
         uri = self._uri(path, None)
@@ -347,7 +341,7 @@ class TableStorage(TableReader):
         with lance_call(uri, "clone"):
             dataset.shallow_clone(uri, dataset.version, storage_options=self.location.storage_options)
 
-    def _write_empty(self, uri: str, schema: pa.Schema, mode: str) -> Committed:
+    def _write_empty(self, uri: str, schema: pa.Schema, mode: str) -> CommittedVersion:
         durable_write("create table", uri)
         with lance_call(uri, "create table"):
             dataset = lance.write_dataset(
@@ -359,9 +353,9 @@ class TableStorage(TableReader):
                 storage_options=self.location.storage_options,
                 session=self._session,
             )
-        return Committed(dataset.version, 0)
+        return CommittedVersion(dataset.version, 0)
 
-    def commit_staged(self, staged: Staged, expected: int) -> Committed:
+    def commit_staged(self, staged: Staged, expected: int) -> CommittedVersion:
         """Move the head to the staged state. It must land on the expected version, right behind what is published."""
         dataset = self.open(staged.base)
         if not isinstance(staged.transaction.operation, lance.LanceOperation.UpdateConfig):
@@ -371,7 +365,7 @@ class TableStorage(TableReader):
         with lance_call(dataset.uri, "commit table"):
             options = self.location.storage_options
             done = lance.LanceDataset.commit(dataset, staged.transaction, max_retries=0, storage_options=options)
-            committed = Committed(done.version, done.count_rows())
+            committed = CommittedVersion(done.version, done.count_rows())
         if committed.version != expected:
             message = f"a commit to {dataset.uri} landed on version {committed.version} instead of {expected}"
             raise ConflictError(message, hint="do not write to the tables of a graph except through omnigraph")

@@ -21,11 +21,11 @@ from omnigraph.errors import BranchesPresentError, SchemaDriftError
 from omnigraph.graph import Graph
 from omnigraph.lang.schema_check import compile_schema
 from omnigraph.lang.source import Source
-from omnigraph.manifest import contract
+from omnigraph.manifest import schema_files
 from omnigraph.manifest.publisher import Changes, Lineage
 from omnigraph.manifest.rows import MANIFEST_PATH, TableRow, TombstoneRow
 from omnigraph.storage.columns import declared_of, table_path, table_schema
-from tests.schema_apply.town import SCHEMA, edited, look, node
+from tests.schema.town import SCHEMA, edited, look, node
 from tests.support.faults import CrashError, assert_settled, crash, dataset, pin_of, refuse, write_record
 from tests.support.mutations import at_write, store_of
 
@@ -37,15 +37,15 @@ _CLUB = declared_of(compile_schema(Source(WITH_CLUB)), CLUB)
 AT_CLUB = TableRow(CLUB, table_path(_CLUB))
 
 
-def stage(store: Store, text: str, names: tuple[str, ...] = contract.FILES) -> None:
+def stage(store: Store, text: str, names: tuple[str, ...] = schema_files.FILES) -> None:
     """Leave the files of a schema behind as others write them: with a hash of which we know nothing."""
     files = {
-        contract.SOURCE: text,
-        contract.IR: json.dumps({"version": 1, "types": []}),
-        contract.STATE: json.dumps({"format_version": 1, "schema_ir_hash": FOREIGN_HASH}),
+        schema_files.SOURCE: text,
+        schema_files.IR: json.dumps({"version": 1, "types": []}),
+        schema_files.STATE: json.dumps({"format_version": 1, "schema_ir_hash": FOREIGN_HASH}),
     }
     for name in names:
-        store.objects.write(f"{name}{contract.STAGING}", files[name].encode())
+        store.objects.write(f"{name}{schema_files.STAGING}", files[name].encode())
 
 
 def make_club(store: Store) -> None:
@@ -61,13 +61,13 @@ def publish_club(store: Store) -> None:
 
 
 def left(store: Store) -> list[str]:
-    return contract.leftovers(store.objects)
+    return schema_files.leftovers(store.objects)
 
 
 def has_schema(uri: str, text: str) -> bool:
     """Once the graph is open, the files are in place and mean the same each, and it goes by them in every mode."""
     graph = omnigraph.open(uri)
-    found = store_of(uri).contract.read()
+    found = store_of(uri).schema_files.read()
     assert found
     assert not found.foreign
     return found.text == graph.schema == omnigraph.open(uri, read_only=True).schema == text
@@ -137,15 +137,19 @@ def test_whoever_dies_while_it_is_settled_leaves_it_to_the_next(
     assert left(store) == []
 
 
-@pytest.mark.parametrize("names", [(contract.IR, contract.STATE), (contract.STATE,)], ids=["two left", "one left"])
+@pytest.mark.parametrize(
+    "names", [(schema_files.IR, schema_files.STATE), (schema_files.STATE,)], ids=["two left", "one left"]
+)
 def test_a_change_whose_source_has_its_name_is_finished(graph: Graph, store: Store, names: tuple[str, ...]) -> None:
     publish_club(store)
     stage(store, WITH_CLUB)
-    renamed = [name for name in contract.FILES if name not in names]
+    renamed = [name for name in schema_files.FILES if name not in names]
     for name in renamed:
-        Path(graph.uri, f"{name}{contract.STAGING}").replace(Path(graph.uri, name))
-    if renamed == [contract.SOURCE]:  # the others still say what they said before anybody of us had opened the graph
-        Path(graph.uri, contract.IR).write_text(json.dumps({"version": 1}))
+        Path(graph.uri, f"{name}{schema_files.STAGING}").replace(Path(graph.uri, name))
+    if renamed == [
+        schema_files.SOURCE
+    ]:  # the others still say what they said before anybody of us had opened the graph
+        Path(graph.uri, schema_files.IR).write_text(json.dumps({"version": 1}))
     assert has_schema(graph.uri, WITH_CLUB)
     assert left(store) == []
 
@@ -153,7 +157,7 @@ def test_a_change_whose_source_has_its_name_is_finished(graph: Graph, store: Sto
 OTHER = SCHEMA + "node Other { x: I32? }\n"
 
 
-def published_and_staged(store: Store, text: str, names: tuple[str, ...] = contract.FILES) -> None:
+def published_and_staged(store: Store, text: str, names: tuple[str, ...] = schema_files.FILES) -> None:
     publish_club(store)
     stage(store, text, names)
 
@@ -162,11 +166,13 @@ UNDECIDED: dict[str, tuple[Callable[[Store], None], str]] = {
     "a change of properties alone": (lambda store: stage(store, WITH_CITY), "same types"),
     "tables of neither schema": (lambda store: published_and_staged(store, OTHER), "neither"),
     "what was compiled from another source": (
-        lambda store: published_and_staged(store, WITH_CLUB, contract.FILES[1:]),
+        lambda store: published_and_staged(store, WITH_CLUB, schema_files.FILES[1:]),
         "compiled from",
     ),
     "a hash of ours of another source": (
-        lambda store: store.objects.write(f"{contract.STATE}{contract.STAGING}", b'{"schema_ir_hash": "of another"}'),
+        lambda store: store.objects.write(
+            f"{schema_files.STATE}{schema_files.STAGING}", b'{"schema_ir_hash": "of another"}'
+        ),
         "compiled from",
     ),
 }
@@ -202,7 +208,7 @@ def test_doctor_tells_of_leftovers_that_the_next_who_writes_settles(graph: Graph
     with at_write(1, refuse) as written:
         report = omnigraph.open(graph.uri, read_only=True).doctor()
     assert (written, report.is_healthy) == ([], True)
-    [finding] = [one for one in report.findings if one.subject.endswith(contract.STAGING)]
+    [finding] = [one for one in report.findings if one.subject.endswith(schema_files.STAGING)]
     assert finding.run == "open the graph read-write"
     assert omnigraph.open(graph.uri).doctor().findings == ()
 
@@ -236,15 +242,17 @@ def test_a_change_that_died_before_its_files_were_staged_is_undone(graph: Graph,
     assert graph.apply_schema(CHANGED).applied
 
 
-@pytest.mark.parametrize("names", [contract.FILES, contract.FILES[1:], contract.FILES[2:]], ids=["3", "2", "1"])
+@pytest.mark.parametrize(
+    "names", [schema_files.FILES, schema_files.FILES[1:], schema_files.FILES[2:]], ids=["3", "2", "1"]
+)
 def test_a_change_that_died_after_its_files_were_staged_is_finished(
     graph: Graph, store: Store, names: tuple[str, ...]
 ) -> None:
     """Also if its source, or more, has its name already."""
     operation = dead_change(store)
     stage(store, CHANGED)
-    for name in contract.FILES[: -len(names)]:
-        Path(graph.uri, f"{name}{contract.STAGING}").replace(Path(graph.uri, name))
+    for name in schema_files.FILES[: -len(names)]:
+        Path(graph.uri, f"{name}{schema_files.STAGING}").replace(Path(graph.uri, name))
     assert has_schema(graph.uri, CHANGED)
     assert left(store) == []
     people = [one["data"] for one in look(graph) if one.get("type") == "Person"]

@@ -18,9 +18,9 @@ from omnigraph.commit import failpoints
 from omnigraph.commit.store import Store
 from omnigraph.errors import ExpectedVersionMismatchError, QueryError, SchemaDriftError
 from omnigraph.graph import Graph
-from omnigraph.manifest import contract
+from omnigraph.manifest import schema_files
 from tests.commit.child import hooked
-from tests.schema_apply.town import CHANGES, SCHEMA, edited, look, node
+from tests.schema.town import CHANGES, SCHEMA, edited, look, node
 from tests.support.faults import assert_settled, doing
 from tests.support.loads import PIPELINE, SMALL, load_by
 from tests.support.mutations import at_write, once_prepared, store_of
@@ -189,7 +189,7 @@ def test_another_process_goes_on_with_the_new_schema(graph: Graph) -> None:
 
 def test_a_schema_file_that_was_edited_is_refused_also_after_a_change(graph: Graph) -> None:
     graph.apply_schema(CHANGES["add a property"].schema)
-    file = Path(graph.uri, contract.SOURCE)
+    file = Path(graph.uri, schema_files.SOURCE)
     good = file.read_text()
     file.write_text(edited(("age: I32?", "age: I32? town: String?")))
 
@@ -201,12 +201,12 @@ def test_a_schema_file_that_was_edited_is_refused_also_after_a_change(graph: Gra
     ):
         with pytest.raises(SchemaDriftError) as refused:
             act()
-        assert refused.value.path == contract.SOURCE
+        assert refused.value.path == schema_files.SOURCE
     file.write_text(good)
     graph.mutate('query q() { insert Person { name: "eve", city: "Rom" } }')
 
 
-@pytest.mark.parametrize("name", contract.FILES)
+@pytest.mark.parametrize("name", schema_files.FILES)
 def test_a_schema_file_that_is_gone_or_broken_is_refused_also_after_a_change(graph: Graph, name: str) -> None:
     graph.apply_schema(CHANGES["add a property"].schema)
     file = Path(graph.uri, name)
@@ -220,7 +220,7 @@ def test_a_schema_file_that_is_gone_or_broken_is_refused_also_after_a_change(gra
 
 
 def test_files_that_another_implementation_was_about_to_put_in_place_confuse_nobody(graph: Graph, store: Store) -> None:
-    for name in contract.FILES:
+    for name in schema_files.FILES:
         Path(graph.uri, f"{name}.staging").write_text("node Other { x: I32? }")
     before = look(graph)
     assert look(omnigraph.open(graph.uri)) == before

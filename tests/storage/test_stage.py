@@ -12,10 +12,11 @@ import pyarrow as pa
 import pytest
 
 from omnigraph.api.results import TableVersion
+from omnigraph.core.location import Location
 from omnigraph.errors import ConflictError, CorruptGraphError, OmnigraphError, StorageError
-from omnigraph.storage import durable
-from omnigraph.storage.location import Location
-from omnigraph.storage.tables import MAX_ROWS_PER_FILE, Committed, IndexSpec, SchemaChange, Staged, TableStorage
+from omnigraph.storage import observe
+from omnigraph.storage.layout import IndexSpec
+from omnigraph.storage.stage import MAX_ROWS_PER_FILE, CommittedVersion, SchemaChange, Staged, TableStorage
 
 PRIMARY_KEY = {b"lance-schema:unenforced-primary-key": b"true"}
 SCHEMA = pa.schema(
@@ -63,7 +64,7 @@ def commit(storage: TableStorage, staged: Staged) -> TableVersion:
     return there
 
 
-def land(storage: TableStorage, staged: Staged) -> Committed:
+def land(storage: TableStorage, staged: Staged) -> CommittedVersion:
     """Commit right behind the base."""
     return storage.commit_staged(staged, staged.base.version + 1)
 
@@ -222,13 +223,15 @@ def test_staging_and_committing_are_counted_as_durable_writes(
     storage: TableStorage, table: TableVersion, write: Write, after: dict[str, int]
 ) -> None:
     seen: list[str] = []
-    previous = durable.set_hook(lambda operation, path: seen.append(operation) if path.endswith("nodes/a") else None)
+    previous = observe.set_write_hook(
+        lambda operation, path: seen.append(operation) if path.endswith("nodes/a") else None
+    )
     try:
         staged = write(storage, table)
         staging = list(seen)
         land(storage, staged)
     finally:
-        durable.set_hook(previous)
+        observe.set_write_hook(previous)
 
     assert len(staging) == (write is not _restore)
     assert seen == [*staging, "commit table"]
@@ -245,7 +248,7 @@ def test_two_writes_never_share_a_uuid(storage: TableStorage, table: TableVersio
 
 
 def test_a_table_is_created_empty_at_version_one(storage: TableStorage) -> None:
-    assert storage.create("nodes/a", SCHEMA) == Committed(1, 0)
+    assert storage.create("nodes/a", SCHEMA) == CommittedVersion(1, 0)
 
     handle = storage.head("nodes/a", None)
     assert handle.schema.equals(SCHEMA)
@@ -410,12 +413,12 @@ def test_deletes_follow_one_another(storage: TableStorage, table: TableVersion) 
 def test_a_delete_of_nothing_stages_nothing(storage: TableStorage, table: TableVersion, root_uri: str) -> None:
     seen: list[str] = []
     before = sorted(Path(root_uri).rglob("*"))
-    previous = durable.set_hook(lambda operation, _: seen.append(operation))
+    previous = observe.set_write_hook(lambda operation, _: seen.append(operation))
     try:
         assert storage.stage_delete(table, "id = 'nobody'") is None
         assert storage.stage_delete(table, "x IS NULL") is None
     finally:
-        durable.set_hook(previous)
+        observe.set_write_hook(previous)
 
     assert seen == []
     assert sorted(Path(root_uri).rglob("*")) == before
@@ -644,8 +647,8 @@ _WRITE_ON_A_FULL_DISK = """
 import os, sys
 from pathlib import Path
 from omnigraph.errors import StorageError
-from omnigraph.storage.location import Location
-from omnigraph.storage.tables import TableStorage
+from omnigraph.core.location import Location
+from omnigraph.storage.stage import TableStorage
 from tests.storage import test_tables as tests
 
 root, write = Path(sys.argv[1]), tests.WRITES[sys.argv[2]][0]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from typing import Literal
@@ -13,17 +13,17 @@ from lance.lance import register_lance_metrics_recorder, snapshot_lance_metrics
 
 from omnigraph.core.nonblocking import may_block
 
-Kind = Literal["get", "put", "head", "list", "delete"]
+RequestKind = Literal["get", "put", "head", "list", "delete"]
 
 _METRIC = "lance_object_store_requests_total"
-_UNCHANGING: tuple[Kind, ...] = ("get", "head", "list")
+_UNCHANGING: tuple[RequestKind, ...] = ("get", "head", "list")
 
 _own: Counter[str] = Counter()
 _lock = threading.Lock()
 
 
 @dataclass(frozen=True, slots=True)
-class Requests:
+class RequestCounts:
     """How many requests there were, by kind."""
 
     get: int = 0
@@ -40,20 +40,20 @@ class Requests:
     def writes(self) -> int:
         return self.put + self.delete
 
-    def __sub__(self, earlier: Requests) -> Requests:
+    def __sub__(self, earlier: RequestCounts) -> RequestCounts:
         before = asdict(earlier)
-        return Requests(**{kind: count - before[kind] for kind, count in asdict(self).items()})
+        return RequestCounts(**{kind: count - before[kind] for kind, count in asdict(self).items()})
 
 
-class Counted:
+class RequestCounter:
     """The requests since a block began: so far while it runs, all of it afterwards. Reads like `Requests`."""
 
     def __init__(self) -> None:
         self._start = snapshot()
-        self._end: Requests | None = None
+        self._end: RequestCounts | None = None
 
     @property
-    def requests(self) -> Requests:
+    def requests(self) -> RequestCounts:
         return (self._end or snapshot()) - self._start
 
     def stop(self) -> None:
@@ -65,21 +65,21 @@ class Counted:
 
 
 @contextmanager
-def counted() -> Iterator[Counted]:
+def counted() -> Iterator[RequestCounter]:
     """Count the requests during a block, whichever thread makes them.
 
     with counted() as requests:
         ...
     print(requests.total)
     """
-    counting = Counted()
+    counting = RequestCounter()
     try:
         yield counting
     finally:
         counting.stop()
 
 
-def snapshot() -> Requests:
+def snapshot() -> RequestCounts:
     """Count since the process began; lance counts since the first snapshot."""
     installed = register_lance_metrics_recorder()
     assert installed, "another recorder has been registered with lance: its requests cannot be counted"
@@ -88,10 +88,10 @@ def snapshot() -> Requests:
     for point in snapshot_lance_metrics():
         if point.name == _METRIC:
             counts[_kind_of(point.attributes["operation"])] += int(point.value or 0)
-    return Requests(**counts)
+    return RequestCounts(**counts)
 
 
-def _kind_of(operation: str) -> Kind:
+def _kind_of(operation: str) -> RequestKind:
     """Sort an operation of lance: get_ranges, list_with_delimiter, create_multipart, put_part, copy, rename and others.
 
     One that is not known counts as a put, so that a write is never taken for a read.
@@ -104,8 +104,27 @@ def _kind_of(operation: str) -> Kind:
     return "delete" if operation.startswith("delete") else "put"
 
 
-def count(kind: Kind) -> None:
+def count(kind: RequestKind) -> None:
     """Count one request that is about to be made."""
     may_block()
     with _lock:
         _own[kind] += 1
+
+
+WriteHook = Callable[[str, str], None]
+
+on_durable_write: WriteHook | None = None
+
+
+def set_write_hook(hook: WriteHook | None) -> WriteHook | None:
+    """Have `hook(operation, path)` called before every durable write; return the hook that was there."""
+    global on_durable_write
+    previous, on_durable_write = on_durable_write, hook
+    return previous
+
+
+def durable_write(operation: str, path: str) -> None:
+    """Say that the next step makes something durable. Call it before the step."""
+    hook = on_durable_write
+    if hook is not None:
+        hook(operation, path)

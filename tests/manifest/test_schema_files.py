@@ -3,11 +3,11 @@ from pathlib import Path
 
 import pytest
 
+from omnigraph.core.location import Location
 from omnigraph.errors import AlreadyInitializedError, ConflictError, OmnigraphError, SchemaDriftError
 from omnigraph.lang.schema_check import compile_schema
 from omnigraph.lang.source import Source
-from omnigraph.manifest import contract
-from omnigraph.storage.location import Location
+from omnigraph.manifest import schema_files
 from omnigraph.storage.objects import ObjectStore
 
 _TEXT = """
@@ -30,8 +30,8 @@ def accepted(objects: ObjectStore) -> ObjectStore:
 
 def _accept(objects: ObjectStore, text: str) -> None:
     source = Source(text, "<schema>")
-    contract.claim(objects, source, "somewhere")
-    contract.write_compiled(objects, compile_schema(source))
+    schema_files.claim(objects, source, "somewhere")
+    schema_files.write_compiled(objects, compile_schema(source))
 
 
 def _files(root: Path) -> dict[str, bytes]:
@@ -41,7 +41,7 @@ def _files(root: Path) -> dict[str, bytes]:
 def test_the_contract_is_three_files(accepted: ObjectStore, tmp_path: Path) -> None:
     files = _files(tmp_path)
 
-    assert set(files) == {"_schema.pg", "_schema.ir.json", "__schema_state.json"} == set(contract.FILES)
+    assert set(files) == {"_schema.pg", "_schema.ir.json", "__schema_state.json"} == set(schema_files.FILES)
     assert files["_schema.pg"].decode() == _TEXT
     state = json.loads(files["__schema_state.json"])
     assert state == {
@@ -50,40 +50,40 @@ def test_the_contract_is_three_files(accepted: ObjectStore, tmp_path: Path) -> N
         "schema_identity_version": 1,
     }
     assert "Person" in json.loads(files["_schema.ir.json"])["catalog"]["nodes"]
-    assert contract.is_started(accepted)
+    assert schema_files.is_started(accepted)
 
 
 def test_the_same_schema_gives_the_same_bytes(accepted: ObjectStore, tmp_path: Path) -> None:
     before = _files(tmp_path)
 
-    contract.write_compiled(accepted, compile_schema(Source(_TEXT)))
+    schema_files.write_compiled(accepted, compile_schema(Source(_TEXT)))
 
     assert _files(tmp_path) == before
 
 
 def test_what_was_accepted_is_read(accepted: ObjectStore) -> None:
-    found = contract.ContractReader(accepted).read()
+    found = schema_files.SchemaFilesReader(accepted).read()
 
-    assert found == contract.Contract(_TEXT, compile_schema(Source(_TEXT)), foreign=False)
+    assert found == schema_files.AcceptedSchema(_TEXT, compile_schema(Source(_TEXT)), foreign=False)
 
 
 def test_there_is_no_contract_without_a_source(objects: ObjectStore) -> None:
-    assert contract.ContractReader(objects).read() is None
-    assert not contract.is_started(objects)
+    assert schema_files.SchemaFilesReader(objects).read() is None
+    assert not schema_files.is_started(objects)
 
 
-@pytest.mark.parametrize("name", contract.FILES)
+@pytest.mark.parametrize("name", schema_files.FILES)
 def test_any_of_its_files_starts_a_contract(objects: ObjectStore, name: str) -> None:
     objects.write(name, b"")
 
-    assert contract.is_started(objects)
+    assert schema_files.is_started(objects)
 
 
 def test_a_claim_is_made_once(accepted: ObjectStore, tmp_path: Path) -> None:
     before = _files(tmp_path)
 
     with pytest.raises(AlreadyInitializedError) as failure:
-        contract.claim(accepted, Source("node Other { a: String @key }"), "somewhere")
+        schema_files.claim(accepted, Source("node Other { a: String @key }"), "somewhere")
 
     assert failure.value.uri == "somewhere"
     assert _files(tmp_path) == before
@@ -99,9 +99,9 @@ def test_a_claim_is_made_once(accepted: ObjectStore, tmp_path: Path) -> None:
     ids=["a remark", "remarks and line ends", "another order"],
 )
 def test_a_text_that_means_the_same_is_no_drift(accepted: ObjectStore, text: str) -> None:
-    reader = contract.ContractReader(accepted)
+    reader = schema_files.SchemaFilesReader(accepted)
     before = reader.read()
-    accepted.write(contract.SOURCE, text.encode())
+    accepted.write(schema_files.SOURCE, text.encode())
 
     found = reader.read()
 
@@ -123,17 +123,17 @@ def test_a_text_that_means_the_same_is_no_drift(accepted: ObjectStore, text: str
     ],
 )
 def test_a_text_that_means_something_else_is_drift(accepted: ObjectStore, tmp_path: Path, old: str, new: str) -> None:
-    knowing = contract.ContractReader(accepted)
+    knowing = schema_files.SchemaFilesReader(accepted)
     assert knowing.read()
-    accepted.write(contract.SOURCE, _TEXT.replace(old, new).encode())
+    accepted.write(schema_files.SOURCE, _TEXT.replace(old, new).encode())
     before = _files(tmp_path)
 
-    for reader in (contract.ContractReader(accepted), knowing):
+    for reader in (schema_files.SchemaFilesReader(accepted), knowing):
         with pytest.raises(SchemaDriftError, match=r"^schema evolution is locked") as failure:
             reader.read()
 
     assert isinstance(failure.value, ConflictError)
-    assert failure.value.path == contract.SOURCE
+    assert failure.value.path == schema_files.SOURCE
     assert "schema apply" in (failure.value.hint or "")
     assert _files(tmp_path) == before
 
@@ -144,13 +144,13 @@ def test_a_compiled_schema_that_is_not_that_of_the_source_is_drift(
     other = ObjectStore(Location.parse(tmp_path_factory.mktemp("other")))
     _accept(other, _TEXT.replace("I32?", "I64?"))
 
-    for name in (contract.STATE, contract.IR):
+    for name in (schema_files.STATE, schema_files.IR):
         kept = accepted.read(name)
         accepted.write(name, other.read(name))
         with pytest.raises(SchemaDriftError):
-            contract.ContractReader(accepted).read()
+            schema_files.SchemaFilesReader(accepted).read()
         accepted.write(name, kept)
-    assert contract.ContractReader(accepted).read()
+    assert schema_files.SchemaFilesReader(accepted).read()
 
 
 _BROKEN = {
@@ -165,27 +165,27 @@ _BROKEN = {
 
 
 @pytest.mark.parametrize("data", _BROKEN.values(), ids=_BROKEN)
-@pytest.mark.parametrize("name", [contract.IR, contract.STATE])
+@pytest.mark.parametrize("name", [schema_files.IR, schema_files.STATE])
 def test_a_broken_file_is_named(accepted: ObjectStore, tmp_path: Path, name: str, data: bytes) -> None:
     accepted.write(name, data)
     before = _files(tmp_path)
 
     with pytest.raises(SchemaDriftError, match=name) as failure:
-        contract.ContractReader(accepted).read()
+        schema_files.SchemaFilesReader(accepted).read()
 
     assert failure.value.path == name
     assert failure.value.hint
     assert _files(tmp_path) == before
 
 
-@pytest.mark.parametrize("names", [[contract.IR], [contract.STATE], [contract.IR, contract.STATE]])
+@pytest.mark.parametrize("names", [[schema_files.IR], [schema_files.STATE], [schema_files.IR, schema_files.STATE]])
 def test_a_missing_file_is_named(accepted: ObjectStore, tmp_path: Path, names: list[str]) -> None:
     for name in names:
         accepted.delete(name)
     before = _files(tmp_path)
 
     with pytest.raises(SchemaDriftError, match="is missing") as failure:
-        contract.ContractReader(accepted).read()
+        schema_files.SchemaFilesReader(accepted).read()
 
     assert failure.value.path in names
     assert failure.value.hint
@@ -194,28 +194,28 @@ def test_a_missing_file_is_named(accepted: ObjectStore, tmp_path: Path, names: l
 
 @pytest.mark.parametrize("data", [b"\xff\xfe", b"node", b"node A { a: String\x00 @key }"])
 def test_a_source_that_does_not_compile_is_an_error_of_ours(accepted: ObjectStore, data: bytes) -> None:
-    accepted.write(contract.SOURCE, data)
+    accepted.write(schema_files.SOURCE, data)
 
     with pytest.raises(OmnigraphError, match=r"_schema\.pg"):
-        contract.ContractReader(accepted).read()
+        schema_files.SchemaFilesReader(accepted).read()
 
 
 def test_a_known_contract_is_not_compiled_again(accepted: ObjectStore) -> None:
-    reader = contract.ContractReader(accepted)
+    reader = schema_files.SchemaFilesReader(accepted)
     known = reader.read()
 
     assert known
     assert reader.read() is known
-    assert contract.ContractReader(accepted).read() is not known
+    assert schema_files.SchemaFilesReader(accepted).read() is not known
 
 
 def test_what_another_implementation_compiled_is_told_and_replaced(accepted: ObjectStore) -> None:
-    accepted.write(contract.IR, b'{"ir_version": 1, "nodes": []}')
-    accepted.write(contract.STATE, b'{"format_version":1,"schema_ir_hash":"abc","schema_identity_version":1}')
+    accepted.write(schema_files.IR, b'{"ir_version": 1, "nodes": []}')
+    accepted.write(schema_files.STATE, b'{"format_version":1,"schema_ir_hash":"abc","schema_identity_version":1}')
 
-    found = contract.ContractReader(accepted).read()
-    assert found == contract.Contract(_TEXT, compile_schema(Source(_TEXT)), foreign=True)
+    found = schema_files.SchemaFilesReader(accepted).read()
+    assert found == schema_files.AcceptedSchema(_TEXT, compile_schema(Source(_TEXT)), foreign=True)
 
-    contract.write_compiled(accepted, found.catalog)
-    rebuilt = contract.ContractReader(accepted).read()
-    assert rebuilt == contract.Contract(_TEXT, found.catalog, foreign=False)
+    schema_files.write_compiled(accepted, found.catalog)
+    rebuilt = schema_files.SchemaFilesReader(accepted).read()
+    assert rebuilt == schema_files.AcceptedSchema(_TEXT, found.catalog, foreign=False)

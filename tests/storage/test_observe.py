@@ -9,18 +9,18 @@ import lance
 import numpy as np
 import pyarrow as pa
 
-from omnigraph.storage.counters import Requests, counted
-from omnigraph.storage.location import Location
+from omnigraph.core.location import Location
 from omnigraph.storage.objects import ObjectStore
+from omnigraph.storage.observe import RequestCounts, counted
 from tests.support.s3 import S3Server
 
 
 def test_counts_by_kind_add_up_and_subtract() -> None:
-    later, earlier = Requests(get=5, put=4, head=3, list=2, delete=1), Requests(get=1, put=1, list=2)
+    later, earlier = RequestCounts(get=5, put=4, head=3, list=2, delete=1), RequestCounts(get=1, put=1, list=2)
 
     assert later.total == 15
     assert later.writes == 5
-    assert later - earlier == Requests(get=4, put=3, head=3, list=0, delete=1)
+    assert later - earlier == RequestCounts(get=4, put=3, head=3, list=0, delete=1)
 
 
 def test_each_operation_on_a_control_file_is_counted_by_its_kind(objects: ObjectStore) -> None:
@@ -35,7 +35,7 @@ def test_each_operation_on_a_control_file_is_counted_by_its_kind(objects: Object
         objects.exists("c")
         objects.delete("c")
 
-    assert requests.requests == Requests(get=2, put=3, head=2, list=2, delete=1)
+    assert requests.requests == RequestCounts(get=2, put=3, head=2, list=2, delete=1)
 
 
 def test_the_counts_are_what_the_server_saw(s3_server: S3Server, s3_uri: str) -> None:
@@ -58,7 +58,7 @@ def test_the_counts_are_what_the_server_saw(s3_server: S3Server, s3_uri: str) ->
         lance.write_dataset(large, location.child("nodes", "b"), storage_options=options).take([5, 1_900_000])
 
     seen = s3_server.requests(location.bucket) - before
-    assert asdict(requests.requests) == {kind: seen[kind] for kind in asdict(Requests())}
+    assert asdict(requests.requests) == {kind: seen[kind] for kind in asdict(RequestCounts())}
     assert requests.total == seen.total()
 
 
@@ -103,12 +103,12 @@ def test_no_request_of_any_thread_is_missed(objects: ObjectStore) -> None:
     with counted() as requests, ThreadPoolExecutor(8) as pool:
         list(pool.map(objects.read, ["a"] * 200))
 
-    assert requests.requests == Requests(get=200)
+    assert requests.requests == RequestCounts(get=200)
 
 
 _LATE = """
 import sys, lance, pyarrow as pa
-from omnigraph.storage.counters import counted
+from omnigraph.storage.observe import counted
 dataset = lance.write_dataset(pa.table({"a": [1]}), sys.argv[1])
 with counted() as requests:
     dataset.to_table()

@@ -8,7 +8,7 @@ import pytest
 import omnigraph
 from omnigraph.commit.store import Store
 from omnigraph.graph import Graph
-from tests.schema_apply import town
+from tests.schema import town
 from tests.support.mutations import store_of
 
 

@@ -14,17 +14,17 @@ import pytest
 
 import omnigraph
 from omnigraph.errors import HistoryReclaimedError, OmnigraphError
-from omnigraph.manifest import contract
+from omnigraph.manifest import schema_files
 from tests.commit import child
 from tests.commit.places import copied
 from tests.history.crashing import opened
-from tests.schema_apply import town
-from tests.schema_apply.town import CHANGES, SCHEMA, Apply, Record, edited, look
+from tests.schema import town
+from tests.schema.town import CHANGES, SCHEMA, Apply, Record, edited, look
 from tests.support.deaths import die_each
 from tests.support.faults import CrashError, assert_settled, crash, refuse
 from tests.support.mutations import Death, at_write, die, store_of
 
-PROMOTED = ("write",) * len(contract.FILES)
+PROMOTED = ("write",) * len(schema_files.FILES)
 PUBLISH = ("publish", *PROMOTED, "delete")
 WRITES = {
     "extend an enum": ("write", *PUBLISH),
@@ -189,7 +189,7 @@ def test_a_live_handle_and_the_next_write_finish_what_another_left(
 
     store = store_of(uri)
     assert_settled(store)
-    found = store.contract.read()
+    found = store.schema_files.read()
     assert found
     assert found.text == live.schema == CHANGES[scene.name].schema
     assert omnigraph.open(uri).schema == CHANGES[scene.name].schema
@@ -239,7 +239,7 @@ def _recovered(scene: Scene, uri: str) -> str:
     store = store_of(uri)
     assert_settled(store)
     shown = scene.shown(graph)
-    files = store.contract.read()
+    files = store.schema_files.read()
     assert files
     assert files.text == (SCHEMA if shown == "before" else CHANGES[scene.name].schema)
     assert (len(store.audit.rows()) > 0) <= (len(store.manifest.load().commits()) > 3)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,11 +14,12 @@ from lance.fragment import DataFile
 
 from omnigraph.api.results import TableVersion
 from omnigraph.errors import StorageError
-from omnigraph.storage.lance_errors import Kind, classify, lance_call
+from omnigraph.storage.lance_errors import Failure, classify, lance_call
 from omnigraph.storage.objects import ObjectStore
-from omnigraph.storage.reading import ADDRESS, OFFSET_BITS, TableReader
+from omnigraph.storage.read import ADDRESS, OFFSET_BITS, TableReader
 
 Addresses = np.ndarray[Any, Any]
+INDEX_KINDS = ("BTREE", "INVERTED", "IVF_FLAT")
 ROW, WRITTEN = "_rowid", "_row_last_updated_at_version"
 _ARRAY = "array"  # how lance calls a deletion file in Arrow's format
 
@@ -118,10 +119,127 @@ def common_version(tables: TableReader, one: TableVersion, other: TableVersion) 
     try:
         known = tables.branch_points(one)
     except StorageError as error:
-        if classify(error) is not Kind.NOT_FOUND:  # how lance fails when a branch is deleted while it lists them
+        if classify(error) is not Failure.NOT_FOUND:  # how lance fails when a branch is deleted while it lists them
             raise
         return 0
     if any(table.branch is not None and table.branch not in known for table in (one, other)):
         return 0
     here, there = ([*known.get(table.branch or "", ()), (table.version, "")] for table in (one, other))
     return next((min(mine[0], its[0]) for mine, its in zip(here, there, strict=False) if mine != its), 0)
+
+
+# Layout --------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class FragmentSize:
+    """A fragment: its number, its rows, and how many more of them are deleted."""
+
+    number: int
+    rows: int
+    deleted: int
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """A part of an index, and the fragments it covers."""
+
+    uuid: str
+    covers: frozenset[int]
+
+
+@dataclass(frozen=True, slots=True)
+class TableLayout:
+    """What a version of a table physically consists of: its fragments in order, its indices by name."""
+
+    parts: tuple[FragmentSize, ...]
+    indices: Mapping[str, tuple[Segment, ...]]
+
+    @property
+    def rows(self) -> int:
+        return sum(part.rows for part in self.parts)
+
+    @property
+    def numbers(self) -> frozenset[int]:
+        return frozenset(part.number for part in self.parts)
+
+    def covered(self, index: str) -> frozenset[int]:
+        """The fragments of this version that an index covers."""
+        segments = self.indices.get(index, ())
+        return self.numbers & frozenset(number for one in segments for number in one.covers)
+
+    def covering(self, number: int) -> frozenset[str]:
+        """The segments of indices that cover a fragment."""
+        segments = (one for index in self.indices.values() for one in index)
+        return frozenset(one.uuid for one in segments if number in one.covers)
+
+
+def layout_of(tables: TableReader, table: TableVersion) -> TableLayout:
+    """Look at a version. This reads its manifest and no more."""
+    dataset = tables.own_handle(table)
+    with lance_call(dataset.uri, "read"):
+        found = [fragment.metadata for fragment in dataset.get_fragments()]
+        described = dataset.describe_indices()
+    parts = tuple(FragmentSize(one.id, one.num_rows, one.num_deletions) for one in found)
+    segments = {
+        one.name: tuple(Segment(str(part.uuid), frozenset(part.fragment_ids)) for part in one.segments)
+        for one in described
+    }
+    return TableLayout(parts, segments)
+
+
+def has_value(tables: TableReader, table: TableVersion, column: str, fragments: Sequence[int]) -> bool:
+    """Tell whether a column holds anything at all in some fragments."""
+    dataset = tables.open(table)
+    with lance_call(dataset.uri, "scan"):
+        chosen = [fragment for fragment in dataset.get_fragments() if fragment.fragment_id in fragments]
+        condition = f"`{column}` IS NOT NULL"
+        scanner = dataset.scanner(columns=[], filter=condition, fragments=chosen, limit=1, with_row_id=True)
+        return bool(chosen) and bool(scanner.to_table().num_rows)
+
+
+# Indices -------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class IndexSpec:
+    """An index to build: BTREE, INVERTED or IVF_FLAT on one column."""
+
+    column: str
+    kind: str
+
+    @property
+    def name(self) -> str:
+        return f"{self.column}_{self.kind.lower()}"
+
+
+def write_index(dataset: lance.LanceDataset, index: IndexSpec, fragments: Sequence[int]) -> lance.Index:
+    """Write an index over some fragments; it counts once a commit names it."""
+    options: dict[str, Any] = {"num_partitions": 1, "metric": "L2"} if index.kind == "IVF_FLAT" else {}
+    built = dataset.create_index_uncommitted(
+        index.column, index.kind, name=index.name, fragment_ids=list(fragments), replace=True, **options
+    )
+    # A text index is only readable once its parts are merged, and lance does not say so at commit.
+    return dataset.merge_existing_index_segments([built]) if index.kind == "INVERTED" else built
+
+
+def index_segments(dataset: lance.LanceDataset, chosen: Callable[[str, str], bool]) -> list[lance.Index]:
+    """The present segments of indices, chosen by the name of the index and their uuid.
+
+    Who builds them anew names them as removed: lance dies on a fragment that is covered twice.
+    """
+    return [
+        lance.Index(part.uuid, index.name, index.fields, part.dataset_version_at_last_update, part.fragment_ids, 0)
+        for index in dataset.describe_indices()
+        for part in index.segments
+        if chosen(index.name, str(part.uuid))
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class IndexBuild:
+    """An index to build over some fragments, in the place of some of its segments."""
+
+    spec: IndexSpec
+    fragments: tuple[int, ...]
+    replaces: tuple[str, ...] = ()

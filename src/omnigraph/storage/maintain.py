@@ -12,18 +12,18 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import lance
+import pyarrow as pa
 from lance.fragment import DataFile
 from lance.optimize import Compaction, CompactionTask
 
 from omnigraph.api.results import TableVersion
-from omnigraph.storage import indices
-from omnigraph.storage.durable import durable_write
-from omnigraph.storage.fragments import path_of
-from omnigraph.storage.indices import IndexSpec
-from omnigraph.storage.lance_errors import lance_call
+from omnigraph.errors import StorageError
+from omnigraph.storage.lance_errors import Failure, classify, lance_call
+from omnigraph.storage.layout import IndexSpec, TableLayout, fragments, index_segments, layout_of, path_of, write_index
 from omnigraph.storage.objects import ObjectStore
-from omnigraph.storage.reading import TableReader, transaction_id
-from omnigraph.storage.tables import MAX_ROWS_PER_FILE, STORAGE_VERSION, Staged, TableStorage, auto_cleanup_settings
+from omnigraph.storage.observe import durable_write
+from omnigraph.storage.read import TableReader, transaction_id
+from omnigraph.storage.stage import MAX_ROWS_PER_FILE, STORAGE_VERSION, Staged, TableStorage, auto_cleanup_settings
 
 # The fragments that a rewrite makes are numbered past those that others may append before it is committed, for the
 # indices that are built on them name them by number.
@@ -52,82 +52,6 @@ _OPTIONS: dict[str, Any] = {
     "data_storage_version": STORAGE_VERSION,
     "has_eager_remappable_index": False,  # indices on the places of rows are built anew by us
 }
-
-
-@dataclass(frozen=True, slots=True)
-class Part:
-    """A fragment: its number, its rows, and how many more of them are deleted."""
-
-    number: int
-    rows: int
-    deleted: int
-
-
-@dataclass(frozen=True, slots=True)
-class Segment:
-    """A part of an index, and the fragments it covers."""
-
-    uuid: str
-    covers: frozenset[int]
-
-
-@dataclass(frozen=True, slots=True)
-class MakeUp:
-    """What a version of a table physically consists of: its fragments in order, its indices by name."""
-
-    parts: tuple[Part, ...]
-    indices: Mapping[str, tuple[Segment, ...]]
-
-    @property
-    def rows(self) -> int:
-        return sum(part.rows for part in self.parts)
-
-    @property
-    def numbers(self) -> frozenset[int]:
-        return frozenset(part.number for part in self.parts)
-
-    def covered(self, index: str) -> frozenset[int]:
-        """The fragments of this version that an index covers."""
-        segments = self.indices.get(index, ())
-        return self.numbers & frozenset(number for one in segments for number in one.covers)
-
-    def covering(self, number: int) -> frozenset[str]:
-        """The segments of indices that cover a fragment."""
-        segments = (one for index in self.indices.values() for one in index)
-        return frozenset(one.uuid for one in segments if number in one.covers)
-
-
-@dataclass(frozen=True, slots=True)
-class IndexBuild:
-    """An index to build over some fragments, in the place of some of its segments."""
-
-    spec: IndexSpec
-    fragments: tuple[int, ...]
-    replaces: tuple[str, ...] = ()
-
-
-def make_up(tables: TableReader, table: TableVersion) -> MakeUp:
-    """Look at a version. This reads its manifest and no more."""
-    dataset = tables.own_handle(table)
-    with lance_call(dataset.uri, "read"):
-        found = [fragment.metadata for fragment in dataset.get_fragments()]
-        described = dataset.describe_indices()
-    parts = tuple(Part(one.id, one.num_rows, one.num_deletions) for one in found)
-    segments = {
-        one.name: tuple(Segment(str(part.uuid), frozenset(part.fragment_ids)) for part in one.segments)
-        for one in described
-    }
-    return MakeUp(parts, segments)
-
-
-def has_value(tables: TableReader, table: TableVersion, column: str, fragments: Sequence[int]) -> bool:
-    """Tell whether a column holds anything at all in some fragments."""
-    dataset = tables.open(table)
-    with lance_call(dataset.uri, "scan"):
-        chosen = [fragment for fragment in dataset.get_fragments() if fragment.fragment_id in fragments]
-        condition = f"`{column}` IS NOT NULL"
-        scanner = dataset.scanner(columns=[], filter=condition, fragments=chosen, limit=1, with_row_id=True)
-        return bool(chosen) and bool(scanner.to_table().num_rows)
 
 
 # Rewriting -----------------------------------------------------------------------------------------
@@ -162,7 +86,9 @@ def _described(dataset: lance.LanceDataset, numbers: set[int]) -> list[dict[str,
     return [known.get(one.fragment_id) or one.metadata.to_json() for one in chosen]
 
 
-def stage_rewrite(tables: TableStorage, base: TableVersion, made_of: MakeUp, rewrites: Sequence[Rewrite]) -> Staged:
+def stage_rewrite(
+    tables: TableStorage, base: TableVersion, made_of: TableLayout, rewrites: Sequence[Rewrite]
+) -> Staged:
     """Put rewritten fragments in the place of the old ones. Indices keep what they cover only where all of it moved."""
     dataset = tables.own_handle(base)
     with lance_call(dataset.uri, "read"):
@@ -254,7 +180,7 @@ def build_index(tables: TableStorage, table: TableVersion, spec: IndexSpec, frag
     dataset = tables.own_handle(table)
     durable_write("build index", dataset.uri)
     with lance_call(dataset.uri, "build index on"):
-        return indices.build_index(dataset, spec, fragments)
+        return write_index(dataset, spec, fragments)
 
 
 def stage_indices(
@@ -263,7 +189,7 @@ def stage_indices(
     """Add segments of indices to a table in the place of others."""
     dataset = tables.own_handle(base)
     with lance_call(dataset.uri, "read"):
-        removed = indices.segments(dataset, lambda _, uuid: uuid in replaced)
+        removed = index_segments(dataset, lambda _, uuid: uuid in replaced)
     new = [replace(one, dataset_version=base.version) for one in built]
     operation = lance.LanceOperation.CreateIndex(new, removed)
     return Staged(base, lance.Transaction(base.version, operation, uuid=transaction_id()))
@@ -297,3 +223,57 @@ def stage_auto_cleanup_off(tables: TableStorage, base: TableVersion) -> Staged |
     gone = lance.LanceOperation.UpdateMap(dict.fromkeys(settings))
     operation = lance.LanceOperation.UpdateConfig(config_updates=gone)
     return Staged(base, lance.Transaction(base.version, operation, uuid=transaction_id()))
+
+
+# Rebase --------------------------------------------------------------------------------------------
+
+
+def fits(tables: TableReader, staged: Staged, pin: TableVersion) -> bool:
+    """Tell whether upkeep that was staged on an earlier version still means the same on a later one.
+
+    What it replaces must be there unchanged, and the numbers it gives must be free.
+    """
+    try:
+        before, now = _facts(tables, staged.base), _facts(tables, pin)
+    except StorageError as error:
+        if classify(error) is Failure.NOT_FOUND:  # a cleanup has removed what it was staged on
+            return False
+        raise
+    same_columns = before.columns == now.columns
+    return same_columns and all(_step_fits(step.operation, before, now) for step in staged.steps)
+
+
+@dataclass(frozen=True, slots=True)
+class _Facts:
+    """The fragments of a version by number, each with its files and its deletions; and the segments of its indices.
+
+    `columns` are those that lance knows, by their numbers: one that comes again has another.
+    """
+
+    fragments: Mapping[int, tuple[object, object]]
+    segments: frozenset[str]
+    columns: tuple[tuple[int, ...], pa.Schema]
+
+
+def _facts(tables: TableReader, table: TableVersion) -> _Facts:
+    found = {one.number: (one.files, one.deletions) for one in fragments(tables, table)}
+    segments = (one.uuid for index in layout_of(tables, table).indices.values() for one in index)
+    # The text of a schema has its settings in any order, so it would differ from one reading to the next.
+    dataset = tables.open(table)
+    columns = tuple(field.id() for field in dataset.lance_schema.fields()), dataset.schema
+    return _Facts(found, frozenset(segments), columns)
+
+
+def _step_fits(operation: Any, before: _Facts, now: _Facts) -> bool:
+    if isinstance(operation, lance.LanceOperation.UpdateConfig):
+        return True
+    if isinstance(operation, lance.LanceOperation.Rewrite):
+        old = [one.id for group in operation.groups for one in group.old_fragments]
+        new = [one.id for group in operation.groups for one in group.new_fragments]
+        free = not new or min(new) > max(now.fragments, default=-1)
+        return free and all(before.fragments[number] == now.fragments.get(number) for number in old)
+    covered = {number for index in operation.new_indices for number in index.fragment_ids} & before.fragments.keys()
+    same = all(
+        number in now.fragments and before.fragments[number][0] == now.fragments[number][0] for number in covered
+    )
+    return same and before.segments == now.segments

@@ -10,7 +10,7 @@ import pytest
 import omnigraph
 from omnigraph.errors import HistoryReclaimedError
 from omnigraph.graph import Graph
-from tests.schema_apply.town import CHANGES, PERSON, SCHEMA, look, node
+from tests.schema.town import CHANGES, PERSON, SCHEMA, look, node
 from tests.support.faults import assert_settled, failing
 from tests.support.mutations import store_of
 

@@ -22,7 +22,7 @@ _Files = tuple[bytes, bytes | None, bytes | None]
 
 
 @dataclass(frozen=True, slots=True)
-class Contract:
+class AcceptedSchema:
     """The accepted schema: its text and what it compiles to. `foreign` says that another implementation compiled it.
 
     `is_changed` says that the graph was made with another one: the manifest has both.
@@ -34,14 +34,14 @@ class Contract:
     is_changed: bool = False
 
 
-class ContractReader:
+class SchemaFilesReader:
     """Reads the contract anew for every operation, but compiles it only when its files have changed."""
 
     def __init__(self, objects: ObjectStore) -> None:
         self._objects = objects
-        self._known: tuple[_Files, Contract] | None = None
+        self._known: tuple[_Files, AcceptedSchema] | None = None
 
-    def read(self) -> Contract | None:
+    def read(self) -> AcceptedSchema | None:
         """Read the files and check that they agree; None if there is no contract."""
         source = self._objects.read_if_exists(SOURCE)
         if source is None:
@@ -93,12 +93,12 @@ def rewrite_source(objects: ObjectStore, text: str) -> None:
 
 
 @lru_cache(maxsize=16)
-def compiled(text: str) -> Contract:
+def compiled(text: str) -> AcceptedSchema:
     """What a schema of the past, or one whose files are not in place yet, comes to."""
-    return Contract(text, compile_schema(Source(text, SOURCE)))
+    return AcceptedSchema(text, compile_schema(Source(text, SOURCE)))
 
 
-def _contract(source_data: bytes, state_data: bytes | None, ir_data: bytes | None) -> Contract:
+def _contract(source_data: bytes, state_data: bytes | None, ir_data: bytes | None) -> AcceptedSchema:
     state, compiled = _document(STATE, state_data), _document(IR, ir_data)
     source = Source.decode(source_data, SOURCE)
     catalog = compile_schema(source)
@@ -110,7 +110,7 @@ def _contract(source_data: bytes, state_data: bytes | None, ir_data: bytes | Non
         raise SchemaDriftError(
             message, path=SOURCE, hint="restore the file; change schemas with `omnigraph schema apply`"
         )
-    return Contract(source.text, catalog, foreign, state.get("changed") is True)
+    return AcceptedSchema(source.text, catalog, foreign, state.get("changed") is True)
 
 
 def _document(name: str, data: bytes | None) -> dict[str, Any]:

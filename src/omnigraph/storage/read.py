@@ -16,10 +16,10 @@ from lance.blob import BlobType
 from lance.lance import _Session as Session
 
 from omnigraph.api.results import TableVersion
+from omnigraph.core.location import Location
 from omnigraph.errors import StorageError
 from omnigraph.lang.identity import new_id
-from omnigraph.storage.lance_errors import Kind, classify, lance_call
-from omnigraph.storage.location import Location
+from omnigraph.storage.lance_errors import Failure, classify, lance_call
 from omnigraph.storage.predicates import OneOf, Predicate, lance_filter
 
 ID, SRC, DST = "id", "src", "dst"
@@ -178,7 +178,7 @@ class TableReader:
         try:
             return self.operation_of(table) in _UPKEEP
         except StorageError as error:
-            if classify(error) is Kind.NOT_FOUND:  # a cleanup has removed it, and so nobody can tell
+            if classify(error) is Failure.NOT_FOUND:  # a cleanup has removed it, and so nobody can tell
                 return False
             raise
 

@@ -1,0 +1,236 @@
+"""Schema apply: plan the change, then make all of it visible in one commit, or nothing."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+from omnigraph.api.results import SchemaResult, SchemaRow
+from omnigraph.commit.plan import PublishPlan, TableAction, WriterKind, WriteTxn, schema_gates
+from omnigraph.commit.publish import capture, publish_held
+from omnigraph.commit.recovery import heal, recover_operation
+from omnigraph.commit.store import Store
+from omnigraph.core.refs import MAIN
+from omnigraph.errors import BranchesPresentError, RecoveryRequiredError, SchemaUnsupportedError
+from omnigraph.lang.catalog import Catalog
+from omnigraph.lang.evolution import (
+    AddProperty,
+    AddType,
+    DropMode,
+    DropProperty,
+    DropType,
+    RenameProperty,
+    RenameType,
+    SchemaPlan,
+    UnsupportedChange,
+    plan_schema,
+)
+from omnigraph.lang.identity import new_id
+from omnigraph.lang.schema_check import compile_schema
+from omnigraph.lang.source import Source
+from omnigraph.manifest.publisher import Lineage
+from omnigraph.manifest.rows import TableRow, TombstoneRow
+from omnigraph.manifest.schema_files import rewrite_source
+from omnigraph.manifest.state import HEAD, ManifestState
+from omnigraph.storage.columns import declared_of, moved_path, table_path, table_schema
+from omnigraph.storage.stage import SchemaChange, TableStorage
+from omnigraph.write.validate import check_patterns
+
+_ATTEMPTS = 3
+
+
+def preview_schema(store: Store, source: Source, drops: DropMode = DropMode.SOFT) -> SchemaResult:
+    """Tell what it takes to get to a schema, and touch nothing."""
+    wanted = _Wanted.of(source)
+    txn = capture(store, None)
+    plan = plan_schema(txn.catalog, wanted.catalog, drops)
+    return SchemaResult(plan, False, txn.base.version, _rows(plan, wanted.catalog, txn))  # noqa: FBT003
+
+
+def apply_schema(
+    store: Store,
+    source: Source,
+    drops: DropMode = DropMode.SOFT,
+    actor: str | None = None,
+    operation_id: str | None = None,
+) -> SchemaResult:
+    """Change the schema of the graph in one commit. Nobody else writes meanwhile; what they read stays whole."""
+    wanted = _Wanted.of(source)
+    heal(store)
+    for _ in range(_ATTEMPTS):
+        try:
+            return _apply_alone(store, wanted, drops, Lineage.new(actor, operation_id=operation_id))
+        except RecoveryRequiredError as error:
+            pending = error
+            recover_operation(store, error.operation_id)  # the gates are free here, for recovery needs them as well
+    raise pending
+
+
+def _apply_alone(store: Store, wanted: _Wanted, drops: DropMode, lineage: Lineage) -> SchemaResult:
+    with store.gates.hold(schema_gates(())) as held:
+        _refuse_pending(store)
+        txn = capture(store, None)
+        plan = plan_schema(txn.catalog, wanted.catalog, drops)
+        rows = _rows(plan, wanted.catalog, txn)
+        if not plan.steps:
+            _rewrite_source(store, wanted.source, txn)
+            return SchemaResult(plan, False, txn.base.version, rows)  # noqa: FBT003
+        _refuse(store, plan)
+        published = publish_held(store, wanted.publish_plan(store, txn, plan, lineage), held)
+    given_up = TableSteps(plan, wanted.catalog).losing if drops is DropMode.HARD else ()
+    commit = published.commit
+    return SchemaResult(plan, True, commit.manifest_version, rows, commit, tuple(given_up))  # noqa: FBT003
+
+
+@dataclass(frozen=True, slots=True)
+class _Wanted:
+    """The schema that the graph should have."""
+
+    source: Source
+    catalog: Catalog
+
+    @classmethod
+    def of(cls, source: Source) -> _Wanted:
+        catalog = compile_schema(source)
+        check_patterns(catalog)
+        return cls(source, catalog)
+
+    def publish_plan(self, store: Store, txn: WriteTxn, plan: SchemaPlan, lineage: Lineage) -> PublishPlan:
+        steps = TableSteps(plan, self.catalog)
+        steps.check()
+        return PublishPlan(
+            txn,
+            WriterKind.SCHEMA_APPLY,
+            tuple(steps.actions(store.tables, txn)),
+            tuple(steps.registrations(store.tables, txn.base)),
+            tuple(steps.tombstones(txn)),
+            schema=SchemaRow(self.source.text, self.catalog.fingerprint, _origin(store, txn)),
+            lineage=lineage,
+            reads=frozenset({HEAD}),
+        )
+
+
+def _origin(store: Store, txn: WriteTxn) -> str:
+    if txn.base.schema:
+        return txn.base.schema.origin
+    contract = store.schema_files.read()
+    assert contract, "the graph is there"
+    return contract.text
+
+
+def _rows(plan: SchemaPlan, desired: Catalog, txn: WriteTxn) -> dict[str, int]:
+    return {key: txn.entries[key].row_count for key in TableSteps(plan, desired).changed if key in txn.entries}
+
+
+def _refuse(store: Store, plan: SchemaPlan) -> None:
+    problems = [step for step in plan.steps if isinstance(step, UnsupportedChange)]
+    if problems:
+        message = f"the schema cannot be changed like this: {problems[0]}"
+        hint = "make a new type or property instead, or export, change the data and load it into a new graph"
+        raise SchemaUnsupportedError(message, steps=[str(step) for step in problems], hint=hint)
+    others = [name for name in store.manifest.branches() if name != MAIN]
+    if others:
+        message = f"the schema can only be changed when there is no branch but {MAIN}: {', '.join(others)}"
+        raise BranchesPresentError(message, branches=others, hint="merge and delete the other branches first")
+
+
+def _refuse_pending(store: Store) -> None:
+    for operation_id in store.sidecars.pending():
+        message = f"operation {operation_id} stopped half-way; it must be finished or undone first"
+        raise RecoveryRequiredError(message, operation_id=operation_id, hint="reopen the graph read-write")
+
+
+def _rewrite_source(store: Store, source: Source, txn: WriteTxn) -> None:
+    """A text that means the same may take the place of the one that is there; it is no change of the graph."""
+    contract = store.schema_of(txn.base)
+    if contract and contract.text != source.text:
+        rewrite_source(store.objects, source.text)
+
+
+# Tables --------------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class _ColumnChanges:
+    """What becomes of the columns of one type, by the name that it will have."""
+
+    drop: list[str] = field(default_factory=list)
+    rename: list[tuple[str, str]] = field(default_factory=list)
+    add: list[str] = field(default_factory=list)
+
+
+class TableSteps:
+    """The steps of a plan as changes of tables, on one state of the graph."""
+
+    def __init__(self, plan: SchemaPlan, desired: Catalog) -> None:
+        self.desired = desired
+        self.added: list[str] = []
+        self.dropped: list[str] = []
+        self.renamed: dict[str, str] = {}  # new key -> old key
+        self.columns: Mapping[str, _ColumnChanges] = defaultdict(_ColumnChanges)
+        for step in plan.steps:
+            match step:
+                case AddType(kind, name) if kind != "interface":
+                    self.added.append(f"{kind}:{name}")
+                case DropType(kind, name):
+                    self.dropped.append(f"{kind}:{name}")
+                case RenameType(kind, old, new) if kind != "interface":
+                    self.renamed[f"{kind}:{new}"] = f"{kind}:{old}"
+                case AddProperty(kind, name, property_) if kind != "interface":
+                    self.columns[f"{kind}:{name}"].add.append(property_)
+                case RenameProperty(kind, name, old, new) if kind != "interface":
+                    self.columns[f"{kind}:{name}"].rename.append((old, new))
+                case DropProperty(kind, name, property_) if kind != "interface":
+                    self.columns[f"{kind}:{name}"].drop.append(property_)
+
+    def before(self, key: str) -> str:
+        """What a table is called before the change."""
+        return self.renamed.get(key, key)
+
+    @property
+    def losing(self) -> list[str]:
+        """The tables that go, and those that lose a column, by the keys that they will have."""
+        return sorted({*self.dropped, *(key for key, columns in self.columns.items() if columns.drop)})
+
+    @property
+    def changed(self) -> list[str]:
+        """The tables, by the keys that they have now, whose columns change or that go."""
+        return sorted({*map(self.before, self.columns), *self.dropped, *self.renamed.values()})
+
+    def check(self) -> None:
+        """See that no column takes a name that another one only gives up in the same change."""
+        for key, columns in self.columns.items():
+            freed = {*columns.drop, *(old for old, _ in columns.rename)}
+            taken = freed & {*columns.add, *(new for _, new in columns.rename)}
+            if taken:
+                name = f"{key.partition(':')[2]}.{min(taken)}"
+                message = f"property '{name}' cannot take a name that is only given up in the same change"
+                raise SchemaUnsupportedError(message, steps=[message], hint="apply the change in two steps")
+
+    def actions(self, tables: TableStorage, txn: WriteTxn) -> Iterator[TableAction]:
+        """Stage the changes of columns. No data is rewritten."""
+        for key, columns in self.columns.items():
+            schema = table_schema(declared_of(self.desired, key))
+            change = SchemaChange(
+                tuple(columns.drop), tuple(columns.rename), tuple(schema.field(name) for name in columns.add)
+            )
+            yield TableAction(tables.stage_schema_change(txn.entries[self.before(key)].table, change))
+
+    def tombstones(self, txn: WriteTxn) -> Iterator[TombstoneRow]:
+        """One right behind the version that each table is at; a table that gets another name goes under its old one."""
+        for key in (*self.dropped, *self.renamed.values()):
+            yield TombstoneRow(key, txn.entries[key].table.version + 1)
+
+    def registrations(self, tables: TableStorage, state: ManifestState) -> Iterator[TableRow]:
+        """Make the tables that come, and tell where they are; one that has another name stays where it is."""
+        for key, old in self.renamed.items():
+            yield TableRow(key, state.snapshot.entries[old].table.path)
+        for key in self.added:
+            declared = declared_of(self.desired, key)
+            known = state.paths.get(key, table_path(declared))
+            taken = known in {entry.table.path for entry in state.snapshot.entries.values()}
+            path = moved_path(declared, new_id()) if taken else known  # a type that was called so lives there
+            # A type that was there before goes on behind the version at which it went.
+            tables.create_behind(path, table_schema(declared), state.actual_version(key), known)
+            yield TableRow(key, path)
