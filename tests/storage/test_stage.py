@@ -649,7 +649,7 @@ from pathlib import Path
 from omnigraph.errors import StorageError
 from omnigraph.core.location import Location
 from omnigraph.storage.stage import TableStorage
-from tests.storage import test_tables as tests
+from tests.storage import test_stage as tests
 
 root, write = Path(sys.argv[1]), tests.WRITES[sys.argv[2]][0]
 refused = 0
