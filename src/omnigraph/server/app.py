@@ -10,17 +10,18 @@ from fastapi import APIRouter, FastAPI
 from fastapi.routing import APIRoute
 
 from omnigraph.server import errors, openapi
+from omnigraph.server.access_log import AccessLog
 from omnigraph.server.admission import Admission
 from omnigraph.server.calls import Service
-from omnigraph.server.limits import LimitedBodies, LimitedRequests
+from omnigraph.server.inline_query import InlineQueries
+from omnigraph.server.latency import LatencyTracker
+from omnigraph.server.limits import RequestLimits
 from omnigraph.server.loads import Loads
 from omnigraph.server.metrics import Metrics
 from omnigraph.server.opening import open_graphs
-from omnigraph.server.quick import Quick
 from omnigraph.server.routes import blob, branches, changing, history, loads, reading, service, stored
 from omnigraph.server.routing import RawPath
 from omnigraph.server.settings import Serving
-from omnigraph.server.watching import Watched
 from omnigraph.version import __version__
 
 GRAPH_ROUTERS = (
@@ -51,10 +52,11 @@ def create_app(serving: Serving) -> FastAPI:
     for routes in GRAPH_ROUTERS:
         _include(app, routes)
     errors.install(app)
+    # The one added last is the outermost.
     app.add_middleware(RawPath)
-    app.add_middleware(LimitedBodies, limits=serving.limits)
-    app.add_middleware(LimitedRequests, most=serving.limits.requests)
-    app.add_middleware(Watched, metrics=known.metrics)  # added last, so the outermost
+    app.add_middleware(InlineQueries, service=known)
+    app.add_middleware(RequestLimits, limits=serving.limits)
+    app.add_middleware(AccessLog, metrics=known.metrics)
     openapi.install(app, known)
     return app
 
@@ -64,7 +66,7 @@ def _service(serving: Serving) -> Service:
     metrics.graphs.labels("served").set(len(opened.graphs))
     metrics.graphs.labels("left out").set(len(opened.left_out))
     loads = Loads(serving, metrics)
-    return Service(serving, opened, Admission(serving.limits), metrics, loads, Quick())
+    return Service(serving, opened, Admission(serving.limits), metrics, loads, LatencyTracker())
 
 
 @asynccontextmanager

@@ -11,13 +11,13 @@ from fastapi import Depends, Request
 from omnigraph.api.access import Access, Action, Principal, authorize
 from omnigraph.errors import ForbiddenError, GraphNotFoundError, RequestError
 from omnigraph.graph import Graph
+from omnigraph.server.access_log import PRINCIPAL
 from omnigraph.server.admission import Admission
+from omnigraph.server.latency import LatencyTracker
 from omnigraph.server.loads import Loads
 from omnigraph.server.metrics import Metrics
 from omnigraph.server.opening import Opened, OpenGraph
-from omnigraph.server.quick import Quick
 from omnigraph.server.settings import Serving
-from omnigraph.server.watching import PRINCIPAL
 
 _GRAPH_ID = re.compile(r"[A-Za-z0-9-]{1,64}")
 _RESERVED = "policies"
@@ -33,7 +33,7 @@ class Service:
     admission: Admission
     metrics: Metrics
     loads: Loads
-    quick: Quick
+    latency: LatencyTracker
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ from omnigraph.errors import RequestError
 from omnigraph.server import intake
 from omnigraph.server.admission import size_of
 from omnigraph.server.calls import Call, about_graph, identified, remember
-from omnigraph.server.limits import most_bytes
+from omnigraph.server.limits import max_body_bytes
 
 
 class About(Enum):
@@ -128,7 +128,7 @@ def _room(request: Request, call: Call, need: Need) -> AbstractContextManager[No
     """Take one of the places for changes; reads need none."""
     if need.action is None or need.action in READS:
         return nullcontext()
-    most = most_bytes(request.scope["path"].encode(), call.service.serving.limits)
+    most = max_body_bytes(request.scope["path"].encode(), call.service.serving.limits)
     return call.service.admission.admit(call.actor, size_of(request.headers.get("content-length"), most))
 
 

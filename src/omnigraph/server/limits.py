@@ -1,6 +1,6 @@
-"""How large, how slow and how deep the body of a request may be: asked before anything reads it.
+"""Limits on heads, bodies and concurrency of requests, enforced before anything parses them.
 
-A body that goes beyond a limit is not read to its end: the answer is sent, and the connection closed.
+A request beyond a limit is not read to its end: the server responds and closes the connection.
 """
 
 from __future__ import annotations
@@ -8,112 +8,244 @@ from __future__ import annotations
 import asyncio
 import re
 import time
+from collections.abc import Callable
 from contextlib import suppress
+from typing import Any, cast
 
 import numpy as np
 from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from omnigraph.errors import OmnigraphError, RequestTimeoutError, ResourceLimitError, TooManyRequestsError
+from omnigraph.errors import (
+    OmnigraphError,
+    RequestError,
+    RequestTimeoutError,
+    ResourceLimitError,
+    TooManyRequestsError,
+)
 from omnigraph.server.errors import answer
 from omnigraph.server.settings import KIBI, Limits
 
-_LARGE = re.compile(rb"(?:/graphs/[^/]+)?/(?:load|load/ndjson|ingest)/?")
-_LEAST_BYTES_PER_SECOND = 16 * KIBI
-# One that never ends is one as well: else each quote in it would be tried as the beginning of another.
+_CONNECTION = "omnigraph.connection"
+_HEAD_END = b"\r\n\r\n"
+_HEAD_TOO_LARGE = 431
+_GRACE_SECONDS = 0.1
+_LOAD_PATH = re.compile(rb"(?:/graphs/[^/]+)?/(?:load|load/ndjson|ingest)/?")
+_MIN_BYTES_PER_SECOND = 16 * KIBI
+# The closing quote is optional: else each quote of an unterminated string would be tried as the start of another one.
 _STRINGS = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"?', re.DOTALL)
-_NO_BRACKETS = bytes(set(range(256)) - set(b"[{]}"))
-_STEPS = bytes.maketrans(b"[{]}", b"\x01\x01\xff\xff")
+_NOT_BRACKETS = bytes(set(range(256)) - set(b"[{]}"))
+_BRACKET_STEPS = bytes.maketrans(b"[{]}", b"\x01\x01\xff\xff")
+_UNLIMITED = (b"/healthz", b"/readyz", b"/metrics")  # a server that is too busy must still report so
 
 
-def most_bytes(raw_path: bytes, limits: Limits) -> int:
-    """How large a body may be that is sent to a path."""
-    return limits.load_bytes if _LARGE.fullmatch(raw_path) else limits.body_bytes
+def max_body_bytes(raw_path: bytes, limits: Limits) -> int:
+    """Return how large the body of a request to a path may be."""
+    return limits.load_bytes if _LOAD_PATH.fullmatch(raw_path) else limits.body_bytes
 
 
-_ALWAYS = (b"/healthz", b"/readyz", b"/metrics")
+# Connections ---------------------------------------------------------------------------------------
 
 
-class LimitedRequests:
-    """Refuses requests while too many are under way in this process; how it is can be asked even then."""
+class GuardedConnection(asyncio.Protocol):
+    """Closes a connection on which a request head is late or endless.
 
-    def __init__(self, app: ASGIApp, most: int) -> None:
-        self.app = app
-        self._most = most
-        self._under_way = 0
+    uvicorn waits for a head forever and accepts any size of it. This protocol stands in front of uvicorn's and passes
+    everything on. `RequestLimits` finds it in the state of the ASGI scope, and reports when a head is complete.
+    """
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http" or scope.get("raw_path") in _ALWAYS:
-            await self.app(scope, receive, send)
-            return
-        if self._under_way >= self._most:
-            message = f"the server has {self._most} requests under way already"
-            error = TooManyRequestsError(message, hint="ask again in a minute")
-            await _refuse(scope, receive, send, error)
-            return
-        self._under_way += 1
-        try:
-            await self.app(scope, receive, send)
-        finally:
-            self._under_way -= 1
+    def __init__(self, serve: Callable[..., asyncio.Protocol], limits: Limits, app_state: dict[str, Any]) -> None:
+        self._inner = serve(app_state={**app_state, _CONNECTION: self})
+        self._limits = limits
+        self._received = 0
+        self._head_ended = False
+        self._in_body = False
+        self._timer: asyncio.TimerHandle | None = None
+        self._transport: _Transport | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = _Transport(cast("asyncio.Transport", transport))  # uvloop's is one in all but name
+        self._inner.connection_made(self._transport)
+        self._start_timer(self._limits.head_seconds)
+
+    def data_received(self, data: bytes) -> None:
+        if not self._head_ended:
+            self._count(data)
+        self._inner.data_received(data)
+
+    def _count(self, data: bytes) -> None:
+        self._received += len(data)
+        if not self._in_body:
+            # Blank lines before a request end no head. Behind a real end, the next request may follow at any length.
+            self._head_ended = _HEAD_END in data.lstrip(_HEAD_END)
+            if self._timer is None:
+                self._start_timer(self._limits.head_seconds)
+        if self._is_endless() and not self._head_ended:
+            # Not at once: the request that these bytes complete may be about to begin.
+            asyncio.get_running_loop().call_soon(self._close_if_endless)
+
+    def _is_endless(self) -> bool:
+        # Up to twice the limit a head may still end, and then gets a response (431).
+        return self._received > 2 * (self._limits.load_bytes if self._in_body else self._limits.head_bytes)
+
+    def _close_if_endless(self) -> None:
+        if self._is_endless():
+            self._close()
+
+    def request_began(self, *, has_body: bool) -> None:
+        self._received, self._head_ended, self._in_body = 0, False, has_body
+        self._stop_timer()
+
+    def body_ended(self) -> None:
+        self._received, self._in_body = 0, False
+
+    def request_ended(self) -> None:
+        """Limit the time for the rest of a body that the application did not read."""
+        if self._in_body and self._timer is None:
+            self._start_timer(self._limits.body_seconds)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._stop_timer()
+        self._inner.connection_lost(exc)
+
+    def eof_received(self) -> bool | None:
+        return self._inner.eof_received()
+
+    def pause_writing(self) -> None:
+        self._inner.pause_writing()
+
+    def resume_writing(self) -> None:
+        self._inner.resume_writing()
+
+    def _start_timer(self, seconds: float) -> None:
+        self._timer = asyncio.get_running_loop().call_later(seconds, self._time_out)
+
+    def _time_out(self) -> None:
+        # A busy event loop runs late timers before it reads what has arrived in the meantime: let it read once more.
+        self._timer = asyncio.get_running_loop().call_later(_GRACE_SECONDS, self._close)
+
+    def _stop_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _close(self) -> None:
+        if self._transport is not None:
+            self._transport.close()
 
 
-class LimitedBodies:
-    """Passes requests on whose bodies stay within the limits, and answers the others itself."""
+class _Transport(asyncio.Transport):
+    """Ignores writes to a closed connection.
+
+    If a client goes away with several pipelined requests pending, uvicorn tells only the last of them.
+    """
+
+    def __init__(self, transport: asyncio.Transport) -> None:
+        super().__init__()
+        self._transport = transport
+
+    def get_extra_info(self, name: str, default: Any = None) -> Any:
+        return self._transport.get_extra_info(name, default)
+
+    def is_closing(self) -> bool:
+        return self._transport.is_closing()
+
+    def close(self) -> None:
+        self._transport.close()
+
+    def pause_reading(self) -> None:
+        self._transport.pause_reading()
+
+    def resume_reading(self) -> None:
+        self._transport.resume_reading()
+
+    def write(self, data: bytes | bytearray | memoryview[Any]) -> None:
+        if not self._transport.is_closing():
+            self._transport.write(data)
+
+
+# Requests ------------------------------------------------------------------------------------------
+
+
+class RequestLimits:
+    """ASGI middleware: passes on requests within the limits, and refuses the others itself."""
 
     def __init__(self, app: ASGIApp, limits: Limits) -> None:
         self.app = app
         self._limits = limits
+        self._in_flight = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        body = _Body(scope, receive, self._limits)
+        connection: GuardedConnection | None = scope.get("state", {}).get(_CONNECTION)
+        body = _Body(scope, receive, self._limits, connection)
+        self._in_flight += 1
         try:
-            body.check_length()
-        except OmnigraphError as error:
-            await _refuse(scope, receive, send, error)
+            await self._run(scope, receive, send, body)
+        finally:
+            self._in_flight -= 1
+            if connection is not None:
+                connection.request_ended()
+
+    async def _run(self, scope: Scope, receive: Receive, send: Send, body: _Body) -> None:
+        if _head_bytes(scope) > self._limits.head_bytes:
+            await _refuse(scope, receive, send, _head_too_large(self._limits.head_bytes), _HEAD_TOO_LARGE)
+            return
+        refusal = self._too_many(scope) or body.length_refusal()
+        if refusal is not None:
+            await _refuse(scope, receive, send, refusal)
             return
         response = _Response(body, send, self._limits.body_seconds)
-        with suppress(_StoppedError):  # unless somebody between here and there has made an answer of it
+        with suppress(_StoppedError):  # unless an application in between has turned it into a response
             await self.app(scope, body.receive, response.send)
         if body.refusal is not None and not response.started:
             await _refuse(scope, receive, send, body.refusal)
 
+    def _too_many(self, scope: Scope) -> OmnigraphError | None:
+        if self._in_flight <= self._limits.requests or scope.get("raw_path") in _UNLIMITED:
+            return None
+        message = f"the server is handling {self._limits.requests} requests, the maximum"
+        return TooManyRequestsError(message, hint="retry in a minute")
 
-async def _refuse(scope: Scope, receive: Receive, send: Send, error: OmnigraphError) -> None:
-    """Answer without the rest of the request, which may be long."""
+
+async def _refuse(scope: Scope, receive: Receive, send: Send, error: OmnigraphError, status: int | None = None) -> None:
+    """Respond without reading the rest of the request, which may be long."""
     response = answer(Request(scope), error)
+    response.status_code = status or response.status_code
     response.headers["Connection"] = "close"
     await response(scope, receive, send)
 
 
 class _StoppedError(Exception):
-    """Ends whoever reads a body that is refused."""
+    """Ends the application that reads a refused body."""
 
 
 class _Body:
     """A body that is being read, and why it is refused, once it is."""
 
-    def __init__(self, scope: Scope, receive: Receive, limits: Limits) -> None:
+    def __init__(self, scope: Scope, receive: Receive, limits: Limits, connection: GuardedConnection | None) -> None:
         self.refusal: OmnigraphError | None = None
         self._receive = receive
         self._limits = limits
-        self._headers = {name.lower(): value for name, value in scope["headers"]}
-        self._most = most_bytes(scope.get("raw_path") or scope["path"].encode(), limits)
-        kind = self._headers.get(b"content-type", b"json").lower()
-        # Lines are read one by one, and may be many: those who read them see how deep each is.
+        self._connection = connection
+        headers = dict(scope["headers"])
+        self._length = headers.get(b"content-length", b"0")
+        self._max_bytes = max_body_bytes(scope.get("raw_path") or scope["path"].encode(), limits)
+        kind = headers.get(b"content-type", b"json").lower()
+        # NDJSON is parsed line by line and may be long: the depth of each line is checked there.
         self._json: list[bytes] | None = [] if b"json" in kind and b"ndjson" not in kind else None
-        self._began: float | None = None
+        self._started: float | None = None
         self._complete = False
         self._received = 0
+        if connection is not None:
+            connection.request_began(has_body=self._length != b"0" or b"transfer-encoding" in headers)
 
-    def check_length(self) -> None:
-        """Refuse a body that says itself that it is too large."""
-        length = self._headers.get(b"content-length", b"0")
-        if length.isdigit() and int(length) > self._most:
-            raise self._too_large(int(length))
+    def length_refusal(self) -> OmnigraphError | None:
+        """Refuse a body whose announced length is too large."""
+        announced = int(self._length) if self._length.isdigit() else 0
+        return self._too_large(announced) if announced > self._max_bytes else None
 
     async def receive(self) -> Message:
         try:
@@ -123,40 +255,43 @@ class _Body:
             raise self._refused(_too_slow(self._received)) from None
         if message["type"] == "http.request":
             self._take(message.get("body", b""))
-            self._complete = not message.get("more_body", False)
-        if self._complete:
-            self._check_depth()
+            if not message.get("more_body", False):
+                self._end()
         return message
 
     def _take(self, part: bytes) -> None:
         self._received += len(part)
-        if self._received > self._most:
+        if self._received > self._max_bytes:
             raise self._refused(self._too_large(self._received))
         if self._json is not None:
             self._json.append(part)
 
-    def _check_depth(self) -> None:
-        parts, self._json = self._json or [], None
-        body = b"".join(parts)
-        if not can_be_deep(body, self._limits.json_depth):
-            return
-        deepest = _deepest(body)
-        if deepest > self._limits.json_depth:
-            raise self._refused(_too_deep(deepest, self._limits.json_depth))
+    def _end(self) -> None:
+        self._complete = True
+        if self._connection is not None:
+            self._connection.body_ended()
+        body = b"".join(self._json or ())
+        self._json = None
+        limit = self._limits.json_depth
+        # Counting brackets is cheap, and in most bodies there are too few to be nested too deep.
+        if body.count(b"[") + body.count(b"{") > limit:
+            deepest = _deepest(body)
+            if deepest > limit:
+                raise self._refused(_too_deep(deepest, limit))
 
     def _time_left(self) -> float | None:
-        """How long to wait: some time for every body, and more for one that has brought something."""
+        """Return how long to wait: a fixed time, and more the more bytes have arrived."""
         if self._complete:
-            return None  # what is awaited now is the end of the connection
+            return None  # the next message is the end of the connection
         now = time.monotonic()
-        self._began = now if self._began is None else self._began
-        allowed = self._limits.body_seconds + self._received / _LEAST_BYTES_PER_SECOND
-        return max(0.0, self._began + allowed - now)
+        self._started = now if self._started is None else self._started
+        allowed = self._limits.body_seconds + self._received / _MIN_BYTES_PER_SECOND
+        return max(0.0, self._started + allowed - now)
 
     def _too_large(self, actual: int) -> ResourceLimitError:
-        message = f"the body of the request has more than {self._most} bytes"
-        hint = "send less at once, or load files that the server can reach"
-        return ResourceLimitError(message, resource="body_bytes", limit=self._most, actual=actual, hint=hint)
+        message = f"the request body exceeds {self._max_bytes} bytes"
+        hint = "send less at once, or load files that the server can read"
+        return ResourceLimitError(message, resource="body_bytes", limit=self._max_bytes, actual=actual, hint=hint)
 
     def _refused(self, error: OmnigraphError) -> _StoppedError:
         self.refusal = error
@@ -164,9 +299,9 @@ class _Body:
 
 
 class _Response:
-    """Passes an answer on, unless the body was refused first: then it would not be about that.
+    """Passes a response on, unless the body was refused first: the response would then be about half a request.
 
-    Whoever takes nothing of an answer for too long does not get the rest of it.
+    A client that does not read its response for too long loses the rest of it.
     """
 
     def __init__(self, body: _Body, send: Send, patience: float) -> None:
@@ -186,14 +321,18 @@ class _Response:
             raise _StoppedError from None
 
 
-def can_be_deep(body: bytes, limit: int) -> bool:
-    """Tell whether there are enough brackets at all to be nested too deep: in most requests there are not."""
-    return body.count(b"[") + body.count(b"{") > limit
+def _head_bytes(scope: Scope) -> int:
+    target = len(scope.get("raw_path") or scope["path"]) + len(scope.get("query_string", b""))
+    return target + sum([len(name) + len(value) for name, value in scope["headers"]])
+
+
+def _head_too_large(limit: int) -> RequestError:
+    return RequestError(f"the request head exceeds {limit} bytes", hint="send fewer or shorter headers")
 
 
 def _too_slow(received: int) -> RequestTimeoutError:
-    message = f"the body of the request comes too slowly: {received} bytes so far"
-    return RequestTimeoutError(message, hint="send it at once, or in parts")
+    message = f"the request body arrives too slowly: {received} bytes so far"
+    return RequestTimeoutError(message, hint="send it without pauses, or in several requests")
 
 
 def _too_deep(deepest: int, limit: int) -> ResourceLimitError:
@@ -202,6 +341,6 @@ def _too_deep(deepest: int, limit: int) -> ResourceLimitError:
 
 
 def _deepest(body: bytes) -> int:
-    """The most brackets that are open at once, outside of strings. Nothing is made of the JSON to find it out."""
-    steps = np.frombuffer(_STRINGS.sub(b"", body).translate(_STEPS, _NO_BRACKETS), np.int8)
+    """Return the nesting depth of JSON text, without parsing it."""
+    steps = np.frombuffer(_STRINGS.sub(b"", body).translate(_BRACKET_STEPS, _NOT_BRACKETS), np.int8)
     return int(np.cumsum(steps, dtype=np.int64).max(initial=0))

@@ -50,7 +50,7 @@ def set_up(level: str = "", stream: TextIO | None = None) -> None:
         logger.setLevel(logging.WARNING)
 
 
-def tell(logger: logging.Logger, level: int, event: str, error: BaseException | None = None, /, **fields: Any) -> None:
+def log(logger: logging.Logger, level: int, event: str, error: BaseException | None = None, /, **fields: Any) -> None:
     """Log an event with its fields."""
     about = None if error is None else (type(error), error, error.__traceback__)
     logger.log(level, event, extra={_FIELDS: fields}, exc_info=about)
@@ -58,7 +58,7 @@ def tell(logger: logging.Logger, level: int, event: str, error: BaseException | 
 
 def _thread_failed(about: threading.ExceptHookArgs) -> None:
     name = about.thread.name if about.thread else None
-    tell(logging.getLogger(__name__), logging.ERROR, "a thread has failed", about.exc_value, thread=name)
+    log(logging.getLogger(__name__), logging.ERROR, "a thread has failed", about.exc_value, thread=name)
 
 
 _JSON = json.JSONEncoder(ensure_ascii=False, default=str)

@@ -31,10 +31,6 @@ class QueryRequest(Request):
     branch: _Branch = None
     snapshot: _Snapshot = None
 
-    def question(self, graph_id: str) -> int:
-        """What tells it apart from others that are asked again and again."""
-        return hash((graph_id, self.query, self.name))
-
 
 class ReadRequest(Request):
     query: _Source = Field(validation_alias=_OLD_QUERY)

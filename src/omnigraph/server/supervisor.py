@@ -124,7 +124,7 @@ class _Crew:
         from prometheus_client import multiprocess  # noqa: PLC0415 - only now it matters
 
         pid, code = worker.process.pid, worker.process.exitcode
-        logs.tell(_LOG, logging.ERROR, "a process of the server has ended, and is replaced", worker=pid, exit_code=code)
+        logs.log(_LOG, logging.ERROR, "a process of the server has ended, and is replaced", worker=pid, exit_code=code)
         worker.pipe.close()
         multiprocess.mark_process_dead(pid)  # type: ignore[no-untyped-call]
 

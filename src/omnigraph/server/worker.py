@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import signal
 import socket
@@ -9,16 +10,16 @@ import threading
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
-from multiprocessing.connection import Connection
+from multiprocessing.connection import Connection as Pipe
+from typing import Any
 
 from uvicorn import Config, Server
 
 from omnigraph.errors import OmnigraphError
 from omnigraph.server import logs
 from omnigraph.server.app import create_app
-from omnigraph.server.connections import bounded
-from omnigraph.server.settings import Serving
-from omnigraph.server.shortcut import Shortcut
+from omnigraph.server.limits import GuardedConnection
+from omnigraph.server.settings import Limits, Serving
 
 _KEEP_ALIVE = 30  # longer than clients leave between two requests, shorter than proxies keep a connection
 
@@ -28,7 +29,7 @@ def serve(serving: Serving, listening: socket.socket, when_ready: Callable[[], N
     _run(made(serving, when_ready), listening)
 
 
-def serve_as_child(serving: Serving, listening: socket.socket, parent: Connection) -> None:
+def serve_as_child(serving: Serving, listening: socket.socket, parent: Pipe) -> None:
     """Do the same in a process that another has started: tell it what comes of it, and end when it does."""
     logs.set_up()
     try:
@@ -45,7 +46,7 @@ def made(serving: Serving, when_ready: Callable[[], None]) -> Served:
     app = create_app(serving)
     config = Config(
         app,
-        http=bounded(serving.limits, Shortcut(app.state.service)),
+        http="httptools",
         ws="none",
         lifespan="on",
         log_config=None,
@@ -55,10 +56,22 @@ def made(serving: Serving, when_ready: Callable[[], None]) -> Served:
         timeout_keep_alive=_KEEP_ALIVE,
         timeout_graceful_shutdown=round(serving.limits.shutdown_seconds),
     )
+    config.load()
+    config.http_protocol_class = _guarded(config.http_protocol_class, serving.limits)
     server = Served(config)
     server.when_ready = when_ready
     server.when_ending = app.state.service.loads.end
     return server
+
+
+def _guarded(protocol: type[asyncio.Protocol], limits: Limits) -> type[asyncio.Protocol]:
+    """Put the guard in front of the protocol that uvicorn chose."""
+
+    class Connection(GuardedConnection):
+        def __init__(self, *, app_state: dict[str, Any], **options: Any) -> None:
+            super().__init__(partial(protocol, **options), limits, app_state)
+
+    return Connection
 
 
 class Served(Server):
@@ -85,12 +98,12 @@ def _run(server: Served, listening: socket.socket) -> None:
     server.run(sockets=[listening])
 
 
-def _tell(parent: Connection, error: OmnigraphError | None) -> None:
+def _tell(parent: Pipe, error: OmnigraphError | None) -> None:
     with suppress(OSError):  # it may be gone already
         parent.send(error)
 
 
-def _end_with(parent: Connection, server: Server) -> None:
+def _end_with(parent: Pipe, server: Server) -> None:
     """Wait for the end of the process that has started this one: nobody else would end it then."""
     try:
         parent.recv()

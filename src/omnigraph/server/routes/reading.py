@@ -10,6 +10,7 @@ from omnigraph.api.results import NamedState
 from omnigraph.server import replies, requests, responses
 from omnigraph.server.calls import Call, CallNow
 from omnigraph.server.guard import needs
+from omnigraph.server.latency import query_key
 from omnigraph.server.replies import AS_ARROW, AS_LINES, READING
 from omnigraph.server.routes.common import Branch, router, state, text
 
@@ -20,7 +21,7 @@ routes = router("reading")
 @needs(Action.READ)
 def query(call: CallNow, request: Request, body: requests.QueryRequest) -> Response:
     """Run a query that reads. With `Accept: application/vnd.apache.arrow.stream` its rows come as an Arrow stream."""
-    with call.service.quick.timed(body.question(call.opened.graph_id)):
+    with call.service.latency.measure(query_key(call.opened.graph_id, body.query, body.name)):
         return ask(call, body, request.headers.get("accept")).response()
 
 

@@ -17,8 +17,8 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from omnigraph.errors import StorageFullError
 from omnigraph.server import logs
+from omnigraph.server.access_log import AccessLog
 from omnigraph.server.metrics import Metrics
-from omnigraph.server.watching import Watched
 
 SECRET = "what a client has sent"
 
@@ -54,7 +54,7 @@ def watched(app: ASGIApp, **headers: str) -> tuple[httpx.Response, list[dict[str
 
     metrics = Metrics()
     with log_of_this_process() as log:
-        answer = asyncio.run(asked(Watched(app, metrics), **headers))
+        answer = asyncio.run(asked(AccessLog(app, metrics), **headers))
     return answer, [json.loads(line) for line in log.getvalue().splitlines()], metrics.render().decode()
 
 
@@ -81,11 +81,11 @@ def test_what_nobody_foresaw_is_told_by_its_kind_and_place_and_not_by_what_it_sa
     answer, [line], numbers = watched(fails, **{"X-Request-Id": "abc"})
     assert answer.status_code == 500
     assert answer.json() == {
-        "error": "the server failed to answer\nhint: see its log for the request abc",
+        "error": "internal server error\nhint: see the server log for request abc",
         "code": "internal",
     }
     assert (line["level"], line["error"], line["request_id"], line["status"]) == ("error", "ValueError", "abc", 500)
-    assert any("test_watching.py" in frame for frame in line["frames"])
+    assert any("test_access_log.py" in frame for frame in line["frames"])
     assert SECRET not in json.dumps(line) + answer.text
     assert 'omnigraph_http_requests_total{method="GET",route="(none)",status="500"} 1.0' in numbers
 
@@ -137,7 +137,7 @@ def test_to_watch_a_request_costs_little() -> None:
     import asyncio  # noqa: PLC0415
 
     metrics = Metrics()
-    app = Watched(answers, metrics)
+    app = AccessLog(answers, metrics)
     scope = {"type": "http", "method": "GET", "path": "/", "headers": [], "query_string": b""}
 
     async def nothing(_message: Any = None) -> Any:
