@@ -20,25 +20,26 @@ from omnigraph.ingest.export import ExportRequest, export_files, export_lines
 from omnigraph.lang.catalog import Catalog
 from omnigraph.lang.source import source_given
 from omnigraph.maintenance.retention import is_reclaimed
+from omnigraph.manifest.state import GraphState
 from omnigraph.manifest.time_travel import reclaimed
 from omnigraph.query.blob import find_blob
-from omnigraph.query.query import Query, Reader, State
+from omnigraph.query.query import Query, Reader
 from omnigraph.storage.lance_errors import Failure, classify
 
 
 @contextmanager
-def telling_reclaimed(store: Store, state: State) -> Iterator[None]:
+def telling_reclaimed(store: Store, state: GraphState) -> Iterator[None]:
     """Tell of files that are missing whether a cleanup has removed them."""
     try:
         yield
     except StorageError as error:
         missing = classify(error) is Failure.NOT_FOUND and is_reclaimed(store.tables, state.snapshot)
-        if not missing or state.commit is None:
+        if not missing or state.head is None:
             raise
-        raise reclaimed(state.commit) from error
+        raise reclaimed(state.head) from error
 
 
-def export_state(store: Store, state: State, request: ExportRequest) -> Iterator[str] | ExportResult:
+def export_state(store: Store, state: GraphState, request: ExportRequest) -> Iterator[str] | ExportResult:
     """Write one state of the graph."""
     if request.path is None:
         return _lines(store, state, export_lines(store, state, request))
@@ -46,7 +47,7 @@ def export_state(store: Store, state: State, request: ExportRequest) -> Iterator
         return export_files(store, state, request)
 
 
-def _lines(store: Store, state: State, lines: Iterator[str]) -> Iterator[str]:
+def _lines(store: Store, state: GraphState, lines: Iterator[str]) -> Iterator[str]:
     with telling_reclaimed(store, state):
         yield from lines
 
@@ -68,7 +69,7 @@ class Pinned:
     @property
     def commit(self) -> Commit | None:
         """The commit that made this state."""
-        return self._reader.state.commit
+        return self._reader.state.head
 
     @property
     def catalog(self) -> Catalog:
@@ -120,9 +121,7 @@ class Pinned:
         return export_state(self._store, self._reader.state, request)
 
     def _asked(self, source: str | os.PathLike[str], params: Mapping[str, Any] | None, name: str | None) -> Query:
-        state = self._reader.state
-        commit = state.commit.commit_id if state.commit else None
-        return Query(source_given(source, ".gq", "<query>"), name, params, state.snapshot.branch, commit)
+        return Query(source_given(source, ".gq", "<query>"), name, params, self.branch)
 
     def __repr__(self) -> str:
         return f"<Pinned {self.commit.commit_id if self.commit else 'the beginning'}>"

@@ -11,6 +11,7 @@ import pyarrow as pa
 import pytest
 
 from omnigraph.errors import (
+    AmbiguousRefError,
     BranchNotFoundError,
     ChangeCursorError,
     ChangeRefusedError,
@@ -22,6 +23,7 @@ from omnigraph.errors import (
     QueryError,
     QueryKindError,
     QueryNotFoundError,
+    RefExistsError,
     RefNameError,
     ResourceLimitError,
 )
@@ -173,6 +175,49 @@ def test_a_state_is_named_by_a_branch_a_tag_or_a_commit(shared: Reached, branch:
     assert shared.at(branch).commit == shared.commits(branch)[0]
     with pytest.raises(BranchNotFoundError):
         shared.at("nowhere")
+
+
+def test_every_form_of_a_ref_names_a_state_wherever_one_is_named(shared: Reached, branch: str) -> None:
+    first = shared.commits(branch)[0]
+    name = f"v{len(shared.tags())}.0"
+    shared.create_tag(name, branch)
+    shared.mutate(ADD, {"name": "cy"}, branch=branch, actor=ACTOR)
+    known = [entry.commit.commit_id for entry in shared.log()]
+    sizes = range(6, 27)
+    prefix = next(one for size in sizes if sum(id_.startswith(one := first.commit_id[:size]) for id_ in known) == 1)
+
+    for ref in (name, first.commit_id, prefix, f"{branch}~1", f"{branch}@{first.manifest_version}", f"{name}~0"):
+        assert names(shared, snapshot=ref) == names(shared, branch=ref) == ["ann", "bob"], ref
+        assert len(list(shared.export(snapshot=ref, types=["Person"]))) == 2
+        assert shared.at(ref).commit == shared.commit(ref) == shared.commits(ref)[0] == first
+        assert [change.id for change in shared.diff(ref, branch)] == ["cy"]
+        assert [len(block.changes) for block in shared.changes(branch, after=ref)] == [1]
+    assert shared.commit_changes(f"{branch}~0").blocks[0].changes[0].id == "cy"
+
+
+def test_a_name_that_is_not_there_is_answered_with_the_closest_one(shared: Reached, branch: str) -> None:
+    for act in (shared.at, shared.commit, shared.snapshot, lambda ref: shared.query(NAMES, snapshot=ref)):
+        with pytest.raises((BranchNotFoundError, CommitNotFoundError)) as caught:
+            act(f"{branch}x")
+        assert f"did you mean `{branch}`?" in str(caught.value)
+
+
+def test_a_prefix_that_several_commits_have_is_refused_and_no_new_name_reads_as_one(own: Reached) -> None:
+    for name in ("cy", "di"):
+        own.mutate(ADD, {"name": name}, actor=ACTOR)
+    two, one = (commit.commit_id for commit in own.commits()[:2])
+    prefix = one[: next(at for at in range(26) if one[at] != two[at])]
+
+    with pytest.raises(AmbiguousRefError) as caught:
+        own.commit(prefix)
+    assert {one, two} <= set(caught.value.candidates)
+    for create in (own.create_branch, own.create_tag):
+        for name in (one, two[:6], two.lower()):
+            with pytest.raises(RefNameError, match="reads as"):
+                create(name)
+    own.create_tag("v1")
+    with pytest.raises(RefExistsError, match="tag 'v1' already exists"):
+        own.create_branch("v1")
 
 
 def test_a_commit_is_found_wherever_it_is(shared: Reached, branch: str) -> None:

@@ -209,6 +209,7 @@ APIS: dict[str, Callable[[Graph, str], object]] = {
     "outcome": lambda graph, name: graph.outcome("x", name),
     "embed": lambda graph, name: graph.embed(branch=name),
 }
+READS_A_STATE = {"base", "merge", "snapshot", "commits", "query", "load base", "export", "tagged", "diff", "diff at"}
 RESERVED = ["__schema_apply_lock__", " __schema_apply_lock__", "main/x", " main/x"]
 IMPOSSIBLE = ["", " ", "a..b", "a/", "/a", "a//b", ".", "a/./b", "-a", "a/-b", "a b", "a\\b", "a:b", "a@b", "a.lock"]
 
@@ -216,7 +217,7 @@ IMPOSSIBLE = ["", " ", "a..b", "a/", "/a", "a//b", ".", "a/./b", "-a", "a/-b", "
 @pytest.mark.parametrize("api", APIS)
 def test_a_name_that_no_branch_can_have_is_refused_wherever_one_is_named(graph: Graph, api: str) -> None:
     before = files(graph)
-    names = [name for name in RESERVED + IMPOSSIBLE if "@" not in name or "diff" not in api]
+    names = [name for name in RESERVED + IMPOSSIBLE if "@" not in name or api not in READS_A_STATE]
 
     for name in names:
         with pytest.raises(RefNameError) as caught:
@@ -269,7 +270,7 @@ def test_a_branch_of_any_other_name_can_be_made_changed_merged_and_deleted(graph
 
 @pytest.mark.parametrize("name", ["main", " main "])
 def test_main_can_neither_be_made_nor_deleted(graph: Graph, name: str) -> None:
-    with pytest.raises(RefNameError, match="in every graph"):
+    with pytest.raises(RefNameError, match="already exists"):
         graph.create_branch(name)
     with pytest.raises(RefNameError, match="cannot be deleted"):
         graph.delete_branch(name)

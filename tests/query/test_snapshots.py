@@ -73,7 +73,7 @@ def test_the_first_commit_holds_nothing(people: Graph) -> None:
     assert people.query(FRIENDS, snapshot=first).to_arrow().schema == people.query(FRIENDS).to_arrow().schema
 
 
-@pytest.mark.parametrize("commit", ["01JZZZZZZZZZZZZZZZZZZZZZZZ", "", "main", "1"])
+@pytest.mark.parametrize("commit", ["01JZZZZZZZZZZZZZZZZZZZZZZZ", "", "mian", "1"])
 def test_an_unknown_commit_is_an_error(people: Graph, commit: str) -> None:
     with pytest.raises(CommitNotFoundError) as caught:
         people.query(PEOPLE, snapshot=commit)

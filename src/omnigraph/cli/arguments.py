@@ -9,4 +9,4 @@ import typer
 Uri = Annotated[str | None, typer.Argument(help="The storage of the graph.", metavar="URI")]
 Branch = Annotated[str | None, typer.Option(help="The branch to look at; else main.", metavar="NAME")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
-CommitId = Annotated[str, typer.Argument(help="The id of the commit.", metavar="COMMIT")]
+CommitId = Annotated[str, typer.Argument(help="The commit: its id, a branch, a tag or REF~N.", metavar="COMMIT")]

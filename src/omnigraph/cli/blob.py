@@ -28,7 +28,7 @@ TypeName = Annotated[str, typer.Argument(help="The type.", metavar="TYPE")]
 Id = Annotated[str, typer.Argument(help="The id of the entity.", metavar="ID")]
 Property = Annotated[str, typer.Argument(help="The property.", metavar="PROPERTY")]
 Branch = Annotated[str | None, typer.Option(help="The branch to read; else main.", metavar="NAME")]
-Snapshot = Annotated[str | None, typer.Option(help="A commit: read it as it was.", metavar="COMMIT")]
+Snapshot = Annotated[str | None, typer.Option(help="The state to read: a branch, tag, commit or REF~N.", metavar="REF")]
 _CHUNK = 2**20
 
 

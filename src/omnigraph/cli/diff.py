@@ -24,7 +24,7 @@ _SHOWN = 10
 
 def diff(
     scope: Scope,
-    before: Annotated[str, typer.Argument(help="A branch, tag, commit, BRANCH@COMMIT or BRANCH@VERSION.", metavar="A")],
+    before: Annotated[str, typer.Argument(help="A branch, tag, commit, REF~N or REF@VERSION.", metavar="A")],
     after: Annotated[str, typer.Argument(help="The state to compare it with.", metavar="B")],
     uri: Uri = None,
     *,

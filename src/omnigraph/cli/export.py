@@ -23,7 +23,9 @@ def export(
     uri: Uri = None,
     *,
     branch: Annotated[str | None, typer.Option(help="The branch to export.", metavar="NAME")] = None,
-    snapshot: Annotated[str | None, typer.Option(help="A commit: export it as it was then.", metavar="COMMIT")] = None,
+    snapshot: Annotated[
+        str | None, typer.Option(help="The state to export: branch, tag, commit or REF~N.", metavar="REF")
+    ] = None,
     types: Annotated[
         list[str] | None, typer.Option("--type", help="Only this type; may be repeated.", metavar="NAME")
     ] = None,

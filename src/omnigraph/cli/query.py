@@ -29,7 +29,9 @@ def query(
     name: Name = None,
     alias: AliasName = None,
     branch: Annotated[str | None, typer.Option(help="The branch to read.", metavar="NAME")] = None,
-    snapshot: Annotated[str | None, typer.Option(help="A commit: read the graph as it was.", metavar="COMMIT")] = None,
+    snapshot: Annotated[
+        str | None, typer.Option(help="The state to read: a branch, tag, commit or REF~N.", metavar="REF")
+    ] = None,
     format_: Format = None,
     explain: Annotated[bool, typer.Option("--explain", help="Print how it was done instead of its rows.")] = False,
     as_json: Json = False,

@@ -37,6 +37,7 @@ OmnigraphError                       base class; catch it to catch every error o
 ├── CommitNotFoundError              no such commit
 ├── TagNotFoundError                 no such tag
 ├── RefNameError                     invalid or reserved name of a branch or tag
+│   └── AmbiguousRefError            several commit ids begin with the prefix
 ├── MergeError                       two branches cannot be merged at all
 ├── MergeConflictError               the two sides of a merge conflict; has conflicts
 ├── ResolutionError                  the conflict resolution is invalid

@@ -15,6 +15,12 @@ class RefNameError(OmnigraphError, code="invalid_name", status=400):
     name: str
 
 
+class AmbiguousRefError(RefNameError, code="ambiguous_name"):
+    """Several commit ids begin with the prefix; `candidates` lists them."""
+
+    candidates: list[str]
+
+
 class RefExistsError(ConflictError, code="already_exists"):
     """A branch or tag of that name exists, or one whose path would contain it."""
 

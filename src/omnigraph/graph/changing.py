@@ -12,7 +12,7 @@ from omnigraph.api.options import EmbedMode, Engine, LoadMode, option
 from omnigraph.api.progress import SILENT, Progress
 from omnigraph.api.results import Commit, EmbedResult, LoadResult, MutationResult, SchemaResult
 from omnigraph.commit.recovery import heal
-from omnigraph.core.refs import MAIN, checked_name
+from omnigraph.core.refs import MAIN, parse_ref
 from omnigraph.engines import spark_executor
 from omnigraph.errors import (
     RecoveryRequiredError,
@@ -86,7 +86,7 @@ class Changing(Versions):
         with self._carrying_out() as operation, files as (addresses, own):
             splits = discover(addresses, self.catalog, format=format, mapping=mapping if own is None else own)
             spark = partial(spark_executor, master, conf)
-            begins = None if base is None else checked_name(base)
+            begins = None if base is None else str(parse_ref(base))
             request = LoadRequest(
                 splits, how, named_branch(branch), self._actor(actor), by, dry_run, progress, spark, begins, operation
             )

@@ -10,7 +10,7 @@ from omnigraph.api.changes import Baseline, ChangeOptions, ChangePage
 from omnigraph.api.options import Resolution, Resolve
 from omnigraph.api.progress import SILENT, Progress, finishing
 from omnigraph.api.results import LogEntry, MergeResult, Tag
-from omnigraph.core.refs import FOREIGN_LOCK, MAIN, checked_name
+from omnigraph.core.refs import FOREIGN_LOCK, MAIN, checked_name, parse_ref
 from omnigraph.engines import choose_runner
 from omnigraph.graph.handle import named_branch
 from omnigraph.graph.reading import Reading
@@ -58,7 +58,7 @@ class Versions(Reading):
         them for each type, or a list of conflicts each with the side to `take`. `dry_run` only tells what would be. A
         merge of very many entities runs on Spark, unless `engine` says otherwise.
         """
-        places, resolution = (named_branch(source), named_branch(into)), Resolution.of(resolve)
+        places, resolution = (str(parse_ref(source)), named_branch(into)), Resolution.of(resolve)
         runner = choose_runner(engine, master, conf, progress)
         self._admit(Action.READ if dry_run else Action.BRANCH_MERGE, source, into)
         with finishing(progress), self._carrying_out() as operation:
@@ -77,7 +77,7 @@ class Versions(Reading):
         self._admit(Action.CHANGE, branch)
         on, resolution = named_branch(branch), Resolution.of(resolve)
         with self._carrying_out() as operation:
-            request = MergeRequest(None, on, self._actor(actor), resolution, operation)
+            request = MergeRequest(MAIN, on, self._actor(actor), resolution, operation)
             return revert(self._store, self.commit(commit_id), request, choose_runner("auto", None, None, SILENT))
 
     def tags(self) -> list[Tag]:
@@ -139,8 +139,7 @@ class Versions(Reading):
     def log(self, branches: Sequence[str] | None = None) -> list[LogEntry]:
         """List the commits of some branches, or of all, newest first, with the branches and tags that are at them."""
         self._look()
-        named = self.branches() if branches is None else [checked_name(name) for name in branches]
-        return log(self._store.manifest, named)
+        return log(self._store.manifest, branches)
 
     def commit_changes(self, commit_id: str, **request: Unpack[ChangeOptions]) -> ChangePage:
         """Tell what one commit changed with respect to its first parent."""

@@ -4,39 +4,37 @@ from __future__ import annotations
 
 import logging
 
-from omnigraph.api.results import Commit, TableVersion, Tag
+from omnigraph.api.results import TableVersion, Tag
 from omnigraph.commit import failpoints
 from omnigraph.commit.plan import ref_gates
 from omnigraph.commit.publish import check_head_commit
 from omnigraph.commit.recovery import heal
 from omnigraph.commit.store import Store
-from omnigraph.core.refs import MAIN, checked_name, checked_tag
+from omnigraph.core.refs import MAIN, checked_name, checked_tag, reads_as_commit
 from omnigraph.errors import (
     BranchInUseError,
-    BranchNotFoundError,
-    CommitNotFoundError,
     OmnigraphError,
     RefExistsError,
     RefNameError,
     SchemaBoundaryError,
-    StorageError,
     TagNotFoundError,
 )
+from omnigraph.history.resolve import resolve_readable
+from omnigraph.lang.source import did_you_mean
 from omnigraph.manifest.publisher import Manifest
 from omnigraph.manifest.state import ManifestState
-from omnigraph.manifest.time_travel import reclaimed, state_at
-from omnigraph.storage.lance_errors import Failure, classify
 
 _LOG = logging.getLogger(__name__)
 
 
 def create_branch(store: Store, name: str, base: str) -> ManifestState:
-    """Make a branch that begins as its base is: another branch, a tag or a commit. No data is copied."""
+    """Create a branch at any state of the graph. No data is copied."""
     name = checked_name(name)
-    _refuse_main(name)
+    _refuse_unclear(name)
     with store.gates.hold(ref_gates(name)) as held:
-        _refuse_taken(name, [one for one in store.manifest.branches() if one != MAIN])
-        source = _kept(store, base)
+        _refuse_taken(store.manifest, name)
+        _refuse_nested(store.manifest, name)
+        source = resolve_readable(store, base)
         _refuse_other_schema(store.manifest, base, source)
         held.check()
         store.manifest.create_branch(name, source)
@@ -51,60 +49,29 @@ def _refuse_other_schema(manifest: Manifest, base: str, source: ManifestState) -
         raise SchemaBoundaryError(message, hint="read it as a snapshot, or begin at a later commit")
 
 
-def _refuse_main(name: str) -> None:
+def _refuse_unclear(name: str) -> None:
+    """A new name must not read as something else, or it would shadow that wherever a state is named."""
     if name == MAIN:
-        raise RefNameError(f"'{MAIN}' is there in every graph", name=name, hint="choose another name")
+        raise RefNameError(f"branch '{MAIN}' already exists", name=name, hint="choose another name")
+    if reads_as_commit(name):
+        message = f"'{name}' reads as the id of a commit, or the beginning of one"
+        raise RefNameError(message, name=name, hint="choose another name, such as one with a `-`")
 
 
-def _refuse_taken(name: str, names: list[str]) -> None:
+def _refuse_taken(manifest: Manifest, name: str) -> None:
+    """A branch and a tag cannot share a name: one would shadow the other."""
+    for kind, names in (("branch", manifest.branches()), ("tag", manifest.table.tags())):
+        if name in names:
+            hint = "choose another name, or delete it first"
+            raise RefExistsError(f"{kind} '{name}' already exists", name=name, hint=hint)
+
+
+def _refuse_nested(manifest: Manifest, name: str) -> None:
     """No name may lie below another: a branch is a directory, and one inside of another would go with it."""
-    for other in names:
-        if other == name:
-            raise RefExistsError(
-                f"'{name}' is there already", name=name, hint="choose another name, or delete it first"
-            )
+    for other in manifest.branches():
         if other.startswith(f"{name}/") or name.startswith(f"{other}/"):
-            message = f"'{name}' cannot be beside '{other}': one name is a part of the other"
+            message = f"branch '{name}' cannot exist beside '{other}': one name lies below the other"
             raise RefExistsError(message, name=name, hint="choose another name")
-
-
-def resolve(manifest: Manifest, ref: str) -> ManifestState:
-    """Find the state that a branch, a tag or a commit id names."""
-    ref = checked_name(ref)
-    if ref == MAIN or manifest.table.has_branch(ref):
-        return manifest.load(None if ref == MAIN else ref)
-    tag = manifest.table.tags().get(ref)
-    if tag:
-        return manifest.load(tag["branch"], tag["version"])
-    try:
-        commit = find_commit(manifest, ref)
-    except CommitNotFoundError as error:
-        message = f"there is no branch, tag or commit '{ref}'"
-        raise BranchNotFoundError(message, branch=ref, hint="see `omnigraph branch list`") from error
-    return state_at(manifest, commit)
-
-
-def _kept(store: Store, ref: str) -> ManifestState:
-    """Find the state that a name means, and see that it can be read: of a commit a cleanup may have removed tables."""
-    state = resolve(store.manifest, ref)
-    if state.head and state.head.commit_id == ref.strip():
-        try:
-            for entry in state.snapshot.entries.values():
-                store.tables.open(entry.table)
-        except StorageError as error:
-            if classify(error) is not Failure.NOT_FOUND:
-                raise
-            raise reclaimed(state.head) from error
-    return state
-
-
-def find_commit(manifest: Manifest, commit_id: str) -> Commit:
-    """Find a commit on whichever branch has it."""
-    for name in manifest.branches():
-        found = manifest.load(None if name == MAIN else name).commit(commit_id)
-        if found:
-            return found
-    raise CommitNotFoundError(f"commit '{commit_id}' not found", commit_id=commit_id)
 
 
 def delete_branch(store: Store, name: str, if_head: str | None = None) -> None:
@@ -119,7 +86,7 @@ def delete_branch(store: Store, name: str, if_head: str | None = None) -> None:
     with store.gates.hold(ref_gates(name)) as held:
         known = store.manifest.table.branches()
         if name not in known:
-            raise BranchNotFoundError(f"branch '{name}' not found", branch=name)
+            raise store.manifest.missing(name)
         users = [f"branch '{other}'" for other, one in known.items() if one["parent_branch"] == name]
         users += [f"tag '{tag}'" for tag, one in store.manifest.table.tags().items() if one["branch"] == name]
         if users:
@@ -145,12 +112,12 @@ def _reclaim(store: Store, forks: list[TableVersion]) -> None:
 
 
 def create_tag(store: Store, name: str, ref: str) -> Tag:
-    """Give a commit a name. What a tag names is kept by cleanup."""
+    """Create an immutable name for a commit. Cleanup keeps what a tag names."""
     name = checked_tag(name)
-    _refuse_main(name)
+    _refuse_unclear(name)
     with store.gates.hold(ref_gates()) as held:
-        _refuse_taken(name, [*store.manifest.table.tags()])
-        head = _kept(store, ref).head
+        _refuse_taken(store.manifest, name)
+        head = resolve_readable(store, ref).head
         assert head, "a branch has commits"
         held.check()
         store.manifest.table.create_tag(name, head.branch, head.manifest_version)
@@ -174,7 +141,9 @@ def _tag(manifest: Manifest, name: str, found: dict[str, object]) -> Tag:
 def delete_tag(store: Store, name: str) -> None:
     name = checked_tag(name)
     with store.gates.hold(ref_gates()) as held:
-        if name not in store.manifest.table.tags():
-            raise TagNotFoundError(f"tag '{name}' not found", tag=name, hint="see `omnigraph tag list`")
+        known = store.manifest.table.tags()
+        if name not in known:
+            hint = did_you_mean(name, known) or "see `omnigraph tag list`"
+            raise TagNotFoundError(f"tag '{name}' not found", tag=name, hint=hint)
         held.check()
         store.manifest.table.delete_tag(name)

@@ -20,7 +20,8 @@ from omnigraph.errors import StorageError
 from omnigraph.history.change import ChangeFilter, chosen, whole_id
 from omnigraph.history.delta import EDGE_KEYS, NODE_KEYS, Touched, touched_rows
 from omnigraph.history.equality import differing, differing_rows
-from omnigraph.history.target import Target, resolve
+from omnigraph.history.resolve import no_commit, resolve
+from omnigraph.manifest.state import GraphState
 from omnigraph.manifest.time_travel import reclaimed
 from omnigraph.storage.lance_errors import Failure, classify
 from omnigraph.storage.read import DST, ID, SRC, TableReader
@@ -94,8 +95,8 @@ class Diff:
     """
 
     tables: TableReader
-    before: Target
-    after: Target
+    before: GraphState
+    after: GraphState
     filter: ChangeFilter
 
     def __iter__(self) -> Iterator[Change]:
@@ -145,14 +146,14 @@ class Diff:
 
     def check_readable(self) -> None:
         """See that the tables of both states are still there; raises what names the commit of which one is not."""
-        for target, tables in self._sides():
+        for state, tables in self._sides():
             try:
                 for table in tables:
                     self.tables.open(table)
             except StorageError as error:
                 if classify(error) is not Failure.NOT_FOUND:
                     raise
-                raise reclaimed(target.commit) from error
+                raise reclaimed(state.commit) from error
 
     @contextmanager
     def telling_reclaimed(self) -> Iterator[None]:
@@ -162,12 +163,12 @@ class Diff:
         except StorageError as error:
             if classify(error) is not Failure.NOT_FOUND:
                 raise
-            for target, tables in self._sides():
+            for state, tables in self._sides():
                 if any(one.version not in versions(self.tables, one.path, one.branch) for one in tables):
-                    raise reclaimed(target.commit) from error
+                    raise reclaimed(state.commit) from error
             raise
 
-    def _sides(self) -> list[tuple[Target, list[TableVersion]]]:
+    def _sides(self) -> list[tuple[GraphState, list[TableVersion]]]:
         """Each state with those of its tables that the other does not share."""
         pairs = self.pairs()
         return [
@@ -185,15 +186,15 @@ def diff(
     types: Collection[str] | None = None,
     operations: Collection[str] | None = None,
 ) -> Diff:
-    """Find two states, each named as `resolve` takes it, and what differs between them."""
-    one, other = resolve(store.manifest, before), resolve(store.manifest, after)
+    """Find two states by their refs, and what differs between them."""
+    one, other = (resolve(store.manifest, ref, no_commit).graph_state for ref in (before, after))
     found = Diff(store.tables, one, other, chosen(kinds, types, operations, type_names(one, other)))
     found.check_readable()
     return found
 
 
-def type_names(*targets: Target) -> set[str]:
-    return {key.partition(":")[2] for target in targets for key in target.snapshot.entries}
+def type_names(*states: GraphState) -> set[str]:
+    return {key.partition(":")[2] for state in states for key in state.snapshot.entries}
 
 
 def touched(tables: TableReader, pair: TablePair) -> Touched:

@@ -29,12 +29,13 @@ from omnigraph.errors import (
     HistoryReclaimedError,
     ResourceLimitError,
 )
-from omnigraph.history.branches import find_commit
 from omnigraph.history.change import ChangeFilter, chosen, short_id
 from omnigraph.history.cursor import Position, Scope, decode
 from omnigraph.history.delta import Touched
 from omnigraph.history.diff import Diff, TablePair, changed_rows, touched, type_names
-from omnigraph.history.target import Target, at_commit
+from omnigraph.history.resolve import find_commit, graph_state_at
+from omnigraph.manifest.publisher import Manifest
+from omnigraph.manifest.state import GraphState, ManifestState
 
 _NOW, _BEGINNING, _AFTER = "now", "beginning", "after:"
 PARENTLESS, SCHEMA_CHANGED = "parentless_commit", "schema_boundary"  # why nobody can say what a commit changed
@@ -87,7 +88,7 @@ class Feed:
         request = request.checked()
         history = _History.of(self._store, request.branch)
         wanted, scope = self._scope(request, history)
-        position = history.start(request, scope)
+        position = history.start(request, scope, self._store.manifest)
         if request.start == _BEGINNING:
             self._check_beginning(history.commits[0])
         at = history.place(position.after)
@@ -99,7 +100,7 @@ class Feed:
         """The cursor of a place to start, without reading what comes behind it."""
         history = _History.of(self._store, request.branch)
         _, scope = self._scope(request, history)
-        position = history.start(request, scope)
+        position = history.start(request, scope, self._store.manifest)
         history.place(position.after)
         return position.encode(scope)
 
@@ -107,12 +108,12 @@ class Feed:
         """Where to begin to follow what a request asks for: the branch as it is now."""
         history = _History.of(self._store, request.branch)
         wanted, scope = self._scope(request, history)
-        commit_id = history.head.commit.commit_id
-        tables = tuple(key for key in history.head.snapshot.entries if wanted.wants_table(key))
+        commit_id = history.commits[-1].commit_id
+        tables = tuple(key for key in history.state.snapshot.entries if wanted.wants_table(key))
         return Baseline(commit_id, Position(commit_id).encode(scope), tables)
 
     def _scope(self, request: ChangeRequest, history: _History) -> tuple[ChangeFilter, Scope]:
-        wanted = self._filter(request, history.head)
+        wanted = self._filter(request, history.state.graph_state)
         return wanted, Scope.of(history.commits[0].commit_id, request.branch, history.incarnation, wanted.digest)
 
     def commit(self, commit_id: str, request: ChangeRequest) -> ChangePage:
@@ -127,7 +128,7 @@ class Feed:
             hint = "export the graph at this commit instead"
             raise ChangeRefusedError(message, commit_id=commit_id, reason=PARENTLESS, hint=hint)
         parent = find_commit(manifest, commit.parent_id)
-        wanted = self._filter(request, at_commit(manifest, commit))
+        wanted = self._filter(request, graph_state_at(manifest, commit))
         scope = Scope.of(commit.parent_id, "", "", wanted.digest)
         token = request.page_token
         position = Position(parent.commit_id) if token is None else decode(token, scope)
@@ -136,14 +137,14 @@ class Feed:
 
     def _check_beginning(self, first: Commit) -> None:
         """See that nothing was there before the first change that can be told."""
-        entries = at_commit(self._store.manifest, first).snapshot.entries.values()
+        entries = graph_state_at(self._store.manifest, first).snapshot.entries.values()
         if any(entry.row_count for entry in entries):
             message = f"commit {first.commit_id} has no parent, and entities: who began there would miss them"
             hint = f"export the graph at it, and go on with after:{first.commit_id}"
             raise ChangeRefusedError(message, commit_id=first.commit_id, reason=PARENTLESS, hint=hint)
 
-    def _filter(self, request: ChangeRequest, target: Target) -> ChangeFilter:
-        return chosen(request.kinds, request.types, request.operations, type_names(target))
+    def _filter(self, request: ChangeRequest, state: GraphState) -> ChangeFilter:
+        return chosen(request.kinds, request.types, request.operations, type_names(state))
 
     def _page(self, told: _Told, coming: Sequence[Commit], position: Position) -> ChangePage:
         """Tell the commits behind the first of some, as far as the page goes."""
@@ -151,9 +152,9 @@ class Feed:
         before = None
         for commit in coming[1:]:
             try:
-                before = before or at_commit(self._store.manifest, done)
-                after = at_commit(self._store.manifest, commit)
-                diff = _told_diff(Diff(self._store.tables, before, after, told.filter))
+                before = before or graph_state_at(self._store.manifest, done)
+                after = graph_state_at(self._store.manifest, commit)
+                diff = _told_diff(Diff(self._store.tables, before, after, told.filter), commit)
                 with diff.telling_reclaimed():
                     stopped = told.add(commit, self._changes(diff, position))
             except (HistoryReclaimedError, ChangeRefusedError):
@@ -187,11 +188,10 @@ class Feed:
         return known[1]
 
 
-def _told_diff(diff: Diff) -> Diff:
+def _told_diff(diff: Diff, commit: Commit) -> Diff:
     """See that the difference can be told: both states are there, and the types are the same."""
     diff.check_readable()
     if diff.schema:
-        commit = diff.after.commit
         message = f"commit {commit.commit_id} changed the schema: what it did to each entity is not told"
         hint = f"go on behind it with after:{commit.commit_id}; export the graph at it for a baseline"
         raise ChangeRefusedError(message, commit_id=commit.commit_id, reason=SCHEMA_CHANGED, hint=hint)
@@ -241,7 +241,7 @@ class _History:
     """A branch and its commits from the first on, each the first parent of the next."""
 
     commits: Sequence[Commit]
-    head: Target
+    state: ManifestState
     incarnation: str
 
     @classmethod
@@ -254,9 +254,9 @@ class _History:
         commits = [state.head]
         while (parent := known.get(commits[-1].parent_id or "")) is not None:
             commits.append(parent)
-        return cls(commits[::-1], Target(state.head, state.snapshot), incarnation)
+        return cls(commits[::-1], state, incarnation)
 
-    def start(self, request: ChangeRequest, scope: Scope) -> Position:
+    def start(self, request: ChangeRequest, scope: Scope, manifest: Manifest) -> Position:
         """Find where to begin."""
         if request.cursor is not None:
             return decode(request.cursor, scope)
@@ -268,7 +268,10 @@ class _History:
         if start == _BEGINNING:
             return Position(self.commits[0].commit_id)
         if start.startswith(_AFTER):
-            return Position(start.removeprefix(_AFTER))
+            named = start.removeprefix(_AFTER)
+            if all(commit.commit_id != named for commit in self.commits):
+                named = find_commit(manifest, named).commit_id
+            return Position(named)
         message = f"a feed does not start at '{start}'"
         raise ChangeRequestError(message, option="start", hint="use now, beginning or after:<commit>")
 

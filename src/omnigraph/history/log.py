@@ -6,16 +6,18 @@ import heapq
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from omnigraph.api.results import Commit, LogEntry
-from omnigraph.core.refs import branch_of
+from omnigraph.core.refs import FOREIGN_LOCK, MAIN
 from omnigraph.history.branches import tags
+from omnigraph.history.resolve import resolve
 from omnigraph.manifest.publisher import Manifest
 
 
-def log(manifest: Manifest, branches: Sequence[str]) -> list[LogEntry]:
-    """List the commits that some branches have, newest first, and no commit before one that came from it."""
-    states = {name: manifest.load(branch_of(name)) for name in branches}
+def log(manifest: Manifest, refs: Sequence[str] | None) -> list[LogEntry]:
+    """List the commits of some states, or of all branches, newest first, and no commit before one that came from it."""
+    named = manifest.states() if refs is None else ((ref.strip(), resolve(manifest, ref)) for ref in refs)
+    states = {name: state for name, state in named if name != FOREIGN_LOCK}
     commits = {commit.commit_id: commit for state in states.values() for commit in state.commits()}
-    heads = {name: state.head.commit_id for name, state in states.items() if state.head}
+    heads = {name: one.head.commit_id for name, one in states.items() if one.head and name == (one.branch or MAIN)}
     tagged = {tag.name: tag.commit.commit_id for tag in tags(manifest)}
     return [LogEntry(one, _names(heads, one), _names(tagged, one)) for one in newest_first(commits)]
 

@@ -18,7 +18,7 @@ from omnigraph.history.bring import Bringing, Sides, bring, tables_of
 from omnigraph.history.change import ChangeFilter
 from omnigraph.history.combine import Past
 from omnigraph.history.diff import Diff
-from omnigraph.history.target import at_commit
+from omnigraph.history.resolve import graph_state_at, resolve_readable
 from omnigraph.manifest.publisher import Lineage, Manifest
 from omnigraph.manifest.state import ManifestState
 from omnigraph.manifest.time_travel import state_at
@@ -27,7 +27,9 @@ from omnigraph.storage.lance_errors import Failure, classify
 
 @dataclass(frozen=True, slots=True)
 class MergeRequest:
-    source: str | None
+    """Which state to merge, by its ref, into which branch. A revert has no source."""
+
+    source: str
     target: str | None
     actor: str | None = None
     resolution: Resolution = field(default_factory=Resolution)
@@ -76,12 +78,12 @@ class _Merging:
     """A merge of the source as it is when the merge begins."""
 
     def __init__(self, store: Store, request: MergeRequest) -> None:
-        if request.source == request.target:
-            message = f"branch '{request.source or MAIN}' cannot be merged into itself"
+        if request.source == (request.target or MAIN):
+            message = f"branch '{request.source}' cannot be merged into itself"
             raise _impossible(message, request, "name two branches")
         self.store = store
         self.request = request
-        self.source = store.manifest.load(request.source)
+        self.source = resolve_readable(store, request.source)
         self.outcome = MergeOutcome.ALREADY_UP_TO_DATE
 
     @contextmanager
@@ -92,7 +94,7 @@ class _Merging:
         except StorageError as error:
             if classify(error) is not Failure.NOT_FOUND:
                 raise
-            gone = [name for name in (self.request.source, self.request.target) if name and not self._lives(name)]
+            gone = [name for name in (self.source.branch, self.request.target) if name and not self._lives(name)]
             if not gone:
                 raise
             raise BranchNotFoundError(f"branch '{gone[0]}' was deleted meanwhile", branch=gone[0]) from error
@@ -101,7 +103,7 @@ class _Merging:
         """Tell whether a branch is there, and the source is still the one that it was: it has the same forks."""
         if not self.store.manifest.table.has_branch(name):
             return False
-        return name != self.request.source or _forks(self.source) <= _forks(self.store.manifest.load(name))
+        return name != self.source.branch or _forks(self.source) <= _forks(self.store.manifest.load(name))
 
     def sides(self, txn: WriteTxn) -> Sides | None:
         """What to bring onto one state of the target; None if it has everything."""
@@ -112,7 +114,7 @@ class _Merging:
         finding = _Past(self.store.manifest, ancestry)
         past = finding.of([source], target)
         if not past:
-            message = f"'{self.request.source or MAIN}' and '{self.request.target or MAIN}' have no common past"
+            message = f"'{self.request.source}' and '{self.request.target or MAIN}' have no common past"
             raise _impossible(message, self.request, "export the entities and load them instead")
         bases = [commit.commit_id for commit, _ in past]
         if source.commit_id in bases:
@@ -127,10 +129,10 @@ class _Merging:
         resolved = sides.resolution.to_dict()
         details = {"resolution": resolved} if resolved else None
         lineage = Lineage.new(self.request.actor, self.source.head.commit_id, details, self.request.operation_id)
-        return replace(lineage, merged_branch=self.request.source or MAIN)
+        return replace(lineage, merged_branch=self.source.branch or MAIN)
 
     def result(self, bringing: Bringing | None, commit: Commit | None) -> MergeResult:
-        source, target = self.request.source or MAIN, self.request.target or MAIN
+        source, target = self.request.source, self.request.target or MAIN
         if bringing is None:
             return MergeResult(source, target, MergeOutcome.ALREADY_UP_TO_DATE)
         return MergeResult(source, target, self.outcome, bringing.counts, bringing.conflicts, commit, bringing.compared)
@@ -153,7 +155,7 @@ class _Reverting:
         assert self.commit.parent_id
         parent = ancestry.find(self.commit.parent_id)
         assert parent, "the parent of a commit is on its branch"
-        before, after = (at_commit(self.store.manifest, commit) for commit in (parent, self.commit))
+        before, after = (graph_state_at(self.store.manifest, commit) for commit in (parent, self.commit))
         Diff(self.store.tables, before, after, ChangeFilter()).check_readable()
         return Sides(Past([tables_of(after.snapshot.entries)]), before.snapshot, self.request.resolution)
 
@@ -210,4 +212,4 @@ class _Past:
 
 
 def _impossible(message: str, request: MergeRequest, hint: str) -> MergeError:
-    return MergeError(message, source=request.source or MAIN, target=request.target or MAIN, hint=hint)
+    return MergeError(message, source=request.source, target=request.target or MAIN, hint=hint)

@@ -32,7 +32,7 @@ from omnigraph.formats.writers import WRITERS
 from omnigraph.ingest.executor import LocalExecutor
 from omnigraph.ingest.scan import Fragments, column_names, groups, in_order
 from omnigraph.lang.source import did_you_mean
-from omnigraph.query.query import State
+from omnigraph.manifest.state import GraphState
 from omnigraph.storage.objects import ObjectStore
 from omnigraph.storage.read import ID
 from omnigraph.storage.stage import TableStorage
@@ -54,7 +54,7 @@ class ExportRequest:
     spark: Callable[[Progress], Executor] | None = None
 
 
-def export_lines(store: Store, state: State, request: ExportRequest) -> Iterator[str]:
+def export_lines(store: Store, state: GraphState, request: ExportRequest) -> Iterator[str]:
     """Export as lines of JSON, one for each entity. What cannot be exported is told before the first."""
     if request.format != "jsonl" or request.engine is Engine.SPARK:
         message = "lines of JSON are all that can be streamed, and only by this process"
@@ -68,7 +68,7 @@ def _lines(tables: TableStorage, chosen: Sequence[TableVersion]) -> Iterator[str
             yield from json_lines(table.key, rows).to_pylist()
 
 
-def export_files(store: Store, state: State, request: ExportRequest) -> ExportResult:
+def export_files(store: Store, state: GraphState, request: ExportRequest) -> ExportResult:
     """Export into one file, or into a directory."""
     assert request.path is not None, "without a path there are lines"
     chosen = chosen_tables(state.snapshot, request.types)
@@ -124,7 +124,9 @@ def _executor(request: ExportRequest, rows: int) -> Executor:
 # One file ------------------------------------------------------------------------------------------
 
 
-def _export_file(store: Store, state: State, chosen: Sequence[TableVersion], request: ExportRequest) -> ExportResult:
+def _export_file(
+    store: Store, state: GraphState, chosen: Sequence[TableVersion], request: ExportRequest
+) -> ExportResult:
     location = Location.parse(request.path or "")
     path = location.uri
     if request.engine is Engine.SPARK:
@@ -199,7 +201,7 @@ def _tables(location: Location) -> TableStorage:
 
 
 def _export_directory(
-    store: Store, state: State, chosen: Sequence[TableVersion], request: ExportRequest
+    store: Store, state: GraphState, chosen: Sequence[TableVersion], request: ExportRequest
 ) -> ExportResult:
     target = Location.parse(request.path or "")
     objects = ObjectStore(target)
@@ -251,14 +253,14 @@ def _described(result: ExportResult) -> bytes:
     return json.dumps({**about, "nodes": result.nodes, "edges": result.edges}, indent=2).encode() + b"\n"
 
 
-def _result(state: State, request: ExportRequest, path: str, parts: Sequence[ExportPart]) -> ExportResult:
+def _result(state: GraphState, request: ExportRequest, path: str, parts: Sequence[ExportPart]) -> ExportResult:
     counts: dict[str, dict[str, int]] = {"node": {}, "edge": {}}
     for part in parts:
         kind, _, name = part.key.partition(":")
         counts[kind][name] = counts[kind].get(name, 0) + part.rows
     branch = state.snapshot.branch or MAIN
     files = tuple(dict.fromkeys(part.file for part in parts))
-    return ExportResult(path, request.format, branch, state.commit, counts["node"], counts["edge"], files)
+    return ExportResult(path, request.format, branch, state.head, counts["node"], counts["edge"], files)
 
 
 # Rows ----------------------------------------------------------------------------------------------

@@ -18,7 +18,6 @@ from omnigraph.commit.store import Store
 from omnigraph.core.executor import Executor
 from omnigraph.core.refs import MAIN, branch_of
 from omnigraph.errors import (
-    BranchNotFoundError,
     KeyConflictError,
     LoadRejectedError,
     OmnigraphError,
@@ -69,9 +68,8 @@ def load(store: Store, request: LoadRequest) -> LoadResult:
     base, branch, refs = request.base, request.branch, store.manifest.table
     if base is None or branch is None or refs.has_branch(branch):
         return replace(_load(store, request), base_branch=base)
-    if base != MAIN and not refs.has_branch(base):
-        raise BranchNotFoundError(f"branch '{base}' not found", branch=base, hint="name a branch to begin as")
     if request.dry_run:
+        # A dry run checks against a branch as it is now, so its base cannot be a state of the past.
         checked = _load(store, replace(request, branch=branch_of(base)))
         return replace(checked, branch=branch, base_branch=base)
     return _load_forked(store, request, branch, base)

@@ -81,13 +81,11 @@ def _policy(request: CleanupRequest) -> Policy:
 
 def _refuse_drift(store: Store) -> None:
     """A table that others have moved may have to be given back what cleanup would remove."""
-    for name in store.manifest.branches():
-        branch = None if name == MAIN else name
-        entries = store.manifest.load(branch).snapshot.entries.values()
-        owned = [entry.table for entry in entries if entry.table.owner == branch]
+    for _, state in store.manifest.states():
+        owned = [entry.table for entry in state.snapshot.entries.values() if entry.table.owner == state.branch]
         for table, head in zip(owned, together(store.tables.head_version, owned), strict=True):
             if head != table.version:
-                _refuse_drifted(store, branch, table)
+                _refuse_drifted(store, state.branch, table)
 
 
 def _refuse_drifted(store: Store, branch: str | None, table: TableVersion) -> None:

@@ -12,7 +12,7 @@ from omnigraph.commit.sidecar import Sidecar
 from omnigraph.commit.staged_schema import fate_of
 from omnigraph.commit.store import Store
 from omnigraph.core.refs import FOREIGN_LOCK, MAIN
-from omnigraph.errors import OmnigraphError
+from omnigraph.errors import BranchNotFoundError, OmnigraphError
 from omnigraph.lang.catalog import Catalog, EdgeType, NodeType
 from omnigraph.maintenance import compaction, indices
 from omnigraph.maintenance.upkeep import declared_types
@@ -47,10 +47,14 @@ class _Examination:
     def report(self) -> HealthReport:
         sidecars = self._pending()
         self._staged_schema()
-        branches = self.store.manifest.branches()
+        branches = []
         known: set[tuple[str, str | None]] = set()
-        for name in branches:
-            known |= self._branch(name, [one for one in sidecars if (one.branch or MAIN) == name])
+        for name in self.store.manifest.branches():
+            try:
+                known |= self._branch(name, [one for one in sidecars if (one.branch or MAIN) == name])
+            except BranchNotFoundError:
+                continue  # deleted since it was listed: nothing about it is wrong
+            branches.append(name)
         self._forks(branches, known)
         pending = tuple(one.operation_id for one in sidecars)
         order = sorted(self.findings, key=lambda one: (one.severity is not Severity.PROBLEM, one.subject))
@@ -98,6 +102,8 @@ class _Examination:
         branch = None if name == MAIN else name
         try:
             state = self.store.manifest.load(branch)
+        except BranchNotFoundError:
+            raise
         except OmnigraphError as error:
             self._find(Severity.PROBLEM, f"branch {name}", error.message, error.hint or "restore it from a backup")
             return set()

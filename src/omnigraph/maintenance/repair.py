@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 
 from omnigraph.api.maintenance import Classification, RepairAction, RepairMode, RepairResult, TableRepair
@@ -11,8 +12,14 @@ from omnigraph.commit.gates import Held
 from omnigraph.commit.plan import gates_for, ref_gates
 from omnigraph.commit.publish import adopt_heads
 from omnigraph.commit.store import Store
-from omnigraph.core.refs import FOREIGN_LOCK, MAIN
-from omnigraph.errors import CorruptGraphError, OmnigraphError, RecoveryRequiredError, RepairError
+from omnigraph.core.refs import FOREIGN_LOCK, MAIN, branch_of
+from omnigraph.errors import (
+    BranchNotFoundError,
+    CorruptGraphError,
+    OmnigraphError,
+    RecoveryRequiredError,
+    RepairError,
+)
 from omnigraph.manifest.publisher import Lineage
 from omnigraph.manifest.state import ManifestState
 
@@ -40,7 +47,10 @@ def repair(store: Store, mode: RepairMode) -> RepairResult:
     if mode is RepairMode.FORCE:
         _lift_foreign_lock(store)
     names = [name for name in store.manifest.branches() if name != FOREIGN_LOCK]
-    done = [_repaired(store, None if name == MAIN else name, mode) for name in names]
+    done = []
+    for name in names:
+        with suppress(BranchNotFoundError):  # deleted since it was listed
+            done.append(_repaired(store, branch_of(name), mode))
     rows = (row for found, _ in done for row in found)
     return RepairResult(mode, tuple(rows), tuple(commit for _, commit in done if commit))
 

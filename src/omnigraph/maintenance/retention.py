@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import chain
@@ -13,7 +13,6 @@ import pyarrow.compute as pc
 
 from omnigraph.api.results import Commit, Snapshot
 from omnigraph.commit.store import Store
-from omnigraph.core.refs import MAIN
 from omnigraph.errors import HistoryReclaimedError
 from omnigraph.maintenance.common_past import common_past
 from omnigraph.manifest.rows import MANIFEST_PATH
@@ -67,29 +66,34 @@ class Needed:
 
 def needed(store: Store, policy: Policy, now: dt.datetime) -> Needed:
     """Collect what all branches need, and what is protected by name."""
-    refs = refs_of(store)
-    branches = store.manifest.branches()
+    tags = store.manifest.table.tags()
     collected = _Collected(store, policy, now)
     forks: set[Place] = set()
     paths: dict[str, str] = {}
-    states = [store.manifest.load(None if name == MAIN else name) for name in branches]
+    named = dict(store.manifest.states())
+    states = [*named.values()]
     for state in states:
         paths |= state.paths
         forks |= {(state.paths[key], fork) for key, _, fork in _rows(state)}
         collected.need_branch(state)
-    for tag in store.manifest.table.tags().values():  # what has a name is kept whatever its age
+    for tag in tags.values():  # what has a name is kept whatever its age
         collected.need(store.manifest.load(tag["branch"], tag["version"]))
     collected.need_for_merges(states)
     kept = {place: frozenset(found) for place, found in collected.versions.items()}
     heads: dict[Place, int] = defaultdict(int)
     for place, version in chain.from_iterable(map(_places, states)):
         heads[place] = max(version, heads[place])  # a branch may have inherited what another one went on with
-    return Needed(refs, tuple(branches), kept, dict(heads), frozenset(forks), paths)
+    # Only the branches that were read: one that comes back under its old name must be read as well.
+    return Needed(_refs(named, tags), tuple(named), kept, dict(heads), frozenset(forks), paths)
 
 
 def refs_of(store: Store) -> tuple[str, ...]:
     """The names of all branches and tags: while they are the same, nobody has begun to need something older."""
-    return (*store.manifest.branches(), *(f"tag {name}" for name in sorted(store.manifest.table.tags())))
+    return _refs(store.manifest.branches(), store.manifest.table.tags())
+
+
+def _refs(branches: Iterable[str], tags: Iterable[str]) -> tuple[str, ...]:
+    return (*branches, *(f"tag {name}" for name in sorted(tags)))
 
 
 class _Collected:

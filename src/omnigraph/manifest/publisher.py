@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from omnigraph.api.results import OPERATION, Commit, SchemaRow
 from omnigraph.core.location import Location
-from omnigraph.core.refs import MAIN
+from omnigraph.core.refs import MAIN, branch_of
 from omnigraph.errors import (
     BranchInUseError,
     BranchNotFoundError,
@@ -22,6 +22,7 @@ from omnigraph.errors import (
     StorageError,
 )
 from omnigraph.lang.identity import new_id
+from omnigraph.lang.source import did_you_mean
 from omnigraph.manifest.migrations import guard, migrate, read_stamp, with_old_lineage
 from omnigraph.manifest.rows import (
     MANIFEST_PATH,
@@ -120,7 +121,7 @@ class Manifest:
                 raise
             # It was deleted while it was read; there may be another one of its name by now.
             if not self.table.has_branch(branch):
-                raise BranchNotFoundError(f"branch '{branch}' not found", branch=branch) from error
+                raise self.missing(branch) from error
             if version is not None:
                 raise
             state = self._read(self._open(branch, None), branch)
@@ -148,13 +149,27 @@ class Manifest:
         """All branches, main first. An entry of a live listing is what makes a branch exist."""
         return [MAIN, *self.table.branch_names()]
 
+    def states(self) -> Iterator[tuple[str, ManifestState]]:
+        """Load every branch, main first. One that is deleted meanwhile is left out: the caller did not name it."""
+        for name in self.branches():
+            try:
+                state = self.load(branch_of(name))
+            except BranchNotFoundError:
+                continue
+            yield name, state
+
+    def missing(self, branch: str) -> BranchNotFoundError:
+        """Make the error for a branch that is not there, with the name that it may be a misspelling of."""
+        hint = did_you_mean(branch, self.branches()) or "see `omnigraph branch list`"
+        return BranchNotFoundError(f"branch '{branch}' not found", branch=branch, hint=hint)
+
     def incarnation(self, branch: str | None) -> str:
         """Identify a branch as it was made: another one of its name, made later, has another. That of main is empty."""
         if branch is None:
             return ""
         found = self.table.branches().get(branch)
         if found is None:
-            raise BranchNotFoundError(f"branch '{branch}' not found", branch=branch)
+            raise self.missing(branch)
         return str(found["branch_identifier"][-1][1])
 
     def create_branch(self, name: str, source: ManifestState) -> None:
@@ -264,7 +279,7 @@ class Manifest:
 
     def _open(self, branch: str | None, version: int | None) -> lance.LanceDataset:
         if branch is not None and not self.table.has_branch(branch):
-            raise BranchNotFoundError(f"branch '{branch}' not found", branch=branch)
+            raise self.missing(branch)
         return self.table.open(branch, version)
 
     def _read(self, dataset: lance.LanceDataset, branch: str | None) -> ManifestState:

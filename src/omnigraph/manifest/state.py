@@ -19,6 +19,22 @@ from omnigraph.manifest.rows import MANIFEST_PATH, OBJECT_ID, SCHEMA_ID, decode_
 HEAD = "graph_head"  # stands among tables for the head of the branch, whose version is that of its latest commit
 
 
+@dataclass(frozen=True, slots=True)
+class GraphState:
+    """What a reader needs of one state: its tables, and the commit that made it.
+
+    Only a graph that was made by an older format, and never changed since, has a state without a commit.
+    """
+
+    snapshot: Snapshot
+    head: Commit | None
+
+    @property
+    def commit(self) -> Commit:
+        assert self.head is not None, "a graph that has a history begins with a commit"
+        return self.head
+
+
 @dataclass(frozen=True)
 class ManifestState:
     """All rows of one branch of `__manifest` at one version."""
@@ -44,6 +60,10 @@ class ManifestState:
         visible = {key: version for key, version in newest.items() if version > dead.get(key, -1)}
         entries = {key: self._entry(row) for key, row in self._version_rows(visible).items()}
         return Snapshot(self.branch, self.version, dict(sorted(entries.items())), self.schema)
+
+    @property
+    def graph_state(self) -> GraphState:
+        return GraphState(self.snapshot, self.head)
 
     @cached_property
     def schema(self) -> SchemaRow | None:
@@ -77,6 +97,12 @@ class ManifestState:
     def commit(self, commit_id: str) -> Commit | None:
         found = self._by_id([commit_id]).to_pylist()
         return decode_commit(found[0]) if found and found[0]["object_type"] == "graph_commit" else None
+
+    def commits_like(self, prefix: str) -> list[Commit]:
+        """All commits whose id begins so, in capitals or not."""
+        commits = self._of("graph_commit")
+        alike = pc.starts_with(pc.utf8_upper(commits[OBJECT_ID]), prefix.upper())
+        return [decode_commit(found) for found in commits.filter(alike).to_pylist()]
 
     def commit_of_operation(self, operation_id: str) -> Commit | None:
         """Find the commit of a change that was given an id by whoever asked for it."""

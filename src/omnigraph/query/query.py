@@ -10,20 +10,16 @@ from typing import Any, TypeVar
 
 import pyarrow as pa
 
-from omnigraph.api.results import Commit, Snapshot
 from omnigraph.api.rows import Explanation, Result
 from omnigraph.core.nonblocking import is_nonblocking, may_block
-from omnigraph.core.refs import MAIN
 from omnigraph.embed.embedder import Embedding
-from omnigraph.errors import CommitNotFoundError, QueryKindError
+from omnigraph.errors import QueryKindError
 from omnigraph.lang import ir
 from omnigraph.lang.catalog import Catalog
 from omnigraph.lang.compiler import CompiledQuery, compile_query
 from omnigraph.lang.params import decode_parameters
 from omnigraph.lang.source import Source
-from omnigraph.manifest.publisher import Manifest
-from omnigraph.manifest.state import ManifestState
-from omnigraph.manifest.time_travel import state_at
+from omnigraph.manifest.state import GraphState
 from omnigraph.query.cache import Cache
 from omnigraph.query.evaluate import Values
 from omnigraph.query.explain import TracedExecution
@@ -40,39 +36,12 @@ _FEW_BYTES = 2**16
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """One request to read the graph: a branch as it is, or as it was at a commit."""
+    """One request to read the graph; `branch` is the name that the answer reports."""
 
     source: Source
     name: str | None
     parameters: Mapping[str, Any] | None
-    branch: str | None
-    commit: str | None
-
-
-@dataclass(frozen=True, slots=True)
-class State:
-    """A snapshot and the commit that made it."""
-
-    snapshot: Snapshot
-    commit: Commit | None
-
-
-def state_of(manifest: Manifest, branch: str | None, commit: str | None) -> State:
-    """Find the state to read."""
-    state = manifest.load(branch)
-    if commit is None:
-        return State(state.snapshot, state.head)
-    found = state.commit(commit) or _elsewhere(manifest, state, commit)
-    return State(state_at(manifest, found).snapshot, found)
-
-
-def _elsewhere(manifest: Manifest, state: ManifestState, commit: str) -> Commit:
-    for name in manifest.branches():
-        branch = None if name == MAIN else name
-        found = None if branch == state.branch else manifest.load(branch).commit(commit)
-        if found:
-            return found
-    raise CommitNotFoundError(f"commit '{commit}' not found", commit_id=commit)
+    branch: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +49,7 @@ class Reader:
     """What reads of one state have in common."""
 
     tables: TableStorage
-    state: State
+    state: GraphState
     catalog: Catalog
     cache: Cache
     embedding: Embedding
@@ -91,7 +60,7 @@ class Reader:
         table = _made(self._execution(Execution, compiled, query))
         if table.get_total_buffer_size() > _FEW_BYTES:
             may_block()  # to make an answer of it
-        return Result(compiled.name, query.branch or MAIN, table, self.state.commit)
+        return Result(compiled.name, query.branch, table, self.state.head)
 
     def explain(self, query: Query) -> Explanation:
         """Answer a query, but tell how it was done instead of what the answer is."""
@@ -100,9 +69,9 @@ class Reader:
         begun = time.perf_counter()
         with counted() as requests:
             table = _made(execution)
-        seconds, branch = time.perf_counter() - begun, query.branch or MAIN
+        seconds, branch = time.perf_counter() - begun, query.branch
         steps = execution.trace.steps
-        return Explanation(compiled.name, branch, self.state.commit, steps, table.num_rows, requests.total, seconds)
+        return Explanation(compiled.name, branch, self.state.head, steps, table.num_rows, requests.total, seconds)
 
     def _compiled(self, query: Query) -> CompiledQuery:
         compiled = compile_query(query.source, self.catalog, query.name)

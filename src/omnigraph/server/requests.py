@@ -10,7 +10,10 @@ Text = Annotated[str, Field(min_length=1)]
 _Source = Annotated[str, Field(description="Queries in the language of `.gq` files.")]
 _Parameters = Annotated[dict[str, Any] | None, Field(description="The parameters of the query by name.")]
 _Branch = Annotated[str | None, Field(description="The branch; main if none is named.")]
-_Snapshot = Annotated[str | None, Field(description="A commit: read the graph as it was then. Not with `branch`.")]
+_Snapshot = Annotated[
+    str | None,
+    Field(description="The state to read: a branch, a tag, a commit, `ref~n` or `ref@version`. Not with `branch`."),
+]
 _NAME = AliasChoices("name", "query_name")
 _OLD_NAME = AliasChoices("query_name", "name")
 _QUERY = AliasChoices("query", "query_source")
@@ -103,7 +106,9 @@ class RevertRequest(Request):
 
 class TagCreateRequest(Request):
     name: str
-    ref: str | None = Field(None, description="A branch or a commit; main if none is named.")
+    ref: str | None = Field(
+        None, description="The state to tag: a branch, a tag, a commit, `ref~n` or `ref@version`; main by default."
+    )
 
 
 class SchemaRequest(Request):

@@ -57,12 +57,12 @@ from omnigraph.errors import ExportTypeError, GraphNotFoundError, InputColumnsEr
 from omnigraph.formats.json_writer import with_items
 from omnigraph.formats.outputs import written
 from omnigraph.formats.sources import discover
+from omnigraph.history.resolve import state_to_read
 from omnigraph.ingest.load import LoadRequest, load
 from omnigraph.ingest.scan import Fragments, column_names, groups, in_any_order
 from omnigraph.lang.source import did_you_mean
 from omnigraph.lang.types import Scalar
 from omnigraph.manifest.publisher import Manifest
-from omnigraph.query.query import state_of
 from omnigraph.spark.conditions import SCALARS, conditions
 from omnigraph.spark.session import make_active
 from omnigraph.spark.shipping import ship_package
@@ -140,7 +140,8 @@ class OmnigraphSource(DataSource):
     def _pin(self) -> Pinned:
         if self._pinned is None:
             graph, type_name = self._address()
-            state = state_of(Manifest(graph), self._branch, self.options.get("snapshot"))
+            manifest, snapshot = Manifest(graph), self.options.get("snapshot")
+            state = state_to_read(manifest, self.options.get("branch", MAIN), snapshot)
             tables = [entry.table for entry in state.snapshot.entries.values()]
             self._pinned = Pinned(graph, _table_of(tables, type_name))
         return self._pinned

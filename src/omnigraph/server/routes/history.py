@@ -111,7 +111,7 @@ def export_baseline(call: CallNow, body: requests.ChangeBaselineRequest) -> Resp
 def diff(
     call: CallNow,
     *,
-    before: Annotated[str, Query(alias="from", description="A branch, a commit, or `branch@commit`.")],
+    before: Annotated[str, Query(alias="from", description="A branch, a tag, a commit, `ref~n` or `ref@version`.")],
     after: Annotated[str, Query(alias="to", description="The same.")],
     kind: Kinds = None,
     type: Types = None,  # noqa: A002 - the name of the parameter
