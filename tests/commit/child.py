@@ -25,14 +25,14 @@ from typing import Self
 from omnigraph.commit import failpoints
 from omnigraph.commit.gates import DIRECTORY, LEASE_SECONDS, Gate, LeaseGates
 from omnigraph.commit.plan import PublishPlan, WriteTxn
-from omnigraph.commit.publish import begin, publish, write
+from omnigraph.commit.publish import begin, publish
 from omnigraph.commit.store import Store
 from omnigraph.core.location import Location
 from omnigraph.graph import Graph
 from omnigraph.storage import observe
 from tests.support.deaths import die_each
 from tests.support.forks import forked
-from tests.support.graphs import COMPANY, KNOWS, PERSON, append, company, delete, person, plan, upsert
+from tests.support.graphs import COMPANY, KNOWS, PERSON, append, company, delete, person, plan, upsert, write_plan
 
 AT_ONCE = 4
 COUNTER = "counter"
@@ -190,7 +190,7 @@ def _run(command: str, store: Store, arguments: list[str], stop: Callable[[], No
             name, commits = arguments
             stop()
             for number in range(int(commits)):
-                write(store, None, pairs(store, f"{name}-{number}"))
+                write_plan(store, None, pairs(store, f"{name}-{number}"))
         case "hold":
             with store.gates.hold([gate(text) for text in arguments]):
                 stop()

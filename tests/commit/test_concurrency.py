@@ -16,7 +16,7 @@ from omnigraph.commit import failpoints
 from omnigraph.commit.audit import RecoveryKind
 from omnigraph.commit.failpoints import Rendezvous
 from omnigraph.commit.plan import PublishPlan, WriteTxn
-from omnigraph.commit.publish import begin, publish, write
+from omnigraph.commit.publish import begin, publish
 from omnigraph.commit.store import Store
 from omnigraph.errors import ConflictError, ContentionError, ExpectedVersionMismatchError, OutcomeUnknownError
 from omnigraph.graph import Graph, init
@@ -37,6 +37,7 @@ from tests.support.graphs import (
     person,
     plan,
     upsert,
+    write_plan,
 )
 
 TABLES = (PERSON, COMPANY, KNOWS, WORKS_AT)
@@ -93,7 +94,7 @@ def test_threads_that_write_to_the_same_tables_lose_and_double_nothing(root_uri:
     def work(number: int) -> list[Commit]:
         own = store if stores == "one" else store_at(root_uri)
         start.wait()
-        done = [write(own, None, pairs(own, f"w{number}-{each}")) for each in range(commits)]
+        done = [write_plan(own, None, pairs(own, f"w{number}-{each}")) for each in range(commits)]
         return [published.commit for published in done if published]
 
     with ThreadPoolExecutor(writers) as pool:
@@ -114,7 +115,7 @@ def test_threads_that_write_to_different_tables_lose_and_double_nothing(root_uri
         own, key = store_at(root_uri), TABLES[number % len(TABLES)]
         start.wait()
         for each in range(commits):
-            write(own, None, one_row(own, key, f"w{number}-{each}"))
+            write_plan(own, None, one_row(own, key, f"w{number}-{each}"))
 
     with ThreadPoolExecutor(writers) as pool:
         list(pool.map(work, range(writers)))
@@ -176,7 +177,7 @@ def test_a_reader_among_writers_sees_only_what_was_committed(uri: str) -> None:
         own = store_at(uri)
         assert start.wait(60)
         for each in range(commits):
-            write(own, None, pairs(own, f"w{number}-{each}"))
+            write_plan(own, None, pairs(own, f"w{number}-{each}"))
 
     seen: list[set[str]] = [set()]
     with ThreadPoolExecutor(writers) as pool:
@@ -239,10 +240,10 @@ def test_publishers_without_gates_make_one_chain_and_no_object_twice(root_uri: s
 
 def test_a_compaction_that_loses_to_a_publish_costs_the_next_one_nothing(store: Store) -> None:
     """Lance compacts in two commits: the first lands and conflicts with nothing, even if the second is refused."""
-    write(store, None, one_row(store, PERSON, "ann"))
+    write_plan(store, None, one_row(store, PERSON, "ann"))
     old, options = store.manifest.table.open(), CompactionOptions(materialize_deletions_threshold=0.0)
     rewritten = [task.execute(old) for task in Compaction.plan(old, options).tasks]
-    write(store, None, one_row(store, PERSON, "bob"))
+    write_plan(store, None, one_row(store, PERSON, "bob"))
     late = iter(rewritten)
 
     def hook(operation: str, _: str) -> None:
@@ -251,7 +252,7 @@ def test_a_compaction_that_loses_to_a_publish_costs_the_next_one_nothing(store: 
                 Compaction.commit(store.manifest.table.open(), found)
 
     with hooked(hook):
-        done = write(store, None, one_row(store, PERSON, "cat"))
+        done = write_plan(store, None, one_row(store, PERSON, "cat"))
     assert done
     assert [commit.actor_id for commit in history(store)] == ["ann", "bob", "cat"]
     assert store.manifest.load(version=done.commit.manifest_version).head == done.commit
@@ -268,10 +269,10 @@ def test_an_insert_prepared_on_an_old_state_is_prepared_anew(store: Store, uri: 
         prepared.append(txn.entries[PERSON].table.version)
         if len(prepared) == 1:
             other = store_at(uri)
-            write(other, None, one_row(other, PERSON, "first"))
+            write_plan(other, None, one_row(other, PERSON, "first"))
         return one_row(store, PERSON, "second")(txn)
 
-    done = write(store, None, prepare)
+    done = write_plan(store, None, prepare)
     assert ids(store, PERSON) == ["first", "second"]
     assert prepared == [1, 2]
     assert done
@@ -280,10 +281,10 @@ def test_an_insert_prepared_on_an_old_state_is_prepared_anew(store: Store, uri: 
 
 
 def test_an_update_prepared_on_an_old_state_is_refused_until_it_reads_again(store: Store, uri: str) -> None:
-    write(store, None, one_row(store, PERSON, "ann"))
+    write_plan(store, None, one_row(store, PERSON, "ann"))
     stale = begin(store)
     other = store_at(uri)
-    write(other, None, one_row(other, PERSON, "bob"))
+    write_plan(other, None, one_row(other, PERSON, "bob"))
     update = plan(stale, upsert(store, stale, PERSON, [person("ann", 31)]))
     with pytest.raises(ExpectedVersionMismatchError) as refused:
         publish(store, update)
@@ -376,7 +377,7 @@ def rivals(store: Store, number: int) -> Iterator[list[str]]:
 @pytest.mark.parametrize("number", [1, RETRY_BUDGET])
 def test_a_publish_that_loses_to_others_is_tried_again_behind_them(store: Store, number: int) -> None:
     with rivals(store, number) as others:
-        done = write(store, None, one_row(store, PERSON, "ann"))
+        done = write_plan(store, None, one_row(store, PERSON, "ann"))
     assert done
     assert [commit.commit_id for commit in history(store)] == [*others, done.commit.commit_id]
     assert len(others) == number
@@ -386,13 +387,13 @@ def test_a_publish_that_loses_to_others_is_tried_again_behind_them(store: Store,
 
 def test_a_publish_that_always_loses_fails_and_is_finished_by_the_next_write(store: Store) -> None:
     with rivals(store, RETRY_BUDGET + 1) as others, pytest.raises(OutcomeUnknownError) as lost:
-        write(store, None, pairs(store, "ann"))
+        write_plan(store, None, pairs(store, "ann"))
     assert isinstance(lost.value.__cause__, ContentionError)
     assert lost.value.__cause__.attempts == RETRY_BUDGET + 1
     assert ids(store, PERSON) == []
     (operation_id,) = store.sidecars.pending()
     assert lost.value.operation_id == operation_id
-    write(store, None, pairs(store, "bob"))
+    write_plan(store, None, pairs(store, "bob"))
     assert ids(store, PERSON) == ids(store, COMPANY) == ["ann", "bob"]
     (audit,) = store.audit.rows()
     assert (audit.operation_id, audit.kind, audit.actor) == (operation_id, RecoveryKind.ROLLED_FORWARD, "ann")

@@ -16,7 +16,7 @@ from omnigraph.commit import failpoints
 from omnigraph.commit.failpoints import Rendezvous
 from omnigraph.commit.gates import DIRECTORY, LEASE_SECONDS, Gate, LeaseGates, LocalGates
 from omnigraph.commit.plan import PublishPlan, WriteTxn, gates_for
-from omnigraph.commit.publish import begin, publish, write
+from omnigraph.commit.publish import begin, publish
 from omnigraph.commit.recovery import heal
 from omnigraph.commit.store import Store
 from omnigraph.errors import GateTimeoutError, OutcomeUnknownError, StorageError
@@ -33,6 +33,7 @@ from tests.support.graphs import (
     heads_and_pins,
     person,
     plan,
+    write_plan,
 )
 
 _LIFETIME = 1.0
@@ -376,7 +377,7 @@ def add_zoe(store: Store) -> None:
         rows = append(store, txn, PERSON, [person("zoe")]), append(store, txn, KNOWS, [edge("e9", "zoe", "zoe")])
         return plan(txn, *rows)
 
-    write(store, None, prepare)
+    write_plan(store, None, prepare)
 
 
 def assert_settled(store: Store, people: list[str]) -> None:

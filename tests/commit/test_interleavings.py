@@ -22,7 +22,7 @@ from omnigraph.commit.failpoints import Rendezvous
 from omnigraph.commit.gates import Gate, LeaseGates, LocalGates
 from omnigraph.commit.lease import Lease
 from omnigraph.commit.plan import OpClass, PublishPlan, TableAction, WriterKind, WriteTxn, gates_for
-from omnigraph.commit.publish import begin, publish, write
+from omnigraph.commit.publish import begin, publish
 from omnigraph.commit.recovery import RECOVERY_ACTOR, heal, recover_operation
 from omnigraph.commit.sidecar import DIRECTORY, Sidecar
 from omnigraph.commit.store import Store
@@ -55,7 +55,7 @@ from tests.support.faults import (
     unfork,
     write_record,
 )
-from tests.support.graphs import COMPANY, PERSON, append, company, contents, person, plan
+from tests.support.graphs import COMPANY, PERSON, append, company, contents, person, plan, write_plan
 
 _LIFETIME = 1.0
 _MAIN = [Gate("branch:main")]
@@ -116,7 +116,7 @@ def test_a_restore_that_comes_after_its_record_is_gone_is_undone_by_the_next_wri
     def prepare(txn: WriteTxn) -> PublishPlan:
         return plan(txn, append(store, txn, COMPANY, [company("later")]))
 
-    write(store, None, prepare)
+    write_plan(store, None, prepare)
 
     assert ids(store, COMPANY) == ["acme", "later", "new"]
     assert [(row.kind, row.actor) for row in store.audit.rows()] == [(BACK, None), (BACK, RECOVERY_ACTOR)]
@@ -149,7 +149,7 @@ def drop(txn: WriteTxn) -> PublishPlan:
 def test_a_table_that_a_dead_write_did_not_move_can_go_and_the_write_is_undone(store: Store) -> None:
     stale = begin(store)
     half(store)
-    write(store, None, lambda txn: drop(stale if txn.base.version == stale.base.version else txn))
+    write_plan(store, None, lambda txn: drop(stale if txn.base.version == stale.base.version else txn))
     omnigraph.open(store.location.uri)
     assert COMPANY not in pins(store)
     assert ids(store, PERSON) == ["ada", "bob", "cleo"]

@@ -22,6 +22,7 @@ from omnigraph.storage.columns import table_path, table_schema, to_array
 from omnigraph.storage.layout import IndexSpec
 from omnigraph.storage.stage import Staged, TableStorage
 from omnigraph.write.pending import column_types
+from tests.support.graphs import stage_delete
 
 SCHEMA = """
 node Thing {
@@ -78,7 +79,7 @@ class Versions:
 
     def delete(self, base: TableVersion, ids: list[str]) -> TableVersion:
         quoted = ", ".join(f"'{one}'" for one in ids)
-        staged = self.storage.stage_delete(base, f"id IN ({quoted})")
+        staged = stage_delete(self.storage, base, f"id IN ({quoted})")
         assert staged
         return self._commit(staged[0], {key: row for key, row in self.states[base].items() if key not in ids})
 

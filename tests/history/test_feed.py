@@ -14,7 +14,6 @@ import pytest
 import omnigraph
 from omnigraph.api.changes import ChangePage
 from omnigraph.commit.plan import PublishPlan, TableAction, WriteTxn
-from omnigraph.commit.publish import write
 from omnigraph.errors import (
     BranchNotFoundError,
     ChangeCursorError,
@@ -27,7 +26,7 @@ from omnigraph.errors import (
 )
 from omnigraph.graph import Graph
 from omnigraph.storage.stage import SchemaChange
-from tests.support.graphs import plan
+from tests.support.graphs import plan, write_plan
 
 SCHEMA = """
 node Person { name: String @key  age: I32? }
@@ -330,7 +329,7 @@ def _schema_commit(graph: Graph) -> str:
         staged = graph._store.tables.stage_schema_change(base, SchemaChange(add=(pa.field("nick", pa.string()),)))
         return plan(txn, TableAction(staged))
 
-    done = write(graph._store, None, prepare)
+    done = write_plan(graph._store, None, prepare)
     assert done
     return done.commit.commit_id
 

@@ -15,6 +15,7 @@ from omnigraph.lang.source import Source
 from omnigraph.storage.columns import table_key, table_path, table_schema
 from omnigraph.storage.layout import IndexSpec
 from omnigraph.storage.stage import Staged, TableStorage
+from tests.support.graphs import stage_delete
 
 _MARK = {b"lance-schema:unenforced-primary-key": b"true"}
 
@@ -231,7 +232,7 @@ def test_a_blob_survives_upserts_and_deletes(storage: TableStorage) -> None:
     table = _append(storage, empty, rows)
 
     change = pa.table({"id": ["b", "c"], "doc": lance.blob_array([b"deux", b"trois"]), "key": ["b", "c"]})
-    staged = storage.stage_delete(_commit(storage, storage.stage_upsert(table, change)), "id = 'c'")
+    staged = stage_delete(storage, _commit(storage, storage.stage_upsert(table, change)), "id = 'c'")
     assert staged
     table = _commit(storage, staged[0])
 
@@ -267,6 +268,6 @@ def test_names_keep_their_case_in_filters_upserts_and_indices(storage: TableStor
     assert handle.to_table(filter="firstName = 'ada'")["id"].to_pylist() == ["ada"]
     assert handle.to_table(filter="firstname = 5")["id"].to_pylist() == ["grace"]
     table = _commit(storage, storage.stage_upsert(table, rows("grace", "bob")))
-    staged = storage.stage_delete(table, "firstName = 'ada'")
+    staged = stage_delete(storage, table, "firstName = 'ada'")
     assert staged
     assert sorted(storage.read_staged(staged[0]).to_table()["firstName"].to_pylist()) == ["bob", "grace"]

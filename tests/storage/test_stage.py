@@ -17,6 +17,7 @@ from omnigraph.errors import ConflictError, CorruptGraphError, OmnigraphError, S
 from omnigraph.storage import observe
 from omnigraph.storage.layout import IndexSpec
 from omnigraph.storage.stage import MAX_ROWS_PER_FILE, CommittedVersion, SchemaChange, Staged, TableStorage
+from tests.support.graphs import stage_delete
 
 PRIMARY_KEY = {b"lance-schema:unenforced-primary-key": b"true"}
 SCHEMA = pa.schema(
@@ -104,7 +105,7 @@ def _empty(storage: TableStorage, table: TableVersion) -> Staged:
 
 
 def _delete(storage: TableStorage, table: TableVersion) -> Staged:
-    staged = storage.stage_delete(table, "id IN ('a', 'd')")
+    staged = stage_delete(storage, table, "id IN ('a', 'd')")
     assert staged
     return staged[0]
 
@@ -390,7 +391,7 @@ def test_only_rows_that_an_upsert_names_count_as_changed(storage: TableStorage, 
 def test_a_delete_takes_exactly_the_rows_that_match(
     storage: TableStorage, table: TableVersion, predicate: str, deleted: str, left: list[int]
 ) -> None:
-    staged = storage.stage_delete(table, predicate)
+    staged = stage_delete(storage, table, predicate)
 
     assert staged
     assert staged[1] == len(deleted)
@@ -401,13 +402,13 @@ def test_a_delete_takes_exactly_the_rows_that_match(
 
 def test_deletes_follow_one_another(storage: TableStorage, table: TableVersion) -> None:
     for count, predicate in ((1, "id = 'a'"), (1, "id IN ('a', 'b')"), (1, "x = 0"), (2, "true")):
-        staged = storage.stage_delete(table, predicate)
+        staged = stage_delete(storage, table, predicate)
         assert staged
         assert staged[1] == count
         table = commit(storage, staged[0])
 
     assert content(storage.open(table)) == {}
-    assert storage.stage_delete(table, "true") is None
+    assert stage_delete(storage, table, "true") is None
 
 
 def test_a_delete_of_nothing_stages_nothing(storage: TableStorage, table: TableVersion, root_uri: str) -> None:
@@ -415,8 +416,8 @@ def test_a_delete_of_nothing_stages_nothing(storage: TableStorage, table: TableV
     before = sorted(Path(root_uri).rglob("*"))
     previous = observe.set_write_hook(lambda operation, _: seen.append(operation))
     try:
-        assert storage.stage_delete(table, "id = 'nobody'") is None
-        assert storage.stage_delete(table, "x IS NULL") is None
+        assert stage_delete(storage, table, "id = 'nobody'") is None
+        assert stage_delete(storage, table, "x IS NULL") is None
     finally:
         observe.set_write_hook(previous)
 
@@ -429,7 +430,7 @@ def test_a_delete_finds_its_rows_through_an_index_too(storage: TableStorage, tab
     table = commit(storage, storage.stage_create_indices(table, INDICES))
     table = commit(storage, storage.stage_append(table, rows("f")))
 
-    staged = storage.stage_delete(table, "id IN ('a', 'e', 'f')")
+    staged = stage_delete(storage, table, "id IN ('a', 'e', 'f')")
 
     assert staged
     assert staged[1] == 3
@@ -443,7 +444,7 @@ def test_a_predicate_that_makes_no_sense_is_an_error_of_ours(
     storage: TableStorage, table: TableVersion, predicate: str
 ) -> None:
     with pytest.raises(OmnigraphError):
-        storage.stage_delete(table, predicate)
+        stage_delete(storage, table, predicate)
 
     assert head(storage) == table.version
 

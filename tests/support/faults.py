@@ -77,7 +77,7 @@ def on_branch(store: Store, branch: str) -> PublishPlan:
     txn = begin(store, branch)
     actions = []
     for key, rows in ((PERSON, [person("dan")]), (COMPANY, [company("new")])):
-        forked = txn.owned(store.tables, key)
+        forked = txn.writable_table(store.tables, key)
         actions.append(TableAction(store.tables.stage_append(forked, table(store, txn, key, rows))))
     return plan(txn, *actions, actor="ada")
 

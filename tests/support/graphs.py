@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import pyarrow as pa
 
+from omnigraph.api.results import TableVersion
 from omnigraph.commit.plan import OpClass, PublishPlan, TableAction, WriterKind, WriteTxn
+from omnigraph.commit.publish import write
 from omnigraph.commit.store import Store
-from omnigraph.manifest.publisher import Lineage
+from omnigraph.manifest.publisher import Lineage, Published
+from omnigraph.storage.lance_errors import lance_call
+from omnigraph.storage.read import ADDRESS
+from omnigraph.storage.stage import Staged, TableStorage
 
 SCHEMA = """
 node Person { name: String @key  age: I32? }
@@ -46,10 +51,24 @@ def upsert(store: Store, txn: WriteTxn, key: str, rows: Iterable[Mapping[str, An
     return TableAction(store.tables.stage_upsert(txn.entries[key].table, table(store, txn, key, rows)))
 
 
+def stage_delete(tables: TableStorage, base: TableVersion, predicate: str) -> tuple[Staged, int] | None:
+    """Stage a delete of the rows that satisfy a predicate, and count them; None when there are none."""
+    dataset = tables.open(base)
+    with lance_call(dataset.uri, "stage delete"):
+        scanner = dataset.scanner(columns=[], filter=predicate, with_row_address=True)
+        addresses = scanner.to_table()[ADDRESS].to_numpy()
+    return (tables.stage_delete_rows(base, addresses, predicate), len(addresses)) if len(addresses) else None
+
+
 def delete(store: Store, txn: WriteTxn, key: str, predicate: str) -> TableAction:
-    staged = store.tables.stage_delete(txn.entries[key].table, predicate)
+    staged = stage_delete(store.tables, txn.entries[key].table, predicate)
     assert staged, "the predicate matches nothing"
     return TableAction(staged[0])
+
+
+def write_plan(store: Store, branch: str | None, prepare: Callable[[WriteTxn], PublishPlan | None]) -> Published | None:
+    """Prepare and publish a plan, as the writers do."""
+    return write(store, branch, lambda txn: (prepare(txn), None))[0]
 
 
 def plan(txn: WriteTxn, *actions: TableAction, actor: str | None = None) -> PublishPlan:

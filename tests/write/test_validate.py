@@ -422,7 +422,7 @@ def test_a_change_that_breaks_nothing_names_nothing_and_reads_what_it_must(tmp_p
     rows = change(graph, "E", [edge("1", "none", "b")], fresh=True)
 
     assert list(violations(graph.catalog, committed, {"edge:E": rows})) == []
-    assert committed.reads == {"node:A", "node:B", "edge:E"}
+    assert committed.read_set == {"node:A", "node:B", "edge:E"}
 
 
 # Cost

@@ -47,10 +47,10 @@ class WriteTxn:
     def entries(self) -> Mapping[str, Entry]:
         return self.base.snapshot.entries
 
-    def owned(self, tables: TableStorage, table_key: str) -> TableVersion:
-        """The table to stage a change on: a branch that has only inherited it gets a fork of its own.
+    def writable_table(self, tables: TableStorage, table_key: str) -> TableVersion:
+        """Return the table to stage a change on; fork it first if the branch has only inherited it.
 
-        A fork is like a staged file: it counts only once a commit names it, and if none ever does, cleanup removes it.
+        A fork is like a staged file: it counts only once a commit names it. Cleanup removes one that no commit names.
         """
         table = self.entries[table_key].table
         if self.branch is None or table.owner == self.branch:
@@ -74,12 +74,13 @@ class TableAction:
 
 @dataclass(frozen=True, slots=True)
 class PublishPlan:
-    """All of a change: it happens whole or not at all.
+    """A whole change: it happens completely or not at all.
 
-    `reads` names the tables that it was validated against; none of them may have moved when it is published. `strict`
-    names those in which it looked for what to change: if one has other content by then, the change is lost and must
-    not be prepared again behind the caller's back. `adoptions` are versions of main that a branch takes over as they
-    are. `if_head` is the commit that the branch must be at.
+    `read_set`: tables that validation relied on. If one has moved before the publish, the plan is prepared again.
+    `must_be_unchanged`: tables that were searched for rows to change. If one has other content before the publish, the
+    write fails, because only the caller can decide whether it still applies.
+    `adoptions`: versions of main that a branch takes over as they are.
+    `if_head`: the commit that the branch must be at.
     """
 
     txn: WriteTxn
@@ -90,8 +91,8 @@ class PublishPlan:
     adoptions: tuple[VersionRow, ...] = ()
     schema: SchemaRow | None = None
     lineage: Lineage = field(default_factory=Lineage.new)
-    reads: frozenset[str] = frozenset()
-    strict: frozenset[str] = frozenset()
+    read_set: frozenset[str] = frozenset()
+    must_be_unchanged: frozenset[str] = frozenset()
     if_head: str | None = None
 
     def __post_init__(self) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import NoReturn
+from typing import NoReturn, TypeVar
 
 from omnigraph.api.results import TableVersion
 from omnigraph.commit import failpoints
@@ -39,7 +39,9 @@ _LOG = logging.getLogger(__name__)
 _GATED_ATTEMPTS = 3
 _REOPEN = "reopen the graph read-write; that finishes or undoes it"
 
-Prepare = Callable[[WriteTxn], PublishPlan | None]
+T = TypeVar("T")
+Prepare = Callable[[WriteTxn], tuple[PublishPlan | None, T]]
+"""Makes a plan on one state of the graph, None if nothing is to be changed, and whatever the caller wants back."""
 
 
 def begin(store: Store, branch: str | None = None) -> WriteTxn:
@@ -58,30 +60,31 @@ def capture(store: Store, branch: str | None) -> WriteTxn:
     return WriteTxn(branch, state, contract.catalog)
 
 
-def write(store: Store, branch: str | None, prepare: Prepare) -> Published | None:
-    """Prepare and publish; prepare anew when another write came first. None when there is nothing to change.
+def write(store: Store, branch: str | None, prepare: Prepare[T]) -> tuple[Published | None, T]:
+    """Prepare a plan and publish it; prepare it again if another write came first.
 
-    The first attempt prepares outside the gates. If what it read has moved meanwhile, the next one prepares inside, and
-    cannot lose again; so however many write at once, each gets its turn.
+    Return the published commit (None if there was nothing to change) and what the last `prepare` made beside its plan.
     """
-    plan = _prepared(store, branch, prepare)
+    plan, made = _prepared(store, branch, prepare)
     if plan is None:
-        return None
+        return None, made
     try:
-        return publish(store, plan)
+        return publish(store, plan), made
     except ExpectedVersionMismatchError:
+        # The first attempt was prepared outside the gates. The next is prepared inside and cannot lose again: a writer
+        # loses at most once, however many there are, and no number of retries has to be chosen.
         first = plan
     for _ in range(_GATED_ATTEMPTS):
         try:
             return _write_gated(store, first, prepare)
         except RecoveryRequiredError as error:
             pending = error
-            recover_operation(store, error.operation_id)  # the gates are free here, for recovery needs them as well
+            recover_operation(store, error.operation_id)  # needs the gates, which are free here
     raise pending
 
 
-def _prepared(store: Store, branch: str | None, prepare: Prepare) -> PublishPlan | None:
-    """Prepare a write, and once more if what it reads was cleaned up since it began."""
+def _prepared(store: Store, branch: str | None, prepare: Prepare[T]) -> tuple[PublishPlan | None, T]:
+    """Prepare a write, and once more if a cleanup removed what it reads since it began."""
     txn = begin(store, branch)
     try:
         return prepare(txn)
@@ -96,15 +99,15 @@ def was_cleaned_up(store: Store, txn: WriteTxn, error: StorageError) -> bool:
     return classify(error) is Failure.NOT_FOUND and store.manifest.load(txn.branch).version != txn.base.version
 
 
-def _write_gated(store: Store, first: PublishPlan, prepare: Prepare) -> Published | None:
+def _write_gated(store: Store, first: PublishPlan, prepare: Prepare[T]) -> tuple[Published | None, T]:
     with store.gates.hold(gates_for(first.branch, ())) as held:
         _refuse_pending(store, first)
         _refuse_if_lost(store, first)
-        plan = prepare(capture(store, first.branch))
+        plan, made = prepare(capture(store, first.branch))
         if plan is None:
-            return None
+            return None, made
         with store.gates.hold(table_gates(plan.branch, plan.table_keys)):
-            return _carry_out(store, plan, held)
+            return _carry_out(store, plan, held), made
 
 
 def publish(store: Store, plan: PublishPlan) -> Published:
@@ -145,7 +148,8 @@ def _carry_out(store: Store, plan: PublishPlan, held: Held) -> Published:
     _check_not_done(plan, state)
     _check_head_commit(plan, state)
     _check_schema(plan, state)
-    for key in sorted({*plan.reads, *plan.strict, *plan.txn.forks, *(row.table_key for row in plan.adoptions)}):
+    adopted = {row.table_key for row in plan.adoptions}
+    for key in sorted({*plan.read_set, *plan.must_be_unchanged, *plan.txn.forks, *adopted}):
         _check_place(key, plan.txn.base, state)
     for action in plan.actions:
         _check_base(action, plan, state)
@@ -186,12 +190,12 @@ def _refuse_pending(store: Store, plan: PublishPlan) -> None:
 
     If it is finished later, a change that was validated without it may contradict it.
     """
-    concerned = {*plan.table_keys, *plan.reads, *plan.strict}
+    concerned = {*plan.table_keys, *plan.read_set, *plan.must_be_unchanged}
     for operation_id in store.sidecars.pending():
         sidecar = store.sidecars.read(operation_id)
         if sidecar is None or sidecar.branch != plan.branch:
             continue
-        if plan.if_head or HEAD in plan.reads or sidecar.if_head or concerned & {*sidecar.table_keys}:
+        if plan.if_head or HEAD in plan.read_set or sidecar.if_head or concerned & {*sidecar.table_keys}:
             message = f"operation {operation_id} stopped half-way; it must be finished or undone first"
             raise RecoveryRequiredError(message, operation_id=operation_id, hint=_REOPEN)
 
@@ -199,7 +203,7 @@ def _refuse_pending(store: Store, plan: PublishPlan) -> None:
 def _refuse_if_lost(store: Store, plan: PublishPlan) -> None:
     """A change of rows that it looked for is lost when others changed the table; upkeep does not count as change."""
     state = store.manifest.load(plan.branch)
-    for key in sorted(plan.strict):
+    for key in sorted(plan.must_be_unchanged):
         before = plan.txn.entries[key].table
         if state.actual_version(key) != before.version and not store.tables.has_same_content(
             before, state.actual_version(key)
@@ -347,7 +351,7 @@ def _changes(store: Store, plan: PublishPlan, versions: tuple[VersionRow, ...]) 
 
 
 def _pins(plan: PublishPlan, state: ManifestState) -> dict[str, int]:
-    return {key: state.actual_version(key) for key in {*plan.table_keys, *plan.reads, *plan.strict}}
+    return {key: state.actual_version(key) for key in {*plan.table_keys, *plan.read_set, *plan.must_be_unchanged}}
 
 
 def _undo(store: Store, plan: PublishPlan, sidecar: Sidecar, held: Held, failure: OmnigraphError) -> Published:

@@ -123,7 +123,7 @@ class Bringing:
             tuple(TableAction(self._stage(key)) for key in changing),
             adoptions=tuple(adoptions.values()),
             lineage=lineage,
-            reads=frozenset({HEAD, *self.tables, *self.committed.reads}),
+            read_set=frozenset({HEAD, *self.tables, *self.committed.read_set}),
         )
 
     def _adoption(self, key: str) -> VersionRow | None:
@@ -136,7 +136,7 @@ class Bringing:
 
     def _stage(self, key: str) -> Staged:
         combined, tables = self.tables[key], self.store.tables
-        base = self.txn.owned(tables, key)
+        base = self.txn.writable_table(tables, key)
         replaced, rows = combined.replaced, combined.rows
         if not rows.num_rows:
             return tables.stage_delete_rows(base, replaced, f"omnigraph: {len(replaced)} rows")
@@ -154,23 +154,20 @@ def bring(
     choose: ChooseExecutor,
 ) -> tuple[Bringing | None, Commit | None]:
     """Bring a change onto a branch in one commit; raise if anything contradicts. No sides, no change."""
-    latest: list[Bringing] = []
 
-    def prepare(txn: WriteTxn) -> PublishPlan | None:
-        latest.clear()
+    def prepare(txn: WriteTxn) -> tuple[PublishPlan | None, Bringing | None]:
         sides = sides_on(txn)
         if sides is None:
-            return None
+            return None, None
         bringing = Bringing(store, txn, sides, choose)
-        latest.append(bringing)
         refuse(bringing.conflicts)
         one = lineage(sides)
         if one.merged_parent_id is None and not bringing.counts:  # a commit that says nothing
-            return None
-        return bringing.plan(one)
+            return None, bringing
+        return bringing.plan(one), bringing
 
-    published = write(store, branch, prepare)
-    return (latest[0] if latest else None), published.commit if published else None
+    published, bringing = write(store, branch, prepare)
+    return bringing, published.commit if published else None
 
 
 def refuse(conflicts: Sequence[MergeConflict]) -> None:

@@ -69,7 +69,7 @@ class BigLoad:
 
     def stage(self, txn: WriteTxn) -> None:
         """Write the input to files of the tables. No head moves, and nothing refers to the files yet."""
-        self.bases = {key: txn.owned(self.store.tables, key) for key in txn.entries}
+        self.bases = {key: txn.writable_table(self.store.tables, key) for key in txn.entries}
         self.inherited = {key: txn.entries[key].table for key in txn.forks}
         paths = {key: (table.path, table.branch) for key, table in self.bases.items()}
         tasks = [
@@ -154,7 +154,7 @@ class Comparison:
         self.loaded = load.loaded(txn)
         self.exchange = load.exchange
         self.overwrites = load.mode is LoadMode.OVERWRITE
-        self.reads: set[str] = set()
+        self.read_set: set[str] = set()
         self.superseded: dict[str, U64] = defaultdict(lambda: _NONE)
         self.replaced: dict[str, U64] = defaultdict(lambda: _NONE)
         self._appends: dict[str, lance.LanceDataset] = {}
@@ -169,9 +169,14 @@ class Comparison:
 
     def plan(self, lineage: Lineage) -> PublishPlan:
         actions = tuple(TableAction(self._staged(key)) for key in self.loaded)
-        strict = frozenset(self.loaded) if self.overwrites else frozenset[str]()
+        must_be_unchanged = frozenset(self.loaded) if self.overwrites else frozenset[str]()
         return PublishPlan(
-            self.txn, WriterKind.LOAD, actions, lineage=lineage, reads=frozenset(self.reads), strict=strict
+            self.txn,
+            WriterKind.LOAD,
+            actions,
+            lineage=lineage,
+            read_set=frozenset(self.read_set),
+            must_be_unchanged=must_be_unchanged,
         )
 
     # What the keys say
@@ -297,7 +302,7 @@ class Comparison:
         tasks = []
         for key, wanted in sorted(self._wanted().items()):
             entry = self.txn.entries[key]
-            self.reads.add(key)
+            self.read_set.add(key)
             if entry.row_count:
                 tasks += [
                     steps.CommittedTask(entry.table, fragments, tuple(wanted), self.exchange)
@@ -345,7 +350,7 @@ class Comparison:
         names = list(dict.fromkeys((ID, *columns)))
         if not len(at):
             return _no_rows([*names, RECORD])
-        base = self.txn.owned(self.tables, key)
+        base = self.txn.writable_table(self.tables, key)
         rows = self.tables.take_staged(base, self._appended(key), self._positions(key, at), names)
         return rows.append_column(RECORD, pa.array(self._records(key, at), pa.int64()))
 
@@ -377,7 +382,7 @@ class Comparison:
     def _appended(self, key: str) -> lance.LanceDataset:
         """The table as it would be if all that was written were appended."""
         if key not in self._appends:
-            base = self.txn.owned(self.tables, key)
+            base = self.txn.writable_table(self.tables, key)
             self._appends[key] = self._opened(self.tables.stage_written(base, self.loaded[key].written, _NONE))
         return self._appends[key]
 
@@ -387,7 +392,7 @@ class Comparison:
         return opened
 
     def _staged(self, key: str) -> Staged:
-        base = self.txn.owned(self.tables, key)
+        base = self.txn.writable_table(self.tables, key)
         written = self.loaded[key].written
         if len(self.superseded[key]):
             positions = self._positions(key, np.sort(self.superseded[key]))

@@ -126,20 +126,20 @@ class _Small:
         return sum(part.lines for part in self.converted)
 
     def run(self) -> LoadResult:
-        published = write(self.store, self.request.branch, self._prepare)
-        counts = {key: batch.rows.num_rows for key, batch in self.batches.items()}
+        published, counts = write(self.store, self.request.branch, self._prepare)
         return _result(self.request, counts, published)
 
-    def _prepare(self, txn: WriteTxn) -> PublishPlan | None:
+    def _prepare(self, txn: WriteTxn) -> tuple[PublishPlan | None, dict[str, int]]:
         if txn.catalog != self.catalog:  # the schema was changed since the input was converted
             self._convert(txn.catalog)
         load = SmallLoad(self.store.tables, txn, self.request.mode)
         problems = [placed(problem, task) for task, part in enumerate(self.converted) for problem in part.problems]
         problems += load.problems(self.batches)
         refuse(problems, Places(self.request.splits, [part.lines for part in self.converted]))
+        counts = {key: batch.rows.num_rows for key, batch in self.batches.items()}
         if self.request.dry_run or not self.batches:
-            return None
-        return load.plan(self.batches, self.lineage)
+            return None, counts
+        return load.plan(self.batches, self.lineage), counts
 
 
 def _batches(catalog: Catalog, converted: Sequence[Converted]) -> dict[str, Batch]:
@@ -194,22 +194,21 @@ def _executor(request: LoadRequest) -> Executor:
 
 
 def _run_big(store: Store, request: LoadRequest, lineage: Lineage, big: BigLoad) -> LoadResult:
-    counts: dict[str, int] = {}
-
-    def prepare(txn: WriteTxn) -> PublishPlan | None:
+    def prepare(txn: WriteTxn) -> tuple[PublishPlan | None, dict[str, int]]:
         if not big.suits(txn):
             big.take_back()
             big.stage(txn)
         comparison = Comparison(big, txn)
-        counts.update({key: loaded.rows for key, loaded in comparison.loaded.items()})
+        counts = {key: loaded.rows for key, loaded in comparison.loaded.items()}
         problems = [*big.value_problems(), *comparison.problems()]
         refuse(problems, Places(request.splits, [result.lines for result in big.results]))
         if request.dry_run or not comparison.loaded:
-            return None
+            return None, counts
         request.progress.phase("publish", 1)
-        return comparison.plan(lineage)
+        return comparison.plan(lineage), counts
 
-    return _result(request, counts, write(store, request.branch, prepare))
+    published, counts = write(store, request.branch, prepare)
+    return _result(request, counts, published)
 
 
 class Places:

@@ -107,7 +107,7 @@ class _Wanted:
             tuple(steps.tombstones(txn)),
             schema=SchemaRow(self.source.text, self.catalog.fingerprint, _origin(store, txn)),
             lineage=lineage,
-            reads=frozenset({HEAD}),
+            read_set=frozenset({HEAD}),
         )
 
 

@@ -24,7 +24,6 @@ from omnigraph.storage.objects import ObjectStore
 from omnigraph.storage.observe import durable_write
 from omnigraph.storage.predicates import Predicate, lance_filter
 from omnigraph.storage.read import (
-    ADDRESS,
     ID,
     OFFSET_BITS,
     TableReader,
@@ -195,14 +194,6 @@ class TableStorage(TableReader):
             merge = dataset.merge_insert(ID).when_matched_update_all().when_not_matched_insert_all()
             transaction, _ = merge.write_mode("rewrite_rows").execute_uncommitted(rows.select(dataset.schema.names))
         return _staged(base, transaction)
-
-    def stage_delete(self, base: TableVersion, predicate: str) -> tuple[Staged, int] | None:
-        """Delete the rows that satisfy a predicate; None when there are none, for then nothing is staged."""
-        dataset = self.open(base)
-        with lance_call(dataset.uri, "stage delete"):
-            scanner = dataset.scanner(columns=[], filter=predicate, with_row_address=True)
-            addresses = scanner.to_table()[ADDRESS].to_numpy()
-        return (self.stage_delete_rows(base, addresses, predicate), len(addresses)) if len(addresses) else None
 
     def stage_delete_rows(self, base: TableVersion, addresses: np.ndarray[Any, Any], reason: str) -> Staged:
         """Delete the rows at these addresses. `reason` is what lance keeps of why."""

@@ -130,25 +130,24 @@ class _Batch:
     target: _Target
     texts: pa.Table
     vectors: pa.FixedSizeListArray
-    rows: int = 0
 
     def write(self) -> tuple[Commit, int] | None:
         lineage = Lineage.new(self.target.request.actor)
-        published = write(self.target.store, self.target.request.branch, lambda txn: self._prepare(txn, lineage))
-        return (published.commit, self.rows) if published else None
+        published, rows = write(self.target.store, self.target.request.branch, lambda txn: self._prepare(txn, lineage))
+        return (published.commit, rows) if published else None
 
-    def _prepare(self, txn: WriteTxn, lineage: Lineage) -> PublishPlan | None:
+    def _prepare(self, txn: WriteTxn, lineage: Lineage) -> tuple[PublishPlan | None, int]:
         target, tables = self.target, self.target.store.tables
         if txn.catalog.nodes.get(target.node.name) != target.node:  # the schema was changed meanwhile
-            return None
+            return None, 0
         table = txn.entries[target.key].table
         rows = self._filled(tables.lookup(table, ID, self.texts[ID].combine_chunks(), list(column_types(target.node))))
-        self.rows = rows.num_rows
         if not rows.num_rows:
-            return None
-        staged = tables.stage_upsert(txn.owned(tables, target.key), to_store(target.node, rows))
-        reads = frozenset({target.key})
-        return PublishPlan(txn, WriterKind.MUTATION, (TableAction(staged),), lineage=lineage, reads=reads)
+            return None, 0
+        staged = tables.stage_upsert(txn.writable_table(tables, target.key), to_store(target.node, rows))
+        read_set = frozenset({target.key})
+        plan = PublishPlan(txn, WriterKind.MUTATION, (TableAction(staged),), lineage=lineage, read_set=read_set)
+        return plan, rows.num_rows
 
     def _filled(self, rows: pa.Table) -> pa.Table:
         """Put the vectors into the rows whose texts are still those that they were made of."""

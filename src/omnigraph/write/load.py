@@ -59,9 +59,11 @@ class SmallLoad:
     def plan(self, batches: Mapping[str, Batch], lineage: Lineage) -> PublishPlan:
         """Stage the records, which have no problems."""
         actions = tuple(TableAction(self._stage(key, batch)) for key, batch in sorted(batches.items()))
-        strict = frozenset(batches) if self.mode is LoadMode.OVERWRITE else frozenset()
-        reads = frozenset(self.committed.reads)
-        return PublishPlan(self.txn, WriterKind.LOAD, actions, lineage=lineage, reads=reads, strict=strict)
+        must_be_unchanged = frozenset(batches) if self.mode is LoadMode.OVERWRITE else frozenset()
+        read_set = frozenset(self.committed.read_set)
+        return PublishPlan(
+            self.txn, WriterKind.LOAD, actions, lineage=lineage, read_set=read_set, must_be_unchanged=must_be_unchanged
+        )
 
     def _change(self, key: str, batch: Batch) -> TableChange:
         keyed = isinstance(batch.declared, NodeType) and bool(batch.declared.key)
@@ -84,13 +86,13 @@ class SmallLoad:
         elif self.mode is not LoadMode.MERGE:
             yield from existing(declared, again)
         if self.mode is LoadMode.APPEND:
-            self.committed.reads.add(key)
+            self.committed.read_set.add(key)
             ids = rows[ID].combine_chunks()
             found = self.tables.lookup(self.txn.entries[key].table, ID, ids, [ID])[ID]
             yield from existing(declared, rows.filter(pc.is_in(rows[ID], found.combine_chunks())))
 
     def _stage(self, key: str, batch: Batch) -> Staged:
-        table = self.txn.owned(self.tables, key)
+        table = self.txn.writable_table(self.tables, key)
         rows = to_store(batch.declared, newest(batch.rows))
         if self.mode is LoadMode.OVERWRITE:
             return self.tables.stage_overwrite(table, rows)

@@ -54,18 +54,15 @@ def mutate(store: Store, mutation: Mutation, embedding: Embedding) -> MutationRe
     """Run a mutation: all of it happens, in one commit, or none of it does."""
     lineage = Lineage.new(mutation.actor, operation_id=mutation.operation_id)
     time = dt.datetime.fromtimestamp(lineage.created_at // 1000 / 1000, dt.UTC)
-    latest: list[_Execution] = []
     vectors = OmittedVectors(embedding)
 
-    def prepare(txn: WriteTxn) -> PublishPlan | None:
+    def prepare(txn: WriteTxn) -> tuple[PublishPlan | None, _Execution]:
         if mutation.if_commit is not None:
             check_head_commit(mutation.if_commit, txn.base)
         execution = _Execution(store, txn, mutation, time, vectors)
-        latest[:] = [execution]
-        return execution.plan(lineage)
+        return execution.plan(lineage), execution
 
-    published = write(store, mutation.branch, prepare)
-    done = latest[0]
+    published, done = write(store, mutation.branch, prepare)
     return MutationResult(
         done.query.name,
         mutation.branch or MAIN,
@@ -92,8 +89,8 @@ class _Execution:
         self.nodes = self.edges = 0
         self.pending: dict[str, Pending] = {}
         self.removals: dict[str, _Removal] = {}
-        self.reads: set[str] = set()
-        self.strict: set[str] = set()
+        self.read_set: set[str] = set()
+        self.must_be_unchanged: set[str] = set()
 
     def plan(self, lineage: Lineage) -> PublishPlan | None:
         """Run the statements, validate what they come to, and stage it; None if that is nothing."""
@@ -116,8 +113,8 @@ class _Execution:
             WriterKind.MUTATION,
             tuple(TableAction(one) for one in staged),
             lineage=lineage,
-            reads=frozenset(self.reads),
-            strict=frozenset(self.strict),
+            read_set=frozenset(self.read_set),
+            must_be_unchanged=frozenset(self.must_be_unchanged),
             if_head=self.mutation.if_commit,
         )
 
@@ -163,7 +160,7 @@ class _Execution:
     def _update(self, number: int, statement: ir.UpdateNodes) -> None:
         node = self.catalog.nodes[statement.type_name]
         pending = self._pending(node)
-        self.strict.add(table_key(node))
+        self.must_be_unchanged.add(table_key(node))
         assigned = Pending(node)
         assigned.insert(self._row(node, statement.values), number, PendingMode.MERGE)
         columns = list(column_types(node))
@@ -182,7 +179,7 @@ class _Execution:
         self.nodes += gone.num_rows
         ids = gone[ID].combine_chunks()
         for edge in self.catalog.incident_edges(node.name) if len(ids) else ():
-            self.reads.add(table_key(edge))
+            self.read_set.add(table_key(edge))
             ends = [name for name, end in ((SRC, edge.source), (DST, edge.target)) if end == node.name]
             found = [self.tables.lookup(self._table(edge), end, ids, [ID, SRC], addresses=True) for end in ends]
             self.edges += self._remove(edge, pa.concat_tables(found)).num_rows
@@ -194,7 +191,7 @@ class _Execution:
     # Reading
 
     def _scan_to_remove(self, declared: NodeType | EdgeType, where: ir.Where) -> pa.Table:
-        self.strict.add(table_key(declared))
+        self.must_be_unchanged.add(table_key(declared))
         columns = [ID, SRC] if isinstance(declared, EdgeType) else [ID]
         return self.tables.scan(self._table(declared), columns, self._predicate(where), addresses=True)
 
@@ -243,7 +240,7 @@ class _Execution:
     def _validate(self, changes: Mapping[str, TableChange]) -> None:
         committed = CommittedRows(self.tables, self.txn)
         first = next(violations(self.catalog, committed, changes), None)
-        self.reads |= committed.reads
+        self.read_set |= committed.read_set
         if first is None:
             return
         assert isinstance(self.query.plan, ir.MutationPlan)
@@ -252,7 +249,7 @@ class _Execution:
         raise ConstraintError(first.message, violations=(first,), place=place, hint=first.hint)
 
     def _stage(self, key: str, change: TableChange) -> Staged:
-        table = self.txn.owned(self.tables, key)
+        table = self.txn.writable_table(self.tables, key)
         if change.removed.num_rows:
             reason = f"omnigraph: {change.removed.num_rows} rows"
             return self.tables.stage_delete_rows(table, self.removals[key].addresses, reason)

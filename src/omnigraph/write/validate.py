@@ -62,7 +62,7 @@ class CommittedRows:
 
     tables: TableStorage
     txn: WriteTxn
-    reads: set[str] = field(default_factory=set)
+    read_set: set[str] = field(default_factory=set)
 
     def lookup(self, declared: NodeType | EdgeType, column: str, values: pa.Array, columns: Sequence[str]) -> pa.Table:
         return self.tables.lookup(self._table(declared), column, values, columns)
@@ -76,7 +76,7 @@ class CommittedRows:
 
     def _table(self, declared: NodeType | EdgeType) -> Any:
         key = table_key(declared)
-        self.reads.add(key)
+        self.read_set.add(key)
         return self.txn.entries[key].table
 
 
