@@ -326,7 +326,7 @@ def test_every_code_has_an_example_that_triggers_it_and_says_what_to_do(code: st
     expected = [f"error={code}" in options for language, options, _ in fenced if language in ("pg", "gq")]
     printed = [code in text for language, _, text in fenced if language in ("python", "console")]
     assert any(expected + printed)
-    assert "\nTo do: " in section
+    assert "\nFix: " in section
 
 
 def test_every_annotation_is_documented_and_no_other() -> None:
@@ -606,7 +606,7 @@ def test_every_exception_of_a_graph_has_an_example_and_says_what_to_do() -> None
     sections = graph_errors()
     assert set(sections) == {name for name, when in rows.items() if not when.startswith("never by itself")}
     for name, section in sections.items():
-        assert "\nTo do: " in section, name
+        assert "\nFix: " in section, name
         shown = re.findall(r"^```(console|python)$", section, re.MULTILINE)
         assert shown or name in PROVOKED or rows[name].startswith("not yet"), name
 
