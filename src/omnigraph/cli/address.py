@@ -1,25 +1,29 @@
-"""Which graph a command is about: found in its options and in the settings, then opened or connected to."""
+"""Find the graph that a command works on, from its options and the settings, and open it or connect to it."""
 
 from __future__ import annotations
 
 import os
+import sys
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any
 
 import typer
 
+import omnigraph
+from omnigraph.api.problems import body
 from omnigraph.cli import output
 from omnigraph.cli.credentials import token_for
-from omnigraph.cli.flags import Flags, Kind, rule_of
+from omnigraph.cli.emit import emit
+from omnigraph.cli.flags import Capability, Flags, rule_of
 from omnigraph.cli.operator_config import Operator, load_operator
 from omnigraph.cli.project import Project, load_project
 from omnigraph.cli.server import Server
 from omnigraph.errors import AddressError, OmnigraphError
 
 if TYPE_CHECKING:
-    from omnigraph.graph import Graph
+    from omnigraph.api.protocol import GraphAPI
 
 _HTTP = ("http://", "https://")
 _WAYS = ("uri", "store", "server", "cluster", "target")
@@ -61,14 +65,15 @@ Address = Storage | Served
 
 @dataclass(frozen=True)
 class Scope:
-    """What a command knows of its surroundings: its name, the common options, and the settings.
+    """The context of a command: its name, the common options, and the settings.
 
-    `end` closes what was opened for it when the command ends, however that is.
+    `end` closes whatever was opened for the command when it ends, however it ends.
     """
 
     command: str
     flags: Flags
     end: ExitStack
+    as_json: bool = False
 
     @cached_property
     def operator(self) -> Operator:
@@ -80,27 +85,35 @@ class Scope:
         found.load_variables()
         return found
 
+    def emit(self, result: Any, **facts: Any) -> None:
+        """Print the result of the command, as one JSON document or as text."""
+        emit(self.command, result, facts, as_json=self.as_json)
+
+    def emit_error(self, error: OmnigraphError) -> None:
+        """Print an error as a JSON document."""
+        output.document(body(error, full=False))
+
     def branch(self, given: str | None = None) -> str:
-        """The branch that a command is about: what is named, else what the project says."""
+        """The branch to work on: the given one, else the one of the project, else main."""
         return given or self.project.cli.text("branch") or "main"
 
     def at(self, uri: str | None = None, *, graph: str | None = None) -> Target:
-        """The graph that the command is about; `graph` is the one of an alias, for when nothing else says it."""
+        """The graph that the command works on. `graph` is the one of an alias, used if nothing else names one."""
         found = self.find(uri, graph=graph)
         if found is None:
-            hint = "name its storage as URI or with --store, or a server with --server, or a --profile"
-            raise AddressError("no graph is addressed", hint=hint)
+            hint = "give its storage with --store, a server with --server, or a --profile"
+            raise AddressError("no graph given", hint=hint)
         return found
 
     def find(self, uri: str | None = None, *, graph: str | None = None) -> Target | None:
-        """The same; None if neither the command line nor the settings name one."""
+        """Like `at`, but None if neither the command line nor the settings name a graph."""
         found = resolve(self, uri, graph)
         return None if found is None else Target(self, found)
 
 
 @dataclass(frozen=True)
 class Target:
-    """The graph of a command."""
+    """The graph that a command works on."""
 
     scope: Scope
     address: Address
@@ -111,80 +124,71 @@ class Target:
 
     @property
     def actor(self) -> str | None:
-        """Who makes a change. Of a served one the token decides, so nobody may be named."""
+        """The actor of a change. On a server the token decides it, so `--as` is refused there."""
         flags, scope = self.scope.flags, self.scope
         if isinstance(self.address, Storage):
             return flags.actor or scope.project.cli.text("actor") or scope.operator.actor
         if flags.actor:
-            message = "--as does not go with a served graph: its token says who you are"
-            raise AddressError(message, hint="leave --as out, or change the storage itself with --store")
+            message = "--as cannot be used with a served graph: the token decides the actor"
+            raise AddressError(message, hint="remove --as, or change the storage itself with --store")
         return None
 
-    def read(self) -> Graph:
-        """Open the graph to look at it; nothing is written."""
-        import omnigraph  # noqa: PLC0415 - loads the engine
-
+    def read(self) -> GraphAPI:
+        """Open the graph to read it; nothing is written."""
         if isinstance(self.address, Storage):
             return omnigraph.open(self.address.uri, read_only=True)
         return self._connect(self.address)
 
-    def write(self) -> Graph:
+    def write(self) -> GraphAPI:
         """Open the graph to change it."""
-        import omnigraph  # noqa: PLC0415 - loads the engine
-
         if isinstance(self.address, Storage):
             return omnigraph.open(self.address.uri)
         return self._connect(self.address)
 
-    def write_aloud(self) -> Graph:
-        """Open the graph to change it, and say which it is."""
+    def write_aloud(self) -> GraphAPI:
+        """Open the graph to change it, and print which one it is on stderr."""
         if not self.scope.flags.quiet:
             output.note(f"omnigraph {self.scope.command} → {self.uri} ({self.address.way})")
         return self.write()
 
     def stored(self) -> Server:
-        """Where the stored queries of the graph are."""
+        """The server that runs the stored queries of the graph."""
         if isinstance(self.address, Served):
             return Server(self.address.uri, self.address.token)
-        message = f"stored queries are run by a server, and {self.uri} is storage"
-        raise AddressError(message, hint="give the query with --query or -e, or name a server with --server")
+        message = f"stored queries run on a server, but {self.uri} is storage"
+        raise AddressError(message, hint="give the query with --query or -e, or a server with --server")
 
-    def ask_before_removing(self, question: str, *, as_json: bool) -> None:
-        """What is removed from a shared place is gone for others too: that needs a word more."""
+    def ask_before_removing(self, question: str) -> None:
+        """Ask for confirmation, because data removed from a shared graph is gone for others too."""
         if self.scope.flags.yes or self.address.is_local:
             return
-        import sys  # noqa: PLC0415 - `--help` must stay quick
-
-        if as_json or not sys.stdin.isatty():
+        if self.scope.as_json or not sys.stdin.isatty():
             message = f"{self.uri} is not local"
-            raise AddressError(message, hint="give --yes to remove from it all the same")
+            raise AddressError(message, hint="add --yes to remove data from it without a question")
         sys.stderr.write(f"{question} [y/N]: ")  # click would write a space to stdout, which is for data
         sys.stderr.flush()
         if sys.stdin.readline().strip().lower() not in ("y", "yes"):
             raise typer.Exit(1)
 
-    def _connect(self, address: Served) -> Graph:
-        from omnigraph import client  # noqa: PLC0415 - loads the client
-
-        # It has the methods of a graph, so commands need not know the difference.
-        graph = cast("Graph", client.connect(address.url, graph=address.graph, token=address.token))
+    def _connect(self, address: Served) -> GraphAPI:
+        graph = omnigraph.connect(address.url, graph=address.graph, token=address.token)
         self.scope.end.callback(graph.close)
         return graph
 
 
 def resolve(scope: Scope, uri: str | None, graph: str | None = None) -> Address | None:
-    """Find the graph: what is named on the command line, else the profile, else the project, else the defaults."""
+    """Find the graph: from the command line, else the profile, else the project, else the defaults."""
     flags = scope.flags
     if flags.cluster is not None:
-        raise AddressError("--cluster is not supported by this version", hint="name a graph with --store or --server")
+        raise AddressError("--cluster is not supported by this version", hint="give a graph with --store or --server")
     _refuse_two(flags, uri)
     found = _named(scope, uri or flags.uri or flags.store) or _by_settings(scope, graph)
     if isinstance(found, Storage) and flags.graph is not None:
         message = f"--graph picks a graph of a server, but {found.uri} is one graph"
-        raise AddressError(message, hint="leave --graph out, or name a server")
-    if isinstance(found, Served) and rule_of(scope.command).kind is Kind.DIRECT:
+        raise AddressError(message, hint="remove --graph, or give a server with --server")
+    if isinstance(found, Served) and rule_of(scope.command).kind is Capability.DIRECT:
         message = f"`{scope.command}` works on storage, but the settings lead to the server {found.url}"
-        raise AddressError(message, hint="name the storage with --store")
+        raise AddressError(message, hint="give the storage with --store")
     return found
 
 
@@ -196,7 +200,7 @@ def _refuse_two(flags: Flags, uri: str | None) -> None:
 
 
 def _named(scope: Scope, uri: str | None) -> Address | None:
-    """What the command line itself names."""
+    """The graph that the command line itself names."""
     if uri is not None:
         if uri.startswith(_HTTP):
             raise AddressError(f"{uri} is a server, not storage", hint=f"give it as --server {uri}")
@@ -230,7 +234,7 @@ def _of_profile(scope: Scope, name: str) -> Address:
     if profile.kind == "store":
         return Storage(profile.target)
     message = f"profile '{name}' names a cluster, which this version does not support"
-    raise AddressError(message, hint="name a graph with --store or --server")
+    raise AddressError(message, hint="give a graph with --store or --server")
 
 
 def _project_graph(scope: Scope, name: str) -> Address:
@@ -241,7 +245,7 @@ def _project_graph(scope: Scope, name: str) -> Address:
 
 
 def server_of(scope: Scope) -> Served:
-    """The server that a command is about, whichever graph of it."""
+    """The server that a command works on, without a graph."""
     flags = scope.flags
     name = flags.server
     if name is None and (profile := flags.profile or os.environ.get("OMNIGRAPH_PROFILE")):
@@ -249,12 +253,12 @@ def server_of(scope: Scope) -> Served:
         name = found.target if found.kind == "server" else None
     name = name or scope.operator.defaults.text("server")
     if name is None:
-        raise AddressError("no server is addressed", hint="name one with --server, or a --profile that has one")
+        raise AddressError("no server given", hint="give one with --server, or a --profile that has one")
     return _with_token(scope, Served(scope.operator.server_url(name)))
 
 
 def served(scope: Scope, server: str, default: str | None = None) -> Served:
-    """A graph of a server: the one that is named, or the default. If there is neither, the server may have only one."""
+    """A graph of a server: the given one, else the default. Without both, the server must serve only one."""
     address = Served(scope.operator.server_url(server), scope.flags.graph or default)
     address = _with_token(scope, address)
     if address.graph is None and "/graphs/" not in address.url and (ids := _served_graphs(address)):
@@ -267,7 +271,7 @@ def _with_token(scope: Scope, address: Served, variable: str | None = None) -> S
 
 
 def _served_graphs(address: Served) -> list[str]:
-    """The graphs of a server, if it tells; one that serves a single graph does not."""
+    """The graphs of a server; none if it does not list them, as a server of a single graph."""
     try:
         return [graph_id for graph_id, _ in Server(address.url, address.token).graphs()]
     except OmnigraphError:

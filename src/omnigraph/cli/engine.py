@@ -1,44 +1,47 @@
-"""Who does the work of a command: the options that say it, and reading them."""
+"""The options that choose where the work of a command runs: in this process or on Spark."""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated, Any
 
 import typer
 
-if TYPE_CHECKING:
-    from omnigraph.api.progress import Progress
+from omnigraph.api.progress import SILENT, Progress
+from omnigraph.cli.address import Scope
+from omnigraph.cli.command import one_of
 
 ENGINES = ("auto", "local", "spark")
 
-Engine = Annotated[str, typer.Option(help="local, spark, or auto: what is small local, what is large on Spark.")]
-Master = Annotated[str | None, typer.Option(help="The Spark master; local[*,4] if none.", metavar="URL")]
+Engine = Annotated[
+    str, typer.Option(help="local, spark, or auto: small work local, large work on Spark.", metavar="ENGINE")
+]
+Master = Annotated[str | None, typer.Option(help="The Spark master. Default: local[*,4].", metavar="URL")]
 Conf = Annotated[list[str] | None, typer.Option(help="A Spark setting; may be repeated.", metavar="KEY=VALUE")]
 
 
-def one_of(name: str, value: str, allowed: Sequence[str]) -> str:
-    """Read an option that has a few values."""
-    if value not in allowed:
-        raise typer.BadParameter(f"'{value}' is not one of {', '.join(allowed)}", param_hint=name)
-    return value
-
-
-def settings(conf: Sequence[str] | None) -> dict[str, str]:
-    """Read the settings for Spark."""
-    return dict(_setting(text) for text in conf or ())
+def engine_options(scope: Scope, engine: str, master: str | None, conf: Sequence[str] | None) -> dict[str, Any]:
+    """Check the options of the engine, and return them as the methods of a graph take them."""
+    return {
+        "engine": one_of("--engine", engine, ENGINES),
+        "master": master,
+        "conf": dict(_setting(text) for text in conf or ()),
+        "progress": progress(scope),
+    }
 
 
 def _setting(text: str) -> tuple[str, str]:
     key, sign, value = text.partition("=")
     if not key or not sign:
-        raise typer.BadParameter(f"'{text}' is no KEY=VALUE", param_hint="--conf")
+        raise typer.BadParameter(f"'{text}' is not KEY=VALUE", param_hint="--conf")
     return key, value
 
 
-def progress(*, quiet: bool) -> Progress:
-    """What a person is shown meanwhile."""
-    from omnigraph.api.progress import SILENT  # noqa: PLC0415 - loads the engine
-    from omnigraph.ingest.progress_bars import progress_on  # noqa: PLC0415 - loads the engine
+def progress(scope: Scope) -> Progress:
+    """A progress bar on a terminal; nothing with `--quiet` or in a script."""
+    if scope.flags.quiet or not sys.stderr.isatty():
+        return SILENT
+    from omnigraph.ingest.progress_bars import progress_on  # noqa: PLC0415 - loads rich
 
-    return SILENT if quiet else progress_on()
+    return progress_on()

@@ -1,4 +1,4 @@
-"""The options that every command has: which graph, who and how loudly; and which command takes which of them."""
+"""The options that every command has, and the rules for which command accepts which of them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from omnigraph.errors import AddressError
 
 @dataclass(frozen=True, slots=True)
 class Flags:
-    """What was given of the options that every command has, at whichever place of the command line."""
+    """The common options that were given, anywhere on the command line."""
 
     uri: str | None = None
     store: str | None = None
@@ -34,8 +34,8 @@ def spelled(name: str) -> str:
     return "--as" if name == "actor" else f"--{name}"
 
 
-class Kind(StrEnum):
-    """How a command gets at a graph."""
+class Capability(StrEnum):
+    """How a command reaches a graph."""
 
     DATA = "data"
     SERVED = "served"
@@ -46,9 +46,9 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """What kind of command it is, and which of the common options it takes."""
+    """The capability of a command, and the common options that it accepts."""
 
-    kind: Kind
+    kind: Capability
     takes: frozenset[str]
 
 
@@ -57,27 +57,27 @@ _STORAGE = {"--uri", "--store", "--profile", "--target", "--config"}
 _READS = {*_STORAGE, "--server", "--graph"}
 
 
-def _rule(kind: Kind, takes: Iterable[str] = ()) -> Rule:
+def _rule(kind: Capability, takes: Iterable[str] = ()) -> Rule:
     return Rule(kind, frozenset({*takes, *_ANYWHERE}))
 
 
-_CHANGES = _rule(Kind.DATA, {*_READS, "--as"})
-_LOOKS = _rule(Kind.DATA, _READS)
-_UPKEEP = _rule(Kind.DIRECT, {*_STORAGE, "--cluster", "--graph"})
-_PROJECT = _rule(Kind.CONTROL, {"--cluster", "--graph", "--profile", "--target", "--config"})
-_ALONE = _rule(Kind.LOCAL)
+_CHANGES = _rule(Capability.DATA, {*_READS, "--as"})
+_LOOKS = _rule(Capability.DATA, _READS)
+_UPKEEP = _rule(Capability.DIRECT, {*_STORAGE, "--cluster", "--graph"})
+_PROJECT = _rule(Capability.CONTROL, {"--cluster", "--graph", "--profile", "--target", "--config"})
+_ALONE = _rule(Capability.LOCAL)
 
-# A group stands for all of its commands, unless one of them has a row of its own.
+# The rule of a group holds for all of its commands, except for those with a rule of their own.
 RULES = {
     **dict.fromkeys(("mutate", "load", "ingest", "branch", "snapshot", "export"), _CHANGES),
     **dict.fromkeys(("schema show", "schema get", "schema apply", "revert", "tag"), _CHANGES),
     **dict.fromkeys(("query", "blob", "commit", "changes", "diff", "log"), _LOOKS),
-    "graphs": _rule(Kind.SERVED, {"--server", "--profile"}),
+    "graphs": _rule(Capability.SERVED, {"--server", "--profile"}),
     **dict.fromkeys(("optimize", "repair", "cleanup", "doctor", "lint"), _UPKEEP),
-    "schema plan": _rule(Kind.DIRECT, _STORAGE),
-    "init": _rule(Kind.DIRECT),
+    "schema plan": _rule(Capability.DIRECT, _STORAGE),
+    "init": _rule(Capability.DIRECT),
     "queries": _PROJECT,
-    "embed": _rule(Kind.LOCAL, {"--store", "--as"}),
+    "embed": _rule(Capability.LOCAL, {"--store", "--as"}),
     **dict.fromkeys(("alias", "login", "logout", "profile", "fmt", "version"), _ALONE),
 }
 
@@ -98,16 +98,16 @@ _MEANINGS = {
     "--target": "picks a graph of omnigraph.yaml",
     "--config": "names an omnigraph.yaml",
     "--cluster": "addresses a cluster",
-    "--as": "names who makes a change",
+    "--as": "names the actor of a change",
 }
 _REMEDIES = {
-    Kind.DIRECT: "Run it where the storage is, with --store.",
-    Kind.SERVED: "Name a server with --server, or a profile that has one.",
+    Capability.DIRECT: "Run it where the storage is, with --store.",
+    Capability.SERVED: "Name a server with --server, or a profile that has one.",
 }
 
 
 def refuse_foreign(command: str, flags: Flags) -> None:
-    """Refuse an option that does not go with a command, before anything else happens."""
+    """Refuse an option that a command does not accept, before the command does anything."""
     rule = rule_of(command)
     wrong = [flag for flag in flags.given() if flag not in rule.takes]
     if not wrong:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from omnigraph.cli import output
-from omnigraph.errors import ConfigError
+from omnigraph.errors import AliasError, ConfigError
 from omnigraph.settings_file import Section, read_settings
 
 _KEYS = {
@@ -86,11 +86,13 @@ class Operator:
     def profiles(self) -> list[str]:
         return list(self.root.sections("profiles"))
 
-    def aliases(self) -> list[str]:
-        return list(self.root.sections("aliases"))
-
     def alias(self, name: str) -> Alias:
-        found = self.root.sections("aliases")[name]
+        aliases = self.root.sections("aliases")
+        if name not in aliases:
+            path = self.root.path
+            hint = f"there are {', '.join(aliases)}" if aliases else f"add it below `aliases:` in {path}"
+            raise AliasError(f"no alias '{name}' in {path}", alias=name, hint=hint)
+        found = aliases[name]
         return Alias(
             _needed(found, "server"),
             found.text("graph"),

@@ -1,25 +1,64 @@
-"""What commands print: data on stdout, everything else on stderr."""
+"""Print data on stdout and everything else on stderr."""
 
 from __future__ import annotations
 
 import json
+import os
 import sys
-from typing import Any, TextIO
+from collections.abc import Iterable
+from typing import Any, NamedTuple, TextIO
 
-from rich.console import Console
-from rich.text import Text
+import typer
 
 from omnigraph.errors import OmnigraphError
 
+_STYLES: dict[str, dict[str, Any]] = {
+    "bold": {"bold": True},
+    "dim": {"dim": True},
+    "red": {"fg": "red"},
+    "green": {"fg": "green"},
+    "yellow": {"fg": "yellow"},
+    "bold red": {"fg": "red", "bold": True},
+}
 
-def _console(stream: TextIO) -> Console:
-    # Not wrapped and not highlighted: what is printed is what was meant. Rich itself honours NO_COLOR.
-    return Console(file=stream, highlight=False, soft_wrap=True, markup=False, emoji=False)
+
+class Line(NamedTuple):
+    """A line of text for people. A note goes to stderr, because it is not data."""
+
+    text: str
+    style: str = ""
+    is_note: bool = False
+
+
+def _is_colored(stream: TextIO) -> bool:
+    if os.environ.get("NO_COLOR"):
+        return False
+    if os.environ.get("FORCE_COLOR"):
+        return True
+    return stream.isatty() and os.environ.get("TERM") != "dumb"
+
+
+def _write(stream: TextIO, text: str, style: str) -> None:
+    # Not through rich: importing it costs a cold command more than all of its output.
+    shown = typer.style(text, **_STYLES[style]) if style and _is_colored(stream) else text
+    stream.write(f"{shown}\n")
 
 
 def data(text: str, style: str = "") -> None:
     """Print a line of data."""
-    _console(sys.stdout).print(Text(text, style=style), soft_wrap=True)
+    _write(sys.stdout, text, style)
+
+
+def note(text: str, style: str = "") -> None:
+    """Print a line for people that is not data."""
+    _write(sys.stderr, text, style)
+
+
+def lines(found: Iterable[Line | str]) -> None:
+    """Print lines of text, each to its stream."""
+    for one in found:
+        text, style, is_note = one if isinstance(one, Line) else Line(one)
+        _write(sys.stderr if is_note else sys.stdout, text, style)
 
 
 def document(value: dict[str, Any] | list[Any]) -> None:
@@ -32,24 +71,14 @@ def raw(text: str) -> None:
     sys.stdout.write(text)
 
 
-def table(columns: list[str], rows: list[list[str]]) -> None:
-    """Print rows below the names of their columns, as wide as they are."""
-    widths = [max(len(cell) for cell in column) for column in zip(columns, *rows, strict=True)]
-    for line in (columns, ["-" * width for width in widths], *rows):
-        data("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip())
-
-
-def note(text: str, style: str = "") -> None:
-    """Tell the person something that is not data."""
-    _console(sys.stderr).print(Text(text, style=style), soft_wrap=True)
-
-
 def deprecated(typed: str, now: str) -> None:
-    """Tell that a spelling is an old one. It works all the same."""
+    """Warn about an old spelling. It still works."""
     note(f"warning: `{typed}` is deprecated; use `{now}`", style="yellow")
 
 
 def error(problem: OmnigraphError) -> None:
-    """Tell what went wrong and what to do next."""
-    console = _console(sys.stderr)
-    console.print(Text("Error: ", style="bold red"), Text(str(problem)), sep="", soft_wrap=True)
+    """Print an error with its hint."""
+    prefix = "Error: "
+    if _is_colored(sys.stderr):
+        prefix = typer.style(prefix, **_STYLES["bold red"])
+    sys.stderr.write(f"{prefix}{problem}\n")

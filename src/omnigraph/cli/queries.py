@@ -1,128 +1,293 @@
-"""`omnigraph queries`: look at the stored queries of an omnigraph.yaml, and check them against the schema."""
+"""Commands that run queries: from files, from the command line, by an alias, or stored on a server."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
 
 import typer
 
+from omnigraph.api.documents import change_output, read_head, read_output
+from omnigraph.api.results import MutationResult
+from omnigraph.api.rows import Explanation, Result
 from omnigraph.cli import output
-from omnigraph.cli.address import Scope
-from omnigraph.cli.arguments import Json
-from omnigraph.cli.command import command, group
-from omnigraph.errors import AddressError
+from omnigraph.cli.address import Scope, Target, served
+from omnigraph.cli.command import Snapshot, command, refuse_both
+from omnigraph.cli.emit import Document, Lines, renders
+from omnigraph.cli.tables import FORMATS, LAYOUTS, WIDEST, Look, rows_text
+from omnigraph.errors import AliasError, FileAccessError, ParameterError, PreconditionFailedError
 
-if TYPE_CHECKING:
-    from omnigraph.lang import Catalog
-    from omnigraph.lang.query_tree import QueryDecl
-    from omnigraph.server.stored import StoredQueries, StoredQuery
-    from omnigraph.settings_file import Section
+LOST_PRECONDITION = 4  # the exit code of `--if-commit` on a branch that has moved
 
-app = group("Look at the stored queries of an omnigraph.yaml.")
+app = typer.Typer()
+
+Words = Annotated[
+    list[str] | None,
+    typer.Argument(help="The query, if the source has several; without a source a stored query.", metavar="NAME"),
+]
+QueryFile = Annotated[str | None, typer.Option("--query", help="A .gq file.", metavar="FILE")]
+QueryText = Annotated[str | None, typer.Option("--query-string", "-e", help="The query itself.", metavar="GQ")]
+Params = Annotated[str | None, typer.Option(help="The parameters, as a JSON object.", metavar="JSON")]
+ParamsFile = Annotated[str | None, typer.Option(help="A file that holds the parameters.", metavar="FILE")]
+QueryName = Annotated[
+    str | None,
+    typer.Option("--name", help="The query, if the source has several; the argument is the graph.", metavar="NAME"),
+]
+AliasName = Annotated[
+    str | None,
+    typer.Option("--alias", help="An alias of omnigraph.yaml; the arguments are its arguments.", metavar="NAME"),
+]
+Format = Annotated[
+    str | None, typer.Option("--format", help=f"{', '.join(FORMATS[:-1])} or {FORMATS[-1]}.", metavar="FORMAT")
+]
 
 
-@command(app, "queries list")
-def list_queries(scope: Scope, *, as_json: Json = False) -> None:
-    """List the stored queries with their parameters."""
-    stored = _stored(scope)
-    found = [(query, _declared(query)) for _, query in sorted(stored.known.items())]
-    if as_json:
-        output.document({"queries": [_document(query, declared) for query, declared in found]})
+@command(app, "query")
+def query(
+    scope: Scope,
+    words: Words = None,
+    *,
+    file: QueryFile = None,
+    text: QueryText = None,
+    params: Params = None,
+    params_file: ParamsFile = None,
+    name: QueryName = None,
+    alias: AliasName = None,
+    branch: Annotated[str | None, typer.Option(help="The branch to read.", metavar="NAME")] = None,
+    snapshot: Snapshot = None,
+    format_: Format = None,
+    explain: Annotated[bool, typer.Option("--explain", help="Print how the query ran instead of its rows.")] = False,
+) -> None:
+    """Run a query and print its rows."""
+    refuse_both(branch, snapshot)
+    chosen = _format_given(scope, format_)
+    wanted = _wanted(scope, Given(words or (), file, text, params, params_file, name, alias))
+    look = _look(scope, chosen or wanted.format)
+    place: dict[str, Any] = {"branch": branch or wanted.branch or scope.branch(), "snapshot": snapshot}
+    target = scope.at(wanted.uri, graph=wanted.graph)
+    if explain:
+        if wanted.source is None:
+            raise typer.BadParameter("a stored query cannot be explained", param_hint="--explain")
+        found = target.read().explain(wanted.source, wanted.params, name=wanted.name, **place)
+        scope.emit(found, look=Look(chosen or FORMATS[0]))
         return
-    for query, declared in found:
-        given = ", ".join(f"${one.name}: {one.type}" for one in declared.parameters)
-        output.data(f"{query.name}({given}) {'mutation' if query.is_mutation else 'read'}")
-        for text in filter(None, (declared.description, declared.instruction)):
-            output.data(f"    {text}")
+    scope.emit(_answer(target, wanted, place), snapshot=snapshot, look=look)
 
 
-@command(app, "queries validate")
-def validate(scope: Scope, *, as_json: Json = False) -> None:
-    """Check the stored queries against the schema of their graph. Exits with 1 if one does not suit it."""
-    broken, warnings = _checked(_stored(scope), _catalog(scope))
-    if as_json:
-        output.document({"ok": not broken, "breakages": broken, "warnings": warnings})
-    else:
-        for style, label, items in (("red", "ERROR", broken), ("yellow", "WARN ", warnings)):
-            for one in items:
-                output.data(f"{label} query `{one['query']}`: {one['message']}", style)
-        output.data(f"{len(broken)} broken, {len(warnings)} warnings")
-    if broken:
-        raise typer.Exit(1)
+def _answer(target: Target, wanted: Wanted, place: dict[str, Any]) -> Result:
+    if wanted.source is None:
+        return target.stored().invoke_read(wanted.stored_name, wanted.params, **place)
+    return target.read().query(wanted.source, wanted.params, name=wanted.name, **place)
 
 
-def _chosen(scope: Scope) -> Section | None:
-    """The graph of the project whose queries are meant: the one that is named, or the only one."""
-    if scope.flags.cluster is not None or scope.flags.profile is not None:
-        raise AddressError("clusters are not supported by this version", hint="name an omnigraph.yaml with --config")
-    project = scope.project
-    graphs = project.root.sections("graphs")
-    name = scope.flags.target or scope.flags.graph or project.cli.text("graph") or project.server_graph()
-    if name is not None:
-        project.target(name)
-        return graphs[name]
-    return next(iter(graphs.values())) if len(graphs) == 1 else None
-
-
-def _stored(scope: Scope) -> StoredQueries:
-    from omnigraph.server.config import query_files  # noqa: PLC0415 - loads the engine
-    from omnigraph.server.stored import StoredQueries  # noqa: PLC0415
-
-    project, graph = scope.project, _chosen(scope)
-    own = query_files(graph, project.folder) if graph else ()
-    files = own or query_files(project.root, project.folder)
-    if not files:
-        message = f"{project.root.path} names no stored queries"
-        raise AddressError(message, hint="name them below `queries:`, or pick a graph with --target")
-    return StoredQueries.read(files)
-
-
-def _catalog(scope: Scope) -> Catalog:
-    """The schema that counts: of the graph, or of the file that it will be made with."""
-    from omnigraph.errors import GraphNotFoundError  # noqa: PLC0415 - `--help` must stay quick
-    from omnigraph.lang import Source, compile_schema  # noqa: PLC0415
-
-    graph = _chosen(scope)
-    if graph is None:
-        raise AddressError("it is not said for which graph the queries are", hint="pick one with --target")
-    name = graph.place.removeprefix("graphs.")
+@command(app, "mutate")
+def mutate(
+    scope: Scope,
+    words: Words = None,
+    *,
+    file: QueryFile = None,
+    text: QueryText = None,
+    params: Params = None,
+    params_file: ParamsFile = None,
+    name: QueryName = None,
+    alias: AliasName = None,
+    branch: Annotated[str | None, typer.Option(help="The branch to change.", metavar="NAME")] = None,
+    if_commit: Annotated[
+        str | None, typer.Option(help="Change it only if the branch is at this commit.", metavar="COMMIT")
+    ] = None,
+) -> None:
+    """Insert, update or delete with a query, in one commit."""
+    wanted = _wanted(scope, Given(words or (), file, text, params, params_file, name, alias))
+    place = {"branch": branch or wanted.branch or scope.branch(), "if_commit": if_commit}
     try:
-        return scope.at(graph=name).read().catalog
-    except GraphNotFoundError:
-        schema = graph.text("schema")
-        if schema is None:
-            raise
-        return compile_schema(Source.read(scope.project.folder / schema))
+        done = _change(scope.at(wanted.uri, graph=wanted.graph), wanted, place)
+    except PreconditionFailedError as error:
+        if scope.as_json:
+            scope.emit_error(error)
+        else:
+            output.error(error)
+        raise typer.Exit(LOST_PRECONDITION) from None
+    scope.emit(done)
 
 
-def _checked(stored: StoredQueries, catalog: Catalog) -> tuple[list[dict[str, str]], list[dict[str, str]]]:
-    from omnigraph.lang import lint_queries  # noqa: PLC0415 - `--help` must stay quick
-
-    broken, warnings = [], []
-    for query in stored.known.values():
-        report = lint_queries(query.source, catalog, {})
-        result = next(one for one in report.results if one.name == query.name)
-        if result.error:
-            broken.append({"query": query.name, "message": str(result.error)})
-        warnings += [{"query": query.name, "message": text} for text in result.warnings]
-    return broken, warnings
+def _change(target: Target, wanted: Wanted, place: dict[str, Any]) -> MutationResult:
+    actor = target.actor
+    if wanted.source is None:
+        return target.stored().invoke_change(wanted.stored_name, wanted.params, **place)
+    return target.write().mutate(wanted.source, wanted.params, name=wanted.name, actor=actor, **place)
 
 
-def _declared(query: StoredQuery) -> QueryDecl:
-    from omnigraph.lang.compiler import parse_queries, select_query  # noqa: PLC0415 - `--help` must stay quick
+@command(app, "alias")
+def alias(
+    scope: Scope,
+    name: Annotated[str, typer.Argument(help="The alias, as the operator configuration names it.", metavar="NAME")],
+    words: Annotated[list[str] | None, typer.Argument(help="Its arguments.", metavar="ARG")] = None,
+    *,
+    params: Params = None,
+    params_file: ParamsFile = None,
+    format_: Format = None,
+) -> None:
+    """Run the stored query that an alias names, and print its rows."""
+    found = scope.operator.alias(name)
+    chosen = _format_given(scope, format_)
+    given = _parameters(params, params_file) or {}
+    values = {**found.params, **_by_position(name, found.arguments, words or ()), **given}
+    target = Target(scope, served(scope, found.server, found.graph or scope.operator.defaults.text("default_graph")))
+    result = target.stored().invoke_read(found.query, values or None, branch="main", snapshot=None)
+    scope.emit(result, snapshot=None, look=_look(scope, chosen or found.format))
 
-    return select_query(parse_queries(query.source), query.name)
+
+def _format_given(scope: Scope, format_: str | None) -> str | None:
+    """The format that the command line asks for."""
+    if format_ is not None and (scope.as_json or format_ not in FORMATS):
+        raise typer.BadParameter(f"give one of {', '.join(FORMATS)}, or --json", param_hint="--format")
+    return "json" if scope.as_json else format_
 
 
-def _document(query: StoredQuery, declared: QueryDecl) -> dict[str, Any]:
-    about = {"description": declared.description, "instruction": declared.instruction}
-    return {
-        "name": query.name,
-        "mcp_expose": query.exposed,
-        "tool_name": query.tool_name,
-        "mutation": query.is_mutation,
-        **{name: text for name, text in about.items() if text is not None},
-        "params": [
-            {"name": str(one.name), "type": str(one.type), "nullable": one.type.nullable} for one in declared.parameters
-        ],
-    }
+def _look(scope: Scope, format_: str | None) -> Look:
+    """How to print rows: as asked, else as the project says, else as the operator configuration says."""
+    ours, theirs = scope.project.cli, scope.operator.defaults
+    return Look(
+        format_ or ours.one_of("output_format", FORMATS) or theirs.one_of("output", FORMATS) or FORMATS[0],
+        ours.number("table_max_column_width") or theirs.number("table_max_column_width") or WIDEST,
+        ours.one_of("table_cell_layout", LAYOUTS) or theirs.one_of("table_cell_layout", LAYOUTS) or LAYOUTS[0],
+    )
+
+
+# Which query, with which parameters ----------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """What the command line says about the query."""
+
+    words: Sequence[str]
+    file: str | None
+    text: str | None
+    params: str | None
+    params_file: str | None
+    name: str | None
+    alias: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """A query to run. A query without a source is stored on the server of the graph."""
+
+    source: str | Path | None
+    name: str | None
+    params: dict[str, Any] | None
+    uri: str | None = None
+    graph: str | None = None
+    branch: str | None = None
+    format: str | None = None
+
+    @property
+    def stored_name(self) -> str:
+        assert self.name is not None
+        return self.name
+
+
+def _wanted(scope: Scope, given: Given) -> Wanted:
+    """Find out which query to run."""
+    if given.alias is not None:
+        return _by_alias(scope, given, given.alias)
+    source = _source(scope, given)
+    values = _parameters(given.params, given.params_file)
+    if len(given.words) > 1:
+        raise typer.BadParameter(f"unexpected argument '{given.words[1]}': expected one query name", param_hint="NAME")
+    first = given.words[0] if given.words else None
+    if given.name is not None:
+        return Wanted(source, given.name, values, uri=first)
+    if source is None and first is None:
+        message = "give a query with --query or --query-string, or the name of a stored query"
+        raise typer.BadParameter(message, param_hint="--query")
+    return Wanted(source, first, values)
+
+
+def _source(scope: Scope, given: Given) -> str | Path | None:
+    if given.file is not None and given.text is not None:
+        raise typer.BadParameter("give either --query or --query-string", param_hint="--query")
+    if given.text is not None and not given.text.strip():
+        raise typer.BadParameter("--query-string must not be empty", param_hint="--query-string")
+    return given.text if given.file is None else scope.project.query_file(given.file)
+
+
+def _by_alias(scope: Scope, given: Given, name: str) -> Wanted:
+    if given.file is not None or given.text is not None or given.name is not None:
+        message = "an alias has its own query; remove --query, --query-string and --name"
+        raise typer.BadParameter(message, param_hint="--alias")
+    found = scope.project.alias(name)
+    if found.command != scope.command:
+        message = f"the alias '{name}' is for `{found.command}`, not for `{scope.command}`"
+        raise AliasError(message, alias=name, hint=f"run `omnigraph {found.command} --alias {name}`")
+    named = _parameters(given.params, given.params_file) or {}
+    values = {**_by_position(name, found.arguments, given.words), **named}
+    source = scope.project.query_file(found.query)
+    return Wanted(source, found.name, values, graph=found.graph, branch=found.branch, format=found.format)
+
+
+def _by_position(alias: str, names: Sequence[str], words: Sequence[str]) -> dict[str, Any]:
+    """Name the arguments of an alias. A word that is JSON is parsed; every other word is a string."""
+    if len(words) > len(names):
+        takes = f"it takes {', '.join(names)}" if names else "it takes none"
+        raise AliasError(f"{len(words)} arguments for the alias '{alias}'", alias=alias, hint=takes)
+    return {name: _value(word) for name, word in zip(names, words, strict=False)}
+
+
+def _value(word: str) -> Any:
+    try:
+        return json.loads(word)
+    except (ValueError, RecursionError):
+        return word
+
+
+def _parameters(text: str | None, file: str | None) -> dict[str, Any] | None:
+    """Read the parameters. Their types are checked later, against the query."""
+    if text is not None and file is not None:
+        raise typer.BadParameter("give either --params or --params-file", param_hint="--params")
+    if file is not None:
+        text = _text_of(file)
+    if text is None:
+        return None
+    try:
+        values = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise ParameterError(f"the parameters are not JSON: {error}", parameter=None, hint="pass {...}") from None
+    if not isinstance(values, dict):
+        raise ParameterError("the parameters must be a JSON object", parameter=None, hint="pass {...}")
+    return values
+
+
+def _text_of(file: str) -> str:
+    try:
+        return Path(file).read_text(encoding="utf-8-sig")
+    except (OSError, UnicodeDecodeError) as error:
+        raise FileAccessError(f"cannot read {file}: {error}", path=file) from None
+
+
+# How results are printed ---------------------------------------------------------------------------
+
+
+def _answer_document(found: Result | Explanation, *, snapshot: str | None = None, look: Look) -> Document:  # noqa: ARG001
+    return found.to_dict() if isinstance(found, Explanation) else read_output(found, snapshot)
+
+
+@renders("query", "alias", document=_answer_document)
+def _rows(found: Result | Explanation, *, snapshot: str | None = None, look: Look) -> Lines:
+    if look.format == "json":
+        yield json.dumps(_answer_document(found, snapshot=snapshot, look=look), indent=2, ensure_ascii=False)
+    elif isinstance(found, Explanation):
+        yield from str(found).splitlines()
+    else:
+        yield from rows_text(found, read_head(found, snapshot), look)
+
+
+@renders("mutate", document=change_output)
+def _changed(done: MutationResult) -> Lines:
+    yield f"changed {done.branch} via {done.query_name}: {done.affected_nodes} nodes, {done.affected_edges} edges"
+    if done.actor_id:
+        yield f"actor_id: {done.actor_id}"

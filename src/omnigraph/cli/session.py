@@ -1,4 +1,4 @@
-"""`omnigraph login`, `logout`, `profile` and `graphs`: who you are to servers, and what they have."""
+"""Commands for servers: tokens, profiles, and the graphs that a server has."""
 
 from __future__ import annotations
 
@@ -10,41 +10,48 @@ import typer
 
 from omnigraph.cli import output
 from omnigraph.cli.address import Scope, server_of
-from omnigraph.cli.arguments import Json
 from omnigraph.cli.command import command, group
 from omnigraph.cli.credentials import credentials_file, remove_token, store_token
+from omnigraph.cli.emit import Document, Lines, renders
 from omnigraph.cli.operator_config import Profile
-from omnigraph.cli.server import Server as ServerAddress
+from omnigraph.cli.server import Server
 from omnigraph.errors import ConfigError
 
-profile = group("Look at the scopes of the operator configuration.")
-graphs = group("Look at the graphs of a server.")
+app = typer.Typer()
+profile_group = group("Show the profiles of the operator configuration.")
+graphs_group = group("List the graphs of a server.")
+app.add_typer(profile_group, name="profile")
+app.add_typer(graphs_group, name="graphs")
 
-Server = Annotated[str, typer.Argument(help="The server, as the operator configuration names it.", metavar="NAME")]
+ServerName = Annotated[str, typer.Argument(help="The server, as the operator configuration names it.", metavar="NAME")]
 
 
+@command(app, "login")
 def login(
     scope: Scope,
-    name: Server,
+    name: ServerName,
     *,
-    token: Annotated[str | None, typer.Option(help="The token; else the first line of stdin.", metavar="TOKEN")] = None,
-    as_json: Json = False,
+    token: Annotated[
+        str | None, typer.Option(help="The token. Default: the first line of stdin.", metavar="TOKEN")
+    ] = None,
 ) -> None:
-    """Keep the token of a server for later calls, where only you can read it."""
+    """Store the token of a server, readable only by you."""
     declared = name in scope.operator.servers()
     given = (token if token is not None else _typed(name)).strip()
     if not given or not given.isprintable():
-        raise typer.BadParameter("there is no token", param_hint="--token")
+        raise typer.BadParameter("the token is empty or not printable", param_hint="--token")
     store_token(name, given)
     if not declared:
         output.note(f"note: {scope.operator.root.path} has no server '{name}' yet, so nothing uses the token")
-    _tell(name, "stored the token of", as_json=as_json, declared=declared)
+    scope.emit({"server": name, "credentials_path": str(credentials_file()), "declared": declared})
 
 
-def logout(scope: Scope, name: Server, *, as_json: Json = False) -> None:
-    """Forget the token of a server."""
+@command(app, "logout")
+def logout(scope: Scope, name: ServerName) -> None:
+    """Remove the stored token of a server."""
     remove_token(name)
-    _tell(name, "removed the token of", as_json=as_json, declared=name in scope.operator.servers())
+    declared = name in scope.operator.servers()
+    scope.emit({"server": name, "credentials_path": str(credentials_file()), "declared": declared})
 
 
 def _typed(name: str) -> str:
@@ -53,25 +60,11 @@ def _typed(name: str) -> str:
     return sys.stdin.readline()
 
 
-def _tell(name: str, what: str, *, as_json: bool, declared: bool) -> None:
-    path = str(credentials_file())
-    if as_json:
-        output.document({"server": name, "credentials_path": path, "declared": declared})
-    else:
-        output.data(f"{what} {name} in {path}")
-
-
-@command(profile, "profile list")
-def list_profiles(scope: Scope, *, as_json: Json = False) -> None:
-    """List the profiles, and which one is in use."""
+@command(profile_group, "profile list")
+def list_profiles(scope: Scope) -> None:
+    """List the profiles, and mark the active one."""
     active = os.environ.get("OMNIGRAPH_PROFILE")
-    found = [_described(scope, name, active) for name in scope.operator.profiles()]
-    if as_json:
-        output.document(found)
-        return
-    for one in found:
-        told = one.get("error") or f"{one['scope_kind']} {one['target']}"
-        output.data(f"{one['name']}{' (active)' if one['active'] else ''}: {told}")
+    scope.emit([_described(scope, name, active) for name in scope.operator.profiles()])
 
 
 def _described(scope: Scope, name: str, active: str | None) -> dict[str, Any]:
@@ -81,7 +74,7 @@ def _described(scope: Scope, name: str, active: str | None) -> dict[str, Any]:
     except ConfigError as error:
         blank = {"binding": None, "scope_kind": None, "target": None}
         return {"name": name, **blank, "valid": False, "error": error.message, "active": name == active}
-    told = {
+    described = {
         "name": name,
         "binding": f"{found.kind}:{found.target}",
         "scope_kind": found.kind,
@@ -89,32 +82,25 @@ def _described(scope: Scope, name: str, active: str | None) -> dict[str, Any]:
         "valid": True,
     }
     default = {"default_graph": found.default_graph} if found.default_graph else {}
-    return {**told, **default, "active": name == active}
+    return {**described, **default, "active": name == active}
 
 
 def _endpoint(scope: Scope, found: Profile) -> str | None:
     return scope.operator.server_url(found.target) if found.kind == "server" else None
 
 
-@command(profile, "profile show")
+@command(profile_group, "profile show")
 def show_profile(
     scope: Scope,
-    name: Annotated[str | None, typer.Argument(help="Which; else the one in use.", metavar="NAME")] = None,
-    *,
-    as_json: Json = False,
+    name: Annotated[str | None, typer.Argument(help="The profile. Default: the active one.", metavar="NAME")] = None,
 ) -> None:
-    """Show where a profile leads, or what counts without one."""
+    """Show the graph or server of a profile, or the defaults if no profile is active."""
     name = name or os.environ.get("OMNIGRAPH_PROFILE")
-    told = _shown(scope, scope.operator.profile(name)) if name else _defaults(scope)
-    if as_json:
-        output.document(told)
-        return
-    for key, value in told.items():
-        output.data(f"{key}: {value}")
+    scope.emit(_shown(scope, scope.operator.profile(name)) if name else _defaults(scope))
 
 
 def _shown(scope: Scope, found: Profile) -> dict[str, Any]:
-    told = {
+    described = {
         "name": found.name,
         "scope_kind": found.kind,
         "target": found.target,
@@ -122,7 +108,7 @@ def _shown(scope: Scope, found: Profile) -> dict[str, Any]:
         "default_graph": found.default_graph,
         "output_format": scope.operator.defaults.text("output"),
     }
-    return {key: value for key, value in told.items() if value is not None}
+    return {key: value for key, value in described.items() if value is not None}
 
 
 def _defaults(scope: Scope) -> dict[str, Any]:
@@ -133,13 +119,34 @@ def _defaults(scope: Scope) -> dict[str, Any]:
     return {"name": "(defaults)", "scope_kind": "none"}
 
 
-@command(graphs, "graphs list")
-def list_served(scope: Scope, *, as_json: Json = False) -> None:
-    """List the graphs that a server has."""
+@command(graphs_group, "graphs list")
+def list_served(scope: Scope) -> None:
+    """List the graphs of a server."""
     address = server_of(scope)
-    found = ServerAddress(address.url, address.token).graphs()
-    if as_json:
-        output.document({"graphs": [{"graph_id": graph_id, "uri": uri} for graph_id, uri in found]})
-        return
-    for graph_id, uri in found:
-        output.raw(f"{graph_id}\t{uri}\n")
+    scope.emit(Server(address.url, address.token).graphs())
+
+
+@renders("login")
+def _logged_in(done: Document) -> Lines:
+    yield f"stored the token of {done['server']} in {done['credentials_path']}"
+
+
+@renders("logout")
+def _logged_out(done: Document) -> Lines:
+    yield f"removed the token of {done['server']} in {done['credentials_path']}"
+
+
+@renders("profile list")
+def _profiles(found: list[Document]) -> Lines:
+    for one in found:
+        target = one.get("error") or f"{one['scope_kind']} {one['target']}"
+        yield f"{one['name']}{' (active)' if one['active'] else ''}: {target}"
+
+
+def _served_document(found: list[tuple[str, str]]) -> Document:
+    return {"graphs": [{"graph_id": graph_id, "uri": uri} for graph_id, uri in found]}
+
+
+@renders("graphs list", document=_served_document)
+def _served(found: list[tuple[str, str]]) -> Lines:
+    yield from (f"{graph_id}\t{uri}" for graph_id, uri in found)

@@ -1,0 +1,119 @@
+"""`omnigraph queries`: list and validate the stored queries of an omnigraph.yaml."""
+
+from __future__ import annotations
+
+import typer
+
+from omnigraph.cli.address import Scope
+from omnigraph.cli.command import command, group
+from omnigraph.cli.emit import Document, Lines, renders
+from omnigraph.cli.output import Line
+from omnigraph.errors import AddressError, GraphNotFoundError
+from omnigraph.lang import Catalog, Source, compile_schema, lint_queries
+from omnigraph.lang.compiler import parse_queries, select_query
+from omnigraph.lang.query_tree import QueryDecl
+from omnigraph.server.config import query_files
+from omnigraph.server.stored import StoredQueries, StoredQuery
+from omnigraph.settings_file import Section
+
+app = typer.Typer()
+queries = group("List and validate the stored queries of an omnigraph.yaml.")
+app.add_typer(queries, name="queries")
+
+
+@command(queries, "queries list")
+def list_queries(scope: Scope) -> None:
+    """List the stored queries with their parameters."""
+    stored = sorted(_stored(scope).known.items())
+    scope.emit([(one, select_query(parse_queries(one.source), one.name)) for _, one in stored])
+
+
+@command(queries, "queries validate")
+def validate(scope: Scope) -> None:
+    """Check the stored queries against the schema of their graph. Exits with 1 if one does not match it."""
+    stored, catalog = _stored(scope), _catalog(scope)
+    broken, warnings = [], []
+    for one in stored.known.values():
+        report = lint_queries(one.source, catalog, {})
+        result = next(result for result in report.results if result.name == one.name)
+        if result.error:
+            broken.append({"query": one.name, "message": str(result.error)})
+        warnings += [{"query": one.name, "message": text} for text in result.warnings]
+    scope.emit({"ok": not broken, "breakages": broken, "warnings": warnings})
+    if broken:
+        raise typer.Exit(1)
+
+
+def _chosen(scope: Scope) -> Section | None:
+    """The graph of the project whose queries to use: the given one, or the only one."""
+    if scope.flags.cluster is not None or scope.flags.profile is not None:
+        raise AddressError("clusters are not supported by this version", hint="give an omnigraph.yaml with --config")
+    project = scope.project
+    graphs = project.root.sections("graphs")
+    name = scope.flags.target or scope.flags.graph or project.cli.text("graph") or project.server_graph()
+    if name is not None:
+        project.target(name)
+        return graphs[name]
+    return next(iter(graphs.values())) if len(graphs) == 1 else None
+
+
+def _stored(scope: Scope) -> StoredQueries:
+    project, graph = scope.project, _chosen(scope)
+    own = query_files(graph, project.folder) if graph else ()
+    files = own or query_files(project.root, project.folder)
+    if not files:
+        message = f"{project.root.path} names no stored queries"
+        raise AddressError(message, hint="name them below `queries:`, or pick a graph with --target")
+    return StoredQueries.read(files)
+
+
+def _catalog(scope: Scope) -> Catalog:
+    """The schema to check against: of the graph, or of the file that the graph will be created from."""
+    graph = _chosen(scope)
+    if graph is None:
+        raise AddressError("the project has several graphs", hint="pick one with --target")
+    name = graph.place.removeprefix("graphs.")
+    try:
+        return scope.at(graph=name).read().catalog
+    except GraphNotFoundError:
+        schema = graph.text("schema")
+        if schema is None:
+            raise
+        return compile_schema(Source.read(scope.project.folder / schema))
+
+
+# How results are printed ---------------------------------------------------------------------------
+
+
+def _stored_document(found: list[tuple[StoredQuery, QueryDecl]]) -> Document:
+    return {"queries": [_stored_query(query, declared) for query, declared in found]}
+
+
+def _stored_query(query: StoredQuery, declared: QueryDecl) -> Document:
+    about = {"description": declared.description, "instruction": declared.instruction}
+    return {
+        "name": query.name,
+        "mcp_expose": query.exposed,
+        "tool_name": query.tool_name,
+        "mutation": query.is_mutation,
+        **{name: text for name, text in about.items() if text is not None},
+        "params": [
+            {"name": str(one.name), "type": str(one.type), "nullable": one.type.nullable} for one in declared.parameters
+        ],
+    }
+
+
+@renders("queries list", document=_stored_document)
+def _listed(found: list[tuple[StoredQuery, QueryDecl]]) -> Lines:
+    for query, declared in found:
+        given = ", ".join(f"${one.name}: {one.type}" for one in declared.parameters)
+        yield f"{query.name}({given}) {'mutation' if query.is_mutation else 'read'}"
+        yield from (f"    {text}" for text in (declared.description, declared.instruction) if text)
+
+
+@renders("queries validate")
+def _validated(found: Document) -> Lines:
+    for style, label, part in (("red", "ERROR", "breakages"), ("yellow", "WARN ", "warnings")):
+        for one in found[part]:
+            yield Line(f"{label} query `{one['query']}`: {one['message']}", style)
+    yield f"{len(found['breakages'])} broken, {len(found['warnings'])} warnings"
