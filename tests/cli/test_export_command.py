@@ -77,7 +77,7 @@ def test_a_type_that_is_not_there_fails_before_any_output(graph: Graph) -> None:
         (["g", "--branch", "main", "--snapshot", "c"], "either --branch or --snapshot"),
         (["g", "--format", "xml"], "'xml' is not one of jsonl, csv, parquet"),
         (["g", "--engine", "dask"], "'dask' is not one of auto, local, spark"),
-        (["g", "-o", "out", "--conf", "spark"], "'spark' is no KEY=VALUE"),
+        (["g", "-o", "out", "--conf", "spark"], "'spark' is not KEY=VALUE"),
     ],
 )
 def test_wrong_arguments_are_told_apart_from_failures(graph: Graph, arguments: list[str], complaint: str) -> None:

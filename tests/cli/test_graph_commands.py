@@ -10,7 +10,7 @@ import omnigraph
 from omnigraph.commit import failpoints
 from omnigraph.commit.publish import begin
 from omnigraph.graph import Graph
-from tests.support.cli import Run, command
+from tests.support.cli import Run, command, error_on_stdout
 from tests.support.faults import add_company, interrupt, small_graph
 from tests.support.graphs import COMPANY, append, company, plan
 
@@ -95,6 +95,6 @@ def test_filters_hold_together_and_one_that_nobody_knows_is_refused(graph: Graph
     assert command(*listed, "actor=eve", "--filter", "actor=ada").document == {"commits": []}
     for wrong in ("branch=side", "actor", "actor="):
         run = command(*listed, wrong)
-        assert (run.code, run.out) == (1, ""), wrong
+        assert (run.code, error_on_stdout(run)) == (1, True), wrong
         assert "actor=NAME" in run.err
     assert graph.branches() == ["main", "side"]

@@ -43,7 +43,7 @@ import pytest
 from typer.main import get_command
 
 import omnigraph
-from omnigraph import errors, lang
+from omnigraph import cli, errors, lang
 from omnigraph.api.results import Commit, Entry, MutationResult, Snapshot, TableVersion
 from omnigraph.cli import app
 from omnigraph.commit import audit, failpoints, gates, sidecar
@@ -285,7 +285,16 @@ def commands(command: Any, name: str) -> Iterator[tuple[str, Any]]:
         yield from commands(sub, f"{name} {sub.name}")
 
 
-COMMANDS = dict(commands(get_command(app), "omnigraph"))
+COMMANDS = {
+    **dict(commands(get_command(app), "omnigraph")),
+    **{path: one for name in cli.COMMANDS for path, one in commands(cli.loaded(name), f"omnigraph {name}")},
+}
+
+
+@pytest.mark.parametrize("name", cli.COMMANDS)
+def test_the_help_of_the_program_has_the_first_line_of_each_command(name: str) -> None:
+    entry, command = cli.COMMANDS[name], COMMANDS[f"omnigraph {name}"]
+    assert (entry.summary, entry.hidden) == (command.help.partition("\n")[0], command.hidden)
 
 
 def options_of(command: Any) -> set[str]:

@@ -42,6 +42,16 @@ def command(*arguments: str) -> Run:
     return Run(result.exit_code, result.stdout, result.stderr)
 
 
+def error_on_stdout(run: Run) -> bool:
+    """Tell whether a failed command printed its error as a document; without `--json` it prints nothing."""
+    if not run.out:
+        return False
+    document = run.document
+    # People read the same message on stderr.
+    assert document["error"] in run.err.replace("Error: ", "")
+    return True
+
+
 def real_program(*arguments: str | Path, stdin: str = "", environment: dict[str, str] | None = None) -> Run:
     """Run the real program; whatever happens, it must not end with a traceback."""
     run = subprocess.run([PROGRAM, *arguments], input=stdin.encode(), capture_output=True, env=environment, check=False)

@@ -13,6 +13,7 @@ import typer
 
 import omnigraph
 from omnigraph.api.documents import ingest_output
+from omnigraph.api.progress import finishing
 from omnigraph.api.protocol import StateView
 from omnigraph.api.results import LoadResult
 from omnigraph.cli import output
@@ -85,7 +86,8 @@ def load(
     if mode == "overwrite" and not dry_run:
         target.ask_before_removing(f"Replace the data of {target.uri}?")
     graph = target.write() if dry_run else target.write_aloud()
-    with _problems_in(errors):
+    # A small load leaves its bar on the terminal, so it is finished here before anything is printed.
+    with _problems_in(errors), finishing(options["progress"]):
         done = graph.load(data, **options)
     scope.emit(done, uri=target.uri, dry_run=dry_run)
 

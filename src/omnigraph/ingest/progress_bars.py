@@ -34,6 +34,8 @@ class BarProgress:
             TimeElapsedColumn(),
             TimeRemainingColumn(),
             console=console,
+            # stdout is for data: it must not pass through the display of the bars.
+            redirect_stdout=False,
         )
         self._phases: dict[str, TaskID] = {}
         self._current: TaskID | None = None
