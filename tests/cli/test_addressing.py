@@ -116,8 +116,18 @@ def test_without_any_address_the_ways_to_give_one_are_named() -> None:
 
     assert (run.code, run.out) == (1, "")
     assert "no graph given" in run.err
-    assert [way for way in ("--store", "--server", "--profile", "URI") if way not in run.err] == []
+    assert [way for way in ("--store", "--server", "--profile") if way not in run.err] == []
     assert quick_program("snapshot").code == 1
+
+
+@pytest.mark.usefixtures("home")
+@pytest.mark.parametrize("verb", ["query", "mutate"])
+def test_an_argument_that_was_meant_as_the_graph_gets_the_option_for_it(verb: str) -> None:
+    run = command(verb, "library", "-e", "query q() { match { $b: Book } return { $b } }")
+
+    assert (run.code, run.out) == (1, "")
+    assert "'library' is read as the name of a query" in run.err
+    assert "--store library" in run.err
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ import pytest
 
 import omnigraph
 from omnigraph.server.settings import QueryFile, ServedGraph, Serving
-from tests.support.cli import PROGRAM, Run, command, quick_program
+from tests.support.cli import PROGRAM, Run, command, error_on_stdout, quick_program
 from tests.support.serving import ADD, ALL, SCHEMA, known_tokens, one_graph, people_graph, running
 
 BY = "query by($name: String) { match { $p: Person { name: $name } } return { $p.name } }"
@@ -274,7 +274,7 @@ def test_overwriting_through_a_server_needs_a_word_more() -> None:
     words = ("load", "--data", "served.jsonl", "--mode", "overwrite", "--profile", "p", "--json")
     refused = command(*words)
 
-    assert (refused.code, refused.out) == (1, "")
+    assert (refused.code, error_on_stdout(refused)) == (1, True)
     assert "--yes" in refused.err
     assert command(*words, "--yes").document["mode"] == "overwrite"
 

@@ -266,7 +266,7 @@ def test_the_content_of_a_blob_is_written_whole_or_in_part(photos: Path, tmp_pat
         (["node", "Photo", "b", "data"], 1, "has no content"),
         (["node", "Photo", "z", "data"], 1, "is not there"),
         (["node", "Photo", "a", "slug"], 1, "is no Blob"),
-        (["node", "Photo", "a", "data", "--offset", "9"], 1, "nothing begins at 9"),
+        (["node", "Photo", "a", "data", "--offset", "9"], 1, "offset 9 is beyond the end"),
         (["row", "Photo", "a", "data"], 2, "node, edge"),
         (["node", "Photo", "a", "data", "--length", "0"], 2, "--length"),
         (["node", "Photo", "a", "data", "--out", "no/where"], 1, "cannot write no/where"),

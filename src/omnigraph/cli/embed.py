@@ -48,7 +48,9 @@ def embed(
         if branch is not None or scope.flags.actor is not None:
             raise typer.BadParameter("a file has no branches and no actors; name a graph", param_hint="--store")
         mode = "clean" if clean else "reembed_all" if again else "reembed_selected" if select else "fill_missing"
-        scope.emit(embed_file(_files(seed, input_, output_, spec), _selection(mode, types, select)))
+        # Before any file is read, so that a wrong command line ends with 2.
+        selection = _selection(mode, types, select)
+        scope.emit(embed_file(_files(seed, input_, output_, spec), selection))
         return
     if any((seed, input_, output_, spec, clean, select)):
         message = "use it with --branch, --as, --type and --reembed-all; the other options are for files"

@@ -18,7 +18,7 @@ from omnigraph.cli.address import Scope, Target, served
 from omnigraph.cli.command import Snapshot, command, refuse_both
 from omnigraph.cli.emit import Document, Lines, renders
 from omnigraph.cli.tables import FORMATS, LAYOUTS, WIDEST, Look, rows_text
-from omnigraph.errors import AliasError, FileAccessError, ParameterError, PreconditionFailedError
+from omnigraph.errors import AddressError, AliasError, FileAccessError, ParameterError, PreconditionFailedError
 
 LOST_PRECONDITION = 4  # the exit code of `--if-commit` on a branch that has moved
 
@@ -67,7 +67,7 @@ def query(
     wanted = _wanted(scope, Given(words or (), file, text, params, params_file, name, alias))
     look = _look(scope, chosen or wanted.format)
     place: dict[str, Any] = {"branch": branch or wanted.branch or scope.branch(), "snapshot": snapshot}
-    target = scope.at(wanted.uri, graph=wanted.graph)
+    target = _target(scope, wanted)
     if explain:
         if wanted.source is None:
             raise typer.BadParameter("a stored query cannot be explained", param_hint="--explain")
@@ -103,7 +103,7 @@ def mutate(
     wanted = _wanted(scope, Given(words or (), file, text, params, params_file, name, alias))
     place = {"branch": branch or wanted.branch or scope.branch(), "if_commit": if_commit}
     try:
-        done = _change(scope.at(wanted.uri, graph=wanted.graph), wanted, place)
+        done = _change(_target(scope, wanted), wanted, place)
     except PreconditionFailedError as error:
         if scope.as_json:
             scope.emit_error(error)
@@ -206,6 +206,14 @@ def _wanted(scope: Scope, given: Given) -> Wanted:
         message = "give a query with --query or --query-string, or the name of a stored query"
         raise typer.BadParameter(message, param_hint="--query")
     return Wanted(source, first, values)
+
+
+def _target(scope: Scope, wanted: Wanted) -> Target:
+    found = scope.find(wanted.uri, graph=wanted.graph)
+    if found is None and wanted.source is not None and wanted.uri is None and wanted.name is not None:
+        hint = f"'{wanted.name}' is read as the name of a query; give the graph with --store {wanted.name}"
+        raise AddressError("no graph given", hint=hint)
+    return found or scope.at(wanted.uri, graph=wanted.graph)
 
 
 def _source(scope: Scope, given: Given) -> str | Path | None:

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import threading
 import unicodedata
-from functools import lru_cache
+from functools import cache, lru_cache
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import snowballstemmer
 
 CUT = r"[^\p{L}\p{N}]+"
 _LONGEST = 39
@@ -28,7 +28,6 @@ _COMMON_WORDS = (
 _COMMON = frozenset(_COMMON_WORDS.split())
 # What is one letter, but two in plain spelling.
 _LIGATURES = str.maketrans({"æ": "ae", "œ": "oe", "ø": "o", "ß": "ss", "ð": "d", "đ": "d", "þ": "th", "ł": "l"})
-_STEMMER = snowballstemmer.stemmer("english")
 _ONE_AT_A_TIME = threading.Lock()  # it keeps the word that it is at
 
 
@@ -38,8 +37,16 @@ def term(word: str) -> str | None:
     if not word or len(word) > _LONGEST or word in _COMMON:
         return None
     with _ONE_AT_A_TIME:
-        stem: str = _STEMMER.stemWord(word)
+        stem: str = _stemmer().stemWord(word)
     return "".join(map(_folded, stem.translate(_LIGATURES)))
+
+
+@cache
+def _stemmer() -> Any:
+    # The package imports the stemmers of thirty languages, which a query without a search would wait for.
+    import snowballstemmer  # noqa: PLC0415
+
+    return snowballstemmer.stemmer("english")
 
 
 def _folded(letter: str) -> str:
