@@ -13,9 +13,11 @@ import pyarrow.csv as pcsv
 import pyarrow.json as pj
 import pyarrow.parquet as pq
 
-from omnigraph.formats.jsonl import convert_jsonl
-from omnigraph.formats.sources import convert, discover
+from omnigraph.formats.batch import ConvertedBatch, joined
+from omnigraph.formats.jsonl import jsonl_batches
+from omnigraph.formats.sources import convert_split, discover
 from omnigraph.lang import Source, compile_schema
+from omnigraph.lang.catalog import Catalog
 
 SCHEMA = """
 node Person { name: String @key  age: I32?  score: F64?  active: Bool? }
@@ -24,6 +26,10 @@ edge Knows: Person -> Person { since: Date? }
 RECORDS = 300_000
 RATE_LIMIT = 400_000
 CATALOG = compile_schema(Source(SCHEMA))
+
+
+def convert_jsonl(data: bytes, catalog: Catalog) -> ConvertedBatch:
+    return joined(jsonl_batches(data, catalog))
 
 
 def records() -> list[dict[str, object]]:
@@ -99,7 +105,7 @@ def tables() -> None:
 
 def load(path: str) -> None:
     for split in discover(path, CATALOG):
-        convert(split, CATALOG)
+        convert_split(split, CATALOG)
 
 
 def main() -> None:

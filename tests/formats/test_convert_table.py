@@ -3,18 +3,18 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
-import pandas as pd  # type: ignore[import-untyped]
 import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from omnigraph.errors import InputColumnsError, Violation
-from omnigraph.formats.batch import Converted
-from omnigraph.formats.sources import convert, discover
-from omnigraph.formats.tables import convert_table, table_pieces
+from omnigraph.formats.batch import ConvertedBatch
+from omnigraph.formats.sources import convert_split, discover
+from omnigraph.formats.tables import table_batches
 from omnigraph.lang import Source, compile_schema
 from omnigraph.write.pending import image_schema
+from tests.support.converting import convert_table
 
 CATALOG = compile_schema(
     Source("""
@@ -34,7 +34,7 @@ MIDNIGHT = NOON.replace(hour=0)
 ULID_LENGTH = 26
 
 
-def _stored(converted: Converted, name: str) -> list[Any]:
+def _stored(converted: ConvertedBatch, name: str) -> list[Any]:
     (table,) = converted.tables.values()
     column = table[name].combine_chunks()
     if column.type == pa.date64():
@@ -47,11 +47,11 @@ def _only(array: pa.Array, name: str) -> tuple[list[Any], list[Violation]]:
     return _stored(converted, name), converted.problems
 
 
-def _csv(tmp_path: Path, text: str | bytes, name: str = "All.csv") -> Converted:
+def _csv(tmp_path: Path, text: str | bytes, name: str = "All.csv") -> ConvertedBatch:
     path = tmp_path / name
     path.write_bytes(text if isinstance(text, bytes) else text.encode())
     (split,) = discover(path, CATALOG)
-    return convert(split, CATALOG)
+    return convert_split(split, CATALOG)
 
 
 # Columns of Arrow ----------------------------------------------------------------------------------
@@ -154,7 +154,7 @@ def test_a_value_that_would_lose_something_is_a_problem(name: str, array: pa.Arr
     ],
 )
 def test_a_column_of_a_type_that_never_fits_is_an_error_of_the_file(name: str, array: pa.Array) -> None:
-    with pytest.raises(InputColumnsError, match=f"people.parquet: All.{name} is .*, and its column is") as caught:
+    with pytest.raises(InputColumnsError, match=f"people.parquet: All.{name} is .*, but its column is") as caught:
         convert_table(pa.table({name: array}), ALL, source="people.parquet")
 
     assert (caught.value.path, caught.value.columns) == ("people.parquet", [name])
@@ -241,9 +241,9 @@ def test_columns_are_renamed_and_left_out_as_the_mapping_says() -> None:
 @pytest.mark.parametrize(
     "names, mapping, message",
     [
-        (["name", "agee"], None, "column 'agee' is no property of Person"),
+        (["name", "agee"], None, "column 'agee' is not a property of Person"),
         (["age"], None, "Person needs 'name'; its columns are: age"),
-        (["full"], {"full": "nam"}, "neither is 'nam'"),
+        (["full"], {"full": "nam"}, "nor is 'nam'"),
         (["name"], {"full": "name"}, "there is no column 'full' to map"),
         (["name", "full"], {"full": "name"}, "columns 'name' and 'full' are the same"),
         ([], None, "its columns are: none"),
@@ -266,61 +266,23 @@ def test_an_edge_needs_both_ends() -> None:
 
 
 def test_a_column_that_is_there_twice_is_an_error() -> None:
-    with pytest.raises(InputColumnsError, match="'name' is there twice"):
+    with pytest.raises(InputColumnsError, match="'name' appears twice"):
         convert_table(pa.table([["a"], ["b"]], names=["name", "name"]), PERSON)
 
 
-# Other kinds of rows -------------------------------------------------------------------------------
+# Batches -------------------------------------------------------------------------------------------
 
 
-def test_tables_come_as_batches_readers_frames_and_records_alike() -> None:
-    table = pa.table({"name": ["Ada", "Bob", "Cyd"], "age": [1, 2, 3]})
-    kinds = [
-        table,
-        table.to_batches(max_chunksize=2),
-        table.to_reader(max_chunksize=1),
-        [table.slice(0, 1), table.slice(1)],
-        pd.DataFrame({"name": ["Ada", "Bob", "Cyd"], "age": [1, 2, 3]}),
-        table.to_pylist(),
-        iter(table.to_pylist()),
-    ]
+def test_no_rows_are_fine() -> None:
+    rows = pa.table({"name": pa.array([], pa.string())})
 
-    found = [convert_table(rows, PERSON) for rows in kinds]
-
-    for converted in found:
-        assert converted.problems == []
-        assert converted.lines == 3
-        assert converted.tables["node:Person"].to_pylist() == found[0].tables["node:Person"].to_pylist()
-
-
-def test_records_may_lack_members_and_each_bad_one_is_a_problem() -> None:
-    records: list[dict[str, object]] = [
-        {"name": "a"},
-        {"name": "b", "age": "x"},
-        {"name": "c", "age": 3},
-        {"name": 4},
-        {"name": "e", "age": 2**70},
-    ]
-
-    converted = convert_table(records, PERSON)
-
-    assert [(problem.record, problem.properties) for problem in converted.problems] == [
-        (1, ("age",)),
-        (3, ("name",)),
-        (4, ("age",)),
-    ]
-    assert _stored(converted, "age") == [None, 3]
-
-
-@pytest.mark.parametrize("rows", [[], pa.table({"name": pa.array([], pa.string())})])
-def test_no_rows_are_fine(rows: Any) -> None:
     assert (convert_table(rows, PERSON).lines, convert_table(rows, PERSON).problems) == (0, [])
 
 
 def test_rows_are_numbered_through_all_pieces() -> None:
     batches = pa.table({"name": [f"p{at}" for at in range(10)], "age": [2**40 if at == 7 else at for at in range(10)]})
 
-    pieces = list(table_pieces(batches.to_reader(max_chunksize=3), PERSON))
+    pieces = list(table_batches(batches.to_reader(max_chunksize=3), PERSON, {}, source="the table"))
 
     assert [problem.record for piece in pieces for problem in piece.problems] == [7]
     assert len(pieces) > 3
@@ -424,7 +386,7 @@ def test_quotes_that_are_never_closed_are_a_problem(tmp_path: Path) -> None:
 
 
 def test_a_header_with_a_name_twice_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(InputColumnsError, match="'name' is there twice"):
+    with pytest.raises(InputColumnsError, match="'name' appears twice"):
         _csv(tmp_path, "name,name\na,b\n", "Person.csv")
 
 

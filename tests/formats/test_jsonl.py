@@ -10,10 +10,11 @@ from hypothesis import strategies as st
 
 from omnigraph.errors import Violation
 from omnigraph.formats import jsonl as module
-from omnigraph.formats.batch import Converted, joined
-from omnigraph.formats.jsonl import convert_exactly, convert_jsonl, jsonl_pieces
+from omnigraph.formats.batch import ConvertedBatch, joined
+from omnigraph.formats.jsonl import jsonl_batches
 from omnigraph.lang import Source, compile_schema
 from omnigraph.write.pending import image_schema
+from tests.support.converting import convert_exactly, convert_jsonl
 
 CATALOG = compile_schema(
     Source("""
@@ -39,7 +40,7 @@ def _all(**data: object) -> bytes:
     return _lines({"type": "All", "data": data})
 
 
-def _only(converted: Converted, key: str, column: str) -> Any:
+def _only(converted: ConvertedBatch, key: str, column: str) -> Any:
     assert converted.problems == []
     (value,) = converted.tables[key][column].combine_chunks().view(_raw(converted.tables[key][column].type)).to_pylist()
     return value
@@ -344,7 +345,7 @@ def test_records_are_numbered_through_all_pieces(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(module, "BLOCK", 100)
     data = _lines(*({"type": "Person", "data": {"name": f"p{at}", "age": None if at % 9 else "x"}} for at in range(50)))
 
-    pieces = list(jsonl_pieces(data, CATALOG))
+    pieces = list(jsonl_batches(data, CATALOG))
 
     converted = joined(pieces)
     assert len(pieces) > 5
@@ -440,7 +441,7 @@ def _inputs(draw: st.DrawFn) -> bytes:
     return b"\n".join(lines) + end
 
 
-def _plain(converted: Converted) -> dict[str, list[dict[str, Any]]]:
+def _plain(converted: ConvertedBatch) -> dict[str, list[dict[str, Any]]]:
     """The rows as plain values, bit for bit, and an id that was made as a mark."""
     found = {}
     for key, table in converted.tables.items():

@@ -24,8 +24,9 @@ from omnigraph.errors import (
     StorageError,
 )
 from omnigraph.formats import sources, splits
-from omnigraph.formats.batch import Converted
-from omnigraph.formats.sources import Split, convert, discover
+from omnigraph.formats.batch import ConvertedBatch
+from omnigraph.formats.sources import convert_split, discover
+from omnigraph.formats.splits import Split
 from omnigraph.lang import Source, compile_schema
 from tests.support.inbox import Inbox
 
@@ -48,13 +49,13 @@ def _zstd(data: bytes) -> bytes:
     return bytes(pa.Codec("zstd").compress(data).to_pybytes())
 
 
-def _names(parts: list[Converted]) -> list[str]:
+def _names(parts: list[ConvertedBatch]) -> list[str]:
     assert [problem for part in parts for problem in part.problems] == []
     return [name for part in parts for table in part.tables.values() for name in table["name"].to_pylist()]
 
 
 def _loaded(found: list[Split]) -> list[str]:
-    return _names([convert(split, CATALOG) for split in found])
+    return _names([convert_split(split, CATALOG) for split in found])
 
 
 def _expected(count: int) -> list[str]:
@@ -270,7 +271,7 @@ def test_a_big_file_of_lines_is_cut_and_nothing_is_lost_or_doubled(
 
     found = discover(inbox.uri, CATALOG)
 
-    parts = [convert(split, CATALOG) for split in found]
+    parts = [convert_split(split, CATALOG) for split in found]
     assert len(found) == -(-len(data) // size)
     assert sum(split.size for split in found) == len(data)
     assert _names(parts) == _expected(60)
@@ -287,11 +288,11 @@ def test_splits_give_the_same_lines_as_the_whole_file(
 ) -> None:
     path = tmp_path_factory.mktemp("lines") / "x.jsonl"
     path.write_bytes(b"\xef\xbb\xbf" * bom + b"\n".join(lines) + b"\n" * ended)
-    (whole,) = (convert(split, CATALOG) for split in discover(path, CATALOG))
+    (whole,) = (convert_split(split, CATALOG) for split in discover(path, CATALOG))
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sources, "SPLIT", size)
-        parts = [convert(split, CATALOG) for split in discover(path, CATALOG)]
+        parts = [convert_split(split, CATALOG) for split in discover(path, CATALOG)]
 
     before = [0, *itertools.accumulate(part.lines for part in parts)]
     problems = [
@@ -357,7 +358,7 @@ def test_files_without_rows_bring_none(inbox: Inbox) -> None:
     inbox.put("Person.parquet", _parquet(0))
     inbox.put("empty.jsonl", b"")
 
-    parts = [convert(split, CATALOG) for split in discover(inbox.uri, CATALOG)]
+    parts = [convert_split(split, CATALOG) for split in discover(inbox.uri, CATALOG)]
 
     assert [part.lines for part in parts] == [0, 0, 0]
     assert [list(part.tables) for part in parts] == [["node:Person"], ["node:Person"], []]
@@ -374,7 +375,7 @@ def test_a_file_that_changes_after_it_was_found_is_noticed(inbox: Inbox, name: s
     inbox.put(name, data.get(name, gzip.compress(_people(3))) + b"\n")
 
     with pytest.raises(InputChangedError, match="changed while it was read") as caught:
-        convert(split, CATALOG)
+        convert_split(split, CATALOG)
 
     assert caught.value.path == address
 
@@ -386,7 +387,7 @@ def test_a_file_that_is_only_touched_is_noticed_too(tmp_path: Path) -> None:
     os.utime(path, (1, 1))
 
     with pytest.raises(InputChangedError):
-        convert(split, CATALOG)
+        convert_split(split, CATALOG)
 
 
 def test_a_file_that_goes_away_cannot_be_read(tmp_path: Path) -> None:
@@ -396,7 +397,7 @@ def test_a_file_that_goes_away_cannot_be_read(tmp_path: Path) -> None:
     path.unlink()
 
     with pytest.raises(InputUnreadableError, match="No such file"):
-        convert(split, CATALOG)
+        convert_split(split, CATALOG)
 
 
 @pytest.mark.parametrize(

@@ -26,7 +26,7 @@ from omnigraph.errors import (
     ExportValueError,
     StorageError,
 )
-from omnigraph.formats.json_writer import json_text
+from omnigraph.formats.writers import json_text
 from omnigraph.graph import Graph
 from omnigraph.ingest.export import ExportTask, export_part
 from omnigraph.ingest.scan import groups, merge

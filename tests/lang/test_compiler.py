@@ -9,13 +9,14 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from omnigraph.core.values import Scalar
 from omnigraph.errors import OmnigraphError, QueryError, QueryNotFoundError
 from omnigraph.lang import compiler, ir
 from omnigraph.lang.catalog import Catalog
 from omnigraph.lang.compiler import CompiledQuery, compile_query, parse_queries
 from omnigraph.lang.schema_check import compile_schema
 from omnigraph.lang.source import Source
-from omnigraph.lang.types import STRING, Scalar, Type
+from omnigraph.lang.types import STRING, Type
 
 PEOPLE = compile_schema(Source("node Person { name: String @key  age: I32? }"))
 OTHERS = compile_schema(Source("node Person { name: String @key  age: I64? }"))

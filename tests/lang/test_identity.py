@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from omnigraph.core.values import Scalar
 from omnigraph.errors import IdentityError
 from omnigraph.lang import Source, compile_schema
 from omnigraph.lang.catalog import NodeType
 from omnigraph.lang.identity import canonical_text, new_id, node_id
 from omnigraph.lang.ir import PlainValue
-from omnigraph.lang.types import Scalar
 
 _LATE = dt.datetime(1969, 12, 31, 23, 59, 59, 999_900, tzinfo=dt.UTC)
 _CET = dt.timezone(dt.timedelta(hours=1))

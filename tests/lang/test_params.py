@@ -5,9 +5,10 @@ from typing import Any
 
 import pytest
 
+from omnigraph.core.values import Scalar
 from omnigraph.errors import ParameterError
 from omnigraph.lang import IntegerMode, Source, compile_query, compile_schema, decode_parameters
-from omnigraph.lang.types import STRING, Scalar, Type
+from omnigraph.lang.types import STRING, Type
 
 _VECTOR = Type(Scalar.VECTOR, dimension=3)
 _NOON = dt.datetime(2024, 1, 1, 12, tzinfo=dt.UTC)
@@ -122,7 +123,7 @@ def test_only_decimal_digits_are_an_integer_text(text: str) -> None:
 )
 @pytest.mark.parametrize("spell", [int, str])
 def test_an_integer_outside_its_range_is_refused_as_number_and_as_text(scalar: str, value: int, spell: Any) -> None:
-    assert f"exceeds {scalar}" in _refused(Type(Scalar(scalar)), spell(value)).message
+    assert f"exceeds the {scalar} range" in _refused(Type(Scalar(scalar)), spell(value)).message
 
 
 @pytest.mark.parametrize("item", [2**63, str(2**63), 2**64 - 1])
@@ -135,7 +136,7 @@ def test_a_u64_parameter_must_fit_a_signed_integer(item: object) -> None:
 def test_ten_thousand_digits_are_out_of_range_and_not_echoed(scalar: str, text: str) -> None:
     problem = _refused(Type(Scalar(scalar)), text)
 
-    assert f"exceeds {scalar}" in problem.message
+    assert f"exceeds the {scalar} range" in problem.message
     assert len(str(problem)) < 200
 
 
@@ -332,4 +333,4 @@ def test_an_undeclared_integer_past_the_safe_limit_of_javascript_is_refused(item
 
 
 def test_the_range_is_checked_in_javascript_mode_too() -> None:
-    assert "exceeds I32" in _refused(Type(Scalar.I32), 2**31, IntegerMode.JAVASCRIPT).message
+    assert "exceeds the I32 range" in _refused(Type(Scalar.I32), 2**31, IntegerMode.JAVASCRIPT).message

@@ -9,12 +9,13 @@ from pathlib import Path
 
 import pytest
 
+from omnigraph.core.values import Scalar
 from omnigraph.lang import ir
 from omnigraph.lang.compiler import compile_query
 from omnigraph.lang.ir import AntiJoin, Comparison, Constant, Direction, Expand, Filter, Operator, Scan, TextMatch
 from omnigraph.lang.schema_check import compile_schema
 from omnigraph.lang.source import Source
-from omnigraph.lang.types import BOOL, DATE, DATETIME, F64, I64, STRING, Scalar, Type
+from omnigraph.lang.types import BOOL, DATE, DATETIME, F64, I64, STRING, Type
 
 CATALOG = compile_schema(Source.read(Path(__file__).parent / "cases" / "queries.schema"))
 OUT, IN, BOTH = Direction

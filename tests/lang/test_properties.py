@@ -12,13 +12,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
 
+from omnigraph.core.values import INTEGER_BOUNDS, Scalar, parse_date, parse_datetime
 from omnigraph.errors import LiteralError, ParameterError
 from omnigraph.lang import IntegerMode, Source, compile_query, decode_parameters, parse_queries
 from omnigraph.lang.identity import canonical_text
 from omnigraph.lang.query_parser import parse_query_file
 from omnigraph.lang.schema_parser import parse_schema_tree
-from omnigraph.lang.types import INTEGER_BOUNDS, Scalar, Type
-from omnigraph.lang.values import parse_date, parse_datetime
+from omnigraph.lang.types import Type
 from tests.lang import oracle
 from tests.lang.strategies import damaged, queries, schemas, typed_queries
 

@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from omnigraph.core.values import parse_date, parse_datetime
 from omnigraph.errors import LiteralError
-from omnigraph.lang.values import parse_date, parse_datetime
 
 
 def _utc(text: str) -> dt.datetime:

@@ -18,8 +18,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from omnigraph.core.values import FLOATS, INTEGER_BOUNDS, NUMERIC, Scalar
 from omnigraph.lang.ir import Operator
-from omnigraph.lang.types import FLOATS, INTEGER_BOUNDS, NUMERIC, STRING, Scalar, Type
+from omnigraph.lang.types import STRING, Type
 from omnigraph.storage.columns import to_array
 from omnigraph.storage.predicates import AllOf, Never, OneOf, Predicate, arrow_expression, comparison, lance_filter
 

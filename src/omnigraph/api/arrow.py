@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime as dt
 import json
 import math
 from collections.abc import Iterable, Iterator, Sequence
@@ -16,9 +15,8 @@ from omnigraph.api.changes import Change
 from omnigraph.api.documents import optional_commit, optional_commit_of
 from omnigraph.api.results import Commit
 from omnigraph.api.rows import Result
+from omnigraph.core.values import moment_at
 
-_EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
-_MILLISECOND = dt.timedelta(milliseconds=1)
 _AS_THEY_ARE = {kind.id for kind in (pa.string(), pa.bool_(), pa.int32(), pa.int64(), pa.uint32(), pa.uint64())}
 
 
@@ -47,8 +45,7 @@ def plain_values(column: pa.ChunkedArray | pa.Array) -> list[Any]:
 
 
 def _moment(milliseconds: int) -> str:
-    moment = _EPOCH + milliseconds * _MILLISECOND
-    return f"{moment.replace(tzinfo=None).isoformat(timespec='milliseconds')}Z"
+    return f"{moment_at(milliseconds).replace(tzinfo=None).isoformat(timespec='milliseconds')}Z"
 
 
 def _number(value: float | None) -> float | str | None:

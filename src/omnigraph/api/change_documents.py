@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -25,8 +24,8 @@ from omnigraph.api.codec import decode, encode
 from omnigraph.api.documents import Document, commit_of, commit_output
 from omnigraph.api.results import Commit
 from omnigraph.core.refs import MAIN
+from omnigraph.core.values import blob_content, blob_text
 
-_BLOB = "base64:"
 _ENDS = ("src", "dst")
 
 
@@ -69,7 +68,7 @@ def _blobs(image: Mapping[str, Any] | None) -> list[str]:
 
 
 def _plain(value: Any) -> Any:
-    return f"{_BLOB}{base64.b64encode(value).decode()}" if isinstance(value, bytes) else value
+    return blob_text(value) if isinstance(value, bytes) else value
 
 
 def entity_change_of(document: Mapping[str, Any]) -> Change:
@@ -95,7 +94,7 @@ def _properties(image: Mapping[str, Any] | None, blobs: list[str]) -> dict[str, 
 
 
 def _bytes(value: str | None) -> bytes | None:
-    return None if value is None else base64.b64decode(value.removeprefix(_BLOB))
+    return None if value is None else blob_content(value)
 
 
 def block_output(block: ChangeBlock) -> Document:

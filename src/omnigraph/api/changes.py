@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
@@ -10,6 +9,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Protocol, TypedDict
 
 from omnigraph.api.results import Commit
+from omnigraph.core.values import blob_text
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -61,7 +61,7 @@ class Change:
 
 
 def _json(value: Any) -> Any:
-    return f"base64:{base64.b64encode(value).decode()}" if isinstance(value, bytes) else value
+    return blob_text(value) if isinstance(value, bytes) else value
 
 
 DEFAULT_LIMIT, MAX_LIMIT = 1000, 8192

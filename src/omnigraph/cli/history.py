@@ -329,7 +329,7 @@ def baseline(
 def _write_lines(path: str, lines: Iterator[str]) -> None:
     """Write one file, whatever its suffix: the file exists as a whole, or not at all."""
     from omnigraph.core.location import Location  # noqa: PLC0415
-    from omnigraph.formats.outputs import written  # noqa: PLC0415 - loads the engine
+    from omnigraph.formats.files import written  # noqa: PLC0415 - loads the engine
 
     with written(Location.parse(path)) as stream:
         while chunk := "".join(itertools.islice(lines, 1000)):

@@ -38,7 +38,7 @@ class Export:
 
     def file(self, calls: ReadCalls, path: str | os.PathLike[str]) -> Steps[ExportResult]:
         """Write the entities of one state into a file."""
-        from omnigraph.formats.outputs import written  # noqa: PLC0415 - loads the engine
+        from omnigraph.formats.files import written  # noqa: PLC0415 - loads the engine
 
         self._check(os.fspath(path))
         commit = yield from self._commit(calls)

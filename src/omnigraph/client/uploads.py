@@ -12,9 +12,10 @@ import numpy as np
 
 from omnigraph.core.location import Location
 from omnigraph.errors import LoadRejectedError, Violation
-from omnigraph.formats.files import decompressed
-from omnigraph.formats.json_writer import contents, json_lines
-from omnigraph.formats.sources import Split, discover, pieces
+from omnigraph.formats.files import BOM, decompressed
+from omnigraph.formats.sources import discover, split_batches
+from omnigraph.formats.splits import Split
+from omnigraph.formats.writers import contents, json_lines
 from omnigraph.ingest.distributed import TASK_BITS, placed
 from omnigraph.ingest.inputs import as_files
 from omnigraph.ingest.load import Places, refuse
@@ -22,7 +23,6 @@ from omnigraph.lang.catalog import Catalog
 from omnigraph.write.pending import RECORD
 
 _CHUNK = 2**20
-_BOM = b"\xef\xbb\xbf"
 _Numbers = np.ndarray[Any, Any]
 
 
@@ -87,7 +87,7 @@ class _Writing:
         """Copy a file that holds lines of JSON already."""
         lines, last = 0, b"\n"
         for chunk in decompressed(split.found, split.compression, _CHUNK):
-            text = chunk.removeprefix(_BOM) if not lines and last == b"\n" else chunk
+            text = chunk.removeprefix(BOM) if not lines and last == b"\n" else chunk
             lines, last = lines + text.count(b"\n"), text[-1:] or last
             self.file.write(text)
         if last != b"\n":
@@ -97,7 +97,7 @@ class _Writing:
 
     def convert(self, task: int, split: Split, catalog: Catalog) -> None:
         """Make lines of rows, type by type."""
-        for piece in pieces(split, catalog):
+        for piece in split_batches(split, catalog):
             self.counts[task] += piece.lines
             self.problems += [placed(problem, task) for problem in piece.problems]
             for key, rows in piece.tables.items():

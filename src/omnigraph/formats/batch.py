@@ -7,8 +7,9 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
+from omnigraph.core.values import FLOATS, INTEGER_BOUNDS, Scalar
 from omnigraph.errors import Violation
-from omnigraph.lang.types import FLOATS, INTEGER_BOUNDS, Scalar, Type
+from omnigraph.lang.types import Type
 from omnigraph.write.pending import RECORD
 
 _SHOWN = 80
@@ -27,7 +28,7 @@ _STORED_AS = {
 
 
 @dataclass(frozen=True, slots=True)
-class Converted:
+class ConvertedBatch:
     """The rows by table key, in the order of the input, the problems, and how many lines or rows there were.
 
     A record is in the tables or has a problem, never both. A row of a table is complete but for what
@@ -41,7 +42,7 @@ class Converted:
     fresh: frozenset[str] = frozenset()
 
 
-def joined(parts: Iterable[Converted]) -> Converted:
+def joined(parts: Iterable[ConvertedBatch]) -> ConvertedBatch:
     """Put the pieces of one input together; their records are numbered through already."""
     tables: dict[str, list[pa.Table]] = {}
     problems: list[Violation] = []
@@ -54,7 +55,7 @@ def joined(parts: Iterable[Converted]) -> Converted:
         problems += part.problems
         lines += part.lines
     whole = {key: pa.concat_tables(pieces) for key, pieces in tables.items()}
-    return Converted(whole, problems, lines, frozenset(whole.keys() - known))
+    return ConvertedBatch(whole, problems, lines, frozenset(whole.keys() - known))
 
 
 def in_order(pieces: list[pa.Table]) -> pa.Table:
@@ -73,16 +74,16 @@ def shown(value: object) -> str:
     return text if len(text) <= _SHOWN else text[: _SHOWN - 1] + "…"
 
 
-def misfit(type_: Type, label: str, value: object) -> str:
+def mismatch(type_: Type, label: str, value: object) -> str:
     """Say why a value cannot be stored in a property of the type."""
     if type_.is_vector:
-        return _vector_misfit(type_, label, value)
+        return _vector_mismatch(type_, label, value)
     if type_.is_list:
-        return _list_misfit(type_, label, value)
-    return _scalar_misfit(type_.scalar, label, value)
+        return _list_mismatch(type_, label, value)
+    return _scalar_mismatch(type_.scalar, label, value)
 
 
-def _vector_misfit(type_: Type, label: str, value: object) -> str:
+def _vector_mismatch(type_: Type, label: str, value: object) -> str:
     if not isinstance(value, list):
         return f"vector property {label} expects an array of {type_.dimension} numbers, not {shown(value)}"
     if len(value) != type_.dimension:
@@ -93,13 +94,13 @@ def _vector_misfit(type_: Type, label: str, value: object) -> str:
     return f"an element is not finite, or exceeds Float32 range, in vector property {label}"
 
 
-def _list_misfit(type_: Type, label: str, value: object) -> str:
+def _list_mismatch(type_: Type, label: str, value: object) -> str:
     if not isinstance(value, list):
         return f"list property {label} expects a JSON array, not {shown(value)}"
     return f"null or invalid item in list property {label}, which holds {_STORED_AS[type_.scalar]}: {shown(value)}"
 
 
-def _scalar_misfit(scalar: Scalar, label: str, value: object) -> str:
+def _scalar_mismatch(scalar: Scalar, label: str, value: object) -> str:
     if scalar is Scalar.BLOB:
         return f"Blob property {label} must be a URI string, not {shown(value)}"
     if scalar in (Scalar.DATE, Scalar.DATETIME) and isinstance(value, str):

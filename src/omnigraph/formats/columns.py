@@ -19,27 +19,35 @@ no difference. Null is null, and a column of nulls is good for everything.
 
 from __future__ import annotations
 
-import base64
-import binascii
-import datetime as dt
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.json as pj
 import pyarrow.types as pt
 
+from omnigraph.core.values import (
+    DAY_MILLISECONDS,
+    FIRST_DAY,
+    FIRST_MILLISECOND,
+    FLOATS,
+    INTEGER_BOUNDS,
+    LAST_DAY,
+    LAST_MILLISECOND,
+    ConversionError,
+    Scalar,
+    blob_content,
+    milliseconds_of,
+    parse_date,
+    parse_datetime,
+)
 from omnigraph.errors import LiteralError
-from omnigraph.lang.types import FLOATS, INTEGER_BOUNDS, Scalar, Type
-from omnigraph.lang.values import parse_date, parse_datetime
+from omnigraph.lang.types import Type
 from omnigraph.storage.columns import arrow_type
 
-_DAY = 86_400_000
-_FIRST_DAY, _LAST_DAY = ((day - dt.date(1970, 1, 1)).days for day in (dt.date.min, dt.date.max))
-_EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
-_BASE64 = "base64:"
 # Arrow reads more than we do (an hour without minutes, say): what it is given must look like this.
 _TIMESTAMP = r"^\d{4}-\d{2}-\d{2}([T ]\d{2}:\d{2}(:\d{2}(\.\d{1,3})?)?)?"
 _ZONED = _TIMESTAMP + r"(Z|[+-]\d{2}:\d{2})$"
@@ -53,12 +61,8 @@ class Column:
     wrong: pa.Array | None = None
 
 
-class UnsuitableError(ValueError):
-    """No value of such a column could ever fit the property."""
-
-
 def coerced(column: pa.Array, type_: Type) -> Column:
-    """Convert a column to what a property of the type stores. Raise UnsuitableError if its type is not of the rules."""
+    """Convert a column to what a property of the type stores. Raise ConversionError if no value of its type fits."""
     column = plain(column)
     if pt.is_null(column.type):
         return Column(pa.nulls(len(column), stored_type(type_)))
@@ -116,7 +120,7 @@ def _scalars(column: pa.Array, scalar: Scalar) -> Column:
         return _blobs(column)
     if (scalar is Scalar.STRING and pt.is_string(source)) or (scalar is Scalar.BOOL and pt.is_boolean(source)):
         return Column(column)
-    raise UnsuitableError(source)
+    raise ConversionError(str(source))
 
 
 def _is_number(type_: pa.DataType) -> bool:
@@ -127,7 +131,7 @@ def _integers(column: pa.Array, target: pa.DataType) -> Column:
     if column.type == target:
         return Column(column)
     if not _is_number(column.type):
-        raise UnsuitableError(column.type)
+        raise ConversionError(str(column.type))
     return _cast(column, target)
 
 
@@ -156,7 +160,7 @@ def _or_none(convert: Callable[[Any], Any], value: Any) -> Any:
 
 def _floats(column: pa.Array, target: pa.DataType) -> Column:
     if not _is_number(column.type):
-        raise UnsuitableError(column.type)
+        raise ConversionError(str(column.type))
     values = column if column.type == target else column.cast(target, safe=False)
     if pt.is_float32(target) and not pt.is_float32(column.type):
         before = pc.is_finite(column) if pt.is_floating(column.type) else column.is_valid()
@@ -165,19 +169,10 @@ def _floats(column: pa.Array, target: pa.DataType) -> Column:
 
 
 def _blobs(column: pa.Array) -> Column:
-    values = [_or_none(_bytes, text) for text in column.to_pylist()]
+    # Not `one_by_one`: Blobs are large and seldom repeat, so a dictionary of them would be a second copy.
+    values = [None if text is None else _or_none(blob_content, text) for text in column.to_pylist()]
     found = pa.array(values, pa.large_binary())
-    wrong = pc.and_(found.is_null(), column.is_valid())
-    return checked(found, wrong)
-
-
-def _bytes(text: str | None) -> bytes | None:
-    if text is None or not text.startswith(_BASE64):
-        return None
-    try:
-        return base64.b64decode(text.removeprefix(_BASE64), validate=True)
-    except binascii.Error:
-        return None
+    return checked(found, pc.and_(found.is_null(), column.is_valid()))
 
 
 # Dates and date-times ------------------------------------------------------------------------------
@@ -185,15 +180,15 @@ def _bytes(text: str | None) -> bytes | None:
 
 def _dates(column: pa.Array) -> Column:
     if pt.is_date32(column.type):
-        return _in_calendar(column.view(pa.int32()), _FIRST_DAY, _LAST_DAY, pa.date32())
+        return _in_calendar(column.view(pa.int32()), FIRST_DAY, LAST_DAY, pa.date32())
     if pt.is_string(column.type):
         return _dates_of_text(column)
     if pt.is_integer(column.type):
-        return _in_calendar(_clipped(column), _FIRST_DAY, _LAST_DAY, pa.date32())
+        return _in_calendar(_clipped(column), FIRST_DAY, LAST_DAY, pa.date32())
     moments = _datetimes(column)
     milliseconds = moments.values.view(pa.int64())
-    days = _floor_divide(milliseconds, _DAY)
-    midnight = pc.equal(pc.multiply(days, _DAY), milliseconds)
+    days = _floor_divide(milliseconds, DAY_MILLISECONDS)
+    midnight = pc.equal(pc.multiply(days, DAY_MILLISECONDS), milliseconds)
     dates = checked(days.cast(pa.int32()).view(pa.date32()), pc.invert(midnight))
     return Column(dates.values, either(moments.wrong, dates.wrong))
 
@@ -204,11 +199,11 @@ def _floor_divide(column: pa.Array, by: int) -> pa.Array:
 
 
 def _datetimes(column: pa.Array) -> Column:
-    first, last = _FIRST_DAY * _DAY, (_LAST_DAY + 1) * _DAY - 1
+    first, last = FIRST_MILLISECOND, LAST_MILLISECOND
     if pt.is_string(column.type):
         return _datetimes_of_text(column)
     if pt.is_date32(column.type):
-        milliseconds = pc.multiply(column.view(pa.int32()).cast(pa.int64()), _DAY)
+        milliseconds = pc.multiply(column.view(pa.int32()).cast(pa.int64()), DAY_MILLISECONDS)
     elif pt.is_date64(column.type):
         milliseconds = column.view(pa.int64())
     elif pt.is_timestamp(column.type):
@@ -218,7 +213,7 @@ def _datetimes(column: pa.Array) -> Column:
     elif pt.is_integer(column.type):
         milliseconds = _clipped(column)
     else:
-        raise UnsuitableError(column.type)
+        raise ConversionError(str(column.type))
     return _in_calendar(milliseconds, first, last, pa.date64())
 
 
@@ -249,7 +244,7 @@ def _datetimes_of_text(column: pa.Array) -> Column:
                 return _datetimes(column.cast(target))
             except pa.ArrowInvalid:
                 break
-    found = one_by_one(column, pa.int64(), lambda text: (parse_datetime(text) - _EPOCH) // dt.timedelta(milliseconds=1))
+    found = one_by_one(column, pa.int64(), lambda text: milliseconds_of(parse_datetime(text)))
     return Column(found.values.view(pa.date64()), found.wrong)
 
 
@@ -267,7 +262,7 @@ def _lists(column: pa.Array, type_: Type) -> Column:
 def _vectors(column: pa.Array, type_: Type) -> Column:
     offsets, items = _items(column)
     if not (_is_number(items.type) or pt.is_null(items.type)):
-        raise UnsuitableError(column.type)
+        raise ConversionError(str(column.type))
     found = coerced(items, Type(Scalar.F32))
     finite = pc.fill_null(pc.is_finite(found.values), fill_value=False)
     wrong = pc.and_(column.is_valid(), pa.array(np.diff(offsets) != type_.dimension))
@@ -280,7 +275,7 @@ def _vectors(column: pa.Array, type_: Type) -> Column:
 def _items(column: pa.Array) -> tuple[pa.Array, pa.Array]:
     """Return where the elements of each list start, and the elements; a null has none."""
     if not _is_list(column.type):
-        raise UnsuitableError(column.type)
+        raise ConversionError(str(column.type))
     lengths = pc.if_else(column.is_valid(), pc.list_value_length(column), 0).to_numpy(zero_copy_only=False)
     offsets = np.concatenate([[0], np.cumsum(lengths)])
     return pa.array(offsets, pa.int32()), plain(column.flatten())
@@ -306,3 +301,47 @@ def either(one: pa.Array | None, other: pa.Array | None) -> pa.Array | None:
     if one is None or other is None:
         return other if one is None else one
     return pc.or_(one, other)
+
+
+# Lines of JSON -------------------------------------------------------------------------------------
+
+Lines: TypeAlias = pa.BinaryArray
+"""Lines with their line ends, so that any selection of them is a text of lines again."""
+
+
+def parsed(lines: Lines, schema: pa.Schema, unexpected: str) -> pa.Table:
+    """Parse lines of which each holds one object, or raise; `unexpected` fields are "error" or "ignore"."""
+    text = lines.buffers()[2].slice(0, lines.total_values_length)
+    table = pj.read_json(
+        pa.BufferReader(text),
+        read_options=pj.ReadOptions(use_threads=False, block_size=text.size + 1),
+        parse_options=pj.ParseOptions(explicit_schema=schema, unexpected_field_behavior=unexpected),
+    )
+    if table.num_rows != len(lines):
+        raise ConversionError("a line holds more or less than one object")
+    return table
+
+
+def parse_type(type_: Type, temporal: pa.DataType | None) -> pa.DataType:
+    """Return what to parse a property as: what is closest to JSON. Dates are parsed as `temporal` says."""
+    if type_.is_vector:
+        return pa.list_(pa.float64())
+    if type_.is_blob:
+        return pa.string()
+    # Rounding a number to 32 bits goes by way of 64, here as everywhere.
+    scalar = temporal or (pa.float64() if type_.scalar in FLOATS else arrow_type(Type(type_.scalar)))
+    return pa.list_(scalar) if type_.is_list else scalar
+
+
+def clean(column: pa.Array, type_: Type) -> pa.Array:
+    """Convert a parsed column to what the property stores, or raise."""
+    found = coerced(column, type_)
+    if found.wrong is not None:
+        raise ConversionError("a value does not fit")
+    if type_.scalar in FLOATS and not pc.all(pc.is_finite(_flat(found.values)), min_count=0).as_py():
+        raise ConversionError("not JSON: Arrow accepts NaN and Infinity")
+    return found.values
+
+
+def _flat(values: pa.Array) -> pa.Array:
+    return values.flatten() if pa.types.is_list(values.type) else values

@@ -1,48 +1,71 @@
-"""Turning CSV files into rows: comma separated, quoted with `"`, the names of the columns in the first line.
+"""Convert CSV files: comma separated, quoted with `"`, the names of the columns in the first line.
 
-An empty value is null; `""` is the empty text. Blank lines count for nothing. A row with too few or too many values is
-a problem, and so is a text that is not UTF-8. `omnigraph.formats.csv_values` defines how a text
-becomes a value.
+An empty value is null; `""` is the empty text. Blank lines are ignored. A row with too few or too many values is a
+problem, and so is a text that is not UTF-8. Lists and vectors are JSON arrays: `[1, 2.5]`. `core/values.py` defines the
+texts of every scalar.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.csv as pcsv
 
+from omnigraph.core.values import (
+    DECIMAL_TEXT,
+    FLOATS,
+    INTEGER_BOUNDS,
+    INTEGER_TEXT,
+    NUMERIC,
+    TEMPORAL,
+    Scalar,
+    number_in,
+)
 from omnigraph.errors import InputColumnsError, Violation
-from omnigraph.formats.batch import Converted, shown, sorted_problems
+from omnigraph.formats.batch import ConvertedBatch, mismatch, shown, sorted_problems
+from omnigraph.formats.columns import (
+    Column,
+    checked,
+    clean,
+    coerced,
+    either,
+    one_by_one,
+    parse_type,
+    parsed,
+    stored_type,
+)
+from omnigraph.formats.records import json_value
 from omnigraph.formats.splits import Split, csv_blocks
-from omnigraph.formats.tables import convert_texts
+from omnigraph.formats.tables import TableConverter
 from omnigraph.lang.catalog import Catalog
+from omnigraph.lang.types import Type
+
+_LIST = "value"
 
 
-def csv_pieces(split: Split, catalog: Catalog) -> Iterator[Converted]:
-    """Convert a split of a CSV file block by block, in bounded memory; rows are numbered through from 0."""
-    _check(split)
-    first, block = 0, b""
-    for block in csv_blocks(split):
-        piece = _converted(split, catalog, block, first)
-        first += piece.lines
-        yield piece
-    if not block:
-        yield _converted(split, catalog, b"", 0)
-
-
-def _check(split: Split) -> None:
+def csv_batches(split: Split, catalog: Catalog) -> Iterator[ConvertedBatch]:
+    """Convert a split of a CSV file block by block, in bounded memory; rows are numbered from 0 across blocks."""
     repeated = [name for name in split.header if split.header.count(name) > 1]
     if repeated:
-        message = f"{split.file}: column {repeated[0]!r} is there twice"
+        message = f"{split.file}: column {repeated[0]!r} appears twice"
         raise InputColumnsError(message, path=split.file, columns=list(split.header), hint="rename one of them")
+    first, block = 0, b""
+    for block in csv_blocks(split):
+        batch = _converted_block(split, catalog, block, first)
+        first += batch.lines
+        yield batch
+    if not block:
+        yield _converted_block(split, catalog, b"", 0)
 
 
-def _converted(split: Split, catalog: Catalog, block: bytes, first: int) -> Converted:
+def _converted_block(split: Split, catalog: Catalog, block: bytes, first: int) -> ConvertedBatch:
     declared = split.declared(catalog)
-    table, bad = _table(block, split.header)
+    table, bad = _parsed_block(block, split.header)
     records = np.delete(np.arange(table.num_rows + len(bad)), [row.number - 1 for row in bad]) + first
     problems = [
         Violation(
@@ -59,13 +82,31 @@ def _converted(split: Split, catalog: Catalog, block: bytes, first: int) -> Conv
         message = "a quoted value is not closed before the end of the file"
         problems.append(Violation("shape", declared.name, None, (), message, int(records[-1])))
         table, records = table.slice(0, table.num_rows - 1), records[:-1]
-    found = convert_texts(table, declared, dict(split.columns), records, source=split.file)
+    texts = {name: table[name].combine_chunks() for name in table.column_names}
+    found = TableConverter(declared, split.file, from_text, _explain).converted(texts, dict(split.columns), records)
     lines = found.lines + len(problems)
-    return Converted(found.tables, sorted_problems(problems + found.problems), lines, found.fresh)
+    return ConvertedBatch(found.tables, sorted_problems(problems + found.problems), lines, found.fresh)
 
 
-def _table(block: bytes, header: tuple[str, ...]) -> tuple[pa.Table, list[Any]]:
-    """Parse a block: its values as bytes, and the rows that do not have as many as there are columns."""
+def _explain(type_: Type, label: str, value: bytes) -> tuple[str, str]:
+    try:
+        return "type", mismatch(type_, label, _intended(value.decode(), type_))
+    except UnicodeDecodeError:
+        return "shape", f"{label} is not UTF-8: {value[:40]!r}"
+
+
+def _intended(text: str, type_: Type) -> Any:
+    """Read a text as the value that was probably meant, so that the message is about that value."""
+    if type_.is_list or type_.is_vector:
+        try:
+            return json.loads(text)
+        except (ValueError, RecursionError):
+            return text
+    return number_in(text) if type_.scalar in NUMERIC else text
+
+
+def _parsed_block(block: bytes, header: tuple[str, ...]) -> tuple[pa.Table, list[Any]]:
+    """Parse a block; return its values as bytes, and the rows with too few or too many of them."""
     schema = pa.schema([(name, pa.binary()) for name in header])
     if not block.strip(b"\r\n"):
         return schema.empty_table(), []
@@ -91,6 +132,81 @@ def _skip(row: Any, bad: list[Any]) -> str:
 
 
 def _is_open(block: bytes, table: pa.Table) -> bool:
-    """Tell whether the last value swallowed the rest of the file."""
+    """Return whether an unclosed quote swallowed the rest of the file."""
     last = table.slice(table.num_rows - 1).to_pylist()[0].values()
     return block.count(b'"') % 2 == 1 and any(b"\n" in value for value in last if value)
+
+
+# Values --------------------------------------------------------------------------------------------
+
+
+def from_text(column: pa.Array, type_: Type) -> Column:
+    """Convert a column of texts, as bytes, to the values that a property of the type stores."""
+    texts = _decoded(column)
+    found = _converted_texts(texts.values, type_)
+    return Column(found.values, either(texts.wrong, found.wrong))
+
+
+def _decoded(column: pa.Array) -> Column:
+    try:
+        return Column(column.cast(pa.string()))
+    except pa.ArrowInvalid:
+        return one_by_one(column, pa.string(), lambda text: text.decode())
+
+
+def _converted_texts(column: pa.Array, type_: Type) -> Column:
+    if type_.is_list or type_.is_vector:
+        return _arrays(column, type_)
+    if type_.scalar in INTEGER_BOUNDS:
+        return _integers(column, type_)
+    if type_.scalar in FLOATS:
+        return _floats(column, type_)
+    if type_.scalar is Scalar.BOOL:
+        return _booleans(column)
+    return coerced(column, type_)
+
+
+def _integers(column: pa.Array, type_: Type) -> Column:
+    if _all_match(column, INTEGER_TEXT):  # Arrow would accept hexadecimal digits, too
+        try:
+            return Column(column.cast(stored_type(type_)))
+        except pa.ArrowInvalid:
+            pass
+    return one_by_one(column, stored_type(type_), lambda text: json_value(type_, number_in(text)))
+
+
+def _floats(column: pa.Array, type_: Type) -> Column:
+    matching = pc.match_substring_regex(column, DECIMAL_TEXT)
+    numbers = pc.if_else(matching, column, pa.scalar(None, pa.string())).cast(pa.float64())
+    finite = pc.fill_null(pc.is_finite(numbers), fill_value=False)
+    kept = coerced(pc.if_else(finite, numbers, pa.scalar(None, pa.float64())), type_)
+    return checked(kept.values, pc.and_(column.is_valid(), kept.values.is_null()))
+
+
+def _booleans(column: pa.Array) -> Column:
+    words = pc.utf8_lower(column)
+    true = pc.is_in(words, pa.array(["true", "1"]))
+    known = pc.or_(true, pc.is_in(words, pa.array(["false", "0"])))
+    return checked(
+        pc.if_else(column.is_valid(), true, pa.scalar(None, pa.bool_())), pc.and_(column.is_valid(), pc.invert(known))
+    )
+
+
+def _arrays(column: pa.Array, type_: Type) -> Column:
+    try:
+        return Column(_parsed_arrays(column, type_))
+    except (pa.ArrowException, ValueError):
+        return one_by_one(column, stored_type(type_), lambda text: json_value(type_, json.loads(text)))
+
+
+def _parsed_arrays(column: pa.Array, type_: Type) -> pa.Array:
+    """Parse JSON arrays by wrapping each in an object: the parser of Arrow reads only lines of objects."""
+    texts = pc.fill_null(column, "null")
+    lines = pc.binary_join_element_wise('{"value":', texts, "}\n", "").cast(pa.binary())
+    temporal = pa.string() if type_.scalar in TEMPORAL else None
+    table = parsed(lines, pa.schema([(_LIST, parse_type(type_, temporal))]), "error")
+    return clean(table[_LIST].combine_chunks(), type_)
+
+
+def _all_match(column: pa.Array, pattern: str) -> bool:
+    return bool(pc.all(pc.match_substring_regex(column, pattern), min_count=0).as_py())

@@ -1,6 +1,7 @@
-"""The files of an input, on a local disk and in S3 buckets alike: which there are, and reading parts of them.
+"""Find, read and write files, on a local disk and in S3 buckets alike.
 
-What is read is the file that was found: if its size, its time or its e-tag is another, that is an InputChangedError.
+A file is read as it was found: a different size, time or e-tag raises InputChangedError. A file is written as a whole
+or not at all.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from typing import TYPE_CHECKING, Any, cast
 import obstore
 import pyarrow as pa
 from obstore.exceptions import BaseError, PreconditionError
-from obstore.store import S3Store
+from obstore.store import LocalStore, S3Store
 
 from omnigraph.core.location import Location
 from omnigraph.errors import InputChangedError, InputFormatError, InputNotFoundError, InputUnreadableError
@@ -30,10 +31,14 @@ from omnigraph.storage.objects import storage_error
 if TYPE_CHECKING:
     from obstore.store import S3Config
 
+BOM = b"\xef\xbb\xbf"
+"""The mark that some programs put before UTF-8."""
+
 _S3, _FILE = "s3://", "file://"
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")
 _WILD = re.compile(r"[*?\[]")
 _BUFFER = 2**22
+_UPLOAD_BUFFER = 8 * 2**20
 _HIDDEN = (".", "_")  # what Spark and others leave beside the data: _SUCCESS, .part-0.crc
 
 
@@ -258,3 +263,59 @@ def _failures(uri: str) -> Iterator[None]:
             raise storage_error(error, "read", uri) from error
         reason = getattr(error, "strerror", None) or str(error)
         raise InputUnreadableError(f"cannot read {uri}: {reason}", path=uri, hint="check the file") from error
+
+
+# Writing -------------------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def written(location: Location, name: str = "") -> Iterator[io.RawIOBase]:
+    """Give a stream to write a file to. It takes its place at the end of the block, unless that raises.
+
+    Until then it is under another name or nowhere, so of two that write the same file, the later one replaces it.
+    """
+    path = location.child(name)
+    with _write_failures(path):
+        key = f"{location.key}/{name}".strip("/")
+        writer = obstore.open_writer(_output_store(location), key, buffer_size=_UPLOAD_BUFFER)
+    yield _Upload(path, writer)
+    with _write_failures(path):
+        writer.close()
+
+
+class _Upload(io.RawIOBase):
+    """A file on its way. Closing it changes nothing: whoever made it does that.
+
+    What is written is not copied until it is sent, so it must not change afterwards: no `io.BufferedWriter` on top.
+    """
+
+    def __init__(self, path: str, writer: Any) -> None:
+        self._path = path
+        self._writer = writer
+        self._at = 0
+
+    def writable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._at
+
+    def write(self, data: Any) -> int:
+        with _write_failures(self._path):
+            self._writer.write(data)
+        length = memoryview(data).nbytes
+        self._at += length
+        return length
+
+
+def _output_store(location: Location) -> LocalStore | S3Store:
+    options = location.storage_options
+    return LocalStore() if options is None else S3Store(location.bucket, config=cast("S3Config", options))
+
+
+@contextlib.contextmanager
+def _write_failures(path: str) -> Iterator[None]:
+    try:
+        yield
+    except (BaseError, OSError, ValueError) as error:
+        raise storage_error(error, "write", path) from error

@@ -11,11 +11,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from omnigraph.core.values import FLOATS, Scalar
 from omnigraph.errors import Violation
 from omnigraph.formats.batch import shown
 from omnigraph.lang.catalog import EdgeType, NodeType
 from omnigraph.lang.identity import canonical_text
-from omnigraph.lang.types import FLOATS, Scalar
 from omnigraph.storage.read import ID
 from omnigraph.write.pending import RECORD
 

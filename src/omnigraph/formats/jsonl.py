@@ -17,27 +17,26 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from omnigraph.core.values import TEMPORAL, ConversionError
 from omnigraph.errors import Violation
-from omnigraph.formats.batch import Converted, in_order, joined, sorted_problems
+from omnigraph.formats.batch import ConvertedBatch, in_order, sorted_problems
+from omnigraph.formats.columns import Lines, clean, parse_type, parsed
+from omnigraph.formats.files import BOM
 from omnigraph.formats.identities import are_fresh, with_ids
-from omnigraph.formats.json_columns import Lines, UncleanError, clean, parse_type, parsed
 from omnigraph.formats.jsonl_layout import DATA, cut_out
 from omnigraph.formats.records import MAX_LINE, Entity, read_line, to_rows
 from omnigraph.formats.splits import Split, line_blocks
 from omnigraph.lang.catalog import Catalog, EdgeType, NodeType
-from omnigraph.lang.types import Scalar
 from omnigraph.storage.columns import table_key
 from omnigraph.write.pending import image_schema
 
 BLOCK = 2**22
-_BOM = b"\xef\xbb\xbf"
 _NEWLINE, _RETURN, _OPEN, _CLOSE = b"\n\r{}"
 _FEW = 64  # so many lines are read one by one about as quickly as they are divided further
 _PARTS = 4
 _LAYOUTS = 4
 _MOST_PREFIXES = 64
 _PREFIX = re.compile(rb'\{\s*"(type|edge)"\s*:\s*"([^"\\]*)"')
-_TEMPORAL = (Scalar.DATE, Scalar.DATETIME)
 _SAMPLE = 8
 _ENVELOPE = pa.schema([("type", pa.string()), ("edge", pa.string())])
 
@@ -45,35 +44,23 @@ Declared = NodeType | EdgeType
 Numbers = np.ndarray[Any, Any]
 
 
-def convert_jsonl(source: Split | bytes, catalog: Catalog) -> Converted:
-    """Convert a split, or the whole content of a file."""
-    return joined(jsonl_pieces(source, catalog))
-
-
-def jsonl_pieces(source: Split | bytes, catalog: Catalog) -> Iterator[Converted]:
-    """Convert a split piece by piece, in bounded memory; records are numbered through from 0."""
+def jsonl_batches(source: Split | bytes, catalog: Catalog) -> Iterator[ConvertedBatch]:
+    """Convert a split, or the whole content of a file, batch by batch; records are numbered from 0 across batches."""
     first = 0
     for block in _whole_lines(source):
-        piece = _Block(block, first, catalog).converted()
-        first += piece.lines
-        yield piece
-
-
-def convert_exactly(data: bytes, catalog: Catalog) -> Converted:
-    """Convert line by line, in the way that defines the format."""
-    block = _Block(data.removeprefix(_BOM), 0, catalog)
-    block.read_one_by_one(np.arange(len(block.lines)))
-    return block.converted_so_far()
+        batch = JsonlBlock(block, first, catalog).converted()
+        first += batch.lines
+        yield batch
 
 
 def _whole_lines(source: Split | bytes) -> Iterator[bytes]:
     """Yield blocks that end where a line does."""
     if isinstance(source, bytes):
-        yield from _cut(source.removeprefix(_BOM))
+        yield from _cut(source.removeprefix(BOM))
         return
     starts_file = source.start == 0
     for block in line_blocks(source, MAX_LINE):
-        yield from _cut(block.removeprefix(_BOM) if starts_file else block)
+        yield from _cut(block.removeprefix(BOM) if starts_file else block)
         starts_file = False
 
 
@@ -90,7 +77,7 @@ def _cut(data: bytes) -> Iterator[bytes]:
         yield data[start:]
 
 
-class _Block:
+class JsonlBlock:
     """Converts one block of lines."""
 
     def __init__(self, data: bytes, first: int, catalog: Catalog) -> None:
@@ -102,7 +89,7 @@ class _Block:
         self._types: dict[str, Declared] = {}
         self._problems: list[Violation] = []
 
-    def converted(self) -> Converted:
+    def converted(self) -> ConvertedBatch:
         framed = self._framed()
         left = np.flatnonzero(framed)
         for _ in range(_MOST_PREFIXES):
@@ -116,7 +103,7 @@ class _Block:
             self.read_one_by_one(np.flatnonzero(~framed & ~self._blank()))
         return self.converted_so_far()
 
-    def converted_so_far(self) -> Converted:
+    def converted_so_far(self) -> ConvertedBatch:
         tables, fresh = {}, set()
         for key, pieces in self._tables.items():
             brought = in_order(pieces)
@@ -125,7 +112,7 @@ class _Block:
             if rows.num_rows:
                 tables[key] = rows
                 fresh |= {key} if are_fresh(self._types[key], brought) else set()
-        return Converted(tables, sorted_problems(self._problems), len(self.lines), frozenset(fresh))
+        return ConvertedBatch(tables, sorted_problems(self._problems), len(self.lines), frozenset(fresh))
 
     def read_one_by_one(self, numbers: Numbers) -> None:
         rows: dict[str, list[Any]] = {}
@@ -174,7 +161,7 @@ class _Block:
         """Find the types of lines that do not begin with it."""
         names = parsed(self._select(numbers), _ENVELOPE, "ignore")
         if pc.any(pc.equal(names["type"].is_valid(), names["edge"].is_valid())).as_py():
-            raise UncleanError
+            raise ConversionError("a line has both 'type' and 'edge', or neither")
         for kind in ("type", "edge"):
             column = names[kind].combine_chunks().dictionary_encode()
             codes = pc.fill_null(column.indices, -1).to_numpy()
@@ -266,7 +253,7 @@ def _schema(declared: Declared, temporal: tuple[pa.DataType, ...]) -> pa.Schema:
 
 
 def _temporal(declared: Declared) -> list[str]:
-    return [name for name, property_ in declared.properties.items() if property_.type.scalar in _TEMPORAL]
+    return [name for name, property_ in declared.properties.items() if property_.type.scalar in TEMPORAL]
 
 
 def _temporal_kinds(declared: Declared, lines: Lines) -> tuple[pa.DataType, ...]:
@@ -286,7 +273,7 @@ def _has_number(value: Any) -> bool:
 def _rows(declared: Declared, table: pa.Table, lines: Lines, records: Numbers) -> pa.Table:
     data = table["data"].combine_chunks()
     if data.null_count and pc.any(pc.match_substring(lines.filter(data.is_null()), "null")).as_py():
-        raise UncleanError  # data that is missing is empty, but data that is null is wrong
+        raise ConversionError("missing data is empty, but null data is an error")
     id_, *columns = data.flatten()
     found = {"id": id_, **dict(zip(declared.properties, columns, strict=True))}
     return _image(
@@ -297,7 +284,7 @@ def _rows(declared: Declared, table: pa.Table, lines: Lines, records: Numbers) -
 def _ends(declared: Declared, table: pa.Table) -> dict[str, pa.Array]:
     ends = {name: table[name].combine_chunks() for name in ("from", "to") if isinstance(declared, EdgeType)}
     if any(end.null_count for end in ends.values()):
-        raise UncleanError
+        raise ConversionError("an edge has no end")
     return ends
 
 

@@ -18,10 +18,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from omnigraph.core.values import FLOATS, TEMPORAL, Scalar
+from omnigraph.formats.columns import Lines, parse_type
 from omnigraph.formats.hashing import MASKS, U64, overlapping_words
-from omnigraph.formats.json_columns import Lines, parse_type
 from omnigraph.lang.catalog import EdgeType, NodeType
-from omnigraph.lang.types import FLOATS, Scalar, Type
+from omnigraph.lang.types import Type
 
 Mask = np.ndarray[Any, Any]
 Places = np.ndarray[Any, Any]
@@ -32,7 +33,6 @@ _WORD = 8
 _MEMBER = re.compile(rb'\s*"([^"\\]*)"\s*:\s*(?:"([^"\\]*)"|([-+.0-9eE]+|true|false)|(\{)|null)')
 _CLOSE, _COMMA = re.compile(rb"\s*\}"), re.compile(rb"\s*,")
 _QUOTED = (Scalar.STRING, Scalar.DATE, Scalar.DATETIME, Scalar.BLOB)
-_TEMPORAL = (Scalar.DATE, Scalar.DATETIME)
 _WORDS = "^(true|false|null)$"
 _INTEGER = "^(-?(0|[1-9][0-9]*)|null)$"
 _DECIMAL = r"^(-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?|null)$"
@@ -122,7 +122,7 @@ def _fits(member: _Member, declared: NodeType | EdgeType) -> bool:
     scalar = property_.type.scalar
     if member.start < 0:
         return True
-    return scalar in _QUOTED if member.quoted else scalar in _TEMPORAL or scalar not in _QUOTED
+    return scalar in _QUOTED if member.quoted else scalar in TEMPORAL or scalar not in _QUOTED
 
 
 def _type(declared: NodeType | EdgeType, name: str) -> Type:
@@ -201,4 +201,4 @@ def _parsed(texts: pa.Array, type_: Type) -> pa.Array:
         texts = pc.if_else(is_null, pa.scalar(None, pa.string()), texts)
     if type_.scalar is Scalar.BOOL:
         return pc.equal(texts, "true")
-    return texts.cast(parse_type(type_, pa.int64() if type_.scalar in _TEMPORAL else None))
+    return texts.cast(parse_type(type_, pa.int64() if type_.scalar in TEMPORAL else None))

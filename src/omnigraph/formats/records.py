@@ -5,26 +5,23 @@ This is the definition of the format. The fast path of `convert_jsonl` leaves to
 
 from __future__ import annotations
 
-import datetime as dt
 import difflib
 import json
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any
 
-import numpy as np
 import pyarrow as pa
 
-from omnigraph.errors import LiteralError, Violation
-from omnigraph.formats.batch import misfit, shown
+from omnigraph.core.values import MAX_DIGITS, ConversionError, Scalar, scalar_value
+from omnigraph.errors import Violation
+from omnigraph.formats.batch import mismatch, shown
 from omnigraph.lang.catalog import Catalog, EdgeType, NodeType
-from omnigraph.lang.types import FLOATS, INTEGER_BOUNDS, Scalar, Type
-from omnigraph.lang.values import parse_date, parse_datetime
+from omnigraph.lang.types import Type
 from omnigraph.storage.columns import to_array
 from omnigraph.storage.read import DST, ID, SRC
 from omnigraph.write.pending import RECORD, column_types, image_schema
-from omnigraph.write.values import MisfitError, stored
 
 MAX_LINE = 32 * 2**20
 _RESERVED = frozenset(
@@ -34,11 +31,6 @@ _MEMBERS = {"type": ("type", "data"), "edge": ("edge", "from", "to", "data")}
 _ENDPOINTS = {"from": SRC, "to": DST}
 _DATA, _TYPE, _EDGE = "data", "type", "edge"
 _BLANK = b" \t\r\n"
-_MOST_DIGITS = 400  # more than any number that a float can hold
-_FIRST_DAY, _LAST_DAY = ((day - dt.date(1970, 1, 1)).days for day in (dt.date.min, dt.date.max))
-_EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
-_CALENDAR = range(_FIRST_DAY * 86_400_000, (_LAST_DAY + 1) * 86_400_000)
-_T = TypeVar("_T")
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
@@ -50,23 +42,14 @@ class Entity:
     row: Mapping[str, Any]
 
 
-class _RefusedError(ValueError):
-    """Why a line or a value is refused."""
-
-    def __init__(self, message: str, hint: str | None = None) -> None:
-        super().__init__(message)
-        self.message = message
-        self.hint = hint
-
-
 def read_line(line: bytes, catalog: Catalog, record: int) -> Entity | list[Violation]:
     """Read one line; of a blank one there is nothing to say."""
     if not line.strip(_BLANK):
         return []
     try:
         document = _document(line)
-    except _RefusedError as refused:
-        return [Violation("json", None, None, (), refused.message, record, refused.hint)]
+    except ConversionError as problem:
+        return [Violation("json", None, None, (), str(problem), record, problem.hint)]
     return _Reading(catalog, record).entity(document)
 
 
@@ -87,28 +70,28 @@ def to_rows(declared: NodeType | EdgeType, rows: list[Mapping[str, Any]]) -> pa.
 
 def _document(line: bytes) -> Any:
     if len(line) > MAX_LINE:
-        raise _RefusedError(f"a line of more than {MAX_LINE} bytes", "break the file into lines of one record each")
+        raise ConversionError(f"a line of more than {MAX_LINE} bytes", "break the file into lines of one record each")
     try:
         text = line.decode()
         document = _decoder.decode(text)
     except UnicodeDecodeError as error:
         message = f"not UTF-8: byte 0x{line[error.start]:02x} at byte {error.start + 1} of the line"
-        raise _RefusedError(message, "convert the file to UTF-8") from None
+        raise ConversionError(message, "convert the file to UTF-8") from None
     except json.JSONDecodeError as error:
         raise _not_json(error) from None
     except RecursionError:
-        raise _RefusedError("not a record: it is nested too deeply") from None
+        raise ConversionError("not a record: it is nested too deeply") from None
     if "\\u" in text and _SURROGATE.search(json.dumps(document, ensure_ascii=False)):
-        raise _RefusedError("not Unicode: half of a surrogate pair stands alone")
+        raise ConversionError("not Unicode: half of a surrogate pair stands alone")
     return document
 
 
-def _not_json(error: json.JSONDecodeError) -> _RefusedError:
+def _not_json(error: json.JSONDecodeError) -> ConversionError:
     if error.msg == "Extra data":
-        return _RefusedError(f"more than one JSON value on the line, at column {error.colno}")
+        return ConversionError(f"more than one JSON value on the line, at column {error.colno}")
     if not error.doc[error.pos :].strip() or error.msg.startswith("Unterminated"):
-        return _RefusedError("not JSON: the line ends too early", "a record is one line; is the file truncated?")
-    return _RefusedError(f"not JSON: {error.msg.lower()} at column {error.colno}")
+        return ConversionError("not JSON: the line ends too early", "a record is one line; is the file truncated?")
+    return ConversionError(f"not JSON: {error.msg.lower()} at column {error.colno}")
 
 
 def _members(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -116,16 +99,16 @@ def _members(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(members) < len(pairs):
         seen: set[str] = set()
         repeated = next(name for name, _ in pairs if name in seen or seen.add(name))  # type: ignore[func-returns-value]
-        raise _RefusedError(f"duplicate JSON member {shown(repeated)}")
+        raise ConversionError(f"duplicate JSON member {shown(repeated)}")
     return members
 
 
 def _constant(name: str) -> Any:
-    raise _RefusedError(f"not JSON: {name} is no number")
+    raise ConversionError(f"not JSON: {name} is no number")
 
 
 def _integer(digits: str) -> float:
-    return int(digits) if len(digits) < _MOST_DIGITS else float(digits)
+    return int(digits) if len(digits) < MAX_DIGITS else float(digits)
 
 
 _decoder = json.JSONDecoder(object_pairs_hook=_members, parse_constant=_constant, parse_int=_integer)
@@ -212,11 +195,10 @@ class _Reading:
         label = f"{self._type_name}.{name}"
         try:
             return json_value(type_, value)
-        except MisfitError as refused:
-            self._wrong("type", (name,), f"{refused} ({label})", refused.hint)
-            return None
-        except (ValueError, OverflowError):
-            self._wrong("type", (name,), misfit(type_, label, value))
+        except ConversionError as problem:
+            # Only of a Blob the table knows more than `mismatch`, which words it as for CSV and Parquet.
+            message = f"{problem} ({label})" if problem.hint and type_.is_blob else mismatch(type_, label, value)
+            self._wrong("type", (name,), message, problem.hint if type_.is_blob else None)
             return None
 
     def _wrong(self, rule: str, names: tuple[str, ...], message: str, hint: str | None = None) -> None:
@@ -232,68 +214,10 @@ def _closest(name: str, known: Iterable[str]) -> str | None:
 
 
 def json_value(type_: Type, value: Any) -> Any:
-    """Convert what JSON has for a property to what it stores, or raise ValueError or MisfitError."""
-    if type_.is_vector:
-        if not isinstance(value, list) or len(value) != type_.dimension:
-            raise ValueError(value)
-        return [_scalar(Scalar.F32, item) for item in value]
-    if type_.is_list:
-        if not isinstance(value, list):
-            raise ValueError(value)
-        return [_scalar(type_.scalar, item) for item in value]
-    return _scalar(type_.scalar, value)
-
-
-def _scalar(scalar: Scalar, value: Any) -> Any:
-    if scalar in INTEGER_BOUNDS:
-        return _within(_whole(value), *INTEGER_BOUNDS[scalar])
-    if scalar in FLOATS:
-        return _float(scalar, value)
-    if scalar is Scalar.DATE:
-        return _date(value)
-    if scalar is Scalar.DATETIME:
-        return _datetime(value)
-    if not isinstance(value, bool if scalar is Scalar.BOOL else str):
-        raise ValueError(value)  # noqa: TRY004 - all misfits are reported alike
-    return stored(Type(scalar), value) if scalar is Scalar.BLOB else value
-
-
-def _whole(value: Any) -> int:
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise ValueError(value)  # noqa: TRY004 - all misfits are reported alike
-    return value
-
-
-def _within(value: int, low: int, high: int) -> int:
-    if not low <= value <= high:
-        raise ValueError(value)
-    return value
-
-
-def _float(scalar: Scalar, value: Any) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise ValueError(value)  # noqa: TRY004 - all misfits are reported alike
-    number = float(value)
-    with np.errstate(over="ignore"):
-        if not np.isfinite(np.float32(number) if scalar is Scalar.F32 else number):
-            raise ValueError(value)
-    return number
-
-
-def _date(value: Any) -> dt.date:
-    if isinstance(value, str):
-        return _literal(parse_date, value)
-    return dt.date(1970, 1, 1) + dt.timedelta(days=_within(_whole(value), _FIRST_DAY, _LAST_DAY))
-
-
-def _datetime(value: Any) -> dt.datetime:
-    if isinstance(value, str):
-        return _literal(parse_datetime, value)
-    return _EPOCH + dt.timedelta(milliseconds=_within(_whole(value), _CALENDAR.start, _CALENDAR.stop - 1))
-
-
-def _literal(parse: Callable[[str], _T], text: str) -> _T:
-    try:
-        return parse(text)
-    except LiteralError as error:
-        raise ValueError(text) from error
+    """Convert what JSON has for a property to what it stores, or raise ConversionError."""
+    if not type_.is_vector and not type_.is_list:
+        return scalar_value(type_.scalar, value)
+    if not isinstance(value, list) or (type_.is_vector and len(value) != type_.dimension):
+        raise ConversionError(f"expected an array for {type_}, got {shown(value)}")
+    element = Scalar.F32 if type_.is_vector else type_.scalar
+    return [scalar_value(element, item) for item in value]

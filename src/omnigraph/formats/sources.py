@@ -26,42 +26,39 @@ from typing import Any
 import pyarrow as pa
 
 from omnigraph.errors import InputFormatError, InputMappingError, InputTypeError, InputUnreadableError
-from omnigraph.formats.batch import Converted, joined
-from omnigraph.formats.csv import csv_pieces
-from omnigraph.formats.files import File, decompressed, find_files, pattern_of, read_range
-from omnigraph.formats.jsonl import jsonl_pieces
+from omnigraph.formats.batch import ConvertedBatch, joined
+from omnigraph.formats.csv import csv_batches
+from omnigraph.formats.files import BOM, File, decompressed, find_files, pattern_of, read_range
+from omnigraph.formats.jsonl import jsonl_batches
 from omnigraph.formats.splits import Split, parquet, record_start
-from omnigraph.formats.tables import table_pieces
+from omnigraph.formats.tables import table_batches
 from omnigraph.lang.catalog import Catalog, EdgeType, NodeType
 from omnigraph.storage.columns import table_key
-
-__all__ = ["Split", "convert", "discover", "pieces"]
 
 SPLIT = 16 * 2**20
 _FORMATS = {"jsonl": "jsonl", "ndjson": "jsonl", "csv": "csv", "parquet": "parquet", "pq": "parquet"}
 _COMPRESSIONS = {"gz": "gzip", "zst": "zstd", "bz2": "bz2"}
-_BOM = b"\xef\xbb\xbf"
 _MOST_HEADER = 2**20
 
 Address = str | os.PathLike[str]
 
 
-def convert(split: Split, catalog: Catalog) -> Converted:
-    """Read a split and convert what is in it."""
-    return joined(pieces(split, catalog))
+def convert_split(split: Split, catalog: Catalog) -> ConvertedBatch:
+    """Read a split and convert its records."""
+    return joined(split_batches(split, catalog))
 
 
-def pieces(split: Split, catalog: Catalog) -> Iterator[Converted]:
-    """Read a split and convert it piece by piece: a compressed file may be larger than the memory."""
+def split_batches(split: Split, catalog: Catalog) -> Iterator[ConvertedBatch]:
+    """Read and convert a split batch by batch: a compressed file may be larger than memory."""
     if split.format == "jsonl":
-        yield from jsonl_pieces(split, catalog)
+        yield from jsonl_batches(split, catalog)
     elif split.format == "csv":
-        yield from csv_pieces(split, catalog)
+        yield from csv_batches(split, catalog)
     else:
         with parquet(split) as file:
             batches = file.iter_batches(row_groups=list(split.row_groups))
             rows = pa.RecordBatchReader.from_batches(file.schema_arrow, batches)
-            yield from table_pieces(rows, split.declared(catalog), dict(split.columns), source=split.file)
+            yield from table_batches(rows, split.declared(catalog), dict(split.columns), source=split.file)
 
 
 def discover(
@@ -155,7 +152,7 @@ def _header(split: Split) -> tuple[tuple[str, ...], int]:
         head = read_range(split.found, 0, _MOST_HEADER)
     end = record_start(head, 0) or len(head)
     try:
-        names = next(csv.reader([head[:end].removeprefix(_BOM).decode()], strict=True), [])
+        names = next(csv.reader([head[:end].removeprefix(BOM).decode()], strict=True), [])
     except (UnicodeDecodeError, csv.Error) as error:
         raise InputUnreadableError(f"the header of {split.file} cannot be read: {error}", path=split.file) from None
     if not any(names):

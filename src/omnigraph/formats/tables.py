@@ -1,27 +1,25 @@
-"""Turning tables of one type into rows: Arrow, Parquet and CSV, and records of Python.
+"""Convert tables of one type, from Parquet or CSV, to rows of the graph.
 
 Columns are properties by name, or by a mapping of their names. Besides these there are `id`, which is optional, and for
-edges `from` and `to`, or `src` and `dst`. A column that is nothing of the type is an error, and so is a required
-property without a column. How values are converted is written down in `omnigraph.formats.columns`, and for the texts
-of a CSV file in `omnigraph.formats.csv_values`. An id and the ends of an edge are texts; integers are taken for their
-decimal text, which is the id of a node with an integer key.
+edges `from` and `to`, or `src` and `dst`. A column that the type does not have is an error, and so is a required
+property without a column. `core/values.py` defines how values are converted. An id and the ends of an edge are texts;
+integers are accepted as their decimal text, which is the id of a node with an integer key.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from omnigraph.core.values import ConversionError
 from omnigraph.errors import InputColumnsError, Violation
-from omnigraph.formats.batch import Converted, joined, misfit, sorted_problems
-from omnigraph.formats.columns import Column, UnsuitableError, coerced, plain, stored_type
-from omnigraph.formats.csv_values import from_text, meant
+from omnigraph.formats.batch import ConvertedBatch, mismatch, sorted_problems
+from omnigraph.formats.columns import Column, coerced, plain, stored_type
 from omnigraph.formats.identities import are_fresh, with_ids
 from omnigraph.lang.catalog import EdgeType, NodeType
 from omnigraph.lang.types import Type
@@ -32,102 +30,57 @@ from omnigraph.write.pending import column_types, image_schema
 Declared = NodeType | EdgeType
 Convert = Callable[[pa.Array, Type], Column]
 Columns = Mapping[str, str | None]
-"""Which property or part a column of the input is; None is one to be left out."""
+"""The property, `id`, `from` or `to` that a column of the input becomes; None leaves the column out."""
 
-_ROWS = 2**16
+Explain = Callable[[Type, str, Any], tuple[str, str]]
+"""Returns the rule that a value breaks, and the message, given the type and name of the property."""
+
+Indices = np.ndarray[Any, Any]
+
 _ALIASES = {"from": SRC, "to": DST}
 _SHOWN_COLUMNS = 30
 
 
-def convert_table(
-    rows: Any, declared: Declared, columns: Columns | None = None, *, source: str = "the table"
-) -> Converted:
-    """Convert an Arrow table, reader or batches, anything that exports an Arrow stream, or an iterable of dicts."""
-    return joined(table_pieces(rows, declared, columns, source=source))
-
-
-def table_pieces(
-    rows: Any, declared: Declared, columns: Columns | None = None, *, source: str = "the table"
-) -> Iterator[Converted]:
-    """Convert a table piece by piece, in bounded memory; rows are numbered through from 0."""
+def table_batches(
+    reader: pa.RecordBatchReader, declared: Declared, columns: Columns, *, source: str
+) -> Iterator[ConvertedBatch]:
+    """Convert a table batch by batch, in bounded memory; rows are numbered from 0 across batches."""
+    names = reader.schema.names
+    repeated = {name for name in names if names.count(name) > 1}
+    if repeated:
+        message = f"column {min(repeated)!r} appears twice"
+        raise InputColumnsError(message, path=None, columns=names, hint="rename one of them")
+    converter = TableConverter(declared, source, coerced, _explain)
+    empty = pa.record_batch([pa.nulls(0, field.type) for field in reader.schema], schema=reader.schema)
     first = 0
-    for batch in batches_of(rows):
-        piece = _Piece(declared, source, coerced).converted(batch, _wanted(columns), first)
-        first += piece.lines
-        yield piece
+    for batch in itertools.chain(reader, [empty]):  # so that the columns of a file without rows are checked, too
+        found = dict(zip(names, batch.columns, strict=True))
+        yield converter.converted(found, columns, np.arange(first, first + batch.num_rows))
+        first += batch.num_rows
 
 
-def convert_texts(
-    batch: pa.Table, declared: Declared, columns: Columns | None, records: np.ndarray[Any, Any], *, source: str
-) -> Converted:
-    """Convert a table of texts, as a CSV file has them; `records` are the numbers of its rows."""
-    texts = {name: batch[name].combine_chunks() for name in batch.column_names}
-    piece = _Piece(declared, source, from_text)
-    return piece.converted(texts, _wanted(columns), records)
-
-
-def batches_of(rows: Any) -> Iterator[dict[str, Any]]:
-    """Cut rows of any kind into pieces: columns by name, Arrow arrays or lists of Python values."""
-    if isinstance(rows, pa.Table | pa.RecordBatch):
-        yield from _arrow(_chunks(pa.table(rows)))
-    elif hasattr(rows, "__arrow_c_stream__"):
-        reader = pa.RecordBatchReader.from_stream(rows)
-        yield from _arrow(itertools.chain(reader, [_empty(reader.schema)]))  # its columns count, if no rows do
-    else:
-        yield from _iterated(iter(rows))
-
-
-def _chunks(table: pa.Table) -> list[pa.RecordBatch]:
-    batches: list[pa.RecordBatch] = table.to_batches(max_chunksize=_ROWS)
-    return batches or [_empty(table.schema)]
-
-
-def _empty(schema: pa.Schema) -> pa.RecordBatch:
-    return pa.record_batch([pa.nulls(0, field.type) for field in schema], schema=schema)
-
-
-def _arrow(batches: Iterable[pa.RecordBatch]) -> Iterator[dict[str, Any]]:
-    for batch in batches:
-        names = batch.schema.names
-        repeated = {name for name in names if names.count(name) > 1}
-        if repeated:
-            message = f"column {min(repeated)!r} is there twice"
-            raise InputColumnsError(message, path=None, columns=names, hint="rename one of them")
-        yield dict(zip(names, batch.columns, strict=True))
-
-
-def _iterated(items: Iterator[Any]) -> Iterator[dict[str, Any]]:
-    for first in items:
-        if isinstance(first, pa.Table | pa.RecordBatch):
-            yield from _arrow(_chunks(pa.table(first)))
-            continue
-        records = [first, *itertools.islice(items, _ROWS - 1)]
-        names = dict.fromkeys(name for record in records for name in record)
-        yield {name: [record.get(name) for record in records] for name in names}
-
-
-def _wanted(columns: Columns | None) -> Columns:
-    return columns or {}
+def _explain(type_: Type, label: str, value: Any) -> tuple[str, str]:
+    return "type", mismatch(type_, label, value)
 
 
 @dataclass(frozen=True, slots=True)
-class _Piece:
-    """Converts one batch of rows of one type."""
+class TableConverter:
+    """Converts batches of rows of one type."""
 
     declared: Declared
     source: str
     convert: Convert
+    explain: Explain
 
-    def converted(self, batch: Mapping[str, Any], renamed: Columns, first: int | np.ndarray[Any, Any]) -> Converted:
-        count = len(next(iter(batch.values()), ()))
-        records = np.arange(first, first + count) if isinstance(first, int) else first
+    def converted(self, batch: Mapping[str, pa.Array], renamed: Columns, records: Indices) -> ConvertedBatch:
+        """Convert one batch; `records` are the numbers of its rows."""
         sources = {target: batch[name] for target, name in self._columns(list(batch), renamed).items()}
         found, unsuitable = {}, []
         for target, column in sources.items():
             try:
                 found[target] = self._column(column, target)
-            except UnsuitableError as error:
-                unsuitable.append(f"{self._label(target)} is {self._types[target]}, and its column is {error}")
+            except ConversionError as error:
+                unsuitable.append(f"{self._label(target)} is {self._types[target]}, but its column is {error}")
         if unsuitable:
             raise self._error("; ".join(unsuitable), list(batch), "convert the column, or leave it out")
         return self._collected(found, sources, records)
@@ -139,10 +92,10 @@ class _Piece:
     def _label(self, target: str) -> str:
         return f"{self.declared.name}.{target}"
 
-    # Which columns
+    # Columns
 
     def _columns(self, names: list[str], renamed: Columns) -> dict[str, str]:
-        """Find for each column of the table the column of the input that it comes from."""
+        """Return the column of the input for each column of the table."""
         missing = [name for name in renamed if name not in names]
         if missing:
             raise self._error(f"there is no column {missing[0]!r} to map", names, "correct the mapping")
@@ -153,7 +106,7 @@ class _Piece:
                 continue
             if target not in self._types:
                 raise self._error(
-                    self._stranger(name, target), names, "map it to a property, or to null to leave it out"
+                    self._unknown(name, target), names, "map it to a property, or to null to leave it out"
                 )
             if target in found:
                 raise self._error(f"columns {found[target]!r} and {name!r} are the same", names, "leave one out")
@@ -165,10 +118,9 @@ class _Piece:
         is_end = isinstance(self.declared, EdgeType) and name in _ALIASES
         return _ALIASES[str(name)] if is_end else name
 
-    def _stranger(self, name: str, target: str) -> str:
-        return f"column {name!r} is no property of {self.declared.name}" + (
-            "" if name == target else f", and neither is {target!r}, to which it is mapped"
-        )
+    def _unknown(self, name: str, target: str) -> str:
+        mapped = "" if name == target else f", nor is {target!r}, which it is mapped to"
+        return f"column {name!r} is not a property of {self.declared.name}{mapped}"
 
     def _require(self, found: Mapping[str, str], names: list[str]) -> None:
         ends = [end for end in (SRC, DST) if isinstance(self.declared, EdgeType)]
@@ -184,19 +136,15 @@ class _Piece:
         message = f"{self.source}: {problem}; its columns are: {shown or 'none'}"
         return InputColumnsError(message, path=self.source, columns=names, hint=hint)
 
-    # What is in them
+    # Values
 
-    def _column(self, column: Any, target: str) -> Column:
+    def _column(self, column: pa.Array, target: str) -> Column:
         type_ = self._types[target]
-        if isinstance(column, list):
-            return _of_values(column, type_)
         if target in (ID, SRC, DST) and pa.types.is_integer(plain(column).type):
             return Column(plain(column).cast(pa.string()))
         return self.convert(column, type_)
 
-    def _collected(
-        self, found: Mapping[str, Column], sources: Mapping[str, Any], records: np.ndarray[Any, Any]
-    ) -> Converted:
+    def _collected(self, found: Mapping[str, Column], sources: Mapping[str, Any], records: Indices) -> ConvertedBatch:
         problems: list[Violation] = []
         bad = np.zeros(len(records), bool)
         for target, column in found.items():
@@ -204,65 +152,35 @@ class _Piece:
             if wrong is not None:
                 bad |= wrong
                 problems += self._problems(target, sources[target], found.get(ID), np.flatnonzero(wrong), records)
-        brought = self._rows(found, records)
-        rows, others = with_ids(self.declared, brought.filter(pa.array(~bad)) if bad.any() else brought)
+        rows_in = self._rows(found, records)
+        rows, others = with_ids(self.declared, rows_in.filter(pa.array(~bad)) if bad.any() else rows_in)
         key = table_key(self.declared)
-        fresh = frozenset({key} if are_fresh(self.declared, brought) else ())
-        return Converted({key: rows}, sorted_problems(problems + others), len(records), fresh)
+        fresh = frozenset({key} if are_fresh(self.declared, rows_in) else ())
+        return ConvertedBatch({key: rows}, sorted_problems(problems + others), len(records), fresh)
 
-    def _wrong(self, target: str, column: Column) -> np.ndarray[Any, Any] | None:
-        """Mark what cannot be converted, and ends that are missing."""
+    def _wrong(self, target: str, column: Column) -> Indices | None:
+        """Mark values that cannot be converted, and missing ends."""
         wrong = column.wrong
         if target in (SRC, DST) and column.values.null_count:
             wrong = column.values.is_null()
         return None if wrong is None else wrong.to_numpy(zero_copy_only=False)
 
     def _problems(
-        self, target: str, column: Any, ids: Column | None, places: np.ndarray[Any, Any], records: np.ndarray[Any, Any]
+        self, target: str, column: Any, ids: Column | None, places: Indices, records: Indices
     ) -> Iterator[Violation]:
         type_ = self._types[target]
-        values = _taken(column, places)
+        values = plain(column.take(pa.array(places))).to_pylist()
         for place, value in zip(places.tolist(), values, strict=True):
             id_ = None if ids is None else ids.values[place].as_py()
-            rule, message = self._wording(target, type_, value)
+            if value is None:
+                rule, message = "required", f"{self._label(target)} is required, and there is no value"
+            else:
+                rule, message = self.explain(type_, self._label(target), value)
             yield Violation(rule, self.declared.name, id_, (target,), message, int(records[place]))
 
-    def _wording(self, target: str, type_: Type, value: Any) -> tuple[str, str]:
-        if value is None:
-            return "required", f"{self._label(target)} is required, and there is no value"
-        if self.convert is not from_text:
-            return "type", misfit(type_, self._label(target), value)
-        try:
-            return "type", misfit(type_, self._label(target), meant(value.decode(), type_))
-        except UnicodeDecodeError:
-            return "shape", f"{self._label(target)} is not UTF-8: {value[:40]!r}"
-
-    def _rows(self, found: Mapping[str, Column], records: np.ndarray[Any, Any]) -> pa.Table:
+    def _rows(self, found: Mapping[str, Column], records: Indices) -> pa.Table:
         arrays = [
             found[target].values if target in found else pa.nulls(len(records), stored_type(type_))
             for target, type_ in self._types.items()
         ]
         return pa.table([*arrays, pa.array(records, pa.int64())], schema=image_schema(self.declared))
-
-
-def _taken(column: Any, places: np.ndarray[Any, Any]) -> list[Any]:
-    if isinstance(column, list):
-        return [column[place] for place in places.tolist()]
-    return list(plain(column.take(pa.array(places))).to_pylist())
-
-
-def _of_values(values: list[Any], type_: Type) -> Column:
-    """Convert plain values: as a column if they make one, or else one by one."""
-    try:
-        return coerced(pa.array(values), type_)
-    except (pa.ArrowException, UnsuitableError, ValueError, OverflowError, TypeError):
-        found = [_of_value(value, type_) for value in values]
-    wrong = pa.array([column.wrong is not None for column in found])
-    return Column(pa.concat_arrays([column.values for column in found]), wrong if pc.any(wrong).as_py() else None)
-
-
-def _of_value(value: Any, type_: Type) -> Column:
-    try:
-        return coerced(pa.array([value]), type_)
-    except (pa.ArrowException, UnsuitableError, ValueError, OverflowError, TypeError):
-        return Column(pa.nulls(1, stored_type(type_)), pa.array([True]))

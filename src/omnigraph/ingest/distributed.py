@@ -21,7 +21,7 @@ from omnigraph.commit.store import Store
 from omnigraph.core.executor import Executor
 from omnigraph.errors import Violation
 from omnigraph.formats.hashing import U64
-from omnigraph.formats.sources import Split
+from omnigraph.formats.splits import Split
 from omnigraph.ingest import steps
 from omnigraph.ingest.keys import Section, row_of, task_of
 from omnigraph.ingest.steps import LOST, OLD, CompareTask, Exchange, Excluded, StageResult, Wanted

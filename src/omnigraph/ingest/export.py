@@ -26,9 +26,8 @@ from omnigraph.core.executor import Executor
 from omnigraph.core.location import Location
 from omnigraph.core.refs import MAIN
 from omnigraph.errors import ExportTargetError, ExportTypeError, ExportValueError, OmnigraphError
-from omnigraph.formats.json_writer import json_lines
-from omnigraph.formats.outputs import written
-from omnigraph.formats.writers import WRITERS
+from omnigraph.formats.files import written
+from omnigraph.formats.writers import WRITERS, json_lines
 from omnigraph.ingest.executor import LocalExecutor
 from omnigraph.ingest.scan import Fragments, column_names, groups, in_order
 from omnigraph.lang.source import did_you_mean

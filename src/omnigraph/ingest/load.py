@@ -25,8 +25,9 @@ from omnigraph.errors import (
     RefExistsError,
     Violation,
 )
-from omnigraph.formats.batch import Converted
-from omnigraph.formats.sources import Split, convert
+from omnigraph.formats.batch import ConvertedBatch
+from omnigraph.formats.sources import convert_split
+from omnigraph.formats.splits import Split
 from omnigraph.history.branches import create_branch, delete_branch
 from omnigraph.ingest.distributed import TASK_BITS, BigLoad, Comparison, placed
 from omnigraph.ingest.executor import LocalExecutor
@@ -118,7 +119,7 @@ class _Small:
     def _convert(self, catalog: Catalog) -> None:
         self.request.progress.phase("read", len(self.request.splits))
         self.catalog = catalog
-        self.converted = [convert(split, catalog) for split in self.request.splits]
+        self.converted = [convert_split(split, catalog) for split in self.request.splits]
         self.batches = _batches(catalog, self.converted)
 
     @property
@@ -142,7 +143,7 @@ class _Small:
         return load.plan(self.batches, self.lineage), counts
 
 
-def _batches(catalog: Catalog, converted: Sequence[Converted]) -> dict[str, Batch]:
+def _batches(catalog: Catalog, converted: Sequence[ConvertedBatch]) -> dict[str, Batch]:
     found = {}
     for key in sorted({key for part in converted for key in part.tables}):
         parts = [(task, part) for task, part in enumerate(converted) if key in part.tables]
@@ -243,7 +244,7 @@ def refuse(problems: Iterable[Violation], places: Places) -> None:
     raise LoadRejectedError(message, violations=located, hint=hint)
 
 
-def _numbered(part: Converted, key: str, task: int) -> pa.Table:
+def _numbered(part: ConvertedBatch, key: str, task: int) -> pa.Table:
     """Number the records of a part through the whole input."""
     rows = part.tables[key]
     at = rows.schema.get_field_index(RECORD)

@@ -16,7 +16,8 @@ from omnigraph.api.results import TableVersion
 from omnigraph.core.location import Location
 from omnigraph.errors import Violation
 from omnigraph.formats.hashing import U64
-from omnigraph.formats.sources import Split, pieces
+from omnigraph.formats.sources import split_batches
+from omnigraph.formats.splits import Split
 from omnigraph.ingest.credentials import Credentials, credentials
 from omnigraph.ingest.keys import KeyFile, Keys, Numbered, Section, places, read_shares
 from omnigraph.lang.catalog import Cardinality, Catalog, EdgeType, NodeType
@@ -128,7 +129,7 @@ def stage(task: StageTask) -> StageResult:
     tables: dict[str, _Table] = {}
     problems: list[Violation] = []
     lines = 0
-    for part in pieces(task.split, task.catalog):
+    for part in split_batches(task.split, task.catalog):
         problems += part.problems
         lines += part.lines
         for key, rows in sorted(part.tables.items()):

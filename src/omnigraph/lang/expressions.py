@@ -6,6 +6,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import count
 
+from omnigraph.core.values import (
+    FLOATS,
+    INTEGER_BOUNDS,
+    NUMERIC,
+    ConversionError,
+    Scalar,
+    parse_date,
+    parse_datetime,
+    to_number,
+)
 from omnigraph.errors import LiteralError
 from omnigraph.lang import ir, types
 from omnigraph.lang.catalog import Catalog, Property
@@ -25,11 +35,9 @@ from omnigraph.lang.query_tree import (
     Variable,
 )
 from omnigraph.lang.source import Name, Rejection, Span, did_you_mean
-from omnigraph.lang.types import FLOATS, INTEGER_BOUNDS, Scalar, Type
-from omnigraph.lang.values import parse_date, parse_datetime
+from omnigraph.lang.types import Type
 
 ANONYMOUS = "_"
-_F32_MAX = 3.4028235677973366e38  # the largest double that rounds to a finite F32, exclusive
 _DEFAULT_RRF_K = 60
 
 
@@ -307,23 +315,16 @@ def _converted(type_: Type, given: ir.Constant, written: Name, span: Span) -> ir
 
 
 def _scalar(type_: Type, given: ir.Constant, written: Name, span: Span) -> ir.PlainValue:
-    item = given.value
-    if type_.scalar in INTEGER_BOUNDS:
-        if not isinstance(item, int):
-            raise Rejection(
-                "T3", f"cannot convert {item} to {type_.scalar} for `{written}`", span, hint="drop the fraction"
-            )
-        low, high = INTEGER_BOUNDS[type_.scalar]
-        if not low <= item <= high:
-            raise Rejection("T3", f"{item} exceeds the {type_.scalar} range of `{written}`", span)
-    elif type_.scalar in FLOATS:
-        assert isinstance(item, int | float)
-        if type_.scalar is Scalar.F32 and not abs(item) < _F32_MAX:
-            raise Rejection("T3", f"{item} exceeds the F32 range of `{written}`", span)
-        return float(item)
-    else:
-        _enum_member(type_, item, span)
-    return item
+    if type_.scalar not in NUMERIC:
+        _enum_member(type_, given.value, span)
+        return given.value
+    if type_.scalar in INTEGER_BOUNDS and isinstance(given.value, float):
+        message = f"cannot convert {given.value} to {type_.scalar} for `{written}`"
+        raise Rejection("T3", message, span, hint="drop the fraction")
+    try:
+        return to_number(type_.scalar, given.value)
+    except ConversionError as problem:
+        raise Rejection("T3", f"{problem} of `{written}`", span, hint=problem.hint) from None
 
 
 # Search --------------------------------------------------------------------------------------------

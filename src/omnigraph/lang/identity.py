@@ -7,14 +7,11 @@ import json
 import re
 from collections.abc import Mapping
 
+from omnigraph.core.values import EPOCH_DATE, FLOATS, INTEGER_BOUNDS, Scalar, milliseconds_of
 from omnigraph.errors import IdentityError
 from omnigraph.lang.catalog import NodeType
 from omnigraph.lang.ir import PlainValue
-from omnigraph.lang.types import FLOATS, INTEGER_BOUNDS, Scalar
 
-_EPOCH = dt.date(1970, 1, 1)
-_EPOCH_TIME = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
-_MILLISECOND = dt.timedelta(milliseconds=1)
 _ULID = re.compile(r"[0-7][0-9A-HJKMNP-TV-Z]{25}")
 _FNV_OFFSET, _FNV_PRIME = 0xCBF29CE484222325, 0x100000001B3
 
@@ -59,9 +56,9 @@ def canonical_text(scalar: Scalar, value: PlainValue) -> str:
         return _float_text(scalar, value)
     if scalar is Scalar.DATETIME and isinstance(value, dt.datetime) and value.tzinfo is not None:
         # Milliseconds since the epoch, as the column stores it: one text for every zone of the same instant.
-        return str((value - _EPOCH_TIME) // _MILLISECOND)
+        return str(milliseconds_of(value))
     if scalar is Scalar.DATE and isinstance(value, dt.date) and not isinstance(value, dt.datetime):
-        return str((value - _EPOCH).days)
+        return str((value - EPOCH_DATE).days)
     raise IdentityError(f"{value!r} is not a {scalar} and cannot be part of a key")
 
 

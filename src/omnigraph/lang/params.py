@@ -2,17 +2,28 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping
 from enum import Enum
 from functools import partial
 from typing import Any, TypeVar
 
-from omnigraph.errors import LiteralError, ParameterError
+from omnigraph.core.values import (
+    INTEGER_BOUNDS,
+    ConversionError,
+    Scalar,
+    clipped,
+    kind_of,
+    to_bool,
+    to_date,
+    to_datetime,
+    to_float,
+    to_integer,
+    to_text,
+)
+from omnigraph.errors import ParameterError
 from omnigraph.lang.ir import PlainValue
 from omnigraph.lang.source import did_you_mean
-from omnigraph.lang.types import INTEGER_BOUNDS, Scalar, Type
-from omnigraph.lang.values import parse_date, parse_datetime
+from omnigraph.lang.types import Type
 
 _SAFE_INTEGER = 2**53 - 1
 _MAX_I64 = 2**63 - 1
@@ -35,7 +46,7 @@ def decode_parameters(
     if given is None:
         given = {}
     if not isinstance(given, Mapping):
-        raise ParameterError(f"parameters must be a JSON object, not {_json_kind(given)}", parameter=None)
+        raise ParameterError(f"parameters must be a JSON object, not {kind_of(given)}", parameter=None)
     if not all(isinstance(name, str) for name in given):
         raise ParameterError("the names of parameters must be strings", parameter=None)
     values = {name: _declared(name, declared, given, mode) for name in declared}
@@ -59,14 +70,8 @@ def _declared(name: str, declared: Mapping[str, Type], given: Mapping[str, Any],
         raise ParameterError(message, parameter=name, hint=f"declare it as `{type_}?` to allow null")
     try:
         return _decoded(type_, item, mode)
-    except _Misfit as problem:
+    except ConversionError as problem:
         raise ParameterError(f"parameter '{name}': {problem}", parameter=name, hint=problem.hint) from None
-
-
-class _Misfit(Exception):  # noqa: N818 - becomes a ParameterError where the parameter's name is known
-    def __init__(self, message: str, hint: str | None = None) -> None:
-        super().__init__(message)
-        self.hint = hint
 
 
 def _decoded(type_: Type, item: object, mode: IntegerMode) -> PlainValue:
@@ -74,7 +79,7 @@ def _decoded(type_: Type, item: object, mode: IntegerMode) -> PlainValue:
         return _vector(type_, item)
     if type_.is_list:
         if not isinstance(item, list | tuple):
-            raise _Misfit(f"expected an array for {type_}, got {_json_kind(item)}")
+            raise ConversionError(f"expected an array for {type_}, got {kind_of(item)}")
         decode = partial(_decoded, type_.element, mode=mode)
         return tuple(_at(at, decode, element) for at, element in enumerate(item))
     if type_.scalar in INTEGER_BOUNDS:
@@ -84,84 +89,61 @@ def _decoded(type_: Type, item: object, mode: IntegerMode) -> PlainValue:
 
 def _vector(type_: Type, item: object) -> tuple[float, ...]:
     if not isinstance(item, list | tuple):
-        raise _Misfit(f"expected an array of numbers for {type_}, got {_json_kind(item)}")
+        raise ConversionError(f"expected an array of numbers for {type_}, got {kind_of(item)}")
     if len(item) != type_.dimension:
-        raise _Misfit(f"expected {type_.dimension} values for {type_}, got {len(item)}")
+        raise ConversionError(f"expected {type_.dimension} values for {type_}, got {len(item)}")
     return tuple(_at(at, _float, element) for at, element in enumerate(item))
 
 
 def _at(position: int, decode: Callable[[object], _T], item: object) -> _T:
-    """Decode an element; what is wrong with it is told with its position."""
+    """Decode an element; an error names its position."""
     try:
         return decode(item)
-    except _Misfit as problem:
-        raise _Misfit(f"element {position}: {problem}", problem.hint) from None
+    except ConversionError as problem:
+        raise ConversionError(f"element {position}: {problem}", problem.hint) from None
 
 
 def _integer(scalar: Scalar, item: object, mode: IntegerMode) -> int:
-    low, high = INTEGER_BOUNDS[scalar]
     if isinstance(item, str):
-        digits = item.removeprefix("-")
-        if not (digits.isascii() and digits.isdigit()):
-            raise _Misfit(f"expected an integer for {scalar}, got the text {_clip(item)!r}")
-        value = int(item) if len(digits.lstrip("0")) <= _MAX_DIGITS else high + 1
-    elif isinstance(item, int) and not isinstance(item, bool):
-        value = item
-        if mode is IntegerMode.JAVASCRIPT and abs(value) > _SAFE_INTEGER:
-            raise _Misfit("the integer is not exact in JavaScript", 'pass it as text: "9007199254740993"')
+        value = to_integer(scalar, _digits(scalar, item))
+    elif mode is IntegerMode.JAVASCRIPT and isinstance(item, int) and abs(item) > _SAFE_INTEGER:
+        raise ConversionError("the integer is not exact in JavaScript", 'pass it as text: "9007199254740993"')
     else:
-        raise _Misfit(f"expected an integer for {scalar}, got {_json_kind(item)}")
-    if not low <= value <= high:
-        raise _Misfit(f"the value exceeds {scalar}")
+        value = to_integer(scalar, item)
     if value > _MAX_I64:
-        raise _Misfit("a U64 parameter must fit a signed 64-bit integer", "load larger values with `load`")
+        raise ConversionError("a U64 parameter must fit a signed 64-bit integer", "load larger values with `load`")
     return value
 
 
-def _float(item: object) -> float:
-    if isinstance(item, bool) or not isinstance(item, int | float):
-        raise _Misfit(f"expected a number, got {_json_kind(item)}")
-    try:
-        value = float(item)
-    except OverflowError:
-        value = math.inf
-    if not math.isfinite(value):
-        raise _Misfit("expected a finite number")
-    return value
+def _digits(scalar: Scalar, text: str) -> int:
+    digits = text.removeprefix("-")
+    if not (digits.isascii() and digits.isdigit()):
+        raise ConversionError(f"expected an integer for {scalar}, got the text {clipped(text)!r}")
+    if len(digits.lstrip("0")) > _MAX_DIGITS:  # Python refuses to read integers of more than 4,300 digits
+        raise ConversionError(f"the value exceeds the {scalar} range")
+    return int(text)
+
+
+# For F32 too: a query may compare with more than the property holds.
+_float = partial(to_float, Scalar.F64)
 
 
 def _text(item: object) -> str:
-    if not isinstance(item, str):
-        raise _Misfit(f"expected a string, got {_json_kind(item)}")
-    if not item.isascii() and any("\ud800" <= char <= "\udfff" for char in item):
-        raise _Misfit("the text holds a lone surrogate, which is no character")
-    return item
+    text = to_text(item)
+    if not text.isascii() and any("\ud800" <= char <= "\udfff" for char in text):
+        raise ConversionError("the text holds a lone surrogate, which is no character")
+    return text
 
 
-def _bool(item: object) -> bool:
-    if not isinstance(item, bool):
-        raise _Misfit(f"expected true or false, got {_json_kind(item)}")
-    return item
-
-
-def _temporal(parse: Callable[[str], PlainValue]) -> Callable[[object], PlainValue]:
-    def decode(item: object) -> PlainValue:
-        try:
-            return parse(_text(item))
-        except LiteralError as error:
-            raise _Misfit(error.message, error.hint) from None
-
-    return decode
-
-
+# A date comes as text only: a load takes days since 1970 as well, but JSON numbers are ambiguous in a query.
 _DECODERS: Mapping[Scalar, Callable[[object], PlainValue]] = {
     Scalar.STRING: _text,
     Scalar.BLOB: _text,
-    Scalar.BOOL: _bool,
+    Scalar.BOOL: to_bool,
     Scalar.F32: _float,
     Scalar.F64: _float,
-    Scalar.DATE: _temporal(parse_date),
-    Scalar.DATETIME: _temporal(parse_datetime),
+    Scalar.DATE: lambda item: to_date(_text(item)),
+    Scalar.DATETIME: lambda item: to_datetime(_text(item)),
 }
 
 
@@ -172,7 +154,7 @@ def _inferred(name: str, item: object, mode: IntegerMode) -> PlainValue:
         if isinstance(item, list | tuple):
             return tuple(_at(at, decode, element) for at, element in enumerate(item))
         return decode(item)
-    except _Misfit as problem:
+    except ConversionError as problem:
         raise ParameterError(f"parameter '{name}': {problem}", parameter=name, hint=problem.hint) from None
 
 
@@ -187,26 +169,6 @@ def _suggested(item: object, mode: IntegerMode) -> PlainValue:
         return _integer(Scalar.I64, item, mode) if exact else _float(item)
     if isinstance(item, float):
         return _float(item)
-    raise _Misfit(
-        f"{_json_kind(item)} has no parameter type, and the query does not declare one", "pass a scalar or an array"
+    raise ConversionError(
+        f"{kind_of(item)} has no parameter type, and the query does not declare one", "pass a scalar or an array"
     )
-
-
-def _json_kind(item: object) -> str:
-    if item is None:
-        return "null"
-    if isinstance(item, bool):
-        return "a boolean"
-    for kind, name in (
-        (int | float, "a number"),
-        (str, "a string"),
-        (list | tuple, "an array"),
-        (Mapping, "an object"),
-    ):
-        if isinstance(item, kind):
-            return name
-    return f"a Python {type(item).__name__}"
-
-
-def _clip(text: str) -> str:
-    return text if len(text) <= 40 else text[:39] + "…"  # noqa: PLR2004 - what fits a line of an error

@@ -7,6 +7,7 @@ from typing import Any
 
 from lark import Token, Transformer, v_args
 
+from omnigraph.core.values import Scalar
 from omnigraph.lang import parsing, types
 from omnigraph.lang.parsing import Grammar, annotation_name, name_of, span_of
 from omnigraph.lang.query_tree import (
@@ -44,7 +45,7 @@ from omnigraph.lang.query_tree import (
     WriteBody,
 )
 from omnigraph.lang.source import Name, Rejection, Source, Span
-from omnigraph.lang.types import MAX_VECTOR_DIMENSION, Scalar, Type
+from omnigraph.lang.types import MAX_VECTOR_DIMENSION, Type
 
 SYNTAX = "Q000"
 

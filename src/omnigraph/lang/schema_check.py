@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TypeVar
 
+from omnigraph.core.values import Scalar
 from omnigraph.errors import SchemaError
 from omnigraph.lang.annotations import PropertyNotes, column_fits, read_header, read_property
 from omnigraph.lang.catalog import (
@@ -34,7 +35,7 @@ from omnigraph.lang.schema_parser import (
     parse_schema_tree,
 )
 from omnigraph.lang.source import Name, Rejection, Source, Span, did_you_mean
-from omnigraph.lang.types import MAX_VECTOR_DIMENSION, STRING, Scalar, Type
+from omnigraph.lang.types import MAX_VECTOR_DIMENSION, STRING, Type
 
 # Lance adds these columns to every table; a property of the same name would hide them.
 _ROW_COLUMNS = frozenset(

@@ -3,34 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from enum import StrEnum
 
+from omnigraph.core.values import INTEGER_BOUNDS, NUMERIC, Scalar
 
-class Scalar(StrEnum):
-    """A base type, spelled as in the languages."""
-
-    STRING = "String"
-    BLOB = "Blob"
-    BOOL = "Bool"
-    I32 = "I32"
-    I64 = "I64"
-    U32 = "U32"
-    U64 = "U64"
-    F32 = "F32"
-    F64 = "F64"
-    DATE = "Date"
-    DATETIME = "DateTime"
-    VECTOR = "Vector"
-
-
-INTEGER_BOUNDS = {
-    Scalar.I32: (-(2**31), 2**31 - 1),
-    Scalar.I64: (-(2**63), 2**63 - 1),
-    Scalar.U32: (0, 2**32 - 1),
-    Scalar.U64: (0, 2**64 - 1),
-}
-FLOATS = frozenset({Scalar.F32, Scalar.F64})
-NUMERIC = FLOATS | INTEGER_BOUNDS.keys()
 MAX_VECTOR_DIMENSION = 2**31 - 1  # Arrow counts the items of a fixed-size list in 32 bits
 
 # The original implementation publishes these names in lint reports; tools read them.

@@ -10,9 +10,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from omnigraph.core.values import NUMERIC
 from omnigraph.lang import ir
 from omnigraph.lang.ir import Operator
-from omnigraph.lang.types import NUMERIC, Type
+from omnigraph.lang.types import Type
 from omnigraph.query.frame import Frame
 from omnigraph.storage.columns import arrow_type, to_array
 from omnigraph.storage.predicates import Predicate, arrow_expression, comparison

@@ -6,12 +6,13 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from omnigraph.core.values import Scalar
 from omnigraph.errors import QueryError, StoredQueryBrokenError, StoredQueryNotFoundError
 from omnigraph.lang.catalog import Catalog
 from omnigraph.lang.compiler import CompiledQuery, compile_query, parse_queries, select_query
 from omnigraph.lang.query_tree import WriteBody
 from omnigraph.lang.source import Source
-from omnigraph.lang.types import Scalar, Type
+from omnigraph.lang.types import Type
 from omnigraph.server.settings import QueryFile
 
 _KINDS = {

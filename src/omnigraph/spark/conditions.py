@@ -11,10 +11,10 @@ from typing import Any
 
 import pyarrow as pa
 
+from omnigraph.core.values import Scalar, parse_date, parse_datetime
 from omnigraph.errors import LiteralError, ParameterError
 from omnigraph.lang.ir import Operator
-from omnigraph.lang.types import Scalar, Type
-from omnigraph.lang.values import parse_date, parse_datetime
+from omnigraph.lang.types import Type
 from omnigraph.storage.columns import arrow_type
 from omnigraph.storage.predicates import AllOf, Predicate, comparison
 

@@ -53,15 +53,15 @@ from omnigraph.api.results import TableVersion
 from omnigraph.commit.store import Store
 from omnigraph.core.location import Location
 from omnigraph.core.refs import MAIN
+from omnigraph.core.values import Scalar
 from omnigraph.errors import ExportTypeError, GraphNotFoundError, InputColumnsError, UnsupportedUriError
-from omnigraph.formats.json_writer import with_items
-from omnigraph.formats.outputs import written
+from omnigraph.formats.files import written
 from omnigraph.formats.sources import discover
+from omnigraph.formats.writers import with_items
 from omnigraph.history.resolve import state_to_read
 from omnigraph.ingest.load import LoadRequest, load
 from omnigraph.ingest.scan import Fragments, column_names, groups, in_any_order
 from omnigraph.lang.source import did_you_mean
-from omnigraph.lang.types import Scalar
 from omnigraph.manifest.publisher import Manifest
 from omnigraph.spark.conditions import SCALARS, conditions
 from omnigraph.spark.session import make_active

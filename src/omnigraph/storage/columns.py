@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import datetime as dt
 from collections.abc import Sequence
 from typing import Any
 
 import lance
 import pyarrow as pa
 
+from omnigraph.core.values import Scalar, milliseconds_of
 from omnigraph.lang.catalog import Catalog, EdgeType, NodeType, Property
 from omnigraph.lang.identity import fnv1a
-from omnigraph.lang.types import Scalar, Type
+from omnigraph.lang.types import Type
 
 _SCALARS = {
     Scalar.STRING: pa.string(),
@@ -25,8 +25,6 @@ _SCALARS = {
     Scalar.DATE: pa.date32(),
     Scalar.DATETIME: pa.date64(),
 }
-_EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
-_MILLISECOND = dt.timedelta(milliseconds=1)
 _PRIMARY_KEY = {"lance-schema:unenforced-primary-key": "true"}
 
 
@@ -102,4 +100,4 @@ def _reinterpreted(lists: pa.ListArray) -> pa.ListArray:
 
 
 def _milliseconds(value: Any) -> int | None:
-    return None if value is None else (value - _EPOCH) // _MILLISECOND
+    return None if value is None else milliseconds_of(value)

@@ -15,8 +15,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from omnigraph.core.values import FLOATS, INTEGER_BOUNDS, Scalar
 from omnigraph.lang.ir import Operator, PlainValue
-from omnigraph.lang.types import FLOATS, INTEGER_BOUNDS, Scalar, Type
+from omnigraph.lang.types import Type
 from omnigraph.storage.columns import to_array
 
 _NEVER = "false"

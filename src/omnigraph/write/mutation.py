@@ -16,6 +16,7 @@ from omnigraph.commit.plan import PublishPlan, TableAction, WriterKind, WriteTxn
 from omnigraph.commit.publish import check_head_commit, write
 from omnigraph.commit.store import Store
 from omnigraph.core.refs import MAIN
+from omnigraph.core.values import ConversionError
 from omnigraph.embed.embedder import Embedding
 from omnigraph.errors import ConstraintError, QueryKindError, ResourceLimitError, ValueRejectedError
 from omnigraph.lang import ir
@@ -31,7 +32,7 @@ from omnigraph.storage.read import ADDRESS, DST, ID, SRC
 from omnigraph.storage.stage import Staged
 from omnigraph.write.pending import RECORD, Pending, PendingMode, column_types, scan_with_pending, to_store
 from omnigraph.write.validate import CommittedRows, TableChange, violations
-from omnigraph.write.values import MisfitError, RequestValues
+from omnigraph.write.values import RequestValues
 
 MOST_ENTITIES = 8192  # of one type that one query may insert
 MOST_BYTES = 32 * 1024 * 1024  # that they may take
@@ -151,7 +152,8 @@ class _Execution:
         ends = {SRC: self.request.value(statement.source), DST: self.request.value(statement.target)}
         for written, end in zip(("from", "to"), ends.values(), strict=True):
             if end is None:
-                raise _Rejected(written, MisfitError("it is required, and the value is null", "name the id of a node"))
+                missing = ConversionError("it is required, and the value is null", "name the id of a node")
+                raise _Rejected(written, missing)
         self._pending(edge).insert(
             {ID: new_id(), **ends, **self._row(edge, statement.values)}, number, PendingMode.APPEND
         )
@@ -217,7 +219,7 @@ class _Execution:
         for name, value in values:
             try:
                 row[name] = self.request.stored(value, declared.properties[name].type)
-            except MisfitError as problem:
+            except ConversionError as problem:
                 raise _Rejected(name, problem) from None
         return row
 
@@ -283,7 +285,7 @@ class _Removal:
 class _Rejected(Exception):  # noqa: N818 - becomes a ValueRejectedError where the statement is known
     """A property and why its value does not fit."""
 
-    def __init__(self, name: str, problem: MisfitError) -> None:
+    def __init__(self, name: str, problem: ConversionError) -> None:
         super().__init__(str(problem))
         self.name = name
         self.problem = problem
@@ -293,10 +295,10 @@ class _Rejected(Exception):  # noqa: N818 - becomes a ValueRejectedError where t
         return ValueRejectedError(message, type_name=type_name, property=self.name, place=place, hint=self.problem.hint)
 
 
-def _without_text(property_: Property) -> MisfitError:
+def _without_text(property_: Property) -> ConversionError:
     assert property_.embed
     why = f"it is left out, and `{property_.embed.source}`, which it is made of, is empty"
-    return MisfitError(why, "give the text, or the vector itself")
+    return ConversionError(why, "give the text, or the vector itself")
 
 
 def _compiled(mutation: Mutation, txn: WriteTxn) -> CompiledQuery:

@@ -11,9 +11,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from omnigraph.commit.plan import WriteTxn
+from omnigraph.core.values import FLOATS
 from omnigraph.errors import PatternError, Violation
 from omnigraph.lang.catalog import Catalog, Check, EdgeType, NodeType, Range
-from omnigraph.lang.types import FLOATS
 from omnigraph.storage.columns import table_key
 from omnigraph.storage.predicates import AllOf, OneOf
 from omnigraph.storage.read import DST, ID, MOST_VALUES, SRC
