@@ -1,24 +1,26 @@
-"""Sending requests over HTTP and waiting for the answers, in a thread or in an event loop."""
+"""Send the requests of a call over HTTP, in a thread or in an event loop."""
 
 from __future__ import annotations
 
 import asyncio
+import base64
 import json
+import os
 import time
 import weakref
-from collections.abc import AsyncGenerator, AsyncIterator, Generator, Iterator, Mapping
-from contextlib import closing
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Generator, Iterable, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
 from functools import partial
-from typing import IO, TypeVar, cast
-from urllib.parse import urlencode
+from typing import IO, Any, TypeVar, cast
+from urllib.parse import SplitResult, unquote, urlencode, urlsplit
 
-import httpx
+import httpcore
 
 from omnigraph.api import problems
 from omnigraph.api.http import JSON, NDJSON
 from omnigraph.client.asking import segment
-from omnigraph.client.carriers import Reply, carrier_to, options, small_letters
 from omnigraph.client.steps import Answer, Lines, Pause, Request, Steps, Stream
+from omnigraph.core.http_pool import HTTP_FAILURES, NOT_SENT, async_http_pool, http_pool, timeouts
 from omnigraph.errors import (
     OmnigraphError,
     ParameterError,
@@ -29,36 +31,47 @@ from omnigraph.errors import (
 from omnigraph.version import __version__
 
 T = TypeVar("T")
-_REFUSED = 300  # and above: an answer that is not what was asked for
+_MIN_ERROR_STATUS = 300  # redirects too: none is followed, because the token is for this address alone
 _CHUNK = 2**16
-_GATEWAYS = (502, 503, 504)  # what stands before a server says so when it does not know either
-_FAILURES = (httpx.HTTPError, httpx.InvalidURL, httpx.StreamError)
-_SENSELESS = (LookupError, TypeError, ValueError)  # what comes of taking an answer for what it is not
-_NOT_SENT = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout, httpx.ProxyError, httpx.UnsupportedProtocol)
+_CONNECT_SECONDS = 10.0
+_GATEWAY_STATUSES = (502, 503, 504)  # from a proxy that does not know what became of the request
+_DECODING_ERRORS = (LookupError, TypeError, ValueError)  # raised by reading a response that is not ours
 
 
 class Address:
-    """Where a graph is served, and how requests to it are made."""
+    """The URL of a served graph, and the requests to it."""
 
     def __init__(self, url: str, token: str | None, timeout: float | None) -> None:
-        self.url = _checked_url(url)
-        self.timeout = timeout
-        self._headers = {"Omnigraph-Client": f"python/{__version__}"}
-        if token is not None:
-            self._headers["Authorization"] = f"Bearer {_checked_token(token)}"
+        parts = _checked_url(url)
+        self.url = url
+        self._base = parts.path.rstrip("/")
+        self._origin: dict[str, Any] = {"scheme": parts.scheme, "host": parts.hostname or "", "port": parts.port}
+        self._extensions = timeouts(timeout, _CONNECT_SECONDS)
+        self._headers = {
+            "Host": parts.netloc.rpartition("@")[2],
+            "Omnigraph-Client": f"python/{__version__}",
+            **_authorization(parts, token),
+        }
 
     @classmethod
     def of(cls, url: str, graph: str | None, token: str | None, timeout: float | None) -> Address:
-        """The address of a server, or of a graph on it."""
+        """Return the address of a server, or of a graph on it."""
         if not url.lower().startswith(("http://", "https://")):
-            hint = "use http://host:port; `omnigraph.open` takes the address of a storage"
+            hint = "use http://host:port; pass the address of a storage to `omnigraph.open`"
             raise UnsupportedUriError(f"{url!r} is not the address of a server", uri=url, hint=hint)
         base = url.rstrip("/")
         return cls(base if graph is None else f"{base}/graphs/{segment(graph)}", token, timeout)
 
-    def told(self, request: Request) -> dict[str, str]:
-        """The headers of a request: those of every one, and those that tell what it brings."""
-        headers = {**self._headers, "Accept": request.accept, **_checked(request.headers)}
+    def prepared(self, request: Request, content: bytes | Iterable[bytes] | AsyncIterable[bytes]) -> dict[str, Any]:
+        """Return a request as httpcore takes it."""
+        query = urlencode(list(request.query))
+        target = f"{self._base}{request.path}{'?' if query else ''}{query}" or "/"
+        url = httpcore.URL(**self._origin, target=target)
+        options = {"headers": self._headers_of(request), "content": content, "extensions": self._extensions}
+        return {"method": request.method, "url": url, **options}
+
+    def _headers_of(self, request: Request) -> dict[str, str]:
+        headers = {**self._headers, "Accept": request.accept, **_checked_headers(request.headers)}
         if request.document is not None:
             headers["Content-Type"] = JSON
         elif request.file is not None:
@@ -67,35 +80,51 @@ class Address:
         return headers
 
     def failure(self, request: Request, error: Exception) -> OmnigraphError:
-        """What it means that no answer came: a change whose answer is lost may have been made."""
-        what = str(error) or type(error).__name__
-        if request.changes and not isinstance(error, _NOT_SENT):
-            return request.outcome_unknown(f"the answer of {self.url} is lost: {what}")
-        hint = "see that the server runs and the address is right"
-        return ServerUnavailableError(f"{self.url} does not answer: {what}", address=self.url, hint=hint)
+        """Return the error to raise if no response came. A change whose response is lost may have been made."""
+        cause = str(error) or type(error).__name__
+        if request.changes and not isinstance(error, NOT_SENT):
+            return request.outcome_unknown(f"the answer of {self.url} is lost: {cause}")
+        hint = "check that the server runs and that the address is right"
+        return ServerUnavailableError(f"{self.url} does not answer: {cause}", address=self.url, hint=hint)
 
 
-def _checked_url(url: str) -> str:
+def _checked_url(url: str) -> SplitResult:
     try:
-        httpx.URL(url)
-    except httpx.InvalidURL as error:
-        message = f"{url!r} is not the address of a server: {error}"
-        raise UnsupportedUriError(message, uri=url, hint="use http://host:port") from None
-    return url
+        parts = urlsplit(url)
+        is_valid = bool(parts.hostname) and parts.port != 0 and url.isascii() and url.isprintable()
+    except ValueError as error:
+        raise _invalid_url(url, f": {error}") from None
+    if not is_valid:
+        raise _invalid_url(url)
+    return parts
+
+
+def _invalid_url(url: str, reason: str = "") -> UnsupportedUriError:
+    message = f"{url!r} is not the address of a server{reason}"
+    return UnsupportedUriError(message, uri=url, hint="use http://host:port")
+
+
+def _authorization(parts: SplitResult, token: str | None) -> dict[str, str]:
+    if token is not None:
+        return {"Authorization": f"Bearer {_checked_token(token)}"}
+    if parts.username is None:
+        return {}
+    pair = f"{unquote(parts.username)}:{unquote(parts.password or '')}"
+    return {"Authorization": f"Basic {base64.b64encode(pair.encode()).decode()}"}
 
 
 def _checked_token(token: str) -> str:
     if token.isascii() and token.isprintable():
         return token
-    message = "the token holds something that no token holds: a line break, or more than plain ASCII"
-    raise ParameterError(message, parameter="token", hint="see that it was copied whole, and nothing else with it")
+    message = "the token contains a line break, or characters other than ASCII"
+    raise ParameterError(message, parameter="token", hint="check that you copied the whole token and nothing else")
 
 
-def _checked(headers: Mapping[str, str]) -> Mapping[str, str]:
+def _checked_headers(headers: Mapping[str, str]) -> Mapping[str, str]:
     for name, value in headers.items():
         if not (value.isascii() and value.isprintable()):
             message = f"{value!r:.60} cannot be sent as {name}"
-            raise ParameterError(message, parameter=name, hint="give it as it was told: in one line of plain ASCII")
+            raise ParameterError(message, parameter=name, hint="pass one line of ASCII text")
     return headers
 
 
@@ -105,54 +134,56 @@ def _size(file: IO[bytes]) -> int:
     return size
 
 
-def _target(request: Request) -> str:
-    """The path of a request below the address, and what it asks there."""
-    asked = urlencode(list(request.query))
-    return f"{request.path}?{asked}" if asked else request.path
-
-
 def _document(request: Request) -> bytes:
     return b"" if request.document is None else json.dumps(request.document).encode()
 
 
+def _headers(response: httpcore.Response) -> dict[bytes, bytes]:
+    return {name.lower(): value for name, value in response.headers}
+
+
 def refused(request: Request, status: int, content: bytes) -> OmnigraphError:
-    """The error that an answer tells."""
+    """Return the error that a response reports."""
     try:
-        told = json.loads(content)
+        document = json.loads(content)
     except ValueError:
-        told = None
-    error = problems.raised(status, told)
-    if isinstance(error, ServerAnswerError) and request.changes and status in _GATEWAYS:
+        document = None
+    error = problems.raised(status, document)
+    if isinstance(error, ServerAnswerError) and request.changes and status in _GATEWAY_STATUSES:
         return request.outcome_unknown(error.message)
     return error
 
 
-def _go_on(steps: Steps[T], step: Request | Pause, answer: Answer) -> Request | Pause:
-    """Go on with an answer. If nothing can be made of it, a change that it is about may have been made."""
+def _next_step(steps: Steps[T], step: Request | Pause, answer: Answer) -> Request | Pause:
+    """Continue a call. If the response to a change cannot be read, the change may have been made."""
     try:
         return steps.send(answer)
     except ServerAnswerError as error:
-        senseless = error
-    except _SENSELESS as error:
-        senseless = _senseless(error, answer.status)
+        unreadable = error
+    except _DECODING_ERRORS as error:
+        unreadable = _unreadable(error, answer.status)
     if isinstance(step, Request) and step.changes:
-        raise step.outcome_unknown(senseless.message) from senseless
-    raise senseless
+        raise step.outcome_unknown(unreadable.message) from unreadable
+    raise unreadable
 
 
-def _senseless(error: Exception, status: int = 200) -> ServerAnswerError:
-    message = f"the answer is not of the form that was expected: {type(error).__name__} {str(error)[:80]}"
-    hint = "see that the address is that of an Omnigraph server, and of this version"
+def _unreadable(error: Exception, status: int = 200) -> ServerAnswerError:
+    message = f"the answer has an unexpected form: {type(error).__name__} {str(error)[:80]}"
+    hint = "check that the address is that of an Omnigraph server of this version"
     return ServerAnswerError(message, status=status, hint=hint)
 
 
 class Blocking:
-    """Runs calls in the thread that makes them. Safe to share between threads."""
+    """Runs calls in the calling thread. Thread-safe."""
 
     def __init__(self, address: Address) -> None:
         self.address = address
-        self._carrier = carrier_to(address.url, address.timeout)
-        weakref.finalize(self, self._carrier.close)  # whoever forgets it leaves no connections behind
+        self._open_pool()
+
+    def _open_pool(self) -> None:
+        self._process = os.getpid()
+        self._pool = http_pool(self.address.url)
+        weakref.finalize(self, self._pool.close)  # a client that is never closed leaves no connections behind
 
     def run(self, steps: Steps[T]) -> T:
         """Run a call to its end."""
@@ -164,66 +195,56 @@ class Blocking:
                 except OmnigraphError as error:
                     step = steps.throw(error)
                 else:
-                    step = _go_on(steps, step, answer)
+                    step = _next_step(steps, step, answer)
         except StopIteration as end:
             return cast("T", end.value)
 
     def stream(self, stream: Stream[T]) -> Iterator[T]:
-        """Begin to read an answer; what is wrong with the request is told at once."""
+        """Start to read a response. A refused request raises here, not at the first item."""
         items = self._items(stream)
         next(items)
         return cast("Iterator[T]", items)
 
     def close(self) -> None:
-        self._carrier.close()
+        self._pool.close()
 
     def _done(self, step: Request | Pause) -> Answer:
         if isinstance(step, Pause):
             time.sleep(step.seconds)
             return Answer(0, b"")
-        try:
-            reply = self._send(step)
-            try:
-                return Answer(reply.status, _content(step, reply), reply.headers)
-            finally:
-                reply.close()
-        except _FAILURES as error:
-            raise self.address.failure(step, error) from error
+        with self._sent(step) as response:
+            if step.sink is None:
+                return Answer(response.status, response.read(), _headers(response))
+            for chunk in response.iter_stream():
+                step.sink(chunk)
+            return Answer(response.status, b"", _headers(response))
 
-    def _send(self, request: Request) -> Reply:
-        """Send a request, and look at the head of the answer."""
+    @contextmanager
+    def _sent(self, request: Request) -> Iterator[httpcore.Response]:
+        """Send a request and receive the head of its response; raise the error that it reports."""
+        if self._process != os.getpid():
+            self._open_pool()  # a forked process must not share connections with its parent
         content = _document(request) if request.file is None else iter(partial(request.file.read, _CHUNK), b"")
-        reply = self._carrier.send(request.method, _target(request), self.address.told(request), content)
-        if reply.status >= _REFUSED:
-            with closing(reply):
-                raise refused(request, reply.status, b"".join(reply.parts()))
-        return reply
+        try:
+            with self._pool.stream(**self.address.prepared(request, content)) as response:
+                if response.status >= _MIN_ERROR_STATUS:
+                    raise refused(request, response.status, response.read())
+                yield response
+        except HTTP_FAILURES as error:
+            raise self.address.failure(request, error) from error
 
     def _items(self, stream: Stream[T]) -> Generator[T | None, None, None]:
-        try:
-            reply = self._send(stream.request)
+        with self._sent(stream.request) as response:
+            yield None  # the response has begun; a reader that stops early now closes it
+            lines = Lines()
             try:
-                yield None  # the answer has begun; from here on a reader who goes away closes it
-                lines = Lines()
-                for chunk in reply.parts():
+                for chunk in response.iter_stream():
                     for line in lines.feed(chunk):
                         yield from stream.items(line)
                 for line in lines.end():
                     yield from stream.items(line)
-            finally:
-                reply.close()
-        except _FAILURES as error:
-            raise self.address.failure(stream.request, error) from error
-        except _SENSELESS as error:
-            raise _senseless(error) from error
-
-
-def _content(request: Request, reply: Reply) -> bytes:
-    if request.sink is None:
-        return b"".join(reply.parts())
-    for chunk in reply.parts():
-        request.sink(chunk)
-    return b""
+            except _DECODING_ERRORS as error:
+                raise _unreadable(error) from error
 
 
 class Awaiting:
@@ -231,7 +252,7 @@ class Awaiting:
 
     def __init__(self, address: Address) -> None:
         self.address = address
-        self._http = httpx.AsyncClient(**options(address.url, address.timeout))
+        self._pool = async_http_pool(address.url)
 
     async def run(self, steps: Steps[T]) -> T:
         """Run a call to its end."""
@@ -243,67 +264,56 @@ class Awaiting:
                 except OmnigraphError as error:
                     step = steps.throw(error)
                 else:
-                    step = _go_on(steps, step, answer)
+                    step = _next_step(steps, step, answer)
         except StopIteration as end:
             return cast("T", end.value)
 
     async def stream(self, stream: Stream[T]) -> AsyncIterator[T]:
-        """Begin to read an answer; what is wrong with the request is told at once."""
+        """Start to read a response. A refused request raises here, not at the first item."""
         items = self._items(stream)
         await anext(items)
         return cast("AsyncIterator[T]", items)
 
     async def close(self) -> None:
-        await self._http.aclose()
+        await self._pool.aclose()
 
     async def _done(self, step: Request | Pause) -> Answer:
         if isinstance(step, Pause):
             await asyncio.sleep(step.seconds)
             return Answer(0, b"")
-        try:
-            response = await self._send(step)
-            try:
-                return Answer(response.status_code, await self._content(step, response), small_letters(response))
-            finally:
-                await response.aclose()
-        except _FAILURES as error:
-            raise self.address.failure(step, error) from error
+        async with self._sent(step) as response:
+            if step.sink is None:
+                return Answer(response.status, await response.aread(), _headers(response))
+            async for chunk in response.aiter_stream():
+                step.sink(chunk)
+            return Answer(response.status, b"", _headers(response))
 
-    async def _send(self, request: Request) -> httpx.Response:
+    @asynccontextmanager
+    async def _sent(self, request: Request) -> AsyncIterator[httpcore.Response]:
+        """Send a request and receive the head of its response; raise the error that it reports."""
         content = _document(request) if request.file is None else _chunks(request.file)
-        url, headers = self.address.url + _target(request), self.address.told(request)
-        made = self._http.build_request(request.method, url, headers=headers, content=content)
-        response = await self._http.send(made, stream=True)
-        if response.status_code >= _REFUSED:
-            raise refused(request, response.status_code, await response.aread())
-        return response
-
-    async def _content(self, request: Request, response: httpx.Response) -> bytes:
-        if request.sink is None:
-            return await response.aread()
-        async for chunk in response.aiter_bytes():
-            request.sink(chunk)
-        return b""
+        try:
+            async with self._pool.stream(**self.address.prepared(request, content)) as response:
+                if response.status >= _MIN_ERROR_STATUS:
+                    raise refused(request, response.status, await response.aread())
+                yield response
+        except HTTP_FAILURES as error:
+            raise self.address.failure(request, error) from error
 
     async def _items(self, stream: Stream[T]) -> AsyncGenerator[T | None, None]:
-        try:
-            response = await self._send(stream.request)
+        async with self._sent(stream.request) as response:
+            yield None  # the response has begun; a reader that stops early now closes it
+            lines = Lines()
             try:
-                yield None  # the answer has begun; from here on a reader who goes away closes it
-                lines = Lines()
-                async for chunk in response.aiter_bytes():
+                async for chunk in response.aiter_stream():
                     for line in lines.feed(chunk):
                         for item in stream.items(line):
                             yield item
                 for line in lines.end():
                     for item in stream.items(line):
                         yield item
-            finally:
-                await response.aclose()
-        except _FAILURES as error:
-            raise self.address.failure(stream.request, error) from error
-        except _SENSELESS as error:
-            raise _senseless(error) from error
+            except _DECODING_ERRORS as error:
+                raise _unreadable(error) from error
 
 
 async def _chunks(file: IO[bytes]) -> AsyncIterator[bytes]:
