@@ -244,7 +244,7 @@ def test_nonsense_is_refused_and_not_asked_for_again(service: Service, document:
 def test_a_vector_of_the_wrong_length_names_both_lengths(service: Service) -> None:
     service.script = [answer(200, {"data": [{"embedding": [1, 2, 3]}]})]
 
-    with pytest.raises(EmbedderAnswerError, match=r"vectors of 3 numbers came; 4 were asked for"):
+    with pytest.raises(EmbedderAnswerError, match=r"the vectors have dimension 3, not 4"):
         embedded(service, "a")
 
 
