@@ -1,4 +1,4 @@
-"""The audit log of recoveries: one row for every operation that was finished or undone for a writer that could not."""
+"""The audit log of recoveries: one row for each operation that recovery finished or undid."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _SCHEMA = pa.schema(
         pa.field("graph_commit_id", pa.string(), nullable=False),
         pa.field("recovery_kind", pa.string(), nullable=False),
         pa.field("recovery_for_actor", pa.string()),
-        # The mark makes two rows of one operation conflict.
+        # With this mark, Lance rejects a second row of one operation.
         pa.field(KEY, pa.string(), nullable=False, metadata={PRIMARY_KEY_MARK: "true"}),
         pa.field("sidecar_writer_kind", pa.string(), nullable=False),
         pa.field("per_table_outcomes_json", pa.string(), nullable=False),
@@ -41,7 +41,7 @@ class RecoveryKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class TableOutcome:
-    """What became of one table."""
+    """The versions of one table before and after a recovery."""
 
     table_key: str
     from_version: int
@@ -75,7 +75,7 @@ class Audit:
         return any(row.operation_id == operation_id for row in self.rows())
 
     def record(self, row: AuditRow) -> None:
-        """Add a row, once per operation however often recovery comes by, and whoever else does at the same time."""
+        """Add the row of an operation once, however many recoveries record it, and in parallel."""
         failpoints.reach(failpoints.RECOVERY_RECORD_AUDIT)
         for _ in range(_ATTEMPTS):
             try:
@@ -83,16 +83,19 @@ class Audit:
                     return
             except ConflictError:
                 continue
-        raise ContentionError(f"others wrote to `{PATH}` each time", attempts=_ATTEMPTS, hint="try again")
+        raise ContentionError(
+            f"{_ATTEMPTS} attempts to write `{PATH}` lost to other writers", attempts=_ATTEMPTS, hint="try again"
+        )
 
     def _add(self, row: AuditRow) -> bool:
-        """Add a row, unless one is in what the swap compares with; False if it must be looked at again."""
+        """Add a row unless the operation has one; return False if the table appeared meanwhile and must be read."""
         rows = pa.Table.from_pylist([_record(row)], schema=_SCHEMA)
         dataset = self._table.open_if_exists()
         if dataset is None:
             return self._table.create(rows)
         if not primary_key(dataset) and not dataset.schema.field(KEY).nullable:  # an earlier release made it
             self._table.mark_primary_key(dataset, KEY)
+        # Checked on the handle that the merge compares with: a row that arrives later conflicts, and we look again.
         if row.operation_id not in dataset.to_table(columns=[KEY])[KEY].to_pylist():
             self._table.merge(dataset, KEY, rows)
         return True

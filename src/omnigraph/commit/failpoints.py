@@ -1,4 +1,4 @@
-"""Named places where a test can make an operation raise, die or wait. Reaching one costs nothing when none is armed."""
+"""Named places where a test can make an operation raise, die or wait. Unarmed, they cost one dictionary lookup."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _armed: dict[str, Callable[[], None]] = {}
 
 
 def reach(name: str) -> None:
-    """Do what a test armed here, if anything."""
+    """Run the action that a test armed here, if any."""
     if _armed:
         action = _armed.get(name)
         if action:
@@ -39,7 +39,7 @@ def reach(name: str) -> None:
 
 @contextmanager
 def armed(name: str, action: Callable[[], None]) -> Iterator[None]:
-    """Arm a failpoint for a while."""
+    """Arm a failpoint within a block."""
     assert name not in _armed, f"{name} is armed already"
     _armed[name] = action
     try:
@@ -49,12 +49,12 @@ def armed(name: str, action: Callable[[], None]) -> Iterator[None]:
 
 
 def die() -> None:
-    """End the process as a power cut would: nothing is flushed, nothing is cleaned up."""
+    """End the process like a power cut: nothing is flushed, nothing is cleaned up."""
     os._exit(137)
 
 
 class Rendezvous:
-    """Hold the first one to arrive until the test releases it; later ones pass."""
+    """Hold the first thread that arrives until the test releases it; later ones pass."""
 
     def __init__(self, timeout: float = 60) -> None:
         self._timeout = timeout
@@ -67,10 +67,10 @@ class Rendezvous:
             first = not self._reached.is_set()
             self._reached.set()
         if first:
-            assert self._released.wait(self._timeout), "nobody released the rendezvous"
+            assert self._released.wait(self._timeout), "the rendezvous was not released in time"
 
     def wait_until_reached(self) -> None:
-        assert self._reached.wait(self._timeout), "nobody came to the rendezvous"
+        assert self._reached.wait(self._timeout), "the rendezvous was not reached in time"
 
     def release(self) -> None:
         self._released.set()

@@ -1,7 +1,7 @@
-"""Gates: whoever holds one is the only writer of what it names, among all threads and processes of a graph.
+"""Gates: mutual exclusion between the writers of a graph, across threads and processes.
 
 On a local disk a gate is an advisory lock on a file, which the kernel frees when its process dies. On an object store
-it is a lease, which ends when nobody renews it.
+it is a lease, which expires unless its holder renews it.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _FIRST_WAIT, _LONGEST_WAIT, _LONGEST_REMOTE_WAIT = 0.001, 0.05, 1.0
 
 @dataclass(frozen=True, slots=True)
 class Gate:
-    """A gate by name. Many may hold one shared, while nobody holds it alone."""
+    """A gate by name. A shared gate has any number of holders, or one exclusive holder."""
 
     name: str
     shared: bool = False
@@ -47,7 +47,7 @@ class Gate:
 
 
 class Held(Protocol):
-    """The gates of one write, while it holds them."""
+    """The gates that one write holds."""
 
     def check(self) -> None:
         """Raise if a gate was lost. Call it before every durable step."""
@@ -60,7 +60,7 @@ def gates_of(location: Location, objects: ObjectStore, timeout: float = DEFAULT_
 
 
 def _file_name(gate: str) -> str:
-    """A name for the file of a gate; a long one, of a long type name, is hashed."""
+    """Return the file name of a gate. Long names, from long type names, are hashed."""
     quoted = urllib.parse.quote(gate, safe="")
     return quoted if len(quoted) <= _LONGEST_NAME else hashlib.sha256(gate.encode()).hexdigest()
 
@@ -74,9 +74,10 @@ def _wait(
     worth_it: Callable[[], bool] | None = None,
     longest: float = _LONGEST_WAIT,
 ) -> None:
-    """Try until it works, a little less often each time; say who is in the way when time is up, or of no use."""
+    """Retry with growing pauses; raise GateTimeoutError at the deadline, or when `worth_it` turns false."""
     deadline, pause = now() + timeout, _FIRST_WAIT
     while not attempt():
+        # Waiting for a record that its writer has deleted meanwhile would only delay the caller.
         if now() > deadline or not (worth_it is None or worth_it()):
             who = holder()
             message = f"gate '{name}' was held by {who} for more than {timeout:g} s"
@@ -86,10 +87,10 @@ def _wait(
 
 
 class LocalGates:
-    """Gates as locks on files below the root."""
+    """Gates as locks on files below the root of the graph."""
 
-    patience = 0.0  # the kernel knows at once whether a holder is alive,
-    can_be_lost = False  # and keeps a lock until it is let go
+    patience = 0.0  # the kernel knows at once whether a holder is alive
+    can_be_lost = False  # the kernel keeps a lock until it is released
 
     def __init__(self, directory: Path, timeout: float) -> None:
         self._directory = directory
@@ -99,9 +100,9 @@ class LocalGates:
     def hold(
         self, gates: Sequence[Gate], timeout: float | None = None, worth_it: Callable[[], bool] | None = None
     ) -> Iterator[Held]:
-        """Take the gates in the given order, or raise GateTimeoutError naming who holds one.
+        """Hold the gates, taken in the given order; raise GateTimeoutError if one cannot be taken in time.
 
-        `worth_it` tells, now and then, whether there is still something to wait for.
+        `worth_it` is polled while waiting; when it returns false, the wait ends.
         """
         longest = self._timeout if timeout is None else timeout
         with ExitStack() as stack:
@@ -111,9 +112,9 @@ class LocalGates:
 
     @contextmanager
     def _taken(self, gate: Gate, timeout: float, worth_it: Callable[[], bool] | None) -> Iterator[None]:
-        """Take a gate. Before one that many may share there is another: whoever wants it alone shuts that first.
+        """Take one gate. The shared gate has a second lock in front of it.
 
-        Without it, those who share the gate by turns would keep out whoever wants it alone for as long as they come.
+        An exclusive holder locks that one first and keeps it, so overlapping shared holders cannot starve it.
         """
         if gate.name != SHARED:
             with self._locked(gate, gate.name, timeout, worth_it):
@@ -135,19 +136,20 @@ class LocalGates:
             with _lock_failures(path):
                 attempt = partial(_try_lock, file, gate.shared)
                 _wait(gate.name, timeout, attempt, lambda: path.read_text() or "another process", worth_it=worth_it)
+                # The file names the holder for error messages; only the lock itself has meaning.
                 os.ftruncate(file, 0)
                 if not gate.shared:
                     os.pwrite(file, me().encode(), 0)
             yield
         finally:
-            with suppress(OSError):  # closing would not let go of what a forked child has inherited
+            with suppress(OSError):  # closing alone would leave a lock that a forked child inherited
                 fcntl.flock(file, fcntl.LOCK_UN)
             os.close(file)
 
 
 @contextmanager
 def _lock_failures(path: Path) -> Iterator[None]:
-    """What a file system answers that cannot lock, or is full, is an error of the storage."""
+    """Turn failures of the file system (no locks, no space) into storage errors."""
     try:
         yield
     except OSError as error:
@@ -175,11 +177,11 @@ def _try_lock(file: int, shared: bool) -> bool:  # noqa: FBT001 - the two kinds 
 
 class _Locked:
     def check(self) -> None:
-        """The kernel keeps a lock until it is let go."""
+        """Do nothing: the kernel keeps a lock until it is released."""
 
 
 class LeaseGates:
-    """Gates as leases on an object store. `lifetime` is how long one lasts that nobody renews."""
+    """Gates as leases on an object store. A lease that is not renewed expires after `lifetime` seconds."""
 
     can_be_lost = True
 
@@ -187,26 +189,27 @@ class LeaseGates:
         self._objects = objects
         self._timeout = timeout + lifetime
         self._lifetime = lifetime
-        self.patience = lifetime * 1.2  # how long it takes to tell a dead holder from one that is alive
-        # Since when each lease has looked as it does; kept between writes, so that each adds to the observation.
+        self.patience = lifetime * 1.2  # long enough to tell a dead holder from a live one
+        # Since when each lease has been unchanged. Kept between writes, so that short waits add up to one observation.
         self._seen: dict[str, tuple[Version, float]] = {}
 
     @contextmanager
     def hold(
         self, gates: Sequence[Gate], timeout: float | None = None, worth_it: Callable[[], bool] | None = None
     ) -> Iterator[Held]:
-        """Take the gates in the given order, or raise GateTimeoutError naming who holds one.
+        """Hold the gates, taken in the given order; raise GateTimeoutError if one cannot be taken in time.
 
-        `worth_it` tells, now and then, whether there is still something to wait for. To wait no longer than `patience`
-        is to find out who is dead: a holder who renews his lease meanwhile is not, and is left alone at once.
-
-        A table's gate needs no lease, for whoever takes it holds the gate of its branch as well. A shared gate is no
-        object: its holders look that nobody holds it alone, before they take the others and again when they have
-        them; whoever takes it alone takes those of all branches after it, and so waits for those who looked before.
+        `worth_it` is polled while waiting; when it returns false, the wait ends. A timeout of at most `patience` means
+        "find out whether the holder is dead": a holder that renews its lease meanwhile is alive, and the wait ends at
+        once.
         """
         deadline = now() + (self._timeout if timeout is None else timeout)
         wait = _Wait(deadline, worth_it, for_the_dead=timeout is not None and timeout <= self.patience)
+        # The gate of a table needs no lease: its taker always holds the gate of the branch.
         alone = [gate for gate in gates if not gate.shared and not gate.name.startswith("table:")]
+        # A shared gate is no object. Its holders check that it has no exclusive holder, before and after they take the
+        # other gates; an exclusive holder then takes the gates of all branches, and so waits for those who checked
+        # before it.
         shared = [gate for gate in gates if gate.shared]
         while True:
             for gate in shared:
@@ -230,6 +233,7 @@ class LeaseGates:
                 leases.append(lease)
             yield leases
         finally:
+            # Stop renewing before releasing: a renewal after the release would take the lease again.
             stop.set()
             renewer.join()
             for lease in reversed(leases):

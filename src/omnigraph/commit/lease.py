@@ -1,7 +1,7 @@
-"""A lease: the right to be the only writer of something, kept as an object that its holder renews.
+"""A lease: an object that makes its holder the only writer of something, as long as it is renewed.
 
-The object is made with create-if-absent, then renewed and released with compare-and-swap. Somebody who sees it
-unchanged for its whole lifetime, by his own clock, may take it over; no two clocks are ever compared.
+The object is created if absent, then renewed and released by compare-and-swap. A process that sees it unchanged for its
+whole lifetime, by its own clock, may take it over; clocks of two machines are never compared.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ from contextlib import suppress
 from omnigraph.errors import GateTimeoutError, StorageDeniedError, StorageError, StorageFullError
 from omnigraph.storage.objects import ObjectStore, Version
 
-_SAFE = 0.8  # the part of a lease's lifetime in which its holder may rely on it
+_SAFE = 0.8  # share of the lifetime in which the holder relies on it; the rest is a margin before takeover
 _RELEASES = 3  # attempts
 _LOG = logging.getLogger(__name__)
 
 
 class Lease:
-    """One lease. Its object is never deleted: it is written free, so that nobody else's can be removed by mistake."""
+    """One lease. Releasing it writes it free; its object is never deleted, so it cannot be deleted by mistake."""
 
     def __init__(
         self, objects: ObjectStore, name: str, path: str, lifetime: float, seen: dict[str, tuple[Version, float]]
     ) -> None:
         self.name = name
-        self.was_renewed = False  # by somebody else, while we looked
+        self.was_renewed = False  # by another holder, while we watched
         self._objects = objects
         self._path = path
         self._lifetime = lifetime
@@ -50,14 +50,14 @@ class Lease:
         return (self._is_ours(found[0]) or self._is_over(*found)) and self._write(found[1])
 
     def is_free(self) -> bool:
-        """Tell whether nobody alive holds the lease, without taking it."""
+        """Return whether no live process holds the lease, without taking it."""
         found = self._objects.read_versioned(self._path)
         return found is None or self._is_over(*found)
 
     def renew(self) -> None:
-        """Write the lease anew, unless it is over: it must not come back to life under those who found it dead.
+        """Rewrite the lease to extend it, unless it has expired: others may have seen it dead and taken over.
 
-        If that fails it is tried again next time; `check` knows how long the lease is good for.
+        A failed attempt is repeated at the next interval; `check` knows how long the lease is good for.
         """
         with self._lock, suppress(StorageError):
             if self._is_mine():
@@ -69,7 +69,7 @@ class Lease:
             raise GateTimeoutError(message, gate=self.name, holder=self.holder(), hint="try again")
 
     def release(self) -> None:
-        """Write the lease free, if it is still ours. A failure costs others a wait, and must not fail the write."""
+        """Write the lease free, if it is still ours. A failure only makes others wait; it must not fail the write."""
         with self._lock:
             version, self._version = self._version, None
             if version is None:
@@ -84,10 +84,10 @@ class Lease:
 
     def holder(self) -> str:
         found = self._objects.read_if_exists(self._path)
-        return str(_read_body(found).get("holder", "somebody")) if found else "nobody"
+        return str(_read_body(found).get("holder", "another process")) if found else "no process"
 
     def in_the_way(self) -> str:
-        """Say who holds the lease; if it is storage that is in the way, raise what it said."""
+        """Name the holder; if the storage failed instead, raise its error."""
         if self._failure:
             raise self._failure
         return self.holder()
@@ -99,10 +99,11 @@ class Lease:
         return _read_body(body).get("token") == self._token
 
     def _write(self, expected: Version | None) -> bool:
-        """Write the lease as ours. It counts from when it was asked for, not from when the answer came.
+        """Write the lease as ours. Its lifetime counts from the request, not from the answer.
 
-        Every attempt writes something new: one that looked like the last would not be seen to renew it.
+        Every attempt writes different content: S3 derives e-tags from content, so an equal body would not look renewed.
         """
+        # The request may take effect late, but never before this moment: counting from here is on the safe side.
         self._serial += 1
         asked, body = now(), self._body()
         version = self._put(body, expected)
@@ -118,6 +119,8 @@ class Lease:
                 return self._objects.create(self._path, body)
             return self._objects.replace(self._path, body, expected)
         except (StorageDeniedError, StorageFullError):
+            # A permanent failure is raised at once; a transient one is looked up by the caller, because it may have
+            # worked.
             raise
         except StorageError as error:
             _LOG.warning("the lease on gate '%s' could not be written: %s", self.name, error.message)
@@ -125,7 +128,7 @@ class Lease:
             return None
 
     def _look(self, body: bytes, asked: float) -> bool:
-        """Look what is there when a write failed, or found another first: that may have been ours, unanswered."""
+        """Read the lease after a write failed or lost: the object found may be our own, with its answer lost."""
         found = self._objects.read_versioned(self._path)
         if found is None or not self._is_ours(found[0]):
             self._version = None
@@ -137,7 +140,7 @@ class Lease:
         return True
 
     def _is_over(self, body: bytes, version: Version) -> bool:
-        """A lease is over when it was released, or has looked the same for its lifetime since we first saw it so."""
+        """Return whether the lease was released, or has been unchanged for its lifetime since we first saw it so."""
         content, at = _read_body(body), now()
         if content.get("held") is False:
             return True
@@ -155,7 +158,7 @@ class Lease:
 
 
 def _read_body(body: bytes) -> dict[str, object]:
-    """What a lease says; something that is none counts as held, until it has not changed for a lifetime."""
+    """Decode a lease. A body that is no lease counts as held until it has not changed for a lifetime."""
     try:
         document = json.loads(body)
     except ValueError:
@@ -168,5 +171,5 @@ def me() -> str:
 
 
 def now() -> float:
-    """A clock that goes on while the machine sleeps, where there is one."""
+    """Return a clock that continues while the machine sleeps, where there is one."""
     return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))

@@ -17,7 +17,7 @@ from omnigraph.storage.stage import Staged, TableStorage
 
 
 class WriterKind(StrEnum):
-    """Who moves heads, as the recovery record names it."""
+    """The kind of a write, as the recovery record names it."""
 
     MUTATION = "Mutation"
     LOAD = "Load"
@@ -28,15 +28,15 @@ class WriterKind(StrEnum):
 
 
 class OpClass(Enum):
-    """Logical changes need exactly the base they were prepared on; maintenance keeps content and may be rebased."""
+    """Whether an action changes content: if so, it needs exactly the base it was prepared on."""
 
-    LOGICAL = "logical"
-    MAINTENANCE = "maintenance"
+    LOGICAL = "logical"  # changes rows
+    MAINTENANCE = "maintenance"  # keeps content, and may be rebased
 
 
 @dataclass(frozen=True, slots=True)
 class WriteTxn:
-    """What a write was prepared on, captured once."""
+    """The state that a write is prepared on, captured once."""
 
     branch: str | None
     base: ManifestState
@@ -55,6 +55,7 @@ class WriteTxn:
         table = self.entries[table_key].table
         if self.branch is None or table.owner == self.branch:
             return table
+        # A second attempt at the same plan must reuse the fork: Lance refuses to create a branch twice.
         if table_key not in self.forks:
             self.forks[table_key] = tables.fork(table, self.branch)
         return self.forks[table_key]
@@ -107,35 +108,35 @@ class PublishPlan:
 
     @property
     def table_keys(self) -> list[str]:
-        """The tables that change or go, or both: one that gets another name goes under its old one."""
+        """The tables that change or are dropped. A renamed one is listed under its old key."""
         rows: tuple[TombstoneRow | VersionRow, ...] = (*self.tombstones, *self.adoptions)
         return sorted({*(action.table_key for action in self.actions), *(row.table_key for row in rows)})
 
     @property
     def moves_tables(self) -> bool:
-        """Whether it consists of more than one step, and so can be interrupted."""
+        """Whether the plan takes more than one step, and so can be interrupted."""
         return bool(self.actions or self.registrations or self.tombstones or self.schema)
 
 
 def gates_for(branch: str | None, table_keys: Iterable[str]) -> list[Gate]:
-    """Name the gates of a write in the order in which everybody takes them: schema, branch, tables by name.
+    """Return the gates of a write, in the order in which every writer takes them: schema, branch, tables by key.
 
-    Whoever takes `schema` alone must then take the gates of *all* branches, by name: on an object store a shared gate
-    is no object, and those who hold it are waited for at the gates of their branches.
+    The one order is what excludes deadlocks. On an object store a shared gate is no object, so an exclusive holder of
+    `schema` must take the gates of *all* branches after it: that is where it waits for the shared holders.
     """
     return [Gate("schema", shared=True), Gate(f"branch:{branch or MAIN}"), *table_gates(branch, table_keys)]
 
 
 def schema_gates(table_keys: Iterable[str]) -> list[Gate]:
-    """Name the gates of whoever changes the schema: nobody else writes, and no branch comes or goes."""
+    """Return the gates of a schema change: no other writer is active, and no branch is created or deleted."""
     return [Gate("schema"), Gate("refs"), Gate(f"branch:{MAIN}"), *table_gates(None, table_keys)]
 
 
 def ref_gates(*branches: str) -> list[Gate]:
-    """Name the gates of whoever makes or removes branches or tags: lance has no way to do either at once."""
+    """Return the gates for creating and deleting branches and tags, which Lance cannot do atomically."""
     return [Gate("schema", shared=True), Gate("refs"), *(Gate(f"branch:{name}") for name in branches)]
 
 
 def table_gates(branch: str | None, table_keys: Iterable[str]) -> list[Gate]:
-    """Name the gates of some tables. Whoever takes them holds the gate of the branch."""
+    """Return the gates of some tables. The caller holds the gate of the branch."""
     return [Gate(f"table:{branch or MAIN}:{key}") for key in sorted(table_keys)]

@@ -1,4 +1,4 @@
-"""`publish`: the only code that moves a table's head, and the only one that compares heads with pins."""
+"""Publish plans: the only code that moves the head of a table, and that compares heads with pins."""
 
 from __future__ import annotations
 
@@ -41,22 +41,22 @@ _REOPEN = "reopen the graph read-write; that finishes or undoes it"
 
 T = TypeVar("T")
 Prepare = Callable[[WriteTxn], tuple[PublishPlan | None, T]]
-"""Makes a plan on one state of the graph, None if nothing is to be changed, and whatever the caller wants back."""
+"""Makes a plan on one state of the graph (None if there is nothing to change), and what the caller wants back."""
 
 
 def begin(store: Store, branch: str | None = None) -> WriteTxn:
-    """Start a write: finish what others left behind, then capture what the write is prepared on, once."""
+    """Start a write: recover what dead writers left behind, then capture the state to prepare it on."""
     heal(store)
     return capture(store, branch)
 
 
 def capture(store: Store, branch: str | None) -> WriteTxn:
-    """Capture what a write is prepared on."""
+    """Capture the state that a write is prepared on. It is read once; everything below works on it."""
     state = store.manifest.load_to_write(branch)
     contract = store.schema_of(state)
     if contract is None:
         uri = store.location.uri
-        raise GraphNotFoundError(f"no graph at {uri}", uri=uri, hint="make one with `omnigraph init`")
+        raise GraphNotFoundError(f"no graph at {uri}", uri=uri, hint="create one with `omnigraph init`")
     return WriteTxn(branch, state, contract.catalog)
 
 
@@ -95,11 +95,12 @@ def _prepared(store: Store, branch: str | None, prepare: Prepare[T]) -> tuple[Pu
 
 
 def was_cleaned_up(store: Store, txn: WriteTxn, error: StorageError) -> bool:
-    """Tell whether something is missing because others have published since, so that it could be removed."""
+    """Return whether a file is missing because a later publish allowed a cleanup to remove it."""
     return classify(error) is Failure.NOT_FOUND and store.manifest.load(txn.branch).version != txn.base.version
 
 
 def _write_gated(store: Store, first: PublishPlan, prepare: Prepare[T]) -> tuple[Published | None, T]:
+    # Only the gate of the branch: the plan, made inside, decides which tables it needs. No one else can publish here.
     with store.gates.hold(gates_for(first.branch, ())) as held:
         _refuse_pending(store, first)
         _refuse_if_lost(store, first)
@@ -123,14 +124,14 @@ def publish(store: Store, plan: PublishPlan) -> Published:
 
 
 def publish_held(store: Store, plan: PublishPlan, held: Held) -> Published:
-    """Carry out a plan whose gates the caller holds: all of them, or stronger ones."""
+    """Carry out a plan whose gates, or stronger ones, the caller holds."""
     return _carry_out(store, plan, held)
 
 
 def adopt_heads(
     store: Store, state: ManifestState, tables: Sequence[TableVersion], held: Held, lineage: Lineage
 ) -> Published:
-    """Pin tables to where their heads are, in one commit. The caller holds the gates of all of them."""
+    """Pin tables at their current heads, in one commit. The caller holds the gates of all of them."""
     rows = tuple(head_row(store, table.key, table.path, table.branch) for table in tables)
     expected = {table.key: state.actual_version(table.key) for table in tables}
     held.check()
@@ -144,6 +145,7 @@ def _publish(store: Store, plan: PublishPlan) -> Published:
 
 def _carry_out(store: Store, plan: PublishPlan, held: Held) -> Published:
     failpoints.reach(failpoints.PUBLISH_AFTER_GATES)
+    # Everything is checked again under the gates: what the plan was prepared on may have moved since.
     state = store.manifest.refreshed(plan.txn.base)
     _check_not_done(plan, state)
     _check_head_commit(plan, state)
@@ -156,17 +158,20 @@ def _carry_out(store: Store, plan: PublishPlan, held: Held) -> Published:
         base = action.staged.base
         pinned = replace(base, version=state.actual_version(base.key))
         _check_head(store, held, pinned, state)
+        # Maintenance may have been staged on an earlier version. It is committed only if it means the same on this one.
         if pinned != base and not fits(store.tables, action.staged, pinned):
             _mismatch(base.key, base.version, state)
     for tombstone in plan.tombstones:
         _check_tombstone(store, held, tombstone, state)
     _refuse_pending(store, plan)
+    # Without a table to move there is a single step, the publish, so there is nothing to recover.
     if not plan.moves_tables:
         held.check()
         return store.manifest.publish(plan.branch, _changes(store, plan, ()), _pins(plan, state), plan.lineage, state)
     sidecar = arm(plan, state)
+    # A lease may have expired while the checks ran. No step that others can see is taken without checking.
     held.check()
-    store.sidecars.write(sidecar)  # phase A: from here on, whatever happens can be finished or undone
+    store.sidecars.write(sidecar)  # phase A: from here on recovery can finish or undo it
     failpoints.reach(failpoints.PUBLISH_AFTER_SIDECAR)
     try:
         versions = tuple(_move_head(store, held, action, state) for action in plan.actions)  # phase B
@@ -178,7 +183,7 @@ def _carry_out(store: Store, plan: PublishPlan, held: Held) -> Published:
         held.check()
         published = store.manifest.publish(plan.branch, changes, _pins(plan, state), plan.lineage, first=state)  # C
     except OmnigraphError as error:
-        # The heads have moved and the record says so: the next write or open makes it visible, or undoes it.
+        # The heads have moved and the record says so: the next write or open finishes or undoes it.
         raise _unknown(sidecar, error) from error
     failpoints.reach(failpoints.PUBLISH_AFTER_MANIFEST)
     _clean_up(store, plan, published, sidecar)  # phase D
@@ -186,9 +191,10 @@ def _carry_out(store: Store, plan: PublishPlan, held: Held) -> Published:
 
 
 def _refuse_pending(store: Store, plan: PublishPlan) -> None:
-    """Under the branch's gate a record is a dead writer's: what it becomes must be settled before a plan is judged.
+    """Raise if a dead writer left a record on what the plan concerns.
 
-    If it is finished later, a change that was validated without it may contradict it.
+    Under the gate of the branch no writer is alive. If recovery finished that record later, it could contradict a
+    change that was validated without it.
     """
     concerned = {*plan.table_keys, *plan.read_set, *plan.must_be_unchanged}
     for operation_id in store.sidecars.pending():
@@ -196,12 +202,12 @@ def _refuse_pending(store: Store, plan: PublishPlan) -> None:
         if sidecar is None or sidecar.branch != plan.branch:
             continue
         if plan.if_head or HEAD in plan.read_set or sidecar.if_head or concerned & {*sidecar.table_keys}:
-            message = f"operation {operation_id} stopped half-way; it must be finished or undone first"
+            message = f"operation {operation_id} was interrupted and must be recovered first"
             raise RecoveryRequiredError(message, operation_id=operation_id, hint=_REOPEN)
 
 
 def _refuse_if_lost(store: Store, plan: PublishPlan) -> None:
-    """A change of rows that it looked for is lost when others changed the table; upkeep does not count as change."""
+    """Raise if a table that was searched for rows has other content now. Maintenance does not change content."""
     state = store.manifest.load(plan.branch)
     for key in sorted(plan.must_be_unchanged):
         before = plan.txn.entries[key].table
@@ -212,12 +218,12 @@ def _refuse_if_lost(store: Store, plan: PublishPlan) -> None:
 
 
 def _check_not_done(plan: PublishPlan, state: ManifestState) -> None:
-    """A change with an id of its own is made once, however often it is sent."""
+    """Raise if the operation id was committed before: a request that is sent again must not be applied twice."""
     operation_id = plan.lineage.operation_id
     done = state.commit_of_operation(operation_id) if operation_id else None
     if operation_id and done:
-        message = f"operation {operation_id} was made already, by commit {done.commit_id}"
-        hint = "nothing is to be done again; a change of its own needs an id of its own"
+        message = f"operation {operation_id} is already committed, as {done.commit_id}"
+        hint = "there is nothing to do; use a new operation id for a new change"
         raise OperationDoneError(message, operation_id=operation_id, commit_id=done.commit_id, hint=hint)
 
 
@@ -227,21 +233,24 @@ def _check_head_commit(plan: PublishPlan, state: ManifestState) -> None:
 
 
 def check_head_commit(expected: str, state: ManifestState) -> None:
-    """See that a branch is at the commit that the caller expects."""
+    """Raise unless the branch is at the expected commit."""
     actual = state.head.commit_id if state.head else None
     if actual != expected:
         message = f"branch '{state.branch or MAIN}' is at commit {actual}, not at {expected}"
         raise PreconditionFailedError(
-            message, expected=expected, actual=actual, hint="look at what changed, then try again on the new head"
+            message,
+            expected=expected,
+            actual=actual,
+            hint="review the changes since then, and try again on the new head",
         )
 
 
 def _check_schema(plan: PublishPlan, state: ManifestState) -> None:
-    """See that the schema is the one that the plan was made by; by another one there may be types it does not know."""
+    """Raise if the schema changed since the plan was prepared: it may have types that the plan does not know."""
     before = plan.txn.base
     if before.schema != state.schema:
         raise ExpectedVersionMismatchError(
-            "the schema was changed since the write was prepared",
+            "the schema changed after the write was prepared",
             table_key=SCHEMA_ID,
             expected=before.version,
             actual=state.version,
@@ -263,13 +272,13 @@ def _mismatch(table_key: str, prepared_on: int, state: ManifestState) -> NoRetur
 
 
 def _check_place(table_key: str, before: ManifestState, state: ManifestState) -> None:
-    """See that a table that the plan relies on is the same version of the same fork as when it was prepared."""
+    """Raise unless a table is at the same version of the same fork as when the plan was prepared."""
     if not state.is_placed_alike(table_key, before):
         _mismatch(table_key, before.actual_version(table_key), state)
 
 
 def _check_base(action: TableAction, plan: PublishPlan, state: ManifestState) -> None:
-    """A logical action needs exactly the version it was prepared on; maintenance may be rebased by lance."""
+    """Raise unless the base still holds: logical actions need it exactly, maintenance may be rebased."""
     base, branch = action.staged.base, plan.branch
     if base.owner != branch:
         message = (
@@ -277,6 +286,7 @@ def _check_base(action: TableAction, plan: PublishPlan, state: ManifestState) ->
         )
         raise ConflictError(message, hint="fork the table first")
     entry = state.snapshot.entries.get(base.key)
+    # Another writer of the branch has forked the table since: the plan was staged on the fork above.
     if entry and base.key not in plan.txn.forks and entry.table.branch != base.branch:
         _mismatch(base.key, base.version, state)
     if action.op_class is OpClass.LOGICAL or entry is None:
@@ -284,17 +294,20 @@ def _check_base(action: TableAction, plan: PublishPlan, state: ManifestState) ->
 
 
 def _check_tombstone(store: Store, held: Held, tombstone: TombstoneRow, state: ManifestState) -> None:
-    """A table goes as it was seen: the tombstone is right behind the version that the plan was prepared on."""
+    """Raise unless the table is still at the version that the plan saw; the tombstone is one version behind it."""
     entry = state.snapshot.entries.get(tombstone.table_key)
     if entry is None:
-        raise ConflictError(f"table '{tombstone.table_key}' is gone already", hint="read again and retry")
+        raise ConflictError(f"table '{tombstone.table_key}' does not exist any more", hint="read again and retry")
     _check_pin(tombstone.table_key, tombstone.version - 1, state)
-    if entry.table.branch == state.branch:  # if not, it belongs to another branch, where it may go on
+    if entry.table.branch == state.branch:  # otherwise another branch owns it, and may have moved it
         _check_head(store, held, entry.table, state)
 
 
 def _check_head(store: Store, held: Held, pinned: TableVersion, state: ManifestState) -> None:
-    """Under its gate nobody of ours can be moving the table: a head past the pin is foreign, or a dead write's."""
+    """Raise if the head of a table is not its pin.
+
+    Under its gate no live writer of ours can be moving it: a head past the pin is foreign, or of a dead write.
+    """
     key, pin, head = pinned.key, pinned.version, store.tables.head_version(pinned)
     if head == pin:
         return
@@ -307,16 +320,16 @@ def _check_head(store: Store, held: Held, pinned: TableVersion, state: ManifestS
         if not all(_is_ours(store, replace(pinned, version=version)) for version in range(head, pin, -1)):
             message = f"{drift}, and no operation of omnigraph explains it"
             raise DriftError(message, table_key=key, pin=pin, head=head, hint="run `omnigraph repair`")
-        # On an object store a request may arrive long after its sender, who lost his leases, was recovered.
+        # On an object store a request can arrive after its sender lost its lease and was recovered: undo it.
         sidecar = arm_undo(pinned, state, RECOVERY_ACTOR)
         held.check()
         store.sidecars.write(sidecar)
-    message = f"operation {sidecar.operation_id} stopped half-way on table '{key}'; a rollback is pending"
+    message = f"operation {sidecar.operation_id} was interrupted on table '{key}'; a rollback is pending"
     raise RecoveryRequiredError(message, operation_id=sidecar.operation_id, hint=_REOPEN)
 
 
 def _explained(store: Store, pinned: TableVersion, head: int, drift: str, state: ManifestState) -> Sidecar | None:
-    """Find the record of the operation that has moved a table, if there is one."""
+    """Return the record of the operation that moved a table, if there is one."""
     try:
         pending = [sidecar for name in store.sidecars.pending() if (sidecar := store.sidecars.read(name))]
     except StorageError as error:
@@ -333,12 +346,13 @@ def _is_ours(store: Store, table: TableVersion) -> bool:
 
 
 def _move_head(store: Store, held: Held, action: TableAction, state: ManifestState) -> VersionRow:
-    """Commit what is staged on one table; it must land right behind the pin, or the plan stops."""
+    """Commit the staged transactions of one table. They must land right behind the pin, or the plan stops."""
     base, pin = action.staged.base, state.actual_version(action.table_key)
     held.check()
     done = store.tables.commit_staged(action.staged, pin + 1)
     failpoints.reach(failpoints.PUBLISH_AFTER_TABLE_COMMIT)
     if action.staged.then is not None:
+        # The lease is checked again between the two steps: another process may have taken over meanwhile.
         held.check()
         done = store.tables.commit_staged(following(action.staged, done.version), pin + 2)
         failpoints.reach(failpoints.PUBLISH_AFTER_TABLE_COMMIT)
@@ -346,6 +360,7 @@ def _move_head(store: Store, held: Held, action: TableAction, state: ManifestSta
 
 
 def _changes(store: Store, plan: PublishPlan, versions: tuple[VersionRow, ...]) -> Changes:
+    # A new table is published as its head is: it was created before the record, and no one else knows it.
     added = tuple(head_row(store, row.table_key, row.path, None) for row in plan.registrations)
     return Changes((*versions, *added, *plan.adoptions), plan.registrations, plan.tombstones, plan.schema)
 
@@ -355,14 +370,14 @@ def _pins(plan: PublishPlan, state: ManifestState) -> dict[str, int]:
 
 
 def _undo(store: Store, plan: PublishPlan, sidecar: Sidecar, held: Held, failure: OmnigraphError) -> Published:
-    """Undo at once, while the gates are held; raise why, or that it is left to recovery.
+    """Undo a failed plan while the gates are held; raise the failure, or that the outcome is left to recovery.
 
-    A commit that failed may have taken effect all the same. If it was the last one, there is nothing to undo: the
-    change is whole, recovery makes it visible, and it is returned.
+    A commit that failed may have taken effect all the same. If it was the last one, the change is complete: recovery
+    makes it visible, and it is returned.
     """
     try:
         held.check()
-        # Where a request can outlive its sender, one that failed may arrive yet: only recovery shuts it out.
+        # Where a request can outlive its sender, a failed one may still arrive: only recovery's restores fence it off.
         if not store.gates.can_be_lost and nothing_moved(store, sidecar):
             store.sidecars.delete(sidecar.operation_id)
         else:
@@ -383,14 +398,15 @@ def _undo(store: Store, plan: PublishPlan, sidecar: Sidecar, held: Held, failure
 
 
 def _unknown(sidecar: Sidecar, why: OmnigraphError) -> OutcomeUnknownError:
-    message = f"operation {sidecar.operation_id} stopped half-way: {why.message}"
-    hint = "the next write or open finishes or undoes it; ask for its outcome before you try again"
+    message = f"operation {sidecar.operation_id} was interrupted: {why.message}"
+    hint = "the next write or open finishes or undoes it; check its outcome before you try again"
     return OutcomeUnknownError(message, operation_id=sidecar.operation_id, hint=hint)
 
 
 def _clean_up(store: Store, plan: PublishPlan, published: Published, sidecar: Sidecar) -> None:
-    """The change is visible and acknowledged: what fails here must not turn it into an error."""
+    """Remove the record and compact. The change is visible already, so a failure here must not become an error."""
     try:
+        # The files of the schema come before the record goes: only while it exists may they be behind the manifest.
         if plan.schema:
             promote(store.objects, plan.schema.source)
         store.sidecars.delete(sidecar.operation_id)

@@ -1,8 +1,8 @@
-"""Recovery: finish or undo the operations whose writers could not, from the facts their records name.
+"""Recovery: finish or undo the operations of dead writers, from the facts that their records name.
 
-A record is acted on only under all the gates of its operation, so its writer is finished or dead. What moved a
-table is told by transaction uuid, never by comparing numbers, and every id recovery needs was made with the record:
-dying anywhere in here and starting over leads to the same end.
+A record is acted on only under all the gates of its operation, so its writer is finished or dead. Transaction uuids
+show what moved a table, never version numbers. Every id that recovery needs was made with the record, so dying anywhere
+in here and starting over leads to the same end.
 """
 
 from __future__ import annotations
@@ -33,17 +33,17 @@ _LOG = logging.getLogger(__name__)
 
 
 class Movement(Enum):
-    """What became of one pinned table."""
+    """What happened to one pinned table."""
 
     NONE = auto()  # its head is its pin
     COMPLETE = auto()  # exactly the planned transaction moved it
-    RESTORED = auto()  # a rollback has restored it, and is not published yet
+    RESTORED = auto()  # a rollback restored it and is not published yet
     UNEXPECTED = auto()  # moved by something else, or by more than was planned
 
 
 @dataclass(frozen=True, slots=True)
 class Observed:
-    """A pin and where its table stands."""
+    """A pin, and the head of its table."""
 
     pin: Pin
     table: TableVersion
@@ -52,19 +52,19 @@ class Observed:
 
 
 def sweep(store: Store) -> int:
-    """Recover everything that was left behind, when a graph is opened; what cannot be recovered is an error."""
+    """Recover every pending operation when a graph is opened; raise if one cannot be recovered."""
     return sum(_recover_alone(store, operation, store.gates.patience) for operation in store.sidecars.pending())
 
 
 def heal(store: Store, patience: float = 0) -> int:
-    """Recover what was left behind, oldest first, before a write; in steady state this is one listing."""
+    """Recover pending operations before a write, oldest first. In steady state this is one listing."""
     return sum(recover_operation(store, operation, patience) for operation in store.sidecars.pending())
 
 
 def recover_operation(store: Store, operation_id: str, patience: float | None = None) -> bool:
-    """Recover one operation; without `patience` its gates are waited for as long as any writer would wait.
+    """Recover one operation. Without `patience`, wait for its gates as long as any writer would.
 
-    One on tables that contradict the manifest is left alone: it stops those who write to them, and no others.
+    If its tables contradict the manifest it is left alone: it blocks writers of those tables, and no others.
     """
     try:
         return _recover_alone(store, operation_id, patience)
@@ -74,7 +74,7 @@ def recover_operation(store: Store, operation_id: str, patience: float | None = 
 
 
 def _recover_alone(store: Store, operation_id: str, patience: float | None) -> bool:
-    """Recover one operation under its gates. One whose gates cannot be had within `patience` seconds is under way."""
+    """Recover one operation under its gates. If they cannot be taken within `patience` seconds, its writer is alive."""
     failpoints.reach(failpoints.RECOVERY_AFTER_LIST)
     sidecar = store.sidecars.read(operation_id)
     if sidecar is None:
@@ -82,7 +82,7 @@ def _recover_alone(store: Store, operation_id: str, patience: float | None) -> b
     gates = gates_for(sidecar.branch, sidecar.table_keys)
     try:
         with store.gates.hold(gates, patience, lambda: store.sidecars.exists(operation_id)) as held:
-            # Its writer may have finished while we waited.
+            # The writer may have finished while we waited.
             sidecar = store.sidecars.read(operation_id)
             return sidecar is not None and recover(store, sidecar, held)
     except GateTimeoutError as error:
@@ -91,12 +91,13 @@ def _recover_alone(store: Store, operation_id: str, patience: float | None) -> b
 
 
 def nothing_moved(store: Store, sidecar: Sidecar) -> bool:
-    """Tell whether an operation has moved no table yet, so that there is nothing to undo."""
+    """Return whether an operation has moved no table, so that there is nothing to undo."""
     return all(seen.movement is Movement.NONE for seen in _observe(store, sidecar, store.manifest.load(sidecar.branch)))
 
 
 def recover(store: Store, sidecar: Sidecar, held: Held) -> bool:
-    """Finish or undo one operation; False if it was left for later. The caller holds its gates."""
+    """Finish or undo one operation; return False if it was left for later. The caller holds its gates."""
+    # Records of version 1 and 2 lack the ids that make recovery repeatable; they are added and stored first.
     if sidecar.rollback_commit_id is None:
         held.check()
         completed = store.sidecars.with_ids(sidecar.operation_id)
@@ -106,7 +107,7 @@ def recover(store: Store, sidecar: Sidecar, held: Held) -> bool:
     try:
         _Recovery(store, sidecar, held).run()
     except ExpectedVersionMismatchError as error:
-        # Somebody who knows no gates published one of the tables meanwhile; look at it afresh next time.
+        # A program that takes no gates published one of the tables meanwhile. The next recovery looks again.
         _LOG.warning("operation %s is left for later: %s", sidecar.operation_id, error.message)
         return False
     return True
@@ -116,9 +117,9 @@ def recover(store: Store, sidecar: Sidecar, held: Held) -> bool:
 
 
 def _observe(store: Store, sidecar: Sidecar, state: ManifestState) -> list[Observed]:
-    """Look at every table of a record, except for those dropped since, which have nothing left to undo.
+    """Look at every table of a record that can still be finished or undone.
 
-    Neither has a fork that was to be, when the branch has meanwhile got another one.
+    Tables that were dropped since are left out, and so are forks that the branch has replaced by others.
     """
     dropped = state.tombstones.keys() - state.snapshot.entries.keys()
     return [
@@ -136,6 +137,7 @@ def _is_abandoned(pin: Pin, state: ManifestState) -> bool:
 
 def _seen(store: Store, sidecar: Sidecar, pin: Pin, state: ManifestState) -> Observed:
     manifest_version = state.actual_version(pin.table_key)
+    # The manifest knows better than the record where a table is: a rename may have moved it.
     path = state.paths.get(pin.table_key, pin.table_path)
     head = store.tables.head(path, pin.table_branch).version
     table = TableVersion(pin.table_key, path, head, pin.table_branch)
@@ -150,7 +152,7 @@ def _movement(store: Store, sidecar: Sidecar, pin: Pin, table: TableVersion, man
         return Movement.NONE
     made_by = store.tables.made_by(table)
     if made_by and made_by.uuid == pin.rollback_uuid:
-        # One that came late may have restored what was the pin then, and bury what was published since.
+        # A restore that came late may have restored an older pin, and hide what was published since.
         return Movement.RESTORED if made_by.restored == manifest_version else Movement.UNEXPECTED
     if pin.transaction_uuid is None:
         return _movement_by_number(sidecar, pin, table, manifest_version)
@@ -159,7 +161,7 @@ def _movement(store: Store, sidecar: Sidecar, pin: Pin, table: TableVersion, man
 
 
 def _movement_by_number(sidecar: Sidecar, pin: Pin, table: TableVersion, manifest_version: int) -> Movement:
-    """Records of version 1 and 2 name no transactions; they keep the rules they were written under."""
+    """Judge a table of a record of version 1 or 2. Those name no transactions, so the rules of their writers apply."""
     if pin.expected_version != manifest_version:
         return Movement.UNEXPECTED
     if sidecar.writer_kind == "BranchMerge" and sidecar.schema_version > 1:
@@ -172,7 +174,7 @@ def _movement_by_number(sidecar: Sidecar, pin: Pin, table: TableVersion, manifes
 
 
 class _Recovery:
-    """One operation being finished or undone, under its gates."""
+    """Finishes or undoes one operation, under its gates."""
 
     def __init__(self, store: Store, sidecar: Sidecar, held: Held) -> None:
         self.store = store
@@ -198,11 +200,11 @@ class _Recovery:
     # Deciding
 
     def _is_orphan(self) -> bool:
-        """Decide by the list of branches, under the gate of this one: failing to open it may have other reasons."""
+        """Return whether the branch is gone. The listing decides: opening the branch may fail for other reasons."""
         return self.sidecar.branch is not None and self.sidecar.branch not in self.store.manifest.branches()
 
     def _published(self) -> tuple[RecoveryKind, Commit] | None:
-        """What was published of this operation: its own commit, or one of ours from an earlier try."""
+        """Return the commit by which this operation was published or undone, by its writer or an earlier recovery."""
         known = (
             (RecoveryKind.ROLLED_FORWARD, self.sidecar.commit_id),
             (RecoveryKind.ROLLED_BACK, self.sidecar.rollback_commit_id),
@@ -211,9 +213,9 @@ class _Recovery:
         return next(((kind, commit) for kind, commit in found if commit), None)
 
     def _was_finished_by_number(self) -> bool:
-        """A record that names no transactions is of a finished write if nothing moves, and a pin is past it.
+        """Return whether a record without transaction ids belongs to a finished write.
 
-        Or if a table is there that it makes.
+        It does if no table has moved from its pin, and a pin is past the record or a table that it creates exists.
         """
         still = all(seen.movement is Movement.NONE for seen in self.observed)
         passed = any(seen.manifest_version > seen.pin.expected_version for seen in self.observed)
@@ -221,20 +223,24 @@ class _Recovery:
         return not self.sidecar.names_transactions and still and (passed or made)
 
     def _is_complete(self) -> bool:
-        """All that was planned has happened. Of a schema apply only others know that, by files that they stage last."""
+        """Return whether everything planned has happened.
+
+        A schema change of ours is never rolled forward here: before its publish it is undone, after it `_published` is
+        true. Other implementations stage schema files last, which shows that their change was complete.
+        """
         if self.sidecar.writer_kind == WriterKind.SCHEMA_APPLY and not self._is_schema_staged():
             return False
         moved = all(seen.movement is Movement.COMPLETE for seen in self.observed)
         return moved and len(self.observed) == len(self.sidecar.tables)
 
     def _is_schema_staged(self) -> bool:
-        """Others stage the files of a schema when its tables are made, and know nothing of a schema in the manifest."""
+        """Return whether another implementation staged schema files. They know no schema row in the manifest."""
         return not self.sidecar.names_transactions and not self.state.schema and bool(leftovers(self.store.objects))
 
     # Acting
 
     def _roll_forward(self) -> None:
-        """Publish what the heads already are."""
+        """Publish the heads as they are. Nothing is committed again: a transaction committed twice doubles its rows."""
         failpoints.reach(failpoints.RECOVERY_BEFORE_ROLL_FORWARD)
         rows = tuple(_version_row(self.store, seen.table) for seen in self.observed)
         if self.sidecar.writer_kind == WriterKind.SCHEMA_APPLY:
@@ -246,7 +252,7 @@ class _Recovery:
         self._publish(Changes((*rows, *taken)), expected, RecoveryKind.ROLLED_FORWARD)
 
     def _schema_changes(self, rows: tuple[VersionRow, ...]) -> Changes:
-        """The tables that come and go with a schema that others have staged."""
+        """Return the tables that come and go with a schema that another implementation staged."""
         made = [one for one in self.sidecar.additional_registrations if one.table_key not in self.state.paths]
         heads = (head_row(self.store, one.table_key, one.table_path, one.table_branch) for one in made)
         gone = [one for one in self.sidecar.tombstones if one.table_key in self.state.snapshot.entries]
@@ -257,10 +263,10 @@ class _Recovery:
         )
 
     def _roll_back(self) -> None:
-        """Restore every table that moved to its pin, and publish the restored heads, so that heads are pins again.
+        """Restore every table that moved to its pin, and publish the restored heads: then heads are pins again.
 
-        Where a gate can be lost without its holder noticing, a writer may wake up and go on: tables it has not moved
-        yet are restored as well, for what was staged before a restore can no longer be committed.
+        Where a gate can be lost unnoticed, a writer may wake up and continue. There the tables that it has not moved
+        are restored as well: a transaction staged before a restore can no longer be committed.
         """
         fence = self.store.gates.can_be_lost
         moved = [seen for seen in self.observed if fence or seen.movement is not Movement.NONE]
@@ -268,6 +274,7 @@ class _Recovery:
         self._publish(Changes(rows), self._expected(moved), RecoveryKind.ROLLED_BACK)
 
     def _restore(self, seen: Observed) -> TableVersion:
+        # An earlier recovery restored it and died before publishing: restoring again would add a version for nothing.
         if seen.movement is Movement.RESTORED:
             return seen.table
         assert seen.pin.rollback_uuid
@@ -278,11 +285,12 @@ class _Recovery:
         return replace(seen.table, version=done.version)
 
     def _discard_orphan(self) -> None:
-        """The branch is gone, and with it everything the operation could have done; it is main that gets the commit."""
+        """Record the end of an operation whose branch is gone, in a commit on main."""
         with self.store.gates.hold([Gate(f"branch:{MAIN}")], self.store.gates.patience) as self.held:
             self.state = self.store.manifest.load(None)
             commit_id = self.sidecar.rollback_commit_id
             assert commit_id
+            # The audit row shows that an earlier recovery got this far and died before it deleted the record.
             if self.store.audit.has(self.sidecar.operation_id):
                 self.store.sidecars.delete(self.sidecar.operation_id)
             elif commit := self.state.commit(commit_id):
@@ -295,7 +303,7 @@ class _Recovery:
 
     def _publish(self, changes: Changes, expected: dict[str, int], kind: RecoveryKind) -> None:
         forward = kind is RecoveryKind.ROLLED_FORWARD
-        # The writer's own id: should he wake up and publish after all, he finds his change done.
+        # The writer's own id: if it wakes up and publishes after all, it finds its change done.
         commit_id = self.sidecar.commit_id if forward else self.sidecar.rollback_commit_id
         assert commit_id
         merged = self.sidecar.merge_source_commit_id if forward else None
@@ -308,9 +316,9 @@ class _Recovery:
         self._finish(kind, published.commit)
 
     def _finish(self, kind: RecoveryKind, commit: Commit) -> None:
-        """Leave the audit row, then remove the record: in this order, so that no recovery goes unrecorded.
+        """Write the audit row, then delete the record; in this order, so that no recovery goes unrecorded.
 
-        What became of each table is read from the state that the commit made, so it is told the same at every try.
+        Outcomes are read from the state that the commit made, so every attempt records the same.
         """
         sidecar, then = self.sidecar, self.state
         if then.version != commit.manifest_version:
@@ -324,7 +332,7 @@ class _Recovery:
         self.store.sidecars.delete(sidecar.operation_id)
 
     def _promote(self) -> None:
-        """Put the files of a schema in place that is published."""
+        """Put the files of a published schema in place."""
         if self.sidecar.schema_source is not None:
             promote(self.store.objects, self.sidecar.schema_source)
         elif self._is_schema_staged():
@@ -332,7 +340,7 @@ class _Recovery:
 
 
 def _outcomes(store: Store, kind: RecoveryKind, pin: Pin, then: ManifestState) -> Iterator[TableOutcome]:
-    """What a recovery did to a table, if anything, by the facts of the version that it published."""
+    """Yield what a recovery did to a table, read from the version that it published."""
     entry = then.snapshot.entries.get(pin.table_key)
     if kind is RecoveryKind.ORPHANED_BRANCH_DISCARDED or entry is None:
         return
@@ -343,12 +351,12 @@ def _outcomes(store: Store, kind: RecoveryKind, pin: Pin, then: ManifestState) -
     made_by = store.tables.made_by(entry.table)
     if made_by and made_by.uuid == pin.rollback_uuid and made_by.restored is not None:
         before = entry.table.version - 1
-        if before > made_by.restored:  # if not, it was only restored to shut out what could still come
+        if before > made_by.restored:  # otherwise it was only restored to fence off a late commit
             yield TableOutcome(pin.table_key, before, made_by.restored)
 
 
 def head_row(store: Store, key: str, path: str, branch: str | None) -> VersionRow:
-    """The manifest row that publishes a table as its head is."""
+    """Return the manifest row that publishes a table at its head."""
     return _version_row(store, TableVersion(key, path, store.tables.head(path, branch).version, branch))
 
 

@@ -1,4 +1,4 @@
-"""The recovery record: written before the first head moves, deleted when the change is visible."""
+"""The recovery record (sidecar): written before the first head moves, deleted when the change is visible."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from omnigraph.storage.objects import ObjectStore
 from omnigraph.storage.read import transaction_id
 
 DIRECTORY = "__recovery"
-SCHEMA_VERSION = 3  # 1 and 2 know heads by number only; since 3 a pin names the transactions that move its table
+SCHEMA_VERSION = 3  # since 3 a pin names the transactions that move its table; 1 and 2 know versions only
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +79,7 @@ class Sidecar:
 
     @property
     def names_transactions(self) -> bool:
-        """Whether the record tells by ids what its operation does; older ones only tell versions."""
+        """Whether the record names transactions; records of version 1 and 2 name versions only."""
         return self.schema_version >= SCHEMA_VERSION
 
     @property
@@ -87,7 +87,7 @@ class Sidecar:
         return [*(pin.table_key for pin in self.tables), *(adoption.table_key for adoption in self.adoptions)]
 
     def is_of(self, operation_id: str) -> bool:
-        """Tell whether it is the record of an operation, by our id or by the one that whoever asked for it gave it."""
+        """Return whether this is the record of an operation, by our id or by the client's."""
         return operation_id in (self.operation_id, (self.details or {}).get(OPERATION))
 
     def to_json(self) -> bytes:
@@ -97,7 +97,7 @@ class Sidecar:
 def arm(plan: PublishPlan, state: ManifestState) -> Sidecar:
     """Describe a plan, with every id that carrying it out or undoing it will need.
 
-    Tables move from where they are pinned now: maintenance may have been prepared on an earlier version.
+    Pins are taken from the current state: maintenance may have been prepared on an earlier version.
     """
     pins = tuple(
         replace(
@@ -108,7 +108,7 @@ def arm(plan: PublishPlan, state: ManifestState) -> Sidecar:
     )
     return Sidecar(
         SCHEMA_VERSION,
-        plan.lineage.commit_id,  # so that whoever was told the operation finds its commit
+        plan.lineage.commit_id,  # one id for both, so that an operation id leads to its commit
         _now(),
         plan.branch,
         plan.lineage.actor_id,
@@ -131,10 +131,10 @@ def arm(plan: PublishPlan, state: ManifestState) -> Sidecar:
 
 
 def arm_undo(table: TableVersion, state: ManifestState, actor: str) -> Sidecar:
-    """Describe an operation that can only be undone: for what came to a table after its own record was gone."""
+    """Describe an operation that can only be undone: for a transaction that arrived after its record was gone."""
     commit_id = new_id()
-    nobody = transaction_id()  # no transaction has it, so whatever has moved the table is not what was planned
-    pins = (_pin(table, state.actual_version(table.key), nobody),)
+    unknown = transaction_id()  # no transaction has this id, so the movement counts as unexpected and is undone
+    pins = (_pin(table, state.actual_version(table.key), unknown),)
     kind = WriterKind.MUTATION
     return Sidecar(SCHEMA_VERSION, commit_id, _now(), state.branch, actor, kind, pins, commit_id, new_id())
 
@@ -162,13 +162,13 @@ class Sidecars:
         self._objects.delete(_name(operation_id))
 
     def pending(self) -> list[str]:
-        """List the operations that are under way or were left behind, oldest first. An empty answer is one request."""
+        """List the operations that are running or were left behind, oldest first. An empty list costs one request."""
         failpoints.reach(failpoints.RECOVERY_SIDECAR_LIST)
         names = self._objects.list(DIRECTORY)
         return sorted(name.removesuffix(".json") for name in names if name.endswith(".json"))
 
     def read(self, operation_id: str) -> Sidecar | None:
-        """Read a record; None if its writer has finished meanwhile."""
+        """Read a record; None if its writer has deleted it meanwhile."""
         data = self._objects.read_if_exists(_name(operation_id))
         return None if data is None else _parse(data, operation_id)
 
@@ -176,9 +176,10 @@ class Sidecars:
         return self._objects.read_if_exists(_name(operation_id)) is not None
 
     def with_ids(self, operation_id: str) -> Sidecar | None:
-        """Give a record of an older version the ids that acting on it will need; kept there, they make it repeatable.
+        """Add to a record of version 1 or 2 the ids that recovery needs, and store them, so that it can be repeated.
 
-        None if somebody else has finished it, or is at it: his ids must stand, and what is gone must not come back.
+        Return None if another process finished it or wrote ids first: its ids must stand, and a deleted record must not
+        reappear.
         """
         name = _name(operation_id)
         found = self._objects.read_versioned(name)
@@ -202,18 +203,19 @@ def _plain(value: Any) -> Any:
         return [_plain(item) for item in value]
     if hasattr(value, "__dataclass_fields__"):
         pairs = ((name, _plain(getattr(value, name))) for name in value.__dataclass_fields__)
+        # `tables` is always written: readers of every version require it.
         return {name: item for name, item in pairs if name == "tables" or item not in (None, [])}
     return value
 
 
 def _parse(data: bytes, operation_id: str) -> Sidecar:
-    """Read a record, or refuse it whole: acting on one that is not understood could undo what must stay."""
+    """Parse a record, or refuse it whole: acting on a record that is not understood could undo what must stay."""
     path = _name(operation_id)
     try:
         document = json.loads(data)
         version = _version(document)
     except (ValueError, TypeError, KeyError, RecursionError, OverflowError) as error:
-        hint = "move the file away only if you know what the operation did"
+        hint = "remove the file only if you know what the operation did"
         raise SidecarError(f"the recovery record {path} cannot be read", path=path, hint=hint) from error
     if version > SCHEMA_VERSION:
         message = f"the recovery record {path} has version {version}; this omnigraph knows up to {SCHEMA_VERSION}"
@@ -222,8 +224,10 @@ def _parse(data: bytes, operation_id: str) -> Sidecar:
         sidecar = _sidecar(document)
         _check(sidecar, operation_id)
     except (ValueError, TypeError, KeyError) as error:
-        message = f"the recovery record {path} does not make sense: {error}"
-        raise SidecarError(message, path=path, hint="move the file away only if you know what it did") from error
+        message = f"the recovery record {path} is invalid: {error}"
+        raise SidecarError(
+            message, path=path, hint="remove the file only if you know what the operation did"
+        ) from error
     return sidecar
 
 
@@ -268,7 +272,7 @@ _K = TypeVar("_K")
 
 
 def _typed(kind: type[_K], item: dict[str, Any]) -> _K:
-    """Make a value of a JSON object, every field of which must be of its declared type."""
+    """Build a dataclass from a JSON object, checking the declared type of every field."""
     hints = get_type_hints(kind)
     values: dict[str, Any] = {}
     for name, hint in hints.items():

@@ -1,7 +1,7 @@
-"""Schema files that another implementation was about to put in place when it stopped: what becomes of them.
+"""Schema files that another implementation staged and left behind.
 
-A change of ours never leaves any: the manifest has the schema. Others put three files beside those of the graph,
-publish their tables, and then give the files their names. Where that stopped is told by which tables the graph has.
+Our own changes leave none: the manifest holds the schema. Others put three files beside those of the graph, publish
+their tables, and then rename the files. The tables that the graph has show where that stopped.
 """
 
 from __future__ import annotations
@@ -31,18 +31,19 @@ from omnigraph.storage.objects import ObjectStore
 
 
 class Fate(Enum):
-    """What is to be done with files that were left behind."""
+    """How to deal with staged files that were left behind."""
 
-    DELETE = auto()  # their change was never published, or they are what is there
+    DELETE = auto()  # their change was never published, or is in place already
     PUT_IN_PLACE = auto()  # their change was published
 
 
 def reconcile(store: Store) -> None:
-    """Finish or forget a change of the schema that another implementation left, once no record explains it."""
+    """Finish or discard a schema change that another implementation left, once no record is pending."""
     if not leftovers(store.objects):
         return
     with store.gates.hold(schema_gates(())) as held:
         found = leftovers(store.objects)
+        # A record explains the files better than the tables do: recovery decides about it first.
         if not found or store.sidecars.pending():
             return
         fate = fate_of(store, found)
@@ -54,7 +55,7 @@ def reconcile(store: Store) -> None:
 
 
 def fate_of(store: Store, found: list[str]) -> Fate:
-    """Tell by the tables of the graph whether the change was published; SchemaDriftError if they do not tell."""
+    """Decide by the tables of the graph whether the change was published; raise SchemaDriftError if unclear."""
     tables = set(store.manifest.load().snapshot.entries)
     live = _compiled(store.objects, SOURCE)
     if f"{SOURCE}{STAGING}" not in found:
@@ -63,16 +64,16 @@ def fate_of(store: Store, found: list[str]) -> Fate:
     if staged.fingerprint == live.fingerprint:
         return Fate.DELETE if _is_whole(store) else Fate.PUT_IN_PLACE
     if table_keys(staged) == table_keys(live):
-        raise _undecided("both have the same types, so the tables do not tell whether the change was made")
+        raise _undecided("both schemas have the same types, so the tables do not show whether the change was made")
     if tables == table_keys(live):
         return Fate.DELETE
     if tables == table_keys(staged):
         return Fate.PUT_IN_PLACE
-    raise _undecided("the graph has the tables of neither")
+    raise _undecided("the tables of the graph match neither schema")
 
 
 def _is_whole(store: Store) -> bool:
-    """The live files belong together; they do not if somebody died while he put them in place."""
+    """Return whether the live files agree. They do not if a process died while it replaced them."""
     try:
         store.schema_files.read()
     except SchemaDriftError:
@@ -81,7 +82,10 @@ def _is_whole(store: Store) -> bool:
 
 
 def _fate_of_rest(objects: ObjectStore, live: Catalog, tables: set[str]) -> Fate:
-    """The source has its name already: what was compiled must belong to it. Of others' hashes the tables must tell."""
+    """Decide about the compiled files when the source has been renamed already.
+
+    Their hash must be that of the source. A hash that is not ours cannot be checked, so the tables must match instead.
+    """
     told, is_known = _document(objects, STATE).get("schema_ir_hash"), is_ours(_document(objects, IR))
     if told == live.fingerprint or (not is_known and tables == table_keys(live)):
         return Fate.PUT_IN_PLACE
@@ -89,7 +93,7 @@ def _fate_of_rest(objects: ObjectStore, live: Catalog, tables: set[str]) -> Fate
 
 
 def put_in_place(objects: ObjectStore) -> None:
-    """Let the staged schema be that of the graph; whoever stops half-way can do it again."""
+    """Make the staged schema that of the graph. Dying half-way is harmless: it can be repeated."""
     source = objects.read_if_exists(f"{SOURCE}{STAGING}")
     text = (objects.read(SOURCE) if source is None else source).decode()
     rewrite_source(objects, text)
@@ -98,7 +102,7 @@ def put_in_place(objects: ObjectStore) -> None:
 
 
 def _forget(objects: ObjectStore) -> None:
-    for name in reversed(FILES):  # the source last: without it nobody could tell what the others are
+    for name in reversed(FILES):  # the source last: it is needed to decide about the others
         objects.delete(f"{name}{STAGING}")
 
 
@@ -107,7 +111,7 @@ def _compiled(objects: ObjectStore, name: str) -> Catalog:
 
 
 def _document(objects: ObjectStore, name: str) -> dict[str, object]:
-    """Read a compiled file where it was staged, or if it has its name already, there."""
+    """Read a compiled file from its staged name or, if it was renamed already, from its final one."""
     data = objects.read_if_exists(f"{name}{STAGING}") or objects.read_if_exists(name)
     try:
         found = json.loads(data or b"{}")
@@ -118,9 +122,9 @@ def _document(objects: ObjectStore, name: str) -> dict[str, object]:
 
 def _undecided(why: str) -> SchemaDriftError:
     name = f"{SOURCE}{STAGING}"
-    message = f"a change of the schema was left half-way by another program, and {why}"
+    message = f"another program left a schema change incomplete, and {why}"
     hint = (
         f"compare {name} with {SOURCE} and the columns of the tables; then delete the files that end with {STAGING}, "
-        "or let them take the place of the others"
+        "or rename them to the names without it"
     )
     return SchemaDriftError(message, path=name, hint=hint)

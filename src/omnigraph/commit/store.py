@@ -1,4 +1,4 @@
-"""Everything that one graph root consists of, opened once and shared by all that work on it."""
+"""The parts of one graph root, opened once and shared by all that work on it."""
 
 from __future__ import annotations
 
@@ -30,13 +30,14 @@ class Store:
     gates: LocalGates | LeaseGates
 
     def schema_of(self, state: ManifestState) -> AcceptedSchema | None:
-        """The schema that belongs to the latest state of a branch; None if there is none at all.
+        """Return the schema of the latest state of a branch; None if there is no graph.
 
-        Once the schema has been changed, the manifest has it, and the files are copies of it for people to read. They
-        are behind only while a change is being carried out, or when somebody has edited them; and they are ahead if
-        the schema was changed since the state was read.
+        Once the schema has been changed, the manifest holds it, and the files are copies for people to read. They are
+        behind while a change is carried out, ahead if the schema changed after the state was read, and different if
+        they were edited.
         """
         row, found = state.schema, self._files()
+        # Both say that the schema was never changed: the files are the only copy.
         if row is None and found and not found.is_changed:
             self._refuse_unfinished(found, state)
             return found
@@ -44,41 +45,46 @@ class Store:
             return self._origin()
         if found and found.catalog.fingerprint == row.fingerprint:
             return found
+        # A pending record explains files that are behind: a change is being carried out, or its writer died.
         if not self.sidecars.pending():
             self._refuse_drift(row)
         return compiled(row.source)
 
     def schema_at(self, snapshot: Snapshot) -> AcceptedSchema | None:
-        """The schema that a state of the past was written by."""
+        """Return the schema that a past state was written by."""
         return compiled(snapshot.schema.source) if snapshot.schema else self._origin()
 
     def _origin(self) -> AcceptedSchema | None:
-        """The schema that the graph was made with: the files have it until it is changed."""
+        """Return the schema that the graph was created with. The files hold it until the first change."""
         changed = self.manifest.load().schema
         return compiled(changed.origin) if changed else self.schema_files.read()
 
     def _files(self) -> AcceptedSchema | None:
-        """What the files say; None if they contradict each other, as they do while they are being replaced."""
+        """Read the schema files; None if they contradict each other, as they do while they are being replaced."""
         try:
             return self.schema_files.read()
         except SchemaDriftError:
             return None
 
     def _refuse_unfinished(self, found: AcceptedSchema, state: ManifestState) -> None:
-        """Files that declare what the graph has no table of may be those from before a change that others published."""
+        """Raise if the files declare types without tables and another implementation left a change unfinished."""
         missing = sorted(table_keys(found.catalog) - state.snapshot.entries.keys())
         if missing and leftovers(self.objects):
-            message = f"{SOURCE} declares what the graph has no table of: {', '.join(missing)}"
-            hint = "open the graph read-write: it finishes what another program left half-way"
+            message = f"{SOURCE} declares types without tables in this graph: {', '.join(missing)}"
+            hint = "open the graph read-write to finish the change that another program left incomplete"
             raise SchemaDriftError(message, path=SOURCE, hint=hint)
 
     def _refuse_drift(self, row: SchemaRow) -> None:
-        """A change may have been finished since the files were read: then they agree now. Or there is a later one."""
+        """Raise if the files differ from the latest schema of the manifest.
+
+        Reading again comes first: the change may have been finished since the files were read, or followed by a later
+        one.
+        """
         found = self._files()
         if found and found.catalog.fingerprint == row.fingerprint:
             return
         if self.manifest.load().schema == row:
-            message = f"{SOURCE} does not mean what the graph was built with"
+            message = f"{SOURCE} differs from the schema of the graph"
             hint = "restore the file; change schemas with `omnigraph schema apply`"
             raise SchemaDriftError(message, path=SOURCE, hint=hint)
 
