@@ -269,7 +269,9 @@ def test_a_table_is_undone_by_the_restore_that_its_record_announced(store: Store
     assert record is not None
     again_by_opening(store)
     head = store.manifest.load().snapshot.entries[PERSON].table
-    assert store.tables.transaction_uuid(head) == record.tables[0].rollback_uuid
+    made_by = store.tables.made_by(head)
+    assert made_by
+    assert made_by.uuid == record.tables[0].rollback_uuid
 
 
 def test_a_second_recovery_finds_nothing_to_do(store: Store) -> None:

@@ -20,7 +20,7 @@ from omnigraph.graph import Graph
 from omnigraph.maintenance.compaction import bins
 from omnigraph.maintenance.upkeep import CONTENDED, DRIFT
 from omnigraph.storage import maintain
-from omnigraph.storage.maintain import fits
+from omnigraph.storage.maintain import can_rebase
 from tests.maintenance.scene import (
     KNOWS,
     PERSON,
@@ -153,7 +153,7 @@ def test_what_fits_a_later_version_does_so_at_every_reading(graph: Graph, store:
     staged = maintain.stage_rewrite(store.tables, table, before, done)
     add(graph, 70)
     pin = table_of(graph, PERSON)
-    assert all(fits(store_of(graph.uri).tables, staged, pin) for _ in range(12))
+    assert all(can_rebase(store_of(graph.uri).tables, staged, pin) for _ in range(12))
 
 
 def test_a_schema_that_was_changed_and_changed_back_meanwhile_stops_nothing(graph: Graph, store: Store) -> None:

@@ -60,9 +60,14 @@ def commit(storage: TableStorage, staged: Staged) -> TableVersion:
     done = land(storage, staged)
     assert done.version == head(storage) == before + 1
     there = replace(staged.base, version=done.version)
-    assert storage.transaction_uuid(there) == staged.uuid
+    assert transaction_uuid(storage, there) == staged.uuid
     assert done.row_count == storage.open(there).count_rows()
     return there
+
+
+def transaction_uuid(storage: TableStorage, table: TableVersion) -> str | None:
+    made_by = storage.made_by(table)
+    return made_by.uuid if made_by else None
 
 
 def land(storage: TableStorage, staged: Staged) -> CommittedVersion:
@@ -600,7 +605,7 @@ def test_a_restore_brings_back_rows_and_indices_under_the_uuid_it_was_given(
     there = commit(storage, storage.stage_restore(moved, indexed.version, "11111111-0000-4000-8000-000000000000"))
 
     assert content(storage.open(there)) == BEFORE
-    assert storage.transaction_uuid(there) == "11111111-0000-4000-8000-000000000000"
+    assert transaction_uuid(storage, there) == "11111111-0000-4000-8000-000000000000"
     _assert_found_by_every_index(storage.open(there), "d", 1)
 
 
@@ -614,9 +619,9 @@ def test_who_moved_a_table_is_told_or_not_known(storage: TableStorage, table: Ta
     handle.optimize.compact_files()
 
     assert head(storage) == table.version + 2
-    assert storage.transaction_uuid(table)
+    assert transaction_uuid(storage, table)
     for version in (table.version + 1, table.version + 2):
-        assert storage.transaction_uuid(replace(table, version=version)) != storage.transaction_uuid(table)
+        assert transaction_uuid(storage, replace(table, version=version)) != transaction_uuid(storage, table)
 
 
 def test_tables_are_read_and_written_on_their_native_branches(storage: TableStorage, table: TableVersion) -> None:
@@ -627,7 +632,7 @@ def test_tables_are_read_and_written_on_their_native_branches(storage: TableStor
     done = land(storage, staged)
 
     assert done.version == storage.head("nodes/a", "team/side").version == table.version + 1
-    assert storage.transaction_uuid(replace(side, version=done.version)) == staged.uuid
+    assert transaction_uuid(storage, replace(side, version=done.version)) == staged.uuid
     assert content(storage.head("nodes/a", "team/side")) == BEFORE | {"s": 5}
     assert content(storage.head("nodes/a", None)) == BEFORE
     assert head(storage) == table.version

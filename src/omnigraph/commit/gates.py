@@ -233,7 +233,6 @@ class LeaseGates:
                 leases.append(lease)
             yield leases
         finally:
-            # Stop renewing before releasing: a renewal after the release would take the lease again.
             stop.set()
             renewer.join()
             for lease in reversed(leases):

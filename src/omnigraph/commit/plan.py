@@ -55,7 +55,7 @@ class WriteTxn:
         table = self.entries[table_key].table
         if self.branch is None or table.owner == self.branch:
             return table
-        # A second attempt at the same plan must reuse the fork: Lance refuses to create a branch twice.
+        # One fork for each table and write: writers ask several times.
         if table_key not in self.forks:
             self.forks[table_key] = tables.fork(table, self.branch)
         return self.forks[table_key]

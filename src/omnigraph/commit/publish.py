@@ -33,7 +33,7 @@ from omnigraph.manifest.rows import SCHEMA_ID, TombstoneRow, VersionRow
 from omnigraph.manifest.schema_files import promote
 from omnigraph.manifest.state import HEAD, ManifestState
 from omnigraph.storage.lance_errors import Failure, classify
-from omnigraph.storage.maintain import fits, following
+from omnigraph.storage.maintain import can_rebase, second_step
 
 _LOG = logging.getLogger(__name__)
 _GATED_ATTEMPTS = 3
@@ -159,7 +159,7 @@ def _carry_out(store: Store, plan: PublishPlan, held: Held) -> Published:
         pinned = replace(base, version=state.actual_version(base.key))
         _check_head(store, held, pinned, state)
         # Maintenance may have been staged on an earlier version. It is committed only if it means the same on this one.
-        if pinned != base and not fits(store.tables, action.staged, pinned):
+        if pinned != base and not can_rebase(store.tables, action.staged, pinned):
             _mismatch(base.key, base.version, state)
     for tombstone in plan.tombstones:
         _check_tombstone(store, held, tombstone, state)
@@ -286,7 +286,7 @@ def _check_base(action: TableAction, plan: PublishPlan, state: ManifestState) ->
         )
         raise ConflictError(message, hint="fork the table first")
     entry = state.snapshot.entries.get(base.key)
-    # Another writer of the branch has forked the table since: the plan was staged on the fork above.
+    # The branch has another fork of the table now than the one that the plan was staged on.
     if entry and base.key not in plan.txn.forks and entry.table.branch != base.branch:
         _mismatch(base.key, base.version, state)
     if action.op_class is OpClass.LOGICAL or entry is None:
@@ -354,13 +354,12 @@ def _move_head(store: Store, held: Held, action: TableAction, state: ManifestSta
     if action.staged.then is not None:
         # The lease is checked again between the two steps: another process may have taken over meanwhile.
         held.check()
-        done = store.tables.commit_staged(following(action.staged, done.version), pin + 2)
+        done = store.tables.commit_staged(second_step(action.staged, done.version), pin + 2)
         failpoints.reach(failpoints.PUBLISH_AFTER_TABLE_COMMIT)
     return VersionRow(base.key, done.version, base.branch, done.row_count)
 
 
 def _changes(store: Store, plan: PublishPlan, versions: tuple[VersionRow, ...]) -> Changes:
-    # A new table is published as its head is: it was created before the record, and no one else knows it.
     added = tuple(head_row(store, row.table_key, row.path, None) for row in plan.registrations)
     return Changes((*versions, *added, *plan.adoptions), plan.registrations, plan.tombstones, plan.schema)
 

@@ -137,7 +137,7 @@ def _is_abandoned(pin: Pin, state: ManifestState) -> bool:
 
 def _seen(store: Store, sidecar: Sidecar, pin: Pin, state: ManifestState) -> Observed:
     manifest_version = state.actual_version(pin.table_key)
-    # The manifest knows better than the record where a table is: a rename may have moved it.
+    # The manifest knows where a table is now; the record is for one that was never published.
     path = state.paths.get(pin.table_key, pin.table_path)
     head = store.tables.head(path, pin.table_branch).version
     table = TableVersion(pin.table_key, path, head, pin.table_branch)

@@ -1,4 +1,4 @@
-"""The address of a graph."""
+"""The address of a graph: a local directory or a prefix in an S3 bucket."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from omnigraph.errors import StorageError, UnsupportedUriError
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/+")
 _S3, _FILE = "s3://", "file://"
 _BUCKET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
-# Lance reads an s3 address as a URL and the object store as plain text. These characters mean something in a URL.
+# Lance reads an S3 address as a URL, obstore as plain text. These characters mean something only in a URL.
 _AMBIGUOUS = re.compile(r"[?#%\\]")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 _TEMPORARY = re.compile(r"#\d+\Z")
@@ -30,13 +30,13 @@ _OPTIONS = {
 
 @dataclass(frozen=True, slots=True)
 class Location:
-    """A directory, by its absolute path, or a prefix in an S3 bucket. Made by `parse`."""
+    """A directory, by its absolute path, or a prefix in an S3 bucket. Created by `parse`."""
 
     uri: str
 
     @classmethod
     def parse(cls, uri: str | os.PathLike[str]) -> Location:
-        """Read an address as people write it. What it points to need not exist."""
+        """Parse an address as users write it. It need not exist."""
         text = os.fspath(uri)
         if not text:
             raise UnsupportedUriError("the address of the graph is empty", uri=text, hint="give a path or an s3:// URI")
@@ -48,7 +48,9 @@ class Location:
             return cls(_s3(text))
         if text.lower().startswith(_FILE):
             return cls(_file(text))
-        raise UnsupportedUriError(f"'{text}' is no place for a graph", uri=text, hint=_remedy(scheme[1].lower()))
+        raise UnsupportedUriError(
+            f"'{text}' is not a supported address for a graph", uri=text, hint=_remedy(scheme[1].lower())
+        )
 
     @property
     def is_local(self) -> bool:
@@ -61,16 +63,16 @@ class Location:
 
     @property
     def key(self) -> str:
-        """The root as an object store names it: below the bucket, or below the root of the file system."""
+        """The root in the terms of an object store: below the bucket, or below the root of the file system."""
         return self.uri.strip("/") if self.is_local else self.uri.removeprefix(_S3).partition("/")[2]
 
     def child(self, *parts: str) -> str:
-        """The address of something below the root, in the form that `lance.dataset` takes."""
+        """Return the address of something below the root, in the form that `lance.dataset` takes."""
         return "/".join((self.uri.rstrip("/"), *filter(None, parts))) or "/"
 
     @property
     def storage_options(self) -> dict[str, str] | None:
-        """How to reach the bucket, by the environment as it is now; for lance and obstore alike."""
+        """The settings to reach the bucket, from the environment as it is now, for Lance and obstore."""
         if self.is_local:
             return None
         options = {}
@@ -80,17 +82,17 @@ class Location:
                     options[option] = self._checked(variable, value)
         if os.environ.get("AWS_S3_FORCE_PATH_STYLE", "").lower() in ("false", "0", "no", "off"):
             options["virtual_hosted_style_request"] = "true"
-            if "endpoint" in options:  # both libraries take it as it is: the bucket must be in it
+            if "endpoint" in options:  # both libraries use it unchanged, so it must contain the bucket
                 options["endpoint"] = options["endpoint"].replace("://", f"://{self.bucket}.", 1)
-                options["aws_endpoint_url_s3"] = options["endpoint"]  # or else they prefer the variable
+                options["aws_endpoint_url_s3"] = options["endpoint"]  # otherwise they prefer the environment variable
         return options
 
     def _checked(self, variable: str, value: str) -> str:
-        """Refuse what obstore answers with a panic."""
+        """Return the value, or raise if it would make obstore panic."""
         if _CONTROL.search(value):
-            problem = "has control characters in it"
+            problem = "contains control characters"
         elif variable in _OPTIONS["endpoint"] and not _is_endpoint(value):
-            problem = f"is no http:// or https:// URL: {value}"
+            problem = f"is not an http:// or https:// URL: {value}"
         else:
             return value
         hint = "correct the environment variable"
@@ -98,7 +100,7 @@ class Location:
 
 
 def is_temporary(name: str) -> bool:
-    """Tell whether a name is of the form `<name>#<digits>`, which a local store writes to before it renames."""
+    """Return whether a name has the form `<name>#<digits>`: a local store writes to such files before renaming them."""
     return bool(_TEMPORARY.search(name))
 
 
@@ -110,7 +112,7 @@ def _is_endpoint(value: str) -> bool:
 def _absolute(path: str, uri: str) -> str:
     absolute = os.path.abspath(path).replace("//", "/", 1)  # noqa: PTH100 - `..` must go, links must stay
     if is_temporary(absolute):
-        message = f"'{uri}' ends like a temporary file, in # and digits"
+        message = f"'{uri}' ends in # and digits, like a temporary file"
         raise UnsupportedUriError(message, uri=uri, hint="choose another name")
     return absolute
 
@@ -121,7 +123,7 @@ def _file(uri: str) -> str:
     _check_characters(path, uri)
     if not path.startswith("/"):
         hint = f"write file:///{path} for an absolute path; a relative path goes without file://"
-        raise UnsupportedUriError(f"'{uri}' names another machine, or a relative path", uri=uri, hint=hint)
+        raise UnsupportedUriError(f"'{uri}' is not an absolute local path", uri=uri, hint=hint)
     return _absolute(path, uri)
 
 
@@ -129,27 +131,27 @@ def _s3(uri: str) -> str:
     bucket, _, prefix = uri[len(_S3) :].partition("/")
     prefix = prefix.rstrip("/")
     if not _BUCKET.fullmatch(bucket):
-        raise UnsupportedUriError(f"'{uri}' names no bucket", uri=uri, hint="write s3://bucket/prefix")
+        raise UnsupportedUriError(f"'{uri}' has no valid bucket name", uri=uri, hint="write s3://bucket/prefix")
     if _AMBIGUOUS.search(prefix):
-        raise UnsupportedUriError(f"'{uri}' has one of ? # % \\ in it", uri=uri, hint="use a prefix without them")
+        raise UnsupportedUriError(f"'{uri}' contains one of ? # % \\", uri=uri, hint="use a prefix without them")
     if prefix and not {"", ".", ".."}.isdisjoint(prefix.split("/")):
         hint = "write the prefix without empty parts, '.' and '..'"
-        raise UnsupportedUriError(f"'{uri}' is not a plain prefix", uri=uri, hint=hint)
+        raise UnsupportedUriError(f"'{uri}' has empty, '.' or '..' parts", uri=uri, hint=hint)
     return f"{_S3}{bucket}/{prefix}" if prefix else f"{_S3}{bucket}"
 
 
 def _check_characters(text: str, uri: str) -> None:
     if _CONTROL.search(text) or not _is_unicode(text):
-        message = f"{uri!a} has control characters, or bytes that are no text, in it"
+        message = f"{uri!a} contains control characters or bytes that are not text"
         raise UnsupportedUriError(message, uri=uri, hint="use a path of printable characters")
 
 
 def _is_unicode(text: str) -> bool:
-    """Tell whether the text has no lone surrogates, which is how Python keeps undecodable bytes of a path."""
+    """Return whether the text has no lone surrogates, Python's form of undecodable bytes in a path."""
     return text.isascii() or not any("\ud800" <= char <= "\udfff" for char in text)
 
 
 def _remedy(scheme: str) -> str:
-    if scheme in ("s3", "file"):  # a pathlib.Path folds the slashes
+    if scheme in ("s3", "file"):  # pathlib.Path collapses the slashes
         return f"write it as text with two slashes, {scheme}://..."
     return "use a local path, file:///path or s3://bucket/prefix"

@@ -1,4 +1,4 @@
-"""How types are stored: the Arrow columns of a node or edge table, and the directory it lives in."""
+"""How types are stored: the Arrow columns and the directory of a node or edge table."""
 
 from __future__ import annotations
 
@@ -33,24 +33,24 @@ def table_key(declared: NodeType | EdgeType) -> str:
 
 
 def table_keys(catalog: Catalog) -> set[str]:
-    """The keys of the tables that a schema asks for."""
+    """Return the keys of the tables that a schema declares."""
     return {f"node:{name}" for name in catalog.nodes} | {f"edge:{name}" for name in catalog.edges}
 
 
 def declared_of(catalog: Catalog, key: str) -> NodeType | EdgeType:
-    """The type whose entities a table holds."""
+    """Return the type whose entities a table holds."""
     kind, _, name = key.partition(":")
     return catalog.nodes[name] if kind == "node" else catalog.edges[name]
 
 
 def table_path(declared: NodeType | EdgeType) -> str:
-    """The directory of a table: the FNV-1a hash of its type's name, so that no name is too odd for a file system."""
+    """Return the directory of a table: the FNV-1a hash of its type name, because a name may not suit a file system."""
     kind = "nodes" if isinstance(declared, NodeType) else "edges"
     return f"{kind}/{fnv1a(declared.name.encode()):016x}"
 
 
 def moved_path(declared: NodeType | EdgeType, mark: str) -> str:
-    """Another directory for a table, if one of a type that was called so is where its name says."""
+    """Return another directory for a table, if one of an earlier type of that name occupies the usual one."""
     return f"{table_path(declared)}-{mark.lower()}"
 
 
@@ -59,7 +59,7 @@ def is_moved(path: str) -> bool:
 
 
 def table_schema(declared: NodeType | EdgeType) -> pa.Schema:
-    """The columns of a table: the system's own, then the properties in their canonical order."""
+    """Return the columns of a table: system columns, then properties in canonical order."""
     system = [pa.field("id", pa.string(), nullable=False, metadata=_PRIMARY_KEY)]
     if isinstance(declared, EdgeType):
         system += [pa.field(name, pa.string(), nullable=False) for name in ("src", "dst")]
@@ -80,12 +80,12 @@ def arrow_type(declared: Type) -> pa.DataType:
 
 
 def to_array(declared: Type, values: Sequence[Any]) -> pa.Array:
-    """Make the column of a property from plain values; those of a Blob are its bytes."""
+    """Build the column of a property from plain values; blobs are bytes."""
     if declared.is_blob:
         return lance.blob_array(list(values))
     if declared.scalar is not Scalar.DATETIME:
         return pa.array(values, arrow_type(declared))
-    # Arrow would cut a date-time down to its day.
+    # pa.array would truncate a date-time to its day, so the milliseconds are reinterpreted.
     if declared.is_list:
         milliseconds = [None if value is None else [_milliseconds(item) for item in value] for value in values]
         return _reinterpreted(pa.array(milliseconds, pa.list_(pa.field("item", pa.int64()))))

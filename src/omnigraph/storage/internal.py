@@ -1,4 +1,4 @@
-"""The internal datasets, `__manifest` and the recovery audit: they commit at once, each in its own safe way."""
+"""The internal datasets, `__manifest` and the recovery audit. They commit directly, each in its own safe way."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from omnigraph.storage.stage import STORAGE_VERSION, refuse_auto_cleanup
 PRIMARY_KEY_MARK = "lance-schema:unenforced-primary-key"
 _LIST_ATTEMPTS = 32
 
-# A file of an internal table is read whole, in one request, until it grows past this; so reading costs the same number
-# of requests however long the history is.
+# A file of an internal table is read in one request until it grows past this size. So the number of requests
+# does not grow with the length of the history.
 _BLOCK_SIZE = 2**20
 
 
@@ -43,14 +43,14 @@ class InternalTable:
             )
 
     def is_latest(self, dataset: lance.LanceDataset, version: int) -> bool:
-        """Probe whether a handle is still at a version, and that version is the head."""
+        """Return whether a handle is at a version that is still the head."""
         if not self.location.is_local:
             may_block()
         with lance_call(dataset.uri, PROBE):
             return int(dataset.version) == version == int(dataset.latest_version)
 
     def open_if_exists(self) -> lance.LanceDataset | None:
-        """Open the dataset, or find that nothing at all is there: one that lost a part is an error, not absence."""
+        """Open the dataset; None if nothing at all is there. A dataset that lost a part is an error, not absence."""
         try:
             return self.open()
         except StorageError as error:
@@ -59,9 +59,10 @@ class InternalTable:
             raise
 
     def create(self, rows: pa.Table) -> bool:
-        """Create the dataset with its first rows in one commit; False if somebody else has.
+        """Create the dataset with its first rows in one commit; return False if it exists.
 
-        `lance.write_dataset` would let the second of two creators overwrite the first; a strict commit does not.
+        `lance.write_dataset` would let the second of two creators overwrite the first; a commit without retries does
+        not.
         """
         uri, options = self.uri(), self.location.storage_options
         durable_write("create", uri)
@@ -79,6 +80,8 @@ class InternalTable:
                     uri, transaction, max_retries=0, enable_stable_row_ids=True, storage_options=options
                 )
         except (ConflictError, StorageError) as error:
+            # The commit may have worked although its answer was lost. Then the dataset exists, and the caller looks at
+            # it.
             try:
                 self.open()
             except StorageError:
@@ -87,20 +90,23 @@ class InternalTable:
         return True
 
     def merge(self, dataset: lance.LanceDataset, key: str, rows: pa.Table) -> int:
-        """Compare and swap: upsert rows by key, or lose to whoever committed one of them since `dataset` was opened.
+        """Compare and swap: upsert rows by key, or raise if one of them was committed since `dataset` was opened.
 
-        The guarantee holds for exactly this shape: one phase, a primary-key mark on the key, no index on it in use,
-        no retries inside lance, on a handle that was just opened.
+        The guarantee holds for exactly this shape: one phase, a primary-key mark on the key, no index on it in use, no
+        retries inside Lance, a handle that was just opened. Any other shape leaves two rows for one key, without an
+        error.
         """
         refuse_auto_cleanup(dataset)
         durable_write("publish", dataset.uri)
         with lance_call(dataset.uri, "publish"):
+            # `use_index(False)`: through an index on the key the swap is lost. `conflict_retries(0)`: a retry would
+            # overwrite what it lost to.
             merge = dataset.merge_insert(key).when_matched_update_all().when_not_matched_insert_all()
             merge.use_index(use_index=False).conflict_retries(0).execute(rows)
         return int(dataset.version)
 
     def compact(self, branch: str | None = None) -> None:
-        """Rewrite the fragments into one. No version is removed: a stale handle must find what it conflicts with."""
+        """Rewrite the fragments into one. No version is removed: stale handles need them to detect conflicts."""
         dataset = self.open(branch)
         durable_write("compact", dataset.uri)
         with lance_call(dataset.uri, "compact"):
@@ -112,13 +118,13 @@ class InternalTable:
             dataset.update_schema_metadata(dict(values))
 
     def mark_primary_key(self, dataset: lance.LanceDataset, column: str) -> None:
-        """Have commits of one key conflict from now on. Lance keeps the mark for good: it can never be moved."""
+        """Make commits of one key conflict from now on. Lance never lets go of the mark."""
         durable_write("mark", dataset.uri)
         with lance_call(dataset.uri, "mark the key of"):
             dataset.update_field_metadata({column: {PRIMARY_KEY_MARK: "true"}})
 
     def branches(self) -> dict[str, Any]:
-        """List the native branches. When one is deleted while lance reads the list, lance fails: it is read again."""
+        """List the native branches; retry while branches are deleted during the listing, which makes Lance fail."""
         for _ in range(_LIST_ATTEMPTS):
             dataset = self.open()
             try:
@@ -131,19 +137,19 @@ class InternalTable:
         raise ContentionError(message, attempts=_LIST_ATTEMPTS, hint="try again")
 
     def branch_names(self) -> list[str]:
-        """Name the native branches, by the files that make them be: one request, however many there are."""
+        """Name the native branches by their reference files, in one request."""
         files = ObjectStore(self.location).list(f"{self.path}/_refs/branches")
         return sorted(unquote(name.removesuffix(".json")) for name in files if name.endswith(".json"))
 
     def has_branch(self, name: str) -> bool:
-        """Tell whether a native branch is there, by the file that makes it be; it costs the same among many."""
+        """Return whether a native branch exists, by its reference file, at the same cost among many."""
         return ObjectStore(self.location).exists(f"{self.path}/_refs/branches/{quote(name, safe='')}.json")
 
     def create_branch(self, dataset: lance.LanceDataset, name: str) -> None:
-        """Make a native branch at the version, and on the branch, that a handle is at.
+        """Create a native branch at the version and on the branch of a handle.
 
-        Lance makes the name last and removes it first: files without a name are left of a branch that was not made, or
-        not removed, to the end, and the new one must not have them.
+        Lance writes the reference last and removes it first. Files without a reference are remains of a branch that was
+        not created or deleted completely; the new one must not inherit them.
         """
         if not self.has_branch(name):
             ObjectStore(self.location).delete_below(f"{self.path}/tree/{name}")
@@ -169,10 +175,10 @@ class InternalTable:
             dataset.tags.delete(name)
 
     def delete_branch(self, dataset: lance.LanceDataset, name: str) -> None:
-        """Try to delete a native branch; only the list tells whether it is gone.
+        """Try to delete a native branch; only the listing shows whether it is gone.
 
-        Lance has no way to insist: it refuses while another branch descends from this one, and when somebody else is
-        deleting it says "not found" of whichever branch that was.
+        Lance refuses while another branch descends from it, and reports "not found" for any branch that is deleted in
+        parallel.
         """
         durable_write("delete branch", f"{self.uri()}@{name}")
         try:
@@ -184,12 +190,12 @@ class InternalTable:
 
 
 def primary_key(dataset: lance.LanceDataset) -> list[str]:
-    """Name the columns that carry the primary-key mark."""
+    """Name the columns with the primary-key mark."""
     return [field.name() for field in dataset.lance_schema.fields() if field.is_unenforced_primary_key()]
 
 
 def data_files(dataset: lance.LanceDataset) -> list[str]:
-    """Name the data files of a version: no two datasets share one, and asking costs no request."""
+    """Name the data files of a version. No two datasets share one, and this costs no request."""
     return [file.path for fragment in dataset.get_fragments() for file in fragment.data_files()]
 
 

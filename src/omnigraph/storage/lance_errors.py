@@ -1,7 +1,7 @@
-"""Sorts what pylance raises into kinds and turns it into errors of ours.
+"""Classify the errors of pylance and translate them into ours.
 
-Pylance has one exception class of its own; everything else is a plain OSError, ValueError or RuntimeError that only
-its text tells apart. So this module compares strings, and no other may.
+Pylance has one exception class of its own; everything else is a plain OSError, ValueError or RuntimeError that only its
+text distinguishes. So this module compares strings, and no other may.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from omnigraph.errors import (
     StorageFullError,
 )
 
-PROBE = "probe"  # the one call that, on a local disk, takes no time to speak of
+PROBE = "probe"  # the one call that never blocks for long on a local disk
 
 
 class Failure(Enum):
-    """What a failed call of pylance means to whoever made it."""
+    """What a failed pylance call means to its caller."""
 
     RETRYABLE_CONFLICT = auto()  # a commit came in between: read again, stage again
     INCOMPATIBLE = auto()  # a commit came in between that this change cannot follow
@@ -41,7 +41,7 @@ class Failure(Enum):
     IO = auto()  # anything else
 
 
-# Lance reports a failure inside a scan as the failure, wrapped; what counts is the innermost.
+# Lance wraps a failure inside a scan, several times over; only the innermost one says what it was.
 _WRAPPERS = re.compile(r"(?:(?:External|Wrapped|Cloned) error: |LanceError\(IO\): |Generic \S+ error: )*")
 
 _BEGINNINGS = (
@@ -51,7 +51,7 @@ _BEGINNINGS = (
     (re.compile(r"Too many concurrent writers\."), Failure.CONTENTION),
     (re.compile(r"Dataset already exists: "), Failure.EXISTS),
     (re.compile(r"Ref conflict error: "), Failure.EXISTS),
-    # How Lance says that the directory of a new branch is already there.
+    # Lance's misleading message when the directory of a new branch exists.
     (re.compile(r"Encountered internal error\..* Clone operation should not enter build_manifest"), Failure.EXISTS),
     (re.compile(r"Dataset at path .* was not found: "), Failure.NOT_FOUND),
     (
@@ -85,7 +85,7 @@ _LONGEST_DETAIL = 300
 
 
 def classify(error: Exception) -> Failure:
-    """Say what `error` means. An error that `translate` made means what its cause means."""
+    """Return what an error means. An error made by `translate` means what its cause means."""
     if isinstance(error, OmnigraphError) and isinstance(error.__cause__, Exception):
         return classify(error.__cause__)
     if isinstance(error, CommitConflictError):
@@ -106,23 +106,23 @@ def classify(error: Exception) -> Failure:
 
 
 def translate(error: Exception, *, path: str, operation: str) -> OmnigraphError:
-    """Make the error a user meets. `operation` completes "Cannot ... <path>", as in "open" or "commit to"."""
+    """Translate an error. `operation` completes "Cannot ... <path>", as in "open" or "commit to"."""
     failed = f"Cannot {operation} {path}"
     at = {"path": path, "operation": operation}
     match classify(error):
         case Failure.RETRYABLE_CONFLICT:
             return ConflictError(f"{failed}: another change came first.", hint="Read the current state and try again.")
         case Failure.INCOMPATIBLE:
-            message = f"{failed}: another change came first, and this one does not fit what is there now."
+            message = f"{failed}: another change came first, and this one cannot be applied after it."
             return ConflictError(message, hint="Read the current state and prepare the change again.")
         case Failure.CONTENTION:
             message = f"{failed}: another writer came first."
             return ContentionError(message, hint="Read the current state and try again.", attempts=1)
         case Failure.NOT_FOUND:
-            message = f"{failed}: it was not found, or a part of it is missing ({_detail(error)})."
+            message = f"{failed}: not found, or a part is missing ({_detail(error)})."
             return StorageError(message, hint="Check the address; if files were removed, restore them.", **at)
         case Failure.EXISTS:
-            return StorageError(f"{failed}: something is there already ({_detail(error)}).", **at)
+            return StorageError(f"{failed}: it already exists ({_detail(error)}).", **at)
         case Failure.DENIED:
             hint = "Check the permissions of the directory, or the credentials of the object store."
             return StorageDeniedError(f"{failed}: not permitted ({_detail(error)}).", hint=hint, **at)
@@ -133,27 +133,31 @@ def translate(error: Exception, *, path: str, operation: str) -> OmnigraphError:
 
 
 def _detail(error: Exception) -> str:
-    """The text of `error` without the places in Lance's source, cut to what fits a message."""
+    """Return the error text without source locations of Lance, shortened to fit a message."""
     text = " ".join(_RUST_LOCATION.sub("", str(error)).split()) or type(error).__name__
     return text if len(text) <= _LONGEST_DETAIL else f"{text[:_LONGEST_DETAIL]}..."
 
 
 @contextmanager
 def lance_call(path: str, operation: str) -> Iterator[None]:
-    """Re-raise a failure of pylance as ours, with the original as its cause.
+    """Re-raise pylance failures as ours, with the original as the cause.
 
-    Keep nothing but calls of pylance inside: a ValueError of our own would be taken for one of its failures.
+    Keep only pylance calls inside: a ValueError of our own code would be taken for one of its failures.
     """
     if operation != PROBE:
         may_block()
     try:
         yield
-    except (TypeError, MemoryError, RecursionError):  # some Arrow errors are these as well; they are nobody's storage
+    except (
+        TypeError,
+        MemoryError,
+        RecursionError,
+    ):  # some Arrow errors are these too, and are no failure of the storage
         raise
     except (OSError, ValueError, RuntimeError, pa.ArrowException) as error:
         raise translate(error, path=path, operation=operation) from error
     except BaseException as error:
-        if type(error).__name__ != "PanicException":  # how a bug in lance's Rust, or a full disk, may show
+        if type(error).__name__ != "PanicException":  # how Lance reports its own bugs, and sometimes a full disk
             raise
-        message = f"Cannot {operation} {path}: lance failed in a way it does not explain ({str(error)[:200]})."
+        message = f"Cannot {operation} {path}: Lance failed unexpectedly ({str(error)[:200]})."
         raise StorageError(message, path=path, operation=operation, hint="Check the free space.") from error

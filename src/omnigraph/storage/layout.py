@@ -1,4 +1,4 @@
-"""What a version of a table is made of: its fragments, and where each of its rows comes from."""
+"""The physical layout of a table version: its fragments, its deletions, its indices."""
 
 from __future__ import annotations
 
@@ -19,14 +19,15 @@ from omnigraph.storage.objects import ObjectStore
 from omnigraph.storage.read import ADDRESS, OFFSET_BITS, TableReader
 
 Addresses = np.ndarray[Any, Any]
+# IVF_FLAT, not IVF_PQ: on few rows Lance trains an empty PQ index without an error.
 INDEX_KINDS = ("BTREE", "INVERTED", "IVF_FLAT")
 ROW, WRITTEN = "_rowid", "_row_last_updated_at_version"
-_ARRAY = "array"  # how lance calls a deletion file in Arrow's format
+_ARRAY = "array"  # Lance's name for a deletion file in Arrow format
 
 
 @dataclass(frozen=True, slots=True)
 class Deletions:
-    """The file that says which rows of a fragment are deleted; `base` numbers the dataset that has it, if another."""
+    """The file that lists the deleted rows of a fragment; `base` numbers the dataset that holds it, if another does."""
 
     path: str
     is_plain: bool
@@ -35,17 +36,17 @@ class Deletions:
 
 @dataclass(frozen=True, slots=True)
 class Fragment:
-    """A fragment of a version. Two with equal `files` hold the same rows, but for those that are deleted."""
+    """A fragment of a version. Two fragments with equal `files` hold the same rows, except for deleted ones."""
 
     number: int
     files: tuple[object, ...]
-    rows: int  # with those that are deleted
+    rows: int  # deleted rows included
     deletions: Deletions | None
-    is_traced: bool  # whether lance knows which row each was before a compaction, and when it was written
+    is_traced: bool  # whether Lance tracks the row ids and versions of its rows
 
 
 def fragments(tables: TableReader, table: TableVersion) -> list[Fragment]:
-    """List the fragments of a version. This reads its manifest and no more."""
+    """List the fragments of a version. Reads only the manifest of the version."""
     dataset = tables.open(table)
     with lance_call(dataset.uri, "read"):
         return [_fragment(fragment.metadata) for fragment in dataset.get_fragments()]
@@ -64,17 +65,17 @@ def _fragment(found: lance.FragmentMetadata) -> Fragment:
 
 
 def path_of(file: DataFile) -> str:
-    """Where a file is. Lance makes a class each time it is asked itself, which is felt with thousands of files."""
+    """Return the path of a file. The public property builds a class per call, too slow for thousands of files."""
     return str(file._path)  # noqa: SLF001
 
 
 def has_same_deletions(one: Fragment, other: Fragment) -> bool:
-    """Tell whether the same rows of two fragments are deleted. Lance never gives two such files one name."""
+    """Return whether two fragments have the same deletions. Lance never reuses the name of a deletion file."""
     return (one.deletions and one.deletions.path) == (other.deletions and other.deletions.path)
 
 
 def deleted_offsets(tables: TableReader, table: TableVersion, fragment: Fragment) -> Addresses:
-    """Read which rows of a fragment are deleted, by their places in it, in order."""
+    """Return the sorted offsets of the deleted rows of a fragment."""
     deletions = fragment.deletions
     if deletions is None:
         return np.empty(0, np.int64)
@@ -99,19 +100,19 @@ def _in_table(table: TableVersion, branch: str | None, name: str) -> str:
 
 
 def _missing_offsets(tables: TableReader, table: TableVersion, fragment: Fragment) -> Addresses:
-    """Lance writes many deletions in a form of its own; then the rows that are left tell which are not."""
+    """Derive the deleted rows from those that are left: Lance stores many deletions in a format of its own."""
     left = tables.scan_fragments(table, [fragment.number], [])[ADDRESS].to_numpy().astype(np.int64)
     offsets = left & ((1 << OFFSET_BITS) - 1)
     return np.setdiff1d(np.arange(fragment.rows), offsets, assume_unique=True)
 
 
 def origins(tables: TableReader, table: TableVersion, chosen: Sequence[Fragment]) -> pa.Table:
-    """Read of each row its address, the number lance knows it by, and the version that wrote it; none of its values."""
+    """Read the address, row id and writing version of each row, and none of its values."""
     return tables.scan_fragments(table, [fragment.number for fragment in chosen], [ROW, WRITTEN])
 
 
 def common_version(tables: TableReader, one: TableVersion, other: TableVersion) -> int:
-    """Find the last version that two versions of a table both come from; 0 if that cannot be told."""
+    """Return the last version that two versions of a table both descend from; 0 if that is unknown."""
     if one.path != other.path:
         return 0
     if one.branch == other.branch:
@@ -119,7 +120,7 @@ def common_version(tables: TableReader, one: TableVersion, other: TableVersion) 
     try:
         known = tables.branch_points(one)
     except StorageError as error:
-        if classify(error) is not Failure.NOT_FOUND:  # how lance fails when a branch is deleted while it lists them
+        if classify(error) is not Failure.NOT_FOUND:  # Lance fails so when a branch is deleted during the listing
             raise
         return 0
     if any(table.branch is not None and table.branch not in known for table in (one, other)):
@@ -133,7 +134,7 @@ def common_version(tables: TableReader, one: TableVersion, other: TableVersion) 
 
 @dataclass(frozen=True, slots=True)
 class FragmentSize:
-    """A fragment: its number, its rows, and how many more of them are deleted."""
+    """The number of a fragment, its live rows, and its deleted rows."""
 
     number: int
     rows: int
@@ -142,7 +143,7 @@ class FragmentSize:
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """A part of an index, and the fragments it covers."""
+    """A segment of an index, and the fragments it covers."""
 
     uuid: str
     covers: frozenset[int]
@@ -150,7 +151,7 @@ class Segment:
 
 @dataclass(frozen=True, slots=True)
 class TableLayout:
-    """What a version of a table physically consists of: its fragments in order, its indices by name."""
+    """The fragments of a table version in order, and its indices by name."""
 
     parts: tuple[FragmentSize, ...]
     indices: Mapping[str, tuple[Segment, ...]]
@@ -164,18 +165,19 @@ class TableLayout:
         return frozenset(part.number for part in self.parts)
 
     def covered(self, index: str) -> frozenset[int]:
-        """The fragments of this version that an index covers."""
+        """Return the fragments of this version that an index covers."""
         segments = self.indices.get(index, ())
         return self.numbers & frozenset(number for one in segments for number in one.covers)
 
     def covering(self, number: int) -> frozenset[str]:
-        """The segments of indices that cover a fragment."""
+        """Return the uuids of the index segments that cover a fragment."""
         segments = (one for index in self.indices.values() for one in index)
         return frozenset(one.uuid for one in segments if number in one.covers)
 
 
 def layout_of(tables: TableReader, table: TableVersion) -> TableLayout:
-    """Look at a version. This reads its manifest and no more."""
+    """Read the layout of a version. Reads only its manifest."""
+    # A handle of its own: `describe_indices` locks the handle against all other calls.
     dataset = tables.own_handle(table)
     with lance_call(dataset.uri, "read"):
         found = [fragment.metadata for fragment in dataset.get_fragments()]
@@ -189,7 +191,7 @@ def layout_of(tables: TableReader, table: TableVersion) -> TableLayout:
 
 
 def has_value(tables: TableReader, table: TableVersion, column: str, fragments: Sequence[int]) -> bool:
-    """Tell whether a column holds anything at all in some fragments."""
+    """Return whether a column has any value in some fragments."""
     dataset = tables.open(table)
     with lance_call(dataset.uri, "scan"):
         chosen = [fragment for fragment in dataset.get_fragments() if fragment.fragment_id in fragments]
@@ -203,7 +205,7 @@ def has_value(tables: TableReader, table: TableVersion, column: str, fragments: 
 
 @dataclass(frozen=True, slots=True)
 class IndexSpec:
-    """An index to build: BTREE, INVERTED or IVF_FLAT on one column."""
+    """An index to build on one column, by its kind."""
 
     column: str
     kind: str
@@ -214,19 +216,19 @@ class IndexSpec:
 
 
 def write_index(dataset: lance.LanceDataset, index: IndexSpec, fragments: Sequence[int]) -> lance.Index:
-    """Write an index over some fragments; it counts once a commit names it."""
+    """Write an index over some fragments. It takes effect once a commit names it."""
     options: dict[str, Any] = {"num_partitions": 1, "metric": "L2"} if index.kind == "IVF_FLAT" else {}
     built = dataset.create_index_uncommitted(
         index.column, index.kind, name=index.name, fragment_ids=list(fragments), replace=True, **options
     )
-    # A text index is only readable once its parts are merged, and lance does not say so at commit.
+    # Without this merge the commit of a text index succeeds, and the first query fails.
     return dataset.merge_existing_index_segments([built]) if index.kind == "INVERTED" else built
 
 
 def index_segments(dataset: lance.LanceDataset, chosen: Callable[[str, str], bool]) -> list[lance.Index]:
-    """The present segments of indices, chosen by the name of the index and their uuid.
+    """Return the current index segments, filtered by index name and segment uuid.
 
-    Who builds them anew names them as removed: lance dies on a fragment that is covered twice.
+    A rebuild must name the segments that it replaces: Lance panics if two segments cover one fragment.
     """
     return [
         lance.Index(part.uuid, index.name, index.fields, part.dataset_version_at_last_update, part.fragment_ids, 0)
@@ -238,7 +240,7 @@ def index_segments(dataset: lance.LanceDataset, chosen: Callable[[str, str], boo
 
 @dataclass(frozen=True, slots=True)
 class IndexBuild:
-    """An index to build over some fragments, in the place of some of its segments."""
+    """An index to build over some fragments, and the segments it replaces."""
 
     spec: IndexSpec
     fragments: tuple[int, ...]

@@ -1,7 +1,7 @@
-"""Upkeep of a table, staged: its fragments are rewritten into fewer, its indices are built and extended.
+"""Staged maintenance of a table: compact fragments, build and extend indices.
 
-Rows keep their numbers and their content. Lance would do this in several commits of its own; here it is one staged
-change of at most two steps, the rewrite and then the indices, and what is not moved by `commit_staged` is only files.
+Rows keep their ids and their content. Lance would use several commits of its own; here it is one staged change of at
+most two steps, the rewrite and then the indices. Until `commit_staged` it is only files.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from omnigraph.storage.observe import durable_write
 from omnigraph.storage.read import TableReader, transaction_id
 from omnigraph.storage.stage import MAX_ROWS_PER_FILE, STORAGE_VERSION, Staged, TableStorage, auto_cleanup_settings
 
-# The fragments that a rewrite makes are numbered past those that others may append before it is committed, for the
-# indices that are built on them name them by number.
+# New fragments are numbered past those that others may append before the commit: the indices built on
+# them refer to them by number.
 _NUMBERS_LEFT = 1000
 _ALL_ROWS = 2**32
 _OPTIONS: dict[str, Any] = {
@@ -50,7 +50,7 @@ _OPTIONS: dict[str, Any] = {
     "excluded_fragment_ids": [],
     "max_overlays_per_fragment": 10,
     "data_storage_version": STORAGE_VERSION,
-    "has_eager_remappable_index": False,  # indices on the places of rows are built anew by us
+    "has_eager_remappable_index": False,  # we rebuild the indices on row addresses ourselves
 }
 
 
@@ -59,14 +59,14 @@ _OPTIONS: dict[str, Any] = {
 
 @dataclass(frozen=True, slots=True)
 class Rewrite:
-    """Fragments, and what describes those that hold their rows now."""
+    """Numbers of old fragments, and JSON descriptions of the new ones that hold their rows."""
 
     old: tuple[int, ...]
     new: tuple[str, ...]
 
 
 def rewrite(tables: TableStorage, table: TableVersion, numbers: Sequence[int]) -> Rewrite:
-    """Write the rows of some fragments into new ones; the result can be sent to whoever stages it."""
+    """Write the rows of some fragments into new ones. The result can be sent to another process, which stages it."""
     dataset = tables.own_handle(table)
     durable_write("rewrite fragments", dataset.uri)
     with lance_call(dataset.uri, "rewrite fragments of"):
@@ -78,7 +78,7 @@ def rewrite(tables: TableStorage, table: TableVersion, numbers: Sequence[int]) -
 
 
 def _described(dataset: lance.LanceDataset, numbers: set[int]) -> list[dict[str, Any]]:
-    """Describe fragments, in order. Lance is quick at that in a plan, which holds all that have a neighbour."""
+    """Describe fragments as JSON, in order. A compaction plan is the fast source: it has all with a neighbour."""
     plan = Compaction.plan(dataset, {"target_rows_per_fragment": _ALL_ROWS})
     texts = (task.json() for task in plan.tasks)  # type: ignore[attr-defined]  # the stub lacks it
     known = {one["id"]: one for text in texts for one in json.loads(text)["task"]["fragments"]}
@@ -89,7 +89,7 @@ def _described(dataset: lance.LanceDataset, numbers: set[int]) -> list[dict[str,
 def stage_rewrite(
     tables: TableStorage, base: TableVersion, made_of: TableLayout, rewrites: Sequence[Rewrite]
 ) -> Staged:
-    """Put rewritten fragments in the place of the old ones. Indices keep what they cover only where all of it moved."""
+    """Stage the replacement of old fragments by rewritten ones. An index keeps its coverage where all of it moved."""
     dataset = tables.own_handle(base)
     with lance_call(dataset.uri, "read"):
         old = {fragment.fragment_id: _plain(fragment.metadata) for fragment in dataset.get_fragments()}
@@ -108,7 +108,8 @@ def stage_rewrite(
 
 
 def _next_number(tables: TableStorage, base: TableVersion, written: Sequence[Any]) -> int:
-    """Ask lance which number it would give to the next fragment: it keeps those of fragments that are gone."""
+    """Return the number that Lance would give to the next fragment; it never reuses those of removed ones."""
+    # Only a detached commit reveals the number: the manifest's counter is not exposed.
     bare = replace(written[0], row_id_meta=None, created_at_version_meta=None, last_updated_at_version_meta=None)
     seen = preview(tables, Staged(base, lance.Transaction(base.version, lance.LanceOperation.Append([bare]))))
     try:
@@ -124,7 +125,7 @@ def _numbers(tables: TableStorage, table: TableVersion) -> set[int]:
 
 
 class _PlainFile(DataFile):
-    """A file as lance asks for it once more for each that it replaces."""
+    """A data file with a fast `path`: Lance reads it once for each file that it replaces."""
 
     @property
     def path(self) -> str:
@@ -148,9 +149,9 @@ def _plain(fragment: lance.FragmentMetadata) -> lance.FragmentMetadata:
 
 
 def _groups(old: Sequence[Any], new: list[Any], covering: Callable[[int], frozenset[str]]) -> list[Any]:
-    """Group what was rewritten by the index segments that cover it, for lance wants each group covered whole or not.
+    """Group rewritten fragments by the index segments that cover them: Lance requires each group covered fully or not.
 
-    The new fragments belong to the group that the fewest segments cover, and all of those cover the others too.
+    The new fragments belong to the group with the fewest segments, all of which cover the other groups too.
     """
     by_cover: dict[frozenset[str], list[Any]] = {}
     for fragment in old:
@@ -162,12 +163,12 @@ def _groups(old: Sequence[Any], new: list[Any], covering: Callable[[int], frozen
 
 
 def preview(tables: TableStorage, staged: Staged) -> TableVersion:
-    """Make the state that a staged change would make readable, under a number that is no version of the table."""
+    """Make a staged state readable, under a number that is no version of the table."""
     return replace(staged.base, version=int(tables.read_staged(staged).version))
 
 
 def forget(tables: TableStorage, seen: TableVersion) -> None:
-    """Remove a preview; what it refers to stays."""
+    """Delete a preview. The files that it refers to stay."""
     branch = ("tree", seen.branch) if seen.branch else ()
     ObjectStore(tables.location).delete("/".join((seen.path, *branch, "_versions", f"d{seen.version}.manifest")))
 
@@ -176,7 +177,7 @@ def forget(tables: TableStorage, seen: TableVersion) -> None:
 
 
 def build_index(tables: TableStorage, table: TableVersion, spec: IndexSpec, fragments: Sequence[int]) -> lance.Index:
-    """Build an index over some fragments; the result can be sent to whoever stages it."""
+    """Build an index over some fragments. The result can be sent to another process, which stages it."""
     dataset = tables.own_handle(table)
     durable_write("build index", dataset.uri)
     with lance_call(dataset.uri, "build index on"):
@@ -186,7 +187,7 @@ def build_index(tables: TableStorage, table: TableVersion, spec: IndexSpec, frag
 def stage_indices(
     tables: TableStorage, base: TableVersion, built: Sequence[lance.Index], replaced: Sequence[str]
 ) -> Staged:
-    """Add segments of indices to a table in the place of others."""
+    """Stage the addition of index segments, in place of others."""
     dataset = tables.own_handle(base)
     with lance_call(dataset.uri, "read"):
         removed = index_segments(dataset, lambda _, uuid: uuid in replaced)
@@ -196,12 +197,12 @@ def stage_indices(
 
 
 def chained(first: Staged, then: Staged) -> Staged:
-    """Let a change follow another, on the state that it makes."""
+    """Let one change follow another, on the state that the first makes."""
     return replace(first, then=then.transaction)
 
 
-def following(staged: Staged, version: int) -> Staged:
-    """What is left of a change whose first step has made a version."""
+def second_step(staged: Staged, version: int) -> Staged:
+    """Return the second step of a change whose first step has made a version."""
     assert staged.then is not None
     operation = staged.then.operation
     assert isinstance(operation, lance.LanceOperation.CreateIndex)
@@ -214,7 +215,7 @@ def following(staged: Staged, version: int) -> Staged:
 
 
 def stage_auto_cleanup_off(tables: TableStorage, base: TableVersion) -> Staged | None:
-    """Have lance remove no versions by itself; None if the table never asked for that."""
+    """Stage turning off Lance's automatic cleanup; None if it is off."""
     dataset = tables.open(base)
     with lance_call(dataset.uri, "read"):
         settings = auto_cleanup_settings(dataset)
@@ -228,26 +229,27 @@ def stage_auto_cleanup_off(tables: TableStorage, base: TableVersion) -> Staged |
 # Rebase --------------------------------------------------------------------------------------------
 
 
-def fits(tables: TableReader, staged: Staged, pin: TableVersion) -> bool:
-    """Tell whether upkeep that was staged on an earlier version still means the same on a later one.
+def can_rebase(tables: TableReader, staged: Staged, pin: TableVersion) -> bool:
+    """Return whether maintenance staged on an earlier version still means the same on a later one.
 
-    What it replaces must be there unchanged, and the numbers it gives must be free.
+    What it replaces must be unchanged, and the fragment numbers it uses must be free. Lance's own conflict check would
+    let some of these commits through.
     """
     try:
         before, now = _facts(tables, staged.base), _facts(tables, pin)
     except StorageError as error:
-        if classify(error) is Failure.NOT_FOUND:  # a cleanup has removed what it was staged on
+        if classify(error) is Failure.NOT_FOUND:  # a cleanup removed the version it was staged on
             return False
         raise
     same_columns = before.columns == now.columns
-    return same_columns and all(_step_fits(step.operation, before, now) for step in staged.steps)
+    return same_columns and all(_can_rebase_step(step.operation, before, now) for step in staged.steps)
 
 
 @dataclass(frozen=True, slots=True)
 class _Facts:
-    """The fragments of a version by number, each with its files and its deletions; and the segments of its indices.
+    """What a version consists of, as far as a rebase depends on it.
 
-    `columns` are those that lance knows, by their numbers: one that comes again has another.
+    `columns` holds Lance's field ids: a column that was dropped and added again has another id.
     """
 
     fragments: Mapping[int, tuple[object, object]]
@@ -258,20 +260,22 @@ class _Facts:
 def _facts(tables: TableReader, table: TableVersion) -> _Facts:
     found = {one.number: (one.files, one.deletions) for one in fragments(tables, table)}
     segments = (one.uuid for index in layout_of(tables, table).indices.values() for one in index)
-    # The text of a schema has its settings in any order, so it would differ from one reading to the next.
+    # Not the schema's text: its settings come in random order, so it differs between two reads.
     dataset = tables.open(table)
     columns = tuple(field.id() for field in dataset.lance_schema.fields()), dataset.schema
     return _Facts(found, frozenset(segments), columns)
 
 
-def _step_fits(operation: Any, before: _Facts, now: _Facts) -> bool:
+def _can_rebase_step(operation: Any, before: _Facts, now: _Facts) -> bool:
     if isinstance(operation, lance.LanceOperation.UpdateConfig):
         return True
     if isinstance(operation, lance.LanceOperation.Rewrite):
         old = [one.id for group in operation.groups for one in group.old_fragments]
         new = [one.id for group in operation.groups for one in group.new_fragments]
+        # A number that an append took meanwhile would exist twice.
         free = not new or min(new) > max(now.fragments, default=-1)
         return free and all(before.fragments[number] == now.fragments.get(number) for number in old)
+    # Deletions after the build do no harm: an index is allowed to name deleted rows.
     covered = {number for index in operation.new_indices for number in index.fragment_ids} & before.fragments.keys()
     same = all(
         number in now.fragments and before.fragments[number][0] == now.fragments[number][0] for number in covered

@@ -1,4 +1,4 @@
-"""The small control files of a graph, on a local disk and on S3 alike."""
+"""The small control files of a graph, on a local disk or on S3."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ if TYPE_CHECKING:  # these exist for type checkers only
     from obstore.store import ClientConfig, RetryConfig, S3Config
 
 Version = NewType("Version", str)
-"""The e-tag of an object. S3 derives it from the content: two writes that must differ need different content."""
+"""The e-tag of an object. S3 derives it from the content, so writes that must differ need different content."""
 
 _RETRIES: RetryConfig = {"max_retries": 3, "retry_timeout": timedelta(seconds=20)}
 _ONCE: RetryConfig = {"max_retries": 0}
-ONCE_SECONDS = 5.0  # how long a conditional put may take: whoever renews a lease must know early that he has to again
+ONCE_SECONDS = 5.0  # limit of a conditional put: the holder of a lease must know early that a renewal failed
 
 
 @dataclass(frozen=True, slots=True)
 class Listed:
-    """An object by its name below the root, its size, and when it was last written."""
+    """An object: its name below the root, its size, and when it was last written."""
 
     name: str
     size: int
@@ -42,19 +42,19 @@ class Listed:
 class ObjectStore:
     """Objects by name below the root of one graph. Nothing is cached; safe to share between threads.
 
-    Absence is what the storage says is absent. Everything else that goes wrong is a `StorageError`.
+    An object is absent only if the storage says so. Every other failure is a `StorageError`.
     """
 
     def __init__(self, location: Location) -> None:
         self._location = location
         with self._failures("open", ""):
             self._store = _store(location, retry=True)
-            # A conditional put is sent once: if the first of two got through and only its answer was lost, the second
-            # would be told that somebody else came first.
+            # A conditional put is sent once. If it worked and only its answer was lost, a repetition would meet its own
+            # result, and look as if another process had won.
             self._once = _store(location, retry=False)
 
     def read(self, name: str) -> bytes:
-        """Read an object that must be there."""
+        """Read an object that must exist."""
         data = self.read_if_exists(name)
         if data is None:
             path = self._location.child(name)
@@ -63,18 +63,18 @@ class ObjectStore:
         return data
 
     def read_if_exists(self, name: str) -> bytes | None:
-        """Read an object, or find in the same request that there is none."""
+        """Read an object; None if it does not exist, found in the same request."""
         found = self.read_versioned(name)
         return None if found is None else found[0]
 
     def read_range(self, name: str, start: int, length: int) -> bytes:
-        """Read a part of an object that must be there."""
+        """Read a range of an object that must exist."""
         count("get")
         with self._failures("read", name):
             return bytes(obstore.get_range(self._store, self._key(name), start=start, length=length))
 
     def read_versioned(self, name: str) -> tuple[bytes, Version] | None:
-        """Read an object with the version that `replace` takes."""
+        """Read an object together with the version that `replace` takes."""
         count("get")
         with self._failures("read", name):
             try:
@@ -84,15 +84,15 @@ class ObjectStore:
                 return None
 
     def write(self, name: str, data: bytes) -> None:
-        """Put an object in the place of what is there, at once: a reader sees the old one or the new one."""
+        """Write an object atomically: a reader sees the old content or the new one."""
         with self._change("write", name):
             count("put")
             obstore.put(self._store, self._key(name), data)
 
     def create(self, name: str, data: bytes) -> Version | None:
-        """Put an object where there is none; None if there is one. Of any number of creators, one gets its version.
+        """Create an object; None if it exists. Of any number of creators, one gets its version.
 
-        On an error it is not known whether the object was created.
+        After an error it is unknown whether the object was created.
         """
         with self._change("create", name):
             count("put")
@@ -103,10 +103,10 @@ class ObjectStore:
             return Version(done["e_tag"] or "?")
 
     def replace(self, name: str, data: bytes, expected: Version) -> Version | None:
-        """Put an object in the place of the version that was read; None if that is no longer what is there.
+        """Replace the version that was read; None if the object has changed or is gone.
 
-        For object stores only: a file system cannot compare and swap, and has locks instead. On an error it is not
-        known whether the object was replaced.
+        Only for object stores: file systems have no compare-and-swap, and use locks instead. After an error it is
+        unknown whether the object was replaced.
         """
         assert not self._location.is_local, "there is no compare-and-swap on a file system"
         with self._change("replace", name):
@@ -120,14 +120,14 @@ class ObjectStore:
             return Version(done["e_tag"] or "?")
 
     def rewrite(self, name: str, data: bytes, expected: Version) -> bool:
-        """Replace an object that was read; on a file system, where a lock keeps others out, just write it."""
+        """Replace an object that was read; on a file system, where a lock keeps others out, write it."""
         if self._location.is_local:
             self.write(name, data)
             return True
         return self.replace(name, data, expected) is not None
 
     def delete(self, name: str) -> None:
-        """Delete an object if there is one."""
+        """Delete an object if it exists."""
         with self._change("delete", name):
             count("delete")
             try:
@@ -141,7 +141,7 @@ class ObjectStore:
             self.delete(found.name)
 
     def list_below(self, prefix: str) -> list[Listed]:
-        """List every object below a prefix, however deep."""
+        """List every object below a prefix, at any depth."""
         count("list")
         with self._failures("list", prefix):
             chunks = list(obstore.list(self._store, self._key(prefix)))
@@ -153,7 +153,7 @@ class ObjectStore:
         ]
 
     def list(self, prefix: str) -> list[str]:
-        """List the objects directly below a prefix, by the last part of their names, sorted."""
+        """List the objects directly below a prefix: the last parts of their names, sorted."""
         count("list")
         with self._failures("list", prefix):
             found = obstore.list_with_delimiter(self._store, self._key(prefix))
@@ -161,7 +161,7 @@ class ObjectStore:
         return sorted(name for name in names if not is_temporary(name))
 
     def exists(self, name: str) -> bool:
-        """Tell whether there is an object of that name, or any below it."""
+        """Return whether an object of that name exists, or any below it."""
         key = self._key(name)
         with self._failures("look for", name):
             if key:
@@ -194,10 +194,10 @@ class ObjectStore:
 
 
 def storage_error(error: Exception, operation: str, path: str) -> StorageError:
-    """Make the error that a user meets of one that obstore raised."""
+    """Translate an error of obstore."""
     failed = f"cannot {operation} {path}"
     local = path.startswith("/")
-    match lance_errors.classify(error):  # both libraries speak the language of the same crate
+    match lance_errors.classify(error):  # both libraries raise the messages of the same crate
         case lance_errors.Failure.DENIED:
             hint = "check the permissions of the directory" if local else "check the credentials and the bucket policy"
             return StorageDeniedError(f"{failed}: not permitted", path=path, operation=operation, hint=hint)
@@ -207,14 +207,14 @@ def storage_error(error: Exception, operation: str, path: str) -> StorageError:
         case lance_errors.Failure.NOT_FOUND:
             hint = "check the address of the graph" if local else "check that the bucket exists"
         case _ if local:
-            hint = "check that it is what the graph needs there: a file below directories, on a disk that works"
+            hint = "check that the path is a file below directories, and that the disk works"
         case _:
             hint = "check the network, AWS_REGION and AWS_ENDPOINT_URL; a plain http endpoint needs AWS_ALLOW_HTTP=true"
     return StorageError(f"{failed}: {_reason(error)}", path=path, operation=operation, hint=hint)
 
 
 def _reason(error: Exception) -> str:
-    """The innermost cause: the last part of the first line, without the answer of the server and the debug dump."""
+    """Return the innermost cause: the last part of the first line, without the server's answer and the debug dump."""
     line = str(error).partition("\n")[0].partition(": <")[0]
     return line.rpartition(": ")[2].strip() or type(error).__name__
 
@@ -226,9 +226,9 @@ def _store(location: Location, *, retry: bool) -> LocalStore | S3Store:
     return _s3_store(location.bucket, tuple(sorted(options.items())), retry=retry)
 
 
-@lru_cache(maxsize=16)  # one takes some 20 ms to make, and has connections to share
+@lru_cache(maxsize=16)  # a store takes some 20 ms to create, and has a connection pool
 def _s3_store(bucket: str, options: tuple[tuple[str, str], ...], *, retry: bool) -> S3Store:
-    # Deleting in bulk, the store would wrap a refusal into a success.
+    # In a bulk delete, the store reports a refused deletion as success.
     config = {**dict(options), "disable_bulk_delete": "true"}
     if retry:
         return S3Store(bucket, config=cast("S3Config", config), retry_config=_RETRIES)

@@ -1,4 +1,4 @@
-"""Counts the requests to object stores, those of lance and our own, for the whole process."""
+"""Observe storage traffic: request counts of this process, and a test hook before every durable write."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _lock = threading.Lock()
 
 @dataclass(frozen=True, slots=True)
 class RequestCounts:
-    """How many requests there were, by kind."""
+    """Numbers of requests, by kind."""
 
     get: int = 0
     put: int = 0
@@ -46,7 +46,7 @@ class RequestCounts:
 
 
 class RequestCounter:
-    """The requests since a block began: so far while it runs, all of it afterwards. Reads like `Requests`."""
+    """The requests since a block began; final once it has ended. Has the attributes of `RequestCounts`."""
 
     def __init__(self) -> None:
         self._start = snapshot()
@@ -66,7 +66,7 @@ class RequestCounter:
 
 @contextmanager
 def counted() -> Iterator[RequestCounter]:
-    """Count the requests during a block, whichever thread makes them.
+    """Count the requests of a block, from all threads.
 
     with counted() as requests:
         ...
@@ -80,7 +80,7 @@ def counted() -> Iterator[RequestCounter]:
 
 
 def snapshot() -> RequestCounts:
-    """Count since the process began; lance counts since the first snapshot."""
+    """Return the requests since the process began. Lance's own are counted from the first snapshot on."""
     installed = register_lance_metrics_recorder()
     assert installed, "another recorder has been registered with lance: its requests cannot be counted"
     with _lock:
@@ -92,9 +92,9 @@ def snapshot() -> RequestCounts:
 
 
 def _kind_of(operation: str) -> RequestKind:
-    """Sort an operation of lance: get_ranges, list_with_delimiter, create_multipart, put_part, copy, rename and others.
+    """Classify an operation of Lance, such as get_ranges, create_multipart or copy.
 
-    One that is not known counts as a put, so that a write is never taken for a read.
+    Unknown ones count as put, so that a write is never taken for a read.
     """
     if operation == "abort_multipart":
         return "delete"
@@ -117,14 +117,14 @@ on_durable_write: WriteHook | None = None
 
 
 def set_write_hook(hook: WriteHook | None) -> WriteHook | None:
-    """Have `hook(operation, path)` called before every durable write; return the hook that was there."""
+    """Call `hook(operation, path)` before every durable write; return the previous hook."""
     global on_durable_write
     previous, on_durable_write = on_durable_write, hook
     return previous
 
 
 def durable_write(operation: str, path: str) -> None:
-    """Say that the next step makes something durable. Call it before the step."""
+    """Test hook, called before every durable write. Crash tests count these calls, or die at the k-th."""
     hook = on_durable_write
     if hook is not None:
         hook(operation, path)

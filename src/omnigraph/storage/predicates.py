@@ -1,6 +1,6 @@
-"""Predicates on the columns of one table, each as a Lance filter and as an Arrow expression that mean the same.
+"""Predicates on the columns of one table, each with an equivalent Lance filter and Arrow expression.
 
-Null never satisfies one, and neither does NaN. Numbers are compared as numbers, whatever their types.
+Null never satisfies one, and neither does NaN. Numbers are compared as numbers, across their types.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from omnigraph.storage.columns import to_array
 _NEVER = "false"
 _F32_MAX = float(np.finfo(np.float32).max)
 _LEAST = -(2**63)
-# What lance's engine, which puts NaN above every number, would find without being told.
+# Lance sorts NaN above every number, so these operators would match it.
 _FINDS_NAN = frozenset({Operator.GT, Operator.GE, Operator.NE})
 _ABOVE = frozenset({Operator.LT, Operator.LE, Operator.NE})
 _BELOW = frozenset({Operator.GT, Operator.GE, Operator.NE})
@@ -31,7 +31,7 @@ _BELOW = frozenset({Operator.GT, Operator.GE, Operator.NE})
 
 @dataclass(frozen=True, slots=True)
 class Compare:
-    """A column against a value of its own type."""
+    """Compares a column with a value of its type."""
 
     column: str
     scalar: Scalar
@@ -45,7 +45,7 @@ class Compare:
 
 @dataclass(frozen=True, slots=True)
 class Present:
-    """The column holds a value."""
+    """The column is not null."""
 
     column: str
     scalar: Scalar
@@ -57,14 +57,14 @@ class Present:
 
 @dataclass(frozen=True, slots=True)
 class Never:
-    """No row."""
+    """Matches no row."""
 
     columns = ()
 
 
 @dataclass(frozen=True, slots=True)
 class OneOf:
-    """The column holds one of these values, none of which is null."""
+    """The column holds one of these values, none of them null."""
 
     column: str
     values: pa.Array
@@ -76,7 +76,7 @@ class OneOf:
 
 @dataclass(frozen=True, slots=True)
 class AllOf:
-    """Every one of these, of which there is at least one."""
+    """The conjunction of at least one predicate."""
 
     predicates: tuple[Predicate, ...]
 
@@ -159,7 +159,7 @@ def _with_integer(wanted: Compare, value: float) -> Predicate:
 
 
 def _with_float(wanted: Compare, value: float) -> Predicate:
-    """A value for F32 is rounded as one that is stored would be; one for F64 is compared exactly."""
+    """Compare with a float column. For F32 the value is rounded as a stored one would be; for F64 it is exact."""
     if wanted.scalar is Scalar.F32:
         with np.errstate(over="ignore"):
             stored = float(np.float32(value))
@@ -175,7 +175,7 @@ def _with_float(wanted: Compare, value: float) -> Predicate:
 
 
 def _beyond_f32(wanted: Compare, infinity: float) -> Predicate:
-    """A value that is beyond every finite number of 32 bits has these on one side, and an infinity on the other."""
+    """Compare with a value beyond the F32 range: all finite numbers are on one side of it."""
     if wanted.operator in (Operator.EQ, Operator.NE):
         return _outside(wanted, wanted.operator is Operator.NE)
     less = wanted.operator in (Operator.LT, Operator.LE)
@@ -186,7 +186,7 @@ def _beyond_f32(wanted: Compare, infinity: float) -> Predicate:
 
 
 def _with_both_zeros(values: pa.Array) -> pa.Array:
-    """Arrow tells the two zeros apart where lance does not."""
+    """Add the other zero: Arrow distinguishes 0.0 and -0.0, Lance does not."""
     if not pa.types.is_floating(values.type) or not pc.any(pc.equal(values, 0)).as_py():
         return values
     return pa.concat_arrays([values, pa.array([0.0, -0.0], values.type)])
@@ -205,9 +205,9 @@ def _not_nan(column: str, scalar: Scalar) -> str:
 
 
 def _literals(values: pa.Array) -> list[str]:
-    """Spell values for lance."""
+    """Spell values as Lance literals."""
     if pa.types.is_date64(values.type):
-        # The one spelling that lance compares with an index on the column.
+        # The only spelling for which Lance uses an index on the column.
         return [f"arrow_cast({value}, 'Date64')" for value in values.view(pa.int64()).to_pylist()]
     return [_literal(value) for value in values.to_pylist()]
 
@@ -218,7 +218,7 @@ def _literal(value: PlainValue) -> str:
     if isinstance(value, dt.date):
         return f"DATE '{value.isoformat()}'"
     if value == _LEAST and isinstance(value, int):
-        return f"({_LEAST + 1} - 1)"  # written out, lance takes it for a float
+        return f"({_LEAST + 1} - 1)"  # Lance would parse the plain literal as a float
     return _text(value) if isinstance(value, str) else repr(value)
 
 

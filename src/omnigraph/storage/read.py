@@ -1,4 +1,4 @@
-"""Reading the node and edge tables, each at exactly one version."""
+"""Read node and edge tables, each at exactly one version."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from omnigraph.storage.predicates import OneOf, Predicate, lance_filter
 
 ID, SRC, DST = "id", "src", "dst"
 ADDRESS = "_rowaddr"
-OFFSET_BITS = 32  # of an address: the place of a row in its fragment; above them is the fragment
+OFFSET_BITS = 32  # low bits of a row address: offset in the fragment; the fragment number is above
 MOST_VALUES = 8192  # in one filter
 _KEPT_HANDLES = 256
 _MOST_RUNS = 16
@@ -46,21 +46,21 @@ class MadeBy:
 
 
 def fork_name(branch: str) -> str:
-    """Name a fork of a table for a branch of the graph. Nothing else ever has the name, so it means one thing.
+    """Make a unique name for a fork of a table, so that no later branch can take it over.
 
-    What is unique comes first: with `agent/1` lance also removes the directory `agent`, if it knows of nothing else
-    there, and with it what somebody is just making as `agent/2`.
+    The unique part comes first: when Lance deletes `agent/1` it also removes the directory `agent` if it knows of
+    nothing else there, and with it a fork `agent/2` that is just being created.
     """
     return f"{new_id()}/{branch}"
 
 
 def transaction_id() -> str:
-    """Make the uuid of a transaction. It shows for good that the transaction is one of ours."""
+    """Make the uuid of a transaction. Its prefix marks the transaction as ours for good."""
     return f"{_OURS}{new_id()}"
 
 
 class TableReader:
-    """All tables below one root, to read. Handles share one lance session, so a version is read once."""
+    """All tables below one root, to read. Handles share one Lance session, so a version is read once."""
 
     def __init__(self, location: Location) -> None:
         self.location = location
@@ -70,16 +70,15 @@ class TableReader:
     # Reading
 
     def open(self, table: TableVersion) -> lance.LanceDataset:
-        """Open a table at exactly one version. The handle is shared: it must not be moved to another version.
+        """Open a table at exactly one version. The handle is shared: never move it to another version.
 
-        Some calls of pylance lock a handle against all others; those need one of their own, from `own_handle`.
-
-        Only handles on main are kept: another branch may be deleted and made anew, and then be something else.
+        Some pylance calls lock a handle against all others; use `own_handle` for those. Only handles on main are
+        cached: another branch may be deleted and created again, and then hold other data.
         """
         return self.own_handle(table) if table.branch else self._kept(table)
 
     def own_handle(self, table: TableVersion) -> lance.LanceDataset:
-        """Open a table at exactly one version, for oneself."""
+        """Open a table at exactly one version, with a handle that is not shared."""
         uri = self._uri(table.path, table.branch)
         with lance_call(uri, "open"):
             return self._dataset(uri, table.version)
@@ -92,7 +91,7 @@ class TableReader:
         *,
         addresses: bool = False,
     ) -> pa.Table:
-        """Read the rows that satisfy a predicate, a Blob as its bytes, on request with the address of each row."""
+        """Read the rows that satisfy a predicate, blobs as bytes, optionally with row addresses."""
         dataset = self.open(table)
         with lance_call(dataset.uri, "scan"):
             return dataset.scanner(
@@ -103,7 +102,7 @@ class TableReader:
             ).to_table()
 
     def columns(self, table: TableVersion) -> pa.Schema:
-        """The columns of a version as they are read: a Blob is its bytes."""
+        """Return the columns of a version as they are read: a blob column is binary."""
         dataset = self.open(table)
         with lance_call(dataset.uri, "read"):
             stored = dataset.schema
@@ -112,13 +111,13 @@ class TableReader:
         )
 
     def fragment_rows(self, table: TableVersion) -> dict[int, int]:
-        """How many rows each fragment holds."""
+        """Return the number of rows of each fragment."""
         dataset = self.open(table)
         with lance_call(dataset.uri, "read"):
             return {fragment.fragment_id: fragment.count_rows() for fragment in dataset.get_fragments()}
 
     def scan_fragments(self, table: TableVersion, fragments: Sequence[int], columns: Sequence[str]) -> pa.Table:
-        """Read some fragments, in order, with the address of each row."""
+        """Read some fragments in order, with row addresses."""
         dataset = self.open(table)
         with lance_call(dataset.uri, "scan"):
             chosen = [fragment for fragment in dataset.get_fragments() if fragment.fragment_id in fragments]
@@ -127,30 +126,30 @@ class TableReader:
     def lookup(
         self, table: TableVersion, column: str, values: pa.Array, columns: Sequence[str], *, addresses: bool = False
     ) -> pa.Table:
-        """Read the rows whose column holds one of the values, in as few scans as filters allow."""
+        """Read the rows whose column has one of the values, in as few scans as possible."""
         chunks = [values[at : at + MOST_VALUES] for at in range(0, max(len(values), 1), MOST_VALUES)]
         found = [self.scan(table, columns, OneOf(column, chunk), addresses=addresses) for chunk in chunks]
         return pa.concat_tables(found)
 
     def head(self, path: str, branch: str | None) -> lance.LanceDataset:
-        """Open a table at its head, whatever is published."""
+        """Open a table at its head, published or not."""
         uri = self._uri(path, branch)
         with lance_call(uri, "open"):
             return self._dataset(uri, None)
 
     def head_version(self, table: TableVersion) -> int:
-        """Probe the head of a table, from a version that is there."""
+        """Return the version of the head, probed from an existing version."""
         dataset = self.open(table)
         with lance_call(dataset.uri, "probe"):
             return int(dataset.latest_version)
 
     def made_by(self, table: TableVersion) -> MadeBy | None:
-        """Read which transaction made a version; None if that cannot be told, and so was not one of ours."""
+        """Return the transaction that made a version; None if unknown, and then it was not ours."""
         dataset = self.own_handle(table)
         try:
             with lance_call(dataset.uri, "read transaction"):
                 found = dataset.read_transaction(table.version)
-        except TypeError:  # how pylance fails on a compaction that remapped an index
+        except TypeError:  # pylance bug: it cannot decode a compaction that remapped an index
             return None
         if found is None:
             return None
@@ -158,38 +157,34 @@ class TableReader:
         restored = operation.version if isinstance(operation, lance.LanceOperation.Restore) else None
         return MadeBy(str(found.uuid), restored)
 
-    def transaction_uuid(self, table: TableVersion) -> str | None:
-        made_by = self.made_by(table)
-        return made_by.uuid if made_by else None
-
     def operation_of(self, table: TableVersion) -> str | None:
-        """Name the operation that made a version; None if nothing tells."""
+        """Return the name of the operation that made a version; None if unknown."""
         dataset = self.own_handle(table)
         with lance_call(dataset.uri, "read transaction"):
-            texts = lance.debug.list_transactions(dataset, 1)  # the one reader of pylance that knows every operation
+            texts = lance.debug.list_transactions(dataset, 1)  # the only pylance reader that decodes every operation
         found = _OPERATION.search(texts[0] or "") if texts else None
         return found[1] if found else None
 
     def has_same_content(self, table: TableVersion, later: int) -> bool:
-        """Tell whether everything that happened to a table until a later version was upkeep."""
+        """Return whether only maintenance happened to a table up to a later version."""
         return all(self._is_upkeep(replace(table, version=version)) for version in range(table.version + 1, later + 1))
 
     def _is_upkeep(self, table: TableVersion) -> bool:
         try:
             return self.operation_of(table) in _UPKEEP
         except StorageError as error:
-            if classify(error) is Failure.NOT_FOUND:  # a cleanup has removed it, and so nobody can tell
+            if classify(error) is Failure.NOT_FOUND:  # a cleanup removed it, so the content may have changed
                 return False
             raise
 
     def take_positions(self, table: TableVersion, rows: np.ndarray[Any, Any], columns: Sequence[str]) -> pa.Table:
-        """Read rows by their numbers among all rows."""
+        """Read rows by position."""
         dataset = self.open(table)
         with lance_call(dataset.uri, "read"):
             return dataset.take(rows.tolist(), columns=list(columns))
 
     def take_addresses(self, table: TableVersion, addresses: np.ndarray[Any, Any], columns: Sequence[str]) -> pa.Table:
-        """Read rows by their addresses, in order of these."""
+        """Read rows by address, in order of the addresses."""
         dataset = self.open(table)
         with lance_call(dataset.uri, "read"):
             chosen = ", ".join(map(str, np.sort(addresses).tolist()))
@@ -199,12 +194,12 @@ class TableReader:
         return rows.drop_columns(ADDRESS)
 
     def rows_at(self, table: TableVersion, addresses: np.ndarray[Any, Any], columns: Sequence[str]) -> pa.Table:
-        """Read whole rows by their addresses, in the order of these, a Blob as its bytes."""
+        """Read whole rows by address, in the given order, blobs as bytes."""
         order = np.argsort(addresses)
         sorted_ = addresses[order]
         dataset = self.open(table)
         with lance_call(dataset.uri, "read"):
-            # Without its fragments named, lance would look for a range of addresses in all of them.
+            # Without named fragments, Lance would search all of them for a range of addresses.
             numbers = set(np.unique(sorted_ >> OFFSET_BITS).tolist())
             chosen = [fragment for fragment in dataset.get_fragments() if fragment.fragment_id in numbers]
             parts = [
@@ -220,12 +215,12 @@ class TableReader:
         found = pa.concat_tables(parts)
         if np.array_equal(found[ADDRESS].to_numpy(), addresses):
             return found.drop_columns(ADDRESS)
-        # Fragments need not come in the order of their numbers.
+        # Lance returns fragments in manifest order, not in order of their numbers.
         places = np.argsort(found[ADDRESS].to_numpy())
         return found.take(places[np.argsort(order)]).drop_columns(ADDRESS)
 
     def branch_points(self, table: TableVersion) -> dict[str, list[tuple[int, str]]]:
-        """Tell where each native branch of a table left the one before it, from main on, by version and identity."""
+        """Return where each native branch of a table forked from its parent, by version and identity, from main on."""
         dataset = self.own_handle(table)
         with lance_call(dataset.uri, "list the branches of"):
             found = dataset.branches.list()
@@ -241,7 +236,7 @@ class TableReader:
 
 
 def _address_filters(addresses: np.ndarray[Any, Any]) -> list[str]:
-    """Choose rows by their sorted addresses. Lance reads a range much faster than each of its rows by name."""
+    """Build filters for sorted addresses. Lance reads a range much faster than a list of its rows."""
     if not len(addresses):
         return ["false"]
     starts = np.flatnonzero(np.diff(addresses, prepend=-2) != 1)

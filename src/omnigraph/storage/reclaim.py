@@ -1,4 +1,4 @@
-"""Removing what nobody needs from the storage: old versions of tables, and files that nothing refers to."""
+"""Remove old versions of tables, and files that nothing refers to."""
 
 from __future__ import annotations
 
@@ -17,30 +17,30 @@ from omnigraph.storage.observe import durable_write
 from omnigraph.storage.read import TableReader
 from omnigraph.storage.stage import TableStorage
 
-# Lance takes younger files for those of a write that is under way, and so do we.
+# Younger files may belong to a write that is still running; Lance's own cleanup assumes the same.
 ORPHAN_AGE = dt.timedelta(days=7)
 _NEVER = dt.timedelta(days=365 * 100)
-# Lance names a version so that the latest comes first; older tables have the plain number.
-_MAX_U64, _DIGITS = 2**64 - 1, 20
-_NEWEST = 2**64 - 1  # lance names a version by how far it is from this one, so that the latest is listed first
+# Lance names the manifest of a version by its distance from this number, in so many digits, so that the latest is
+# listed first; older tables use the plain version number.
+_NEWEST, _DIGITS = 2**64 - 1, 20
 
 
 def versions(tables: TableReader, path: str, fork: str | None) -> list[int]:
-    """The versions of a table, or of a fork of it, oldest first."""
+    """List the versions of a table or a fork, oldest first."""
     dataset = tables.head(path, fork)
     with lance_call(dataset.uri, "list the versions of"):
         return sorted(int(one["version"]) for one in dataset.version_refs())
 
 
 def versions_before(objects: ObjectStore, path: str, fork: str | None, before: dt.datetime) -> list[int]:
-    """The versions of a table that were made before some time."""
+    """List the versions of a table that were made before some time."""
     found = orphans(objects, _versions_of(path, fork), before)
     names = (one.name.rpartition("/")[2].removesuffix(".manifest") for one in found)
-    return sorted(_MAX_U64 - int(name) if len(name) == _DIGITS else int(name) for name in names if name.isdecimal())
+    return sorted(_NEWEST - int(name) if len(name) == _DIGITS else int(name) for name in names if name.isdecimal())
 
 
 def preview_versions(tables: TableStorage, path: str, fork: str | None, chosen: Sequence[int]) -> Removal:
-    """Tell what the removal of versions would remove. What a fork was made from stays, and so does the head."""
+    """Count what removing versions would remove. The head stays, and so do versions that forks start from."""
     dataset = tables.head(path, fork)
     with lance_call(dataset.uri, "look at the versions of"):
         found = dataset.explain_cleanup_old_versions(**_which(chosen), error_if_tagged_old_versions=False)
@@ -48,7 +48,7 @@ def preview_versions(tables: TableStorage, path: str, fork: str | None, chosen: 
 
 
 def remove_versions(tables: TableStorage, path: str, fork: str | None, chosen: Sequence[int]) -> Removal:
-    """Remove versions, the files that only they refer to, and those that nothing has referred to for a long time."""
+    """Remove versions, files that only they refer to, and old files that nothing refers to."""
     dataset = tables.head(path, fork)
     durable_write("remove versions", dataset.uri)
     with lance_call(dataset.uri, "remove versions of"):
@@ -56,14 +56,14 @@ def remove_versions(tables: TableStorage, path: str, fork: str | None, chosen: S
 
 
 def empty(tables: TableStorage, path: str) -> None:
-    """Put a version without rows on top of a table, so that all of its rows can be removed."""
+    """Put an empty version on top of a table, so that all of its rows can be removed: Lance keeps the latest one."""
     dataset = tables.head(path, None)
     if not _is_empty(dataset):
         tables.create(path, dataset.schema)
 
 
 def preview_emptying(tables: TableStorage, objects: ObjectStore, path: str) -> Removal:
-    """Tell what goes beside older versions if a table is emptied: its latest one, and all that this consists of."""
+    """Count what emptying a table would remove beside older versions: the latest one and its files."""
     dataset = tables.head(path, None)
     if _is_empty(dataset):
         return Removal()
@@ -79,7 +79,7 @@ def _is_empty(dataset: lance.LanceDataset) -> bool:
 
 
 def _own_files(dataset: lance.LanceDataset) -> re.Pattern[str]:
-    """The names of the files that a version consists of, below its table."""
+    """Return a pattern for the names of the files of a version, below its table."""
     with lance_call(dataset.uri, "read"):
         made_by = dataset.read_transaction(dataset.version)
         fragments = dataset.get_fragments()
@@ -103,14 +103,14 @@ def _removal(stats: Any) -> Removal:
 
 @dataclass(frozen=True, slots=True)
 class Fork:
-    """A native branch of a table, and when it was made."""
+    """A native branch of a table, and when it was created."""
 
     name: str
     made_at: dt.datetime
 
 
 def forks(tables: TableStorage, path: str) -> list[Fork]:
-    """The forks of a table, those first that others may have been made from last."""
+    """List the forks of a table, deepest first: Lance refuses to delete a fork that others start from."""
     dataset = tables.head(path, None)
     with lance_call(dataset.uri, "list the forks of"):
         found = dataset.branches.list()
@@ -126,12 +126,12 @@ class Orphan:
 
 
 def orphans(objects: ObjectStore, prefix: str, before: dt.datetime) -> list[Orphan]:
-    """The objects below a prefix that nobody has touched since."""
+    """List the objects below a prefix that were last written before some time."""
     return [Orphan(one.name, one.size) for one in objects.list_below(prefix) if one.modified < before]
 
 
 def stale_previews(objects: ObjectStore, path: str, fork: str | None, before: dt.datetime) -> list[Orphan]:
-    """The states that were made readable to look at them, and that nobody can be looking at any more."""
+    """List previews that were made before some time, which no process can be reading any more."""
     found = orphans(objects, _versions_of(path, fork), before)
     return [one for one in found if one.name.rpartition("/")[2].startswith("d")]
 

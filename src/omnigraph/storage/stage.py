@@ -1,4 +1,4 @@
-"""Writing the node and edge tables, staged only. A head moves in `commit_staged` and nowhere else."""
+"""Write node and edge tables, staged only. A head moves in `commit_staged` and nowhere else."""
 
 from __future__ import annotations
 
@@ -41,7 +41,8 @@ STORAGE_VERSION: Literal["2.2"] = "2.2"
 class Staged:
     """An uncommitted transaction on a table: its files are written, its head has not moved.
 
-    `then` follows at once, on the state that the first makes. The uuid is that of the last: it shows that all is done.
+    `then` follows at once, on the state that the first makes. `uuid` is that of the last step: a head made by it shows
+    that all steps are done.
     """
 
     base: TableVersion
@@ -59,7 +60,7 @@ class Staged:
 
 @dataclass(frozen=True, slots=True)
 class SchemaChange:
-    """What becomes of the columns of a table. Dropping comes first, then renaming, then adding; `add` is nullable."""
+    """A change of the columns of a table: first drop, then rename, then add. Added columns are nullable."""
 
     drop: tuple[str, ...] = ()
     rename: tuple[tuple[str, str], ...] = ()
@@ -70,14 +71,14 @@ class SchemaChange:
 
     @property
     def index_names(self) -> set[str]:
-        """What indices on columns are called whose names come with the change."""
+        """The names of indices on the columns that get a new name."""
         taken = [*(new for _, new in self.rename), *(field.name for field in self.add)]
         return {IndexSpec(column, kind).name for column in taken for kind in INDEX_KINDS}
 
 
 @dataclass(frozen=True, slots=True)
 class CommittedVersion:
-    """Where a commit landed."""
+    """The version that a commit made, and its row count."""
 
     version: int
     row_count: int
@@ -86,17 +87,19 @@ class CommittedVersion:
 class TableStorage(TableReader):
     """All tables below one root, to read and to stage writes on."""
 
-    # Reading what is staged
+    # Reading staged states
 
     def read_staged(self, staged: Staged) -> lance.LanceDataset:
-        """Open the state that a staged transaction would make; the head stays where it is."""
+        """Open the state that a staged transaction would make. The head does not move."""
         dataset = self.open(staged.base)
         with lance_call(dataset.uri, "read staged"):
             options = self.location.storage_options
+            # A detached commit has no conflict detection; it is only ever read, and its base is the one it was staged
+            # on.
             return lance.LanceDataset.commit(dataset, staged.transaction, detached=True, storage_options=options)
 
     def files_of_staged(self, staged: Staged, opened: lance.LanceDataset) -> list[str]:
-        """Name the files that `read_staged` has made, below the root; the rows themselves are not among them."""
+        """Name the files that `read_staged` wrote, below the root; data files are not among them."""
         root = _place(staged.base)
         transaction = staged.transaction
         return [
@@ -107,13 +110,13 @@ class TableStorage(TableReader):
     def take_staged(
         self, base: TableVersion, opened: lance.LanceDataset, rows: np.ndarray[Any, Any], columns: Sequence[str]
     ) -> pa.Table:
-        """Read rows that a staged append brings, by their numbers among them."""
+        """Read rows of a staged append by their positions in it."""
         with lance_call(opened.uri, "read staged"):
             before = self.open(base).count_rows()
             return opened.take((rows + before).tolist(), columns=list(columns))
 
     def scan_staged(self, opened: lance.LanceDataset, columns: Sequence[str], predicate: Predicate) -> pa.Table:
-        """Read the rows that satisfy a predicate in the state that a staged transaction would make."""
+        """Read the rows that satisfy a predicate from a staged state."""
         with lance_call(opened.uri, "read staged"):
             return opened.to_table(columns=list(columns), filter=lance_filter(predicate))
 
@@ -123,11 +126,11 @@ class TableStorage(TableReader):
         return self._stage_fragments(base, rows, "append")
 
     def stage_overwrite(self, base: TableVersion, rows: pa.Table) -> Staged:
-        """Replace all rows; none at all leaves an empty table."""
+        """Replace all rows; an empty table of rows is allowed."""
         return self._stage_fragments(base, rows, "overwrite")
 
     def write_rows(self, path: str, branch: str | None, rows: pa.Table) -> list[str]:
-        """Write the files of new rows; what describes them can be sent to whoever stages them with others."""
+        """Write the data files of new rows; return descriptions that another process can stage together with others."""
         uri = self._uri(path, branch)
         durable_write("write rows", uri)
         with lance_call(uri, "write rows"):
@@ -142,11 +145,11 @@ class TableStorage(TableReader):
         return [json.dumps(fragment.to_json()) for fragment in written]
 
     def files_of(self, table: TableVersion, written: Sequence[str]) -> list[str]:
-        """Name the files of rows that were written to a table, below the root."""
+        """Name the data files of written rows, below the root."""
         return [f"{_place(table)}/data/{file['path']}" for text in written for file in json.loads(text)["files"]]
 
     def stage_written(self, base: TableVersion, written: Sequence[str], replaced: np.ndarray[Any, Any]) -> Staged:
-        """Add rows whose files are written already, in the place of those at some addresses."""
+        """Stage rows whose files are written, in place of those at the given addresses."""
         fragments = [lance.FragmentMetadata.from_json(text) for text in written]
         if not len(replaced):
             return _staged(base, lance.Transaction(base.version, lance.LanceOperation.Append(fragments)))
@@ -158,7 +161,7 @@ class TableStorage(TableReader):
         return _staged(base, lance.Transaction(base.version, operation))
 
     def stage_overwrite_written(self, base: TableVersion, written: Sequence[str]) -> Staged:
-        """Replace all rows by those whose files are written already."""
+        """Stage the replacement of all rows by rows whose files are written."""
         fragments = [lance.FragmentMetadata.from_json(text) for text in written]
         operation = lance.LanceOperation.Overwrite(self.open(base).schema, fragments)
         return _staged(base, lance.Transaction(base.version, operation))
@@ -166,15 +169,15 @@ class TableStorage(TableReader):
     def without_rows(
         self, dataset: lance.LanceDataset, written: Sequence[str], rows: np.ndarray[Any, Any]
     ) -> list[str]:
-        """Take rows out of files that are written, but not committed; rows are numbered through the files.
+        """Remove rows from files that are written but not committed. Rows are numbered through the files.
 
-        `dataset` is the state that they would make.
+        `dataset` is the state that the files would make.
         """
         sizes = [json.loads(text)["physical_rows"] for text in written]
         ends = np.cumsum(sizes)
         ids = [fragment.fragment_id for fragment in dataset.get_fragments()][-len(written) :]
         durable_write("take rows out", dataset.uri)
-        # The files of removed rows are named after fragments, so all fragments keep the numbers that they would get.
+        # Deletion files are named after fragments, so the fragments must keep the numbers they have in `dataset`.
         left = [json.dumps({**json.loads(text), "id": number}) for text, number in zip(written, ids, strict=True)]
         with lance_call(dataset.uri, "take rows out"):
             for at in np.unique(np.searchsorted(ends, rows, side="right")).tolist():
@@ -186,17 +189,17 @@ class TableStorage(TableReader):
         return [text for text in left if text]
 
     def stage_upsert(self, base: TableVersion, rows: pa.Table) -> Staged:
-        """Replace the rows whose id is there, insert the others. Ids of `rows` must be distinct."""
+        """Replace the rows whose id exists, insert the others. The ids of `rows` must be distinct."""
         dataset = self.open(base)
         durable_write("stage upsert", dataset.uri)
         with lance_call(dataset.uri, "stage upsert"):
-            # Whole rows always: left to choose, lance may rewrite single columns of whole fragments.
+            # Always whole rows: with an index on the key, Lance would rewrite single columns of whole fragments.
             merge = dataset.merge_insert(ID).when_matched_update_all().when_not_matched_insert_all()
             transaction, _ = merge.write_mode("rewrite_rows").execute_uncommitted(rows.select(dataset.schema.names))
         return _staged(base, transaction)
 
     def stage_delete_rows(self, base: TableVersion, addresses: np.ndarray[Any, Any], reason: str) -> Staged:
-        """Delete the rows at these addresses. `reason` is what lance keeps of why."""
+        """Stage the deletion of rows by address. `reason` is the text that Lance stores with it."""
         assert len(addresses), "a transaction that deletes nothing must not be staged"
         dataset = self.open(base)
         durable_write("stage delete", dataset.uri)
@@ -212,12 +215,13 @@ class TableStorage(TableReader):
         with lance_call(dataset.uri, "stage index"):
             fragments = [fragment.fragment_id for fragment in dataset.get_fragments()]
             built = [write_index(dataset, index, fragments) for index in indices]
+            # The segments that are replaced must be named, or Lance panics on fragments that are covered twice.
             names = {index.name for index in indices}
             replaced = index_segments(dataset, lambda name, _: name in names)
         return _staged(base, lance.Transaction(base.version, lance.LanceOperation.CreateIndex(built, replaced)))
 
     def stage_schema_change(self, base: TableVersion, change: SchemaChange) -> Staged:
-        """Add nullable columns, drop and rename columns; no data is rewritten."""
+        """Add nullable columns, drop and rename columns. No data is rewritten."""
         dataset = self.own_handle(base)
         durable_write("stage schema change", dataset.uri)
         with lance_call(dataset.uri, "stage schema change"):
@@ -227,12 +231,13 @@ class TableStorage(TableReader):
         staged = _staged(base, lance.Transaction(base.version, operation))
         if not stale:
             return staged
-        # An index keeps its name when its column gets another; then nobody could build one for who takes the name.
+        # An index keeps its name when its column is renamed, and would block one on the column that takes the name.
         forget = lance.Transaction(base.version, lance.LanceOperation.CreateIndex([], stale))
         return replace(staged, then=_staged(base, forget).transaction)
 
     def _changed_schema(self, dataset: lance.LanceDataset, change: SchemaChange) -> Any:
-        """Let lance change a throw-away clone: it knows which field ids are free, and a reused one reads garbage."""
+        """Compute the new Lance schema on a throw-away clone: only Lance knows which field ids are free."""
+        # A schema built from Arrow would number its fields from 0, and a reused field id reads another column's data.
         options = self.location.storage_options
         with self._scratch() as uri:
             clone = dataset.shallow_clone(uri, dataset.version, storage_options=options)
@@ -246,7 +251,7 @@ class TableStorage(TableReader):
 
     @contextmanager
     def _scratch(self) -> Iterator[str]:
-        """A place for a dataset that nobody needs afterwards."""
+        """Provide an address for a temporary dataset."""
         if self.location.is_local:
             with tempfile.TemporaryDirectory() as directory:
                 yield f"{directory}/scratch"
@@ -258,7 +263,7 @@ class TableStorage(TableReader):
             ObjectStore(self.location).delete_below(scratch)
 
     def fork(self, table: TableVersion, branch: str) -> TableVersion:
-        """Make a native branch of a table for a branch of the graph that will change it; the data is shared."""
+        """Create a native branch of a table, for a graph branch that will change it. The data is shared."""
         name = fork_name(branch)
         dataset = self.own_handle(table)
         durable_write("fork table", f"{dataset.uri}@{name}")
@@ -273,14 +278,14 @@ class TableStorage(TableReader):
             return sorted(dataset.branches.list())
 
     def delete_fork(self, path: str, name: str) -> None:
-        """Remove a native branch of a table and what was written to it."""
+        """Delete a native branch of a table and the files written to it."""
         dataset = self.head(path, None)
         durable_write("delete fork", f"{dataset.uri}@{name}")
         with lance_call(dataset.uri, "delete a fork of"):
             dataset.branches.delete(name)
 
     def stage_restore(self, head: TableVersion, version: int, transaction_uuid: str) -> Staged:
-        """Return the table to the content of an earlier version, under a uuid that recovery can recognise."""
+        """Stage a return to the content of an earlier version, under a uuid that recovery recognises."""
         operation = lance.LanceOperation.Restore(version)
         return Staged(head, lance.Transaction(head.version, operation, uuid=transaction_uuid))
 
@@ -289,7 +294,7 @@ class TableStorage(TableReader):
         durable_write(f"stage {mode}", dataset.uri)
         with lance_call(dataset.uri, f"stage {mode}"):
             transaction = write_fragments(
-                rows.select(dataset.schema.names).cast(dataset.schema),  # a changed schema has another order
+                rows.select(dataset.schema.names).cast(dataset.schema),  # a schema change can reorder columns
                 dataset,
                 mode=mode,
                 return_transaction=True,
@@ -300,10 +305,10 @@ class TableStorage(TableReader):
             )
         return _staged(base, transaction)
 
-    # Moving heads: commit/ alone calls these
+    # Moving heads. Only commit/ and schema/init.py call these.
 
     def create(self, path: str, schema: pa.Schema) -> CommittedVersion:
-        """Create an empty table. What an abandoned attempt left at the path is replaced."""
+        """Create an empty table, replacing the remains of an abandoned attempt."""
         uri = self._uri(path, None)
         try:
             return self._write_empty(uri, schema, "create")
@@ -313,14 +318,15 @@ class TableStorage(TableReader):
             return self._write_empty(uri, schema, "overwrite")
 
     def create_behind(self, path: str, schema: pa.Schema, version: int, source: str) -> None:
-        """Create an empty table whose versions go on behind one that `source` has got to, so that none comes twice."""
+        """Create an empty table whose versions continue behind those of `source`, so that none comes twice."""
         if path != source:
             self._clone(source, path)
+        # The snapshot fold compares version numbers with the tombstone of the key: a new table must begin past it.
         while self.create(path, schema).version <= version:
             pass
 
     def _clone(self, source: str, path: str) -> None:
-        """Begin a table as another one is: lance has no other way to begin at a version than the first."""
+        """Start a table as a clone of another: Lance has no other way to start at a later version than the first."""
         try:
             dataset = self.head(source, None)
         except StorageError as error:
@@ -347,14 +353,15 @@ class TableStorage(TableReader):
         return CommittedVersion(dataset.version, 0)
 
     def commit_staged(self, staged: Staged, expected: int) -> CommittedVersion:
-        """Move the head to the staged state. It must land on the expected version, right behind what is published."""
+        """Move the head to the staged state. It must land on the expected version, right behind the published one."""
         dataset = self.open(staged.base)
         if not isinstance(staged.transaction.operation, lance.LanceOperation.UpdateConfig):
-            refuse_auto_cleanup(dataset)  # to turn it off is the one thing that may be committed
+            refuse_auto_cleanup(dataset)  # turning it off is the one commit that is allowed
         self._check_files(dataset, staged)
         durable_write("commit table", dataset.uri)
         with lance_call(dataset.uri, "commit table"):
             options = self.location.storage_options
+            # Even without retries Lance rebases an append onto a newer head: so the version is compared afterwards.
             done = lance.LanceDataset.commit(dataset, staged.transaction, max_retries=0, storage_options=options)
             committed = CommittedVersion(done.version, done.count_rows())
         if committed.version != expected:
@@ -363,7 +370,7 @@ class TableStorage(TableReader):
         return committed
 
     def _check_files(self, dataset: lance.LanceDataset, staged: Staged) -> None:
-        """See that every staged data file is as long as it should be: lance may not notice that a disk is full."""
+        """Check the length of every staged file: Lance may not notice that a disk is full."""
         if not self.location.is_local:
             return
         for fragment in _written_fragments(staged.transaction.operation):
@@ -375,32 +382,32 @@ class TableStorage(TableReader):
 
 
 def _place(table: TableVersion) -> str:
-    """Where the files of a table are, below the root."""
+    """Return the directory of a table's files, below the root."""
     return f"{table.path}/tree/{table.branch}" if table.branch else table.path
 
 
 def _staged(base: TableVersion, transaction: lance.Transaction) -> Staged:
-    """Give the transaction a uuid of our own making: the sidecar names it before the head moves."""
+    """Give the transaction a uuid of ours: the recovery record names it before the head moves."""
     return Staged(base, replace(transaction, uuid=transaction_id()))
 
 
 def _check_length(path: Path, written: int | None) -> None:
-    """A file must be as long as what was written to it, if that is known, and never empty."""
+    """Raise if a file is empty, or shorter than what was written to it."""
     at = {"path": str(path), "operation": "stage"}
     try:
         length = path.stat().st_size
     except OSError as error:
         raise StorageError(f"a staged file cannot be read: {error}", **at, hint="prepare the write again") from error
     if length != (written or length) or length == 0:
-        message = f"{path} is shorter than what was written to it: the disk is full"
+        message = f"{path} is shorter than the data written to it: the disk is full"
         raise StorageFullError(message, **at, hint="free some space and try again")
 
 
 def refuse_auto_cleanup(dataset: lance.LanceDataset) -> None:
-    """Lance would remove old versions with a commit, published ones among them, if the dataset asks for it."""
+    """Raise if the dataset has automatic cleanup: with a commit, Lance would remove published versions."""
     if auto_cleanup_settings(dataset):
         hint = "run `omnigraph optimize`, which turns that off"
-        raise CorruptGraphError(f"{dataset.uri} is set to clean itself up", path=dataset.uri, hint=hint)
+        raise CorruptGraphError(f"{dataset.uri} has automatic cleanup turned on", path=dataset.uri, hint=hint)
 
 
 def auto_cleanup_settings(dataset: lance.LanceDataset) -> list[str]:
@@ -408,7 +415,7 @@ def auto_cleanup_settings(dataset: lance.LanceDataset) -> list[str]:
 
 
 def _written_fragments(operation: Any) -> list[Any]:
-    """The fragments that an operation adds or changes."""
+    """Return the fragments that an operation adds or changes."""
     names = ("fragments", "new_fragments", "updated_fragments")
     parts = [operation, *(getattr(operation, "groups", None) or ())]
     return [fragment for part in parts for name in names for fragment in getattr(part, name, None) or ()]
