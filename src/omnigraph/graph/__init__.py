@@ -16,7 +16,7 @@ from omnigraph.errors import BranchInUseError
 from omnigraph.graph.changing import Changing
 from omnigraph.graph.upkeep import Upkeep
 from omnigraph.lang.source import source_given
-from omnigraph.schema.init import make
+from omnigraph.schema.init import init_graph
 
 _LOG = logging.getLogger(__name__)
 
@@ -26,7 +26,7 @@ def init(uri: str | os.PathLike[str], schema: str | os.PathLike[str], *, force: 
 
     `force` takes over from an attempt that died before its graph was made; a graph itself is never replaced.
     """
-    return Graph(make(Location.parse(uri), source_given(schema, ".pg", "<schema>"), force=force), read_only=False)
+    return Graph(init_graph(Location.parse(uri), source_given(schema, ".pg", "<schema>"), force=force), read_only=False)
 
 
 def open(  # noqa: A001 - the name the API fixes

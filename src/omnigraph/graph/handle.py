@@ -31,7 +31,7 @@ from omnigraph.manifest.rows import MANIFEST_PATH
 from omnigraph.manifest.state import ManifestState
 from omnigraph.query.cache import Cache
 from omnigraph.query.current import Current
-from omnigraph.schema.init import is_made
+from omnigraph.schema.init import graph_exists
 
 _CACHE_BYTES = 1024 * 1024 * 1024
 _LOG = logging.getLogger(__name__)
@@ -152,7 +152,7 @@ class Handle:
         try:
             found = self._store.schema_of(state or self._store.manifest.load())
         except StorageError:
-            if is_made(self._store):
+            if graph_exists(self._store):
                 raise
             raise self._absent() from None
         if found is None:

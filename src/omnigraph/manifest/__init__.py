@@ -1,1 +1,1 @@
-"""`__manifest`: which version of each table the graph consists of, on each branch, and the history of commits."""
+"""`__manifest`: the table versions that the graph consists of, on each branch, and the history of commits."""

@@ -1,7 +1,7 @@
-"""Migrations: a `__manifest` that an older Omnigraph wrote is brought to the current format, or read as it is.
+"""Format versions and migrations: bring a `__manifest` of an older release to the current format, or read it as it is.
 
-A step does its work first and stamps last. It can be run again after dying anywhere, and any number of runners may run
-it at once: whoever loses to another looks again, and finds the work done.
+A step does its work first and stamps last. It can be repeated after dying anywhere, and any number of processes may run
+it in parallel: one that loses to another looks again, and finds the work done.
 """
 
 from __future__ import annotations
@@ -50,20 +50,20 @@ _LOG = logging.getLogger(__name__)
 
 
 def read_stamp(dataset: lance.LanceDataset) -> int:
-    """Read the format version of a `__manifest`; one without a stamp is of the first format."""
+    """Read the format version of a `__manifest`; without a stamp it is the first format."""
     text = (dataset.schema.metadata or {}).get(STAMP_KEY.encode())
     if text is None:
         return _UNSTAMPED
     if not text.isdigit() or len(text) > _LONGEST:
-        message = f"the format stamp {text[:40]!r} is not a number of a format"
+        message = f"the format stamp {text[:40]!r} is not a format number"
         raise CorruptGraphError(message, path=dataset.uri, hint="restore the graph from a backup")
     return int(text)
 
 
 def guard(stamp: int) -> None:
-    """Refuse a graph that is too new or too old, in every open mode."""
+    """Raise if the format is too new or too old, in every open mode."""
     if stamp > INTERNAL_SCHEMA_VERSION:
-        message = f"the graph has format {stamp}; this omnigraph works on formats up to {INTERNAL_SCHEMA_VERSION}"
+        message = f"the graph has format {stamp}; this release supports formats up to {INTERNAL_SCHEMA_VERSION}"
         raise FormatTooNewError(message, found=stamp, supported=INTERNAL_SCHEMA_VERSION, hint="upgrade omnigraph")
     if stamp < OLDEST_ACCEPTED:
         message = (
@@ -74,7 +74,7 @@ def guard(stamp: int) -> None:
 
 
 def migrate(manifest: Manifest, branch: str | None) -> int:
-    """Bring one branch of the manifest to the current format, step by step; return the format it was found in."""
+    """Migrate one branch of the manifest to the current format, step by step; return the format it had."""
     table = manifest.table
     found = stamp = read_stamp(table.open(branch))
     guard(stamp)
@@ -86,9 +86,9 @@ def migrate(manifest: Manifest, branch: str | None) -> int:
 
 
 def with_old_lineage(manifest: Manifest, dataset: lance.LanceDataset, branch: str | None, rows: pa.Table) -> pa.Table:
-    """Add to the rows of a manifest the history that an older format keeps elsewhere. Nothing is written.
+    """Add the history that an older format keeps elsewhere to the rows of a manifest. Nothing is written.
 
-    An earlier version of a manifest that has been migrated since is of its older format, too.
+    Past versions of a manifest that was migrated since are still in their older format.
     """
     if read_stamp(dataset) >= _LINEAGE_INSIDE:
         return rows
@@ -98,7 +98,7 @@ def with_old_lineage(manifest: Manifest, dataset: lance.LanceDataset, branch: st
 
 
 def _stamp(table: InternalTable, branch: str | None, target: int) -> int:
-    """Say that a step is done; return the stamp that is there now, which another runner may have raised further."""
+    """Stamp a finished step; return the current stamp, which another process may have raised further."""
     for _ in range(ATTEMPTS):
         dataset = table.open(branch)
         stamp = read_stamp(dataset)
@@ -151,7 +151,7 @@ def _sweep_runs(table: InternalTable, branch: str | None) -> None:  # noqa: ARG0
     for _ in range(ATTEMPTS):
         branches = table.branches()
         main = table.open()
-        # Once main is past this step, the name is free for everybody: what has it now may be somebody's work.
+        # Once main is past this step, the prefix is free: a branch that has it now may be a user's.
         if read_stamp(main) >= _SWEPT:
             return
         doomed = _run_branches(branches)
@@ -211,7 +211,7 @@ def _not_in(commits: Iterable[Commit], rows: pa.Table) -> list[Commit]:
 
 
 def _old_commits(table: InternalTable, branch: str | None) -> list[Commit]:
-    """Read the history of a branch from where it used to be, sorted by id."""
+    """Read the history of a branch from its former place, sorted by id."""
     rows = _old_rows(table, branch)
     actors = _actors(table) if rows else {}
     found: dict[str, Commit] = {}
@@ -225,13 +225,13 @@ def _old_commits(table: InternalTable, branch: str | None) -> list[Commit]:
             actors.get(row["graph_commit_id"]),
             row["created_at"] or 0,
         )
-        # Two rows of one id would both become rows of the manifest.
+        # Two rows with one id would both become rows of the manifest, which then counts as corrupt.
         found[commit.commit_id] = max(commit, found.get(commit.commit_id, commit), key=lambda commit: commit.order)
     return [found[commit_id] for commit_id in sorted(found)]
 
 
 def _old_rows(table: InternalTable, branch: str | None) -> list[dict[str, Any]]:
-    """Read the rows of the commits of a branch, those from before it was forked included; none if they never were."""
+    """Read the commit rows of a branch, including those from before its fork; empty if there never were any."""
     commits = InternalTable(table.location, COMMITS_PATH)
     main = commits.open_if_exists()
     if main is None:
@@ -249,7 +249,7 @@ def _old_rows(table: InternalTable, branch: str | None) -> list[dict[str, Any]]:
 
 
 def _actors(table: InternalTable) -> dict[str, str]:
-    """Read who made which commit. This dataset never had branches: it is one for all of them."""
+    """Read the actors of commits. This dataset never had branches: it serves all of them."""
     dataset = InternalTable(table.location, ACTORS_PATH).open_if_exists()
     if dataset is None:
         return {}
@@ -268,7 +268,7 @@ def _read(dataset: lance.LanceDataset, required: tuple[str, ...], optional: tupl
 
 
 def _plain(column: pa.ChunkedArray) -> list[Any]:
-    """Return the values of a column; a time is a number of microseconds."""
+    """Return the values of a column; times are microseconds."""
     if pa.types.is_timestamp(column.type):
         column = pc.cast(column, pa.timestamp("us", column.type.tz), safe=False).cast(pa.int64())
     values: list[Any] = column.to_pylist()

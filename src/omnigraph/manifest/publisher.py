@@ -1,4 +1,4 @@
-"""Reading `__manifest` and publishing to it: one compare-and-swap makes a whole change of the graph visible."""
+"""Read `__manifest` and publish to it: one compare-and-swap makes a whole change of the graph visible."""
 
 from __future__ import annotations
 
@@ -43,14 +43,14 @@ from omnigraph.storage.lance_errors import Failure, classify, lance_call
 from omnigraph.version import INTERNAL_SCHEMA_VERSION
 
 RETRY_BUDGET = 5
-# Every publish adds a fragment, and a reader pays for each: they are rewritten into one before that is felt.
+# Every publish adds a fragment, and every read pays for each of them.
 MAX_FRAGMENTS = 8
 _COLUMNS = [name for name in SCHEMA.names if name != "base_objects"]
 
 
 @dataclass(frozen=True, slots=True)
 class Lineage:
-    """Who commits, under which id. Made once per operation and kept through every retry."""
+    """The identity of a commit: id, actor, parents. Made once per operation and kept through every retry."""
 
     commit_id: str
     actor_id: str | None = None
@@ -72,13 +72,13 @@ class Lineage:
 
     @property
     def operation_id(self) -> str | None:
-        """The id that whoever asks gave the change."""
+        """The id that the client gave the change."""
         return (self.details or {}).get(OPERATION)
 
 
 @dataclass(frozen=True, slots=True)
 class Changes:
-    """What a publish changes, besides the history."""
+    """The rows that a publish adds, besides the history."""
 
     versions: tuple[VersionRow, ...] = ()
     registrations: tuple[TableRow, ...] = ()
@@ -97,20 +97,20 @@ class Manifest:
 
     def __init__(self, location: Location) -> None:
         self.table = InternalTable(location, MANIFEST_PATH)
-        # What main was last known to be. A probe tells whether it still is; only then is it used.
+        # The last known state of main. It is used only after a probe shows that it is still current.
         self._last: ManifestState | None = None
 
     def create(self, tables: Iterable[TableRow], versions: Iterable[VersionRow]) -> None:
-        """Create it with the first state of the graph and its genesis commit, stamped, all in one commit."""
+        """Create the manifest with the first state and commit of the graph, stamped, all in one Lance commit."""
         genesis = Commit(new_id(), None, 1, None, None, None, time.time_ns() // 1000)
         rows: list[TableRow | VersionRow] = [*tables, *versions]
         records = [*(row.record() for row in rows), commit_record(genesis), head_record(genesis)]
         stamped = encode(records).replace_schema_metadata({STAMP_KEY: str(INTERNAL_SCHEMA_VERSION)})
         if not self.table.create(stamped):
-            raise ConflictError(f"`{MANIFEST_PATH}` is there already", hint="open the graph instead")
+            raise ConflictError(f"`{MANIFEST_PATH}` already exists", hint="open the graph instead")
 
     def load(self, branch: str | None = None, version: int | None = None) -> ManifestState:
-        """Read the state of a branch, now or at an earlier version, in one scan at most."""
+        """Load the state of a branch, now or at an earlier version, with at most one scan."""
         last = self._last
         if branch is None and version is None and last and self.table.is_latest(last.dataset, last.version):
             return last
@@ -119,7 +119,7 @@ class Manifest:
         except StorageError as error:
             if branch is None or classify(error) is not Failure.NOT_FOUND:
                 raise
-            # It was deleted while it was read; there may be another one of its name by now.
+            # The branch was deleted while it was read; there may be another one of its name by now.
             if not self.table.has_branch(branch):
                 raise self.missing(branch) from error
             if version is not None:
@@ -128,7 +128,7 @@ class Manifest:
         return self._remember(state, latest=version is None)
 
     def load_to_write(self, branch: str | None) -> ManifestState:
-        """Read the state of a branch for a writer: one in an older format is migrated first."""
+        """Load the state of a branch for a writer; migrate it first if it has an older format."""
         return self._current(self.load(branch))
 
     def _current(self, state: ManifestState) -> ManifestState:
@@ -138,19 +138,19 @@ class Manifest:
         return self.load(state.branch)
 
     def refreshed(self, state: ManifestState) -> ManifestState:
-        """Return the state as it is now: the same one, after one probe, if nothing was published since.
+        """Return the current state: the same object, after one probe, if nothing was published since.
 
-        Any branch but main may be another one of its name by now, so it is read again.
+        Branches other than main are read again: one may have been deleted and created anew under its name.
         """
         same = state.branch is None and self.table.is_latest(state.dataset, state.version)
         return state if same else self.load(state.branch)
 
     def branches(self) -> list[str]:
-        """All branches, main first. An entry of a live listing is what makes a branch exist."""
+        """List all branches, main first. The live listing decides whether a branch exists."""
         return [MAIN, *self.table.branch_names()]
 
     def states(self) -> Iterator[tuple[str, ManifestState]]:
-        """Load every branch, main first. One that is deleted meanwhile is left out: the caller did not name it."""
+        """Load every branch, main first. Skip branches deleted meanwhile: the caller did not name them."""
         for name in self.branches():
             try:
                 state = self.load(branch_of(name))
@@ -159,12 +159,12 @@ class Manifest:
             yield name, state
 
     def missing(self, branch: str) -> BranchNotFoundError:
-        """Make the error for a branch that is not there, with the name that it may be a misspelling of."""
+        """Build the error for a branch that does not exist, with similar names in its hint."""
         hint = did_you_mean(branch, self.branches()) or "see `omnigraph branch list`"
         return BranchNotFoundError(f"branch '{branch}' not found", branch=branch, hint=hint)
 
     def incarnation(self, branch: str | None) -> str:
-        """Identify a branch as it was made: another one of its name, made later, has another. That of main is empty."""
+        """Return the identity of a branch. A later branch of the same name has another one; that of main is empty."""
         if branch is None:
             return ""
         found = self.table.branches().get(branch)
@@ -173,9 +173,9 @@ class Manifest:
         return str(found["branch_identifier"][-1][1])
 
     def create_branch(self, name: str, source: ManifestState) -> None:
-        """Make a branch that begins as another state is. Call it under the gate of the branches.
+        """Create a branch from another state. Call it under the gate of the branches.
 
-        Lance makes it visible with its last write, so when that seems to fail only its being there tells.
+        Lance makes it visible with its last write, so after a failure only a look shows whether it exists.
         """
         try:
             self.table.create_branch(self._open(source.branch, source.version), name)
@@ -187,8 +187,8 @@ class Manifest:
         """Delete a branch. Call it under the gate of the branches."""
         self.table.delete_branch(self.table.open(), name)
         if self.table.has_branch(name):
-            message = f"branch '{name}' could not be deleted: something refers to it"
-            raise BranchInUseError(message, branch=name, hint="delete the branches and tags that were made from it")
+            message = f"branch '{name}' cannot be deleted: other branches or tags refer to it"
+            raise BranchInUseError(message, branch=name, hint="delete the branches and tags created from it")
 
     def publish(
         self,
@@ -200,13 +200,13 @@ class Manifest:
     ) -> Published:
         """Make a change visible, provided every expected table is at its expected version.
 
-        Losing to another commit of the branch is retried on the new state with the parent chosen anew; a table that
-        moved is not, for then the change was prepared on something that is no longer there. `first` is the state to try
-        first, if the caller has just loaded it.
+        If another commit of the branch came first, it is retried on the new state, with a new parent. If a table moved,
+        it is not: the change was prepared on something that no longer exists. `first` is a state that the caller has
+        just loaded.
         """
         for attempt in range(RETRY_BUDGET + 1):
             try:
-                # A handle of its own: the swap moves it, and a handle that others may be using must not move.
+                # A handle of its own: the swap moves it, and others may be reading with a shared one.
                 handle = self._open(branch, None)
                 usable = attempt == 0 and first is not None and _is_same(first.dataset, handle)
                 state = self._current(first if first and usable else self._read(handle, branch))
@@ -228,9 +228,9 @@ class Manifest:
         expected: Mapping[str, int],
         lineage: Lineage,
     ) -> Published:
-        """Publish on one state; ContentionError if somebody else was first."""
+        """Publish on one state; raise ContentionError if another commit came first."""
         landed = state.commit(lineage.commit_id)
-        if landed:  # an attempt that seemed to lose had won: its acknowledgement was lost
+        if landed:  # an attempt that seemed to fail had worked, and its answer was lost
             return Published(landed, state)
         _check_expected(state, expected)
         commit = _commit(state, lineage)
@@ -244,13 +244,13 @@ class Manifest:
         return Published(commit, self._remember(replace(state, dataset=handle).with_rows(version, rows)))
 
     def _relocate(self, branch: str | None, commit: Commit) -> Published:
-        """Lance put our commit behind one that did not conflict: say where it is, or it is not found there.
+        """Correct the version of a commit that Lance put behind one that did not conflict.
 
-        Once another commit follows ours, it stays as it is: to rewrite it would make it the head again.
+        Once another commit follows ours, it is left as it is: rewriting it would make it the head again.
         """
         while True:
             handle = self._open(branch, None)
-            state = self._read(handle, branch)  # with the rows of the one that came before us
+            state = self._read(handle, branch)  # with the rows of the commit that came before ours
             stored = state.commit(commit.commit_id)
             assert stored, "a commit that was made is there"
             if stored != state.head or stored.manifest_version == state.version:
@@ -265,13 +265,13 @@ class Manifest:
                 return Published(moved, self._remember(state.with_rows(version, rows)))
 
     def _remember(self, state: ManifestState, *, latest: bool = True) -> ManifestState:
-        """Keep the state of main. Another branch may be deleted and made anew, and then be something else."""
+        """Remember the state of main. Another branch may be deleted and created again, and then hold other data."""
         if latest and state.branch is None:
             self._last = state
         return state
 
     def compact_if_due(self, state: ManifestState) -> bool:
-        """Rewrite the fragments when there are many. Call it under the branch's gate: no publish may be under way."""
+        """Compact the manifest if it has many fragments. Call it under the gate of the branch."""
         if fragment_count(state.dataset) < MAX_FRAGMENTS:
             return False
         self.table.compact(state.branch)
@@ -291,7 +291,7 @@ class Manifest:
 
 
 def _is_same(one: lance.LanceDataset, other: lance.LanceDataset) -> bool:
-    """Tell whether two handles are at one version of one dataset, and not of one that was made anew in its place."""
+    """Return whether two handles are at the same version of the same dataset, not of one created in its place."""
     return int(one.version) == int(other.version) and data_files(one) == data_files(other)
 
 
@@ -306,7 +306,7 @@ def _check_expected(state: ManifestState, expected: Mapping[str, int]) -> None:
 
 
 def _commit(state: ManifestState, lineage: Lineage) -> Commit:
-    """The parent is the head as it is now, chosen anew in every attempt; so history is one chain."""
+    """Build the commit. Its parent is the current head, chosen again in every attempt: so history is one chain."""
     return Commit(
         lineage.commit_id,
         state.branch,
@@ -321,12 +321,12 @@ def _commit(state: ManifestState, lineage: Lineage) -> Commit:
 
 
 def _records(state: ManifestState, changes: Changes) -> list[dict[str, Any]]:
-    """Check each requested row against the state: a row may be added, but not rewritten into something else."""
+    """Check the requested rows against the state: rows may be added, but never rewritten into something else."""
     known = dict(state.paths)
     for at, table in enumerate(changes.registrations):
         if any(other.table_key == table.table_key for other in changes.registrations[:at]):
             raise _conflict(f"table '{table.table_key}' is registered twice")
-        gone = table.table_key not in state.snapshot.entries  # a type that comes again may live elsewhere
+        gone = table.table_key not in state.snapshot.entries  # a type that is added again may get another directory
         if known.setdefault(table.table_key, table.path) != table.path and not gone:
             raise _conflict(f"table '{table.table_key}' is registered at another path")
     ids: set[str] = set()
@@ -341,16 +341,16 @@ def _records(state: ManifestState, changes: Changes) -> list[dict[str, Any]]:
         _check_version(state, version)
     for tombstone in changes.tombstones:
         if state.has(tombstone.object_id):
-            raise _conflict(f"table '{tombstone.table_key}' is gone already")
+            raise _conflict(f"table '{tombstone.table_key}' does not exist any more")
     schema = [schema_record(changes.schema)] if changes.schema else []
     return [*(table.record() for table in changes.registrations), *(row.record() for row in named), *schema]
 
 
 def _check_version(state: ManifestState, row: VersionRow) -> None:
-    """A version that is there already may only change hands between branches, with the same rows."""
+    """Raise if a version is published already, unless it changes hands between branches with the same rows."""
     there = state.version_row(row.table_key, row.version)
     if there and (there["table_branch"] == row.branch or there["row_count"] != row.row_count):
-        raise _conflict(f"version {row.version} of table '{row.table_key}' is published already")
+        raise _conflict(f"version {row.version} of table '{row.table_key}' is already published")
 
 
 def _conflict(message: str) -> ConflictError:

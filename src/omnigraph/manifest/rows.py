@@ -1,4 +1,4 @@
-"""The rows of `__manifest`: six kinds in one table, told apart by `object_type`."""
+"""The rows of `__manifest`: six kinds in one table, distinguished by `object_type`."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _MAX_U64 = 2**64 - 1
 
 SCHEMA = pa.schema(
     [
-        # The primary-key mark is what makes two commits of one object_id conflict instead of leaving duplicates.
+        # The mark makes two commits of one object_id conflict. Without it Lance keeps both rows, without an error.
         pa.field(OBJECT_ID, pa.string(), nullable=False, metadata={"lance-schema:unenforced-primary-key": "true"}),
         pa.field("object_type", pa.string(), nullable=False),
         pa.field("location", pa.string()),
@@ -37,7 +37,7 @@ SCHEMA = pa.schema(
 
 @dataclass(frozen=True, slots=True)
 class TableRow:
-    """A table is known, and where it is."""
+    """A known table and its directory."""
 
     table_key: str
     path: str
@@ -48,7 +48,7 @@ class TableRow:
 
 @dataclass(frozen=True, slots=True)
 class VersionRow:
-    """A version of a table belongs to the graph."""
+    """A table version that belongs to the graph."""
 
     table_key: str
     version: int
@@ -60,7 +60,7 @@ class VersionRow:
         return version_id(self.table_key, self.version)
 
     def record(self) -> dict[str, Any]:
-        # Where lance keeps the manifest of this version, by its second naming scheme.
+        # The path of the version's manifest in Lance's second naming scheme; kept for other readers of the format.
         path = f"_versions/{_MAX_U64 - self.version:020d}.manifest"
         return {
             OBJECT_ID: self.object_id,
@@ -75,7 +75,7 @@ class VersionRow:
 
 @dataclass(frozen=True, slots=True)
 class TombstoneRow:
-    """A table is gone, up to and including a version."""
+    """A table is dropped, up to and including a version."""
 
     table_key: str
     version: int
@@ -113,7 +113,7 @@ def commit_record(commit: Commit) -> dict[str, Any]:
 
 
 def head_record(commit: Commit) -> dict[str, Any]:
-    """The row that every commit of a branch updates: two commits at once meet here."""
+    """Return the row that every commit of a branch updates, so that two concurrent commits conflict."""
     return {
         OBJECT_ID: head_id(commit.branch),
         "object_type": "graph_head",
@@ -154,7 +154,7 @@ def decode_commit(record: dict[str, Any]) -> Commit:
             metadata.get("merged_branch"),
         )
     except (ValueError, TypeError, KeyError, AttributeError) as error:
-        message = f"the row of commit '{record[OBJECT_ID]}' in `{MANIFEST_PATH}` cannot be read"
+        message = f"the row of commit '{record[OBJECT_ID]}' in `{MANIFEST_PATH}` is invalid"
         raise CorruptGraphError(message, path=MANIFEST_PATH, hint="restore the graph from a backup") from error
 
 
@@ -163,7 +163,7 @@ def decode_schema(record: dict[str, Any]) -> SchemaRow:
         metadata = json.loads(record["metadata"])
         return SchemaRow(metadata["source"], metadata["fingerprint"], metadata["origin"])
     except (ValueError, TypeError, KeyError) as error:
-        message = f"the row of the schema in `{MANIFEST_PATH}` cannot be read"
+        message = f"the row of the schema in `{MANIFEST_PATH}` is invalid"
         raise CorruptGraphError(message, path=MANIFEST_PATH, hint="restore the graph from a backup") from error
 
 

@@ -1,4 +1,4 @@
-"""The schema contract of a graph: three files that must agree, read anew by every operation."""
+"""The schema files of a graph: three files that must agree, read by every operation."""
 
 from __future__ import annotations
 
@@ -16,16 +16,17 @@ from omnigraph.storage.objects import ObjectStore
 
 SOURCE, IR, STATE = "_schema.pg", "_schema.ir.json", "__schema_state.json"
 FILES = (SOURCE, IR, STATE)
-STAGING = ".staging"  # how the files end that others are about to put in the place of these
+STAGING = ".staging"  # suffix of files that other implementations stage before renaming them
 _FORMAT = "omnigraph-catalog-1"
 _Files = tuple[bytes, bytes | None, bytes | None]
 
 
 @dataclass(frozen=True, slots=True)
 class AcceptedSchema:
-    """The accepted schema: its text and what it compiles to. `foreign` says that another implementation compiled it.
+    """The accepted schema: its text and its catalog.
 
-    `is_changed` says that the graph was made with another one: the manifest has both.
+    `foreign`: another implementation compiled it. `is_changed`: the graph was created with another schema, and the
+    manifest holds both.
     """
 
     text: str
@@ -35,14 +36,14 @@ class AcceptedSchema:
 
 
 class SchemaFilesReader:
-    """Reads the contract anew for every operation, but compiles it only when its files have changed."""
+    """Reads the schema files for every operation, but compiles them only when they have changed."""
 
     def __init__(self, objects: ObjectStore) -> None:
         self._objects = objects
         self._known: tuple[_Files, AcceptedSchema] | None = None
 
     def read(self) -> AcceptedSchema | None:
-        """Read the files and check that they agree; None if there is no contract."""
+        """Read the files and check that they agree; None if there is no schema."""
         source = self._objects.read_if_exists(SOURCE)
         if source is None:
             return None
@@ -53,7 +54,7 @@ class SchemaFilesReader:
 
 
 def leftovers(objects: ObjectStore) -> list[str]:
-    """Name the files that others were about to put in place; to find none is one request."""
+    """Name the staged files of other implementations. Finding none costs one request."""
     staged = [f"{name}{STAGING}" for name in FILES]
     return [name for name in objects.list("") if name in staged]
 
@@ -63,13 +64,13 @@ def is_started(objects: ObjectStore) -> bool:
 
 
 def claim(objects: ObjectStore, source: Source, uri: str) -> None:
-    """Write the schema source of a new graph; of two that try at once, one does."""
+    """Write the schema source of a new graph. Of two processes that try, one succeeds."""
     if not objects.create(SOURCE, source.text.encode()):
-        raise AlreadyInitializedError(f"there is a graph at {uri} already", uri=uri, hint="open it instead")
+        raise AlreadyInitializedError(f"a graph already exists at {uri}", uri=uri, hint="open it instead")
 
 
 def write_compiled(objects: ObjectStore, catalog: Catalog, **more: bool) -> None:
-    """Write what the source compiles to. The catalog comes last: until it is ours, the hash is not compared."""
+    """Write the compiled files. The catalog comes last: until it is ours, the hash is not compared."""
     state = {"format_version": 1, "schema_ir_hash": catalog.fingerprint, "schema_identity_version": 1, **more}
     objects.write(STATE, json.dumps(state).encode())
     document = {"format": _FORMAT, "catalog": asdict(catalog)}
@@ -77,24 +78,24 @@ def write_compiled(objects: ObjectStore, catalog: Catalog, **more: bool) -> None
 
 
 def promote(objects: ObjectStore, text: str) -> None:
-    """Put the files of a changed schema in place, once the manifest has it."""
+    """Put the files of a changed schema in place. The manifest has it already."""
     rewrite_source(objects, text)
     write_compiled(objects, compile_schema(Source(text, SOURCE)), changed=True)
 
 
 def is_ours(document: Mapping[str, object]) -> bool:
-    """Tell whether it was us who compiled a schema: only then do we know its hash."""
+    """Return whether we compiled a schema; only then is its hash known to us."""
     return document.get("format") == _FORMAT
 
 
 def rewrite_source(objects: ObjectStore, text: str) -> None:
-    """Put another text in place; unless it is about to be promoted, it must mean the same."""
+    """Replace the text of the schema. Unless a promotion follows, it must have the same meaning."""
     objects.write(SOURCE, text.encode())
 
 
 @lru_cache(maxsize=16)
 def compiled(text: str) -> AcceptedSchema:
-    """What a schema of the past, or one whose files are not in place yet, comes to."""
+    """Compile the schema of a past state, or one whose files are not in place yet."""
     return AcceptedSchema(text, compile_schema(Source(text, SOURCE)))
 
 
@@ -104,9 +105,9 @@ def _contract(source_data: bytes, state_data: bytes | None, ir_data: bytes | Non
     catalog = compile_schema(source)
     foreign = not is_ours(compiled)
     hashes = {state.get("schema_ir_hash"), fingerprint_of(compiled.get("catalog"))}
-    # A comment in the source may change; what it means may not, until schema apply changes all three.
+    # Fingerprints are compared, not texts: a comment may change, the meaning only through schema apply.
     if not foreign and hashes != {catalog.fingerprint}:
-        message = f"schema evolution is locked: {SOURCE} does not mean what the graph was built with"
+        message = f"schema evolution is locked: {SOURCE} differs from the schema of the graph"
         raise SchemaDriftError(
             message, path=SOURCE, hint="restore the file; change schemas with `omnigraph schema apply`"
         )

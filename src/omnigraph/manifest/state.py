@@ -1,4 +1,4 @@
-"""What the rows of `__manifest` say: the fold from rows to a snapshot, vectorised, the same on disk and in memory."""
+"""The meaning of the rows of `__manifest`: the fold from rows to a snapshot, the same on disk and in memory."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from omnigraph.api.results import OPERATION, Commit, Entry, SchemaRow, Snapshot,
 from omnigraph.errors import CorruptGraphError
 from omnigraph.manifest.rows import MANIFEST_PATH, OBJECT_ID, SCHEMA_ID, decode_commit, decode_schema, version_id
 
-HEAD = "graph_head"  # stands among tables for the head of the branch, whose version is that of its latest commit
+HEAD = "graph_head"  # as a table key: the head of the branch; its version is that of the latest commit
 
 
 @dataclass(frozen=True, slots=True)
 class GraphState:
-    """What a reader needs of one state: its tables, and the commit that made it.
+    """The tables of one state, and the commit that made it.
 
-    Only a graph that was made by an older format, and never changed since, has a state without a commit.
+    Only a graph of an older format that was never changed since has a state without a commit.
     """
 
     snapshot: Snapshot
@@ -45,7 +45,7 @@ class ManifestState:
     dataset: lance.LanceDataset = field(compare=False, repr=False)
 
     def checked(self) -> Self:
-        """Return the state, unless its rows, as they were read, cannot be what was written."""
+        """Return the state; raise if its rows cannot be what was written."""
         problem = _misshapen(self.rows)
         if problem:
             message = f"`{MANIFEST_PATH}` holds {problem}"
@@ -54,7 +54,7 @@ class ManifestState:
 
     @cached_property
     def snapshot(self) -> Snapshot:
-        """Fold: per table the newest version, unless a tombstone at or above it says the table is gone."""
+        """Fold the rows: per table the newest version, unless a tombstone at or above it drops the table."""
         newest = self._newest("table_version")
         dead = self._newest("table_tombstone")
         visible = {key: version for key, version in newest.items() if version > dead.get(key, -1)}
@@ -73,7 +73,7 @@ class ManifestState:
 
     @cached_property
     def paths(self) -> Mapping[str, str]:
-        """Where each known table is, dropped ones included."""
+        """The directory of every known table, including dropped ones."""
         tables = self._of("table")
         return dict(zip(tables["table_key"].to_pylist(), tables["location"].to_pylist(), strict=True))
 
@@ -91,7 +91,7 @@ class ManifestState:
         return self._newest("table_tombstone")
 
     def commits(self) -> list[Commit]:
-        """All commits this branch can see, oldest first."""
+        """Return all commits visible on this branch, oldest first."""
         return sorted(map(decode_commit, self._of("graph_commit").to_pylist()), key=lambda commit: commit.order)
 
     def commit(self, commit_id: str) -> Commit | None:
@@ -99,27 +99,27 @@ class ManifestState:
         return decode_commit(found[0]) if found and found[0]["object_type"] == "graph_commit" else None
 
     def commits_like(self, prefix: str) -> list[Commit]:
-        """All commits whose id begins so, in capitals or not."""
+        """Return all commits whose id starts with a prefix, ignoring case."""
         commits = self._of("graph_commit")
         alike = pc.starts_with(pc.utf8_upper(commits[OBJECT_ID]), prefix.upper())
         return [decode_commit(found) for found in commits.filter(alike).to_pylist()]
 
     def commit_of_operation(self, operation_id: str) -> Commit | None:
-        """Find the commit of a change that was given an id by whoever asked for it."""
+        """Return the commit of the change to which a client gave this id."""
         commits = self._of("graph_commit")
         named = pc.match_substring(commits["metadata"], f'"{OPERATION}":{json.dumps(operation_id)}')
         found = map(decode_commit, commits.filter(named).to_pylist())
         return next((commit for commit in found if commit.operation_id == operation_id), None)
 
     def actual_version(self, table_key: str) -> int:
-        """The version a writer must expect: the visible one, a tombstone's if only that remains, else 0."""
+        """Return the version that a writer must expect: the visible one, else that of the tombstone, else 0."""
         if table_key == HEAD:
             return self.head.manifest_version if self.head else 0
         entry = self.snapshot.entries.get(table_key)
         return entry.table.version if entry else self.tombstones.get(table_key, 0)
 
     def is_placed_alike(self, table_key: str, other: ManifestState) -> bool:
-        """Tell whether a table is the same version of the same fork in two states."""
+        """Return whether a table is at the same version of the same fork in two states."""
         one, two = (state.snapshot.entries.get(table_key) for state in (self, other))
         same_fork = one is None or two is None or one.table.branch == two.table.branch
         return same_fork and self.actual_version(table_key) == other.actual_version(table_key)
@@ -132,7 +132,7 @@ class ManifestState:
         return found[0] if found else None
 
     def with_rows(self, version: int, rows: pa.Table) -> ManifestState:
-        """The state after a publish, without reading it back."""
+        """Return the state after a publish, without reading it back."""
         kept = self.rows.filter(pc.invert(pc.is_in(self.rows[OBJECT_ID], value_set=rows[OBJECT_ID].combine_chunks())))
         return replace(self, version=version, rows=pa.concat_tables([kept, rows.select(kept.column_names)]))
 
@@ -160,7 +160,7 @@ class ManifestState:
 
 
 def _misshapen(rows: pa.Table) -> str | None:
-    """Say what is wrong with rows whose ids and versions do not belong together; None if nothing is."""
+    """Describe what is wrong if ids and versions of rows do not match; None if nothing is."""
     if pc.count_distinct(rows[OBJECT_ID]).as_py() != rows.num_rows:
         return "two rows for one object"
     kinds = rows["object_type"]

@@ -1,4 +1,4 @@
-"""States of the past: the manifest as a commit left it, unless a cleanup has removed that."""
+"""Time travel: the manifest as a commit left it, unless a cleanup has removed that state."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from omnigraph.storage.lance_errors import Failure, classify
 
 
 def state_at(manifest: Manifest, commit: Commit) -> ManifestState:
-    """Read the state that a commit made."""
+    """Load the state that a commit made."""
     try:
         return manifest.load(commit.branch, commit.manifest_version)
     except StorageError as error:

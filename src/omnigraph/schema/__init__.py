@@ -1,1 +1,1 @@
-"""Changing the schema of a graph that has data."""
+"""Create a graph from a schema, and change the schema of a graph that has data."""

@@ -41,7 +41,7 @@ _ATTEMPTS = 3
 
 
 def preview_schema(store: Store, source: Source, drops: DropMode = DropMode.SOFT) -> SchemaResult:
-    """Tell what it takes to get to a schema, and touch nothing."""
+    """Return the steps to a schema, and change nothing."""
     wanted = _Wanted.of(source)
     txn = capture(store, None)
     plan = plan_schema(txn.catalog, wanted.catalog, drops)
@@ -55,7 +55,7 @@ def apply_schema(
     actor: str | None = None,
     operation_id: str | None = None,
 ) -> SchemaResult:
-    """Change the schema of the graph in one commit. Nobody else writes meanwhile; what they read stays whole."""
+    """Change the schema of the graph in one commit. There is no other writer meanwhile; readers see whole states."""
     wanted = _Wanted.of(source)
     heal(store)
     for _ in range(_ATTEMPTS):
@@ -63,11 +63,12 @@ def apply_schema(
             return _apply_alone(store, wanted, drops, Lineage.new(actor, operation_id=operation_id))
         except RecoveryRequiredError as error:
             pending = error
-            recover_operation(store, error.operation_id)  # the gates are free here, for recovery needs them as well
+            recover_operation(store, error.operation_id)  # needs the gates, which are free here
     raise pending
 
 
 def _apply_alone(store: Store, wanted: _Wanted, drops: DropMode, lineage: Lineage) -> SchemaResult:
+    # The exclusive schema gate. A write prepared before it finds at its publish that the schema has changed.
     with store.gates.hold(schema_gates(())) as held:
         _refuse_pending(store)
         txn = capture(store, None)
@@ -85,7 +86,7 @@ def _apply_alone(store: Store, wanted: _Wanted, drops: DropMode, lineage: Lineag
 
 @dataclass(frozen=True, slots=True)
 class _Wanted:
-    """The schema that the graph should have."""
+    """The desired schema, compiled."""
 
     source: Source
     catalog: Catalog
@@ -112,6 +113,7 @@ class _Wanted:
 
 
 def _origin(store: Store, txn: WriteTxn) -> str:
+    """Return the schema that the graph was created with: states from before the first change are read by it."""
     if txn.base.schema:
         return txn.base.schema.origin
     contract = store.schema_files.read()
@@ -126,23 +128,24 @@ def _rows(plan: SchemaPlan, desired: Catalog, txn: WriteTxn) -> dict[str, int]:
 def _refuse(store: Store, plan: SchemaPlan) -> None:
     problems = [step for step in plan.steps if isinstance(step, UnsupportedChange)]
     if problems:
-        message = f"the schema cannot be changed like this: {problems[0]}"
-        hint = "make a new type or property instead, or export, change the data and load it into a new graph"
+        message = f"unsupported schema change: {problems[0]}"
+        hint = "add a new type or property instead, or export the data, change it and load it into a new graph"
         raise SchemaUnsupportedError(message, steps=[str(step) for step in problems], hint=hint)
     others = [name for name in store.manifest.branches() if name != MAIN]
     if others:
-        message = f"the schema can only be changed when there is no branch but {MAIN}: {', '.join(others)}"
+        message = f"the schema cannot be changed while there are branches other than {MAIN}: {', '.join(others)}"
         raise BranchesPresentError(message, branches=others, hint="merge and delete the other branches first")
 
 
 def _refuse_pending(store: Store) -> None:
+    """Raise if a record is pending: finished later, it would publish tables of the old schema."""
     for operation_id in store.sidecars.pending():
-        message = f"operation {operation_id} stopped half-way; it must be finished or undone first"
+        message = f"operation {operation_id} was interrupted and must be recovered first"
         raise RecoveryRequiredError(message, operation_id=operation_id, hint="reopen the graph read-write")
 
 
 def _rewrite_source(store: Store, source: Source, txn: WriteTxn) -> None:
-    """A text that means the same may take the place of the one that is there; it is no change of the graph."""
+    """Store a source text of equal meaning, such as one with other comments. This is no change of the graph."""
     contract = store.schema_of(txn.base)
     if contract and contract.text != source.text:
         rewrite_source(store.objects, source.text)
@@ -153,7 +156,7 @@ def _rewrite_source(store: Store, source: Source, txn: WriteTxn) -> None:
 
 @dataclass(slots=True)
 class _ColumnChanges:
-    """What becomes of the columns of one type, by the name that it will have."""
+    """The column changes of one type, by its new name."""
 
     drop: list[str] = field(default_factory=list)
     rename: list[tuple[str, str]] = field(default_factory=list)
@@ -161,7 +164,7 @@ class _ColumnChanges:
 
 
 class TableSteps:
-    """The steps of a plan as changes of tables, on one state of the graph."""
+    """The steps of a schema plan as changes of tables."""
 
     def __init__(self, plan: SchemaPlan, desired: Catalog) -> None:
         self.desired = desired
@@ -185,31 +188,31 @@ class TableSteps:
                     self.columns[f"{kind}:{name}"].drop.append(property_)
 
     def before(self, key: str) -> str:
-        """What a table is called before the change."""
+        """Return the key of a table before the change."""
         return self.renamed.get(key, key)
 
     @property
     def losing(self) -> list[str]:
-        """The tables that go, and those that lose a column, by the keys that they will have."""
+        """The tables that are dropped or lose a column, by their new keys."""
         return sorted({*self.dropped, *(key for key, columns in self.columns.items() if columns.drop)})
 
     @property
     def changed(self) -> list[str]:
-        """The tables, by the keys that they have now, whose columns change or that go."""
+        """The tables that are dropped or changed, by their current keys."""
         return sorted({*map(self.before, self.columns), *self.dropped, *self.renamed.values()})
 
     def check(self) -> None:
-        """See that no column takes a name that another one only gives up in the same change."""
+        """Raise if a column takes a name that another gives up in the same change: Lance refuses it in one commit."""
         for key, columns in self.columns.items():
             freed = {*columns.drop, *(old for old, _ in columns.rename)}
             taken = freed & {*columns.add, *(new for _, new in columns.rename)}
             if taken:
                 name = f"{key.partition(':')[2]}.{min(taken)}"
-                message = f"property '{name}' cannot take a name that is only given up in the same change"
+                message = f"property '{name}' cannot take a name that the same change frees"
                 raise SchemaUnsupportedError(message, steps=[message], hint="apply the change in two steps")
 
     def actions(self, tables: TableStorage, txn: WriteTxn) -> Iterator[TableAction]:
-        """Stage the changes of columns. No data is rewritten."""
+        """Stage the column changes. No data is rewritten."""
         for key, columns in self.columns.items():
             schema = table_schema(declared_of(self.desired, key))
             change = SchemaChange(
@@ -218,19 +221,19 @@ class TableSteps:
             yield TableAction(tables.stage_schema_change(txn.entries[self.before(key)].table, change))
 
     def tombstones(self, txn: WriteTxn) -> Iterator[TombstoneRow]:
-        """One right behind the version that each table is at; a table that gets another name goes under its old one."""
+        """Yield tombstones right behind the current versions. A renamed table is dropped under its old key."""
         for key in (*self.dropped, *self.renamed.values()):
             yield TombstoneRow(key, txn.entries[key].table.version + 1)
 
     def registrations(self, tables: TableStorage, state: ManifestState) -> Iterator[TableRow]:
-        """Make the tables that come, and tell where they are; one that has another name stays where it is."""
+        """Create the new tables; yield the directories of new and renamed ones. A renamed table stays in place."""
         for key, old in self.renamed.items():
             yield TableRow(key, state.snapshot.entries[old].table.path)
         for key in self.added:
             declared = declared_of(self.desired, key)
             known = state.paths.get(key, table_path(declared))
             taken = known in {entry.table.path for entry in state.snapshot.entries.values()}
-            path = moved_path(declared, new_id()) if taken else known  # a type that was called so lives there
-            # A type that was there before goes on behind the version at which it went.
+            path = moved_path(declared, new_id()) if taken else known  # the table of a renamed type still lives there
+            # The versions of a type that is added again must be past its tombstone, or the fold would hide them.
             tables.create_behind(path, table_schema(declared), state.actual_version(key), known)
             yield TableRow(key, path)

@@ -1,4 +1,4 @@
-"""Making a graph: its schema files, its empty tables and its manifest, which is what makes it a graph."""
+"""Create a graph: its schema files, its empty tables and, last, its manifest, which makes it a graph."""
 
 from __future__ import annotations
 
@@ -23,29 +23,31 @@ _CLAIM = "__init_claim.json"
 _LOG = logging.getLogger(__name__)
 
 
-def make(location: Location, source: Source, *, force: bool) -> Store:
-    """Make a graph, or take over with `force` from an attempt that died before its graph was made."""
+def init_graph(location: Location, source: Source, *, force: bool) -> Store:
+    """Create a graph. With `force`, take over from an attempt that died before its graph existed."""
     catalog = compile_schema(source)
     check_patterns(catalog)
     store = Store.at(location)
     address = store.location.uri
     started = schema_files.is_started(store.objects)
-    if is_made(store):
-        raise AlreadyInitializedError(f"there is a graph at {address} already", uri=address, hint="open it instead")
+    if graph_exists(store):
+        raise AlreadyInitializedError(f"a graph already exists at {address}", uri=address, hint="open it instead")
     if started and not force:
-        message = f"somebody began to make a graph at {address}"
-        hint = "if nobody is at it any more, take over with --force"
+        message = f"another process began to create a graph at {address}"
+        hint = "if it is no longer running, take over with --force"
         raise AlreadyInitializedError(message, uri=address, hint=hint)
     if force:
         _abandon(store)
     schema_files.claim(store.objects, source, address)
     claim = new_id().encode()
     try:
+        # The claim tells our attempt from one that takes over with `force`, whose tables must not be touched.
         store.objects.write(_CLAIM, claim)
         failpoints.reach(failpoints.INIT_AFTER_SCHEMA_PG_WRITTEN)
         schema_files.write_compiled(store.objects, catalog)
         failpoints.reach(failpoints.INIT_AFTER_SCHEMA_CONTRACT_WRITTEN)
         _create_tables(store, catalog, claim)
+    # Also on KeyboardInterrupt: a claim that stays would make everyone believe that the graph is being created.
     except BaseException:
         _abandon_unless_made(store, claim)
         raise
@@ -67,11 +69,11 @@ def _create_tables(store: Store, catalog: Catalog, claim: bytes) -> None:
 
 
 def _check_claim(store: Store, claim: bytes) -> None:
-    """See that nobody has taken the place over with `force` meanwhile: his tables must not be touched."""
+    """Raise if another process took over with `force`: its tables must not be touched."""
     if store.objects.read_if_exists(_CLAIM) != claim:
         uri = store.location.uri
-        message = f"somebody else took over making a graph at {uri}"
-        raise AlreadyInitializedError(message, uri=uri, hint="open it when it is made")
+        message = f"another process took over creating a graph at {uri}"
+        raise AlreadyInitializedError(message, uri=uri, hint="open it once it is created")
 
 
 def _types(catalog: Catalog) -> Iterator[NodeType | EdgeType]:
@@ -79,8 +81,8 @@ def _types(catalog: Catalog) -> Iterator[NodeType | EdgeType]:
     yield from catalog.edges.values()
 
 
-def is_made(store: Store) -> bool:
-    """A graph is made when its manifest can be opened; what an attempt left of one does not count."""
+def graph_exists(store: Store) -> bool:
+    """Return whether the graph exists: its manifest can be opened. Remains of an attempt do not count."""
     try:
         store.manifest.table.open()
     except StorageError as error:
@@ -91,18 +93,18 @@ def is_made(store: Store) -> bool:
 
 
 def _abandon_unless_made(store: Store, claim: bytes) -> None:
-    """Take back what an attempt has claimed, unless its graph is there after all, or that cannot be told."""
+    """Remove the claim of a failed attempt, unless the graph exists after all, or that is unknown."""
     try:
-        made = is_made(store) or store.objects.read_if_exists(_CLAIM) not in (None, claim)
+        made = graph_exists(store) or store.objects.read_if_exists(_CLAIM) not in (None, claim)
     except OmnigraphError as error:
-        _LOG.warning("could not tell whether the graph was made: %s", error)
+        _LOG.warning("could not find out whether the graph was created: %s", error)
         return
     if not made:
         _abandon(store)
 
 
 def _abandon(store: Store) -> None:
-    """Take back the claim of a graph that could not be made; the failure that led here is the one to tell."""
+    """Remove the claim of a failed attempt. A failure here is logged, so that the original one is raised."""
     for name in (*reversed(schema_files.FILES), _CLAIM):
         _delete(store, name)
 
