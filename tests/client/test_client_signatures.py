@@ -10,18 +10,22 @@ from omnigraph import AsyncGraph, Graph, RemoteGraph
 from omnigraph.client.awaited import AsyncPinned
 from omnigraph.client.differences import AsyncDiff, RemoteDiff
 from omnigraph.client.remote import RemotePinned
+from omnigraph.graph import SnapshotView
 from omnigraph.history.diff import Diff
-from omnigraph.pinned import Pinned
 
 HERE_ONLY = {
     Graph: {"acting_as", "as_operation"},  # a server knows who asks by the token, and a client gives ids by itself
     Diff: {"tables", "filter", "pairs", "check_readable", "telling_reclaimed"},  # of the storage
-    Pinned: set(),
+    SnapshotView: set(),
 }
 PAIRS = [
-    (Graph, RemoteGraph), (Graph, AsyncGraph), (Pinned, RemotePinned), (Pinned, AsyncPinned), (Diff, RemoteDiff),
+    (Graph, RemoteGraph),
+    (Graph, AsyncGraph),
+    (SnapshotView, RemotePinned),
+    (SnapshotView, AsyncPinned),
+    (Diff, RemoteDiff),
     (Diff, AsyncDiff),
-]  # fmt: skip
+]
 
 
 def public(kind: type) -> set[str]:

@@ -36,8 +36,8 @@ def _operation(document: Any, operation: Any, shared: list[Any]) -> dict[str, An
 
 
 def _contents(document: Any, described: Any, mark: str = "!") -> dict[str, list[str]]:
-    contents = described.get("content", {})
-    return {kind: sorted(set(_members(document, one.get("schema", {}), mark))) for kind, one in sorted(contents.items())}
+    schemas = {kind: one.get("schema", {}) for kind, one in sorted(described.get("content", {}).items())}
+    return {kind: sorted(set(_members(document, schema, mark))) for kind, schema in schemas.items()}
 
 
 def _members(document: Any, schema: Any, mark: str, place: str = "") -> Iterator[str]:

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import timedelta
 from enum import StrEnum
 
 from omnigraph.api.results import Commit
 from omnigraph.core.refs import MAIN
+
+# Younger files may belong to a write that is still running; Lance's own cleanup assumes the same.
+ORPHAN_AGE = timedelta(days=7)
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ import logging
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
-from omnigraph.api.maintenance import CleanupResult, Removal, TableCleanup
+from omnigraph.api.maintenance import ORPHAN_AGE, CleanupResult, Removal, TableCleanup
 from omnigraph.api.results import TableVersion
 from omnigraph.commit import audit, failpoints
 from omnigraph.commit.gates import Gate
@@ -20,7 +20,7 @@ from omnigraph.maintenance.together import together
 from omnigraph.maintenance.upkeep import settle
 from omnigraph.manifest.rows import MANIFEST_PATH
 from omnigraph.storage import reclaim
-from omnigraph.storage.reclaim import ORPHAN_AGE, Orphan
+from omnigraph.storage.reclaim import Orphan
 
 TEMPORARY = "__tmp"
 # Whoever publishes compares with what was published since the manifest was opened. What was removed in between would go

@@ -17,8 +17,6 @@ from omnigraph.storage.observe import durable_write
 from omnigraph.storage.read import TableReader
 from omnigraph.storage.stage import TableStorage
 
-# Younger files may belong to a write that is still running; Lance's own cleanup assumes the same.
-ORPHAN_AGE = dt.timedelta(days=7)
 _NEVER = dt.timedelta(days=365 * 100)
 # Lance names the manifest of a version by its distance from this number, in so many digits, so that the latest is
 # listed first; older tables use the plain version number.

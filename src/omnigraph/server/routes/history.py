@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal, cast
 
 from fastapi import Depends, Query, Response
 
@@ -62,7 +62,9 @@ def get_commit(call: CallNow, commit_id: str) -> Response:
 @needs(Action.READ)
 def get_commit_changes(call: CallNow, page: Page, commit_id: str) -> Response:
     """Tell what one commit changed with respect to its first parent."""
-    return replies.document(change_documents.commit_changes_output(call.graph.commit_changes(commit_id, **page)))
+    return replies.document(
+        change_documents.commit_changes_output(call.graph.commit_changes(commit_id, **cast("Any", page)))
+    )
 
 
 @routes.get("/changes", response_model=responses.ChangeFeedOutput, responses=READING)
@@ -92,7 +94,7 @@ def get_change_cursor(call: CallNow, after: str, branch: Branch = "main") -> Res
 @needs(Action.READ)
 def get_baseline(call: CallNow, which: Chosen, branch: Branch = "main") -> Response:
     """Tell where to begin to follow a branch: what to export at which commit, and the cursor to go on with."""
-    return replies.document(change_documents.beginning_output(call.graph.baseline(branch, **which)))
+    return replies.document(change_documents.beginning_output(call.graph.baseline(branch, **cast("Any", which))))
 
 
 @routes.post("/changes/baseline", response_class=Response, responses={**READING, **AS_LINES})
@@ -100,7 +102,8 @@ def get_baseline(call: CallNow, which: Chosen, branch: Branch = "main") -> Respo
 def export_baseline(call: CallNow, body: requests.ChangeBaselineRequest) -> Response:
     """Export what a feed begins with, as lines of JSON; the last line has the cursor to go on with."""
     graph = call.graph
-    begins = graph.baseline(or_main(body.branch), **chosen(body.kind or None, body.type or None, body.op or None))
+    which: Any = chosen(body.kind or None, body.type or None, body.op or None)
+    begins = graph.baseline(or_main(body.branch), **which)
     entities = graph.export(snapshot=begins.commit_id, types=begins.tables)
     last = replies.line(change_documents.baseline_output(begins))
     return replies.lines(itertools.chain(entities, [last]))

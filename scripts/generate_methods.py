@@ -1,0 +1,131 @@
+"""Write `omnigraph/api/methods.py`: the methods of a graph, sync and async, from the operations."""
+
+from __future__ import annotations
+
+import inspect
+import re
+import subprocess
+import sys
+import textwrap
+from dataclasses import MISSING
+from pathlib import Path
+from typing import Any
+
+from omnigraph.api import operations
+from omnigraph.api.operation import OPERATIONS, Description, Parameter
+from omnigraph.api.options import EmbedMode
+
+TARGET = Path(__file__).parents[1] / "src" / "omnigraph" / "api" / "methods.py"
+_HEAD = '''"""The methods of a graph. Generated from `operations.py` by `scripts/generate_methods.py`: change that one."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection, Mapping, Sequence
+from datetime import timedelta
+from typing import Any, Protocol, TypeVar
+
+from omnigraph.api import operations as op
+from omnigraph.api.operation import Operation
+{imports}
+
+_T = TypeVar("_T")
+'''
+_CLASS = '''
+
+class {name}(Protocol):
+    """The operations of a graph as {kind}methods. Each makes a value of its operation, and calls it."""
+
+    {define} call(self, operation: Operation[_T], /) -> _T:
+        """Execute an operation."""
+        ...
+'''
+
+
+def generated() -> str:
+    """Return the text of the module."""
+    methods = [one for one in OPERATIONS.values() if one.method]
+    text = [_HEAD.format(imports=_imports(methods))]
+    for name, kind, define, call in (
+        ("GraphMethods", "", "def", "self.call"),
+        ("AsyncGraphMethods", "asynchronous ", "async def", "await self.call"),
+    ):
+        text.append(_CLASS.format(name=name, kind=kind, define=define))
+        text += [_method(one, define, call) for one in methods]
+    return _formatted("".join(text))
+
+
+def _imports(methods: list[Description]) -> str:
+    """Import the types and constants that signatures name, from where `operations.py` has them."""
+    words = {word for one in methods for word in re.findall(r"\w+", _signature(one))}
+    lines = inspect.getsource(operations).partition("\n\nBranch = ")[0]
+    found = []
+    for module, names in re.findall(r"^from (omnigraph\.\S+) import (\([^)]*\)|.*)$", lines, re.MULTILINE):
+        used = [name for name in re.findall(r"\w+", names) if name in words and name != "Operation"]
+        if used:
+            found.append(f"from {module} import {', '.join(used)}")
+    return "\n".join(found)
+
+
+def _method(one: Description, define: str, call: str) -> str:
+    given = [f"{name}={name}" if two.is_keyword else name for name, two in one.parameters.items()]
+    returned = "" if one.result is type(None) else "return "
+    doc = textwrap.indent(f'"""{_doc(one, define)}"""', " " * 8)
+    body = f"        {returned}{call}(op.{one.kind.__name__}({', '.join(given)}))\n"
+    return f"\n    {define} {one.method}{_signature(one)}:\n{doc}\n{body}"
+
+
+def _doc(one: Description, define: str) -> str:
+    """The docstring, filled anew because a method is indented more; of an asynchronous method its first line."""
+    first, *rest = (inspect.getdoc(one.kind) or "").split("\n\n")
+    if not rest or define != "def":
+        return first
+    return "\n\n".join([first, *(textwrap.fill(" ".join(part.split()), 112) for part in rest)]) + "\n"
+
+
+def _signature(one: Description) -> str:
+    parts = ["self"]
+    for name, parameter in one.parameters.items():
+        if parameter.is_keyword and "*" not in parts:
+            parts.append("*")
+        parts.append(f"{name}: {_type(one, name)}{_default(parameter)}")
+    result = re.search(r"class \w+\(Operation\[(.*)\]\):", inspect.getsource(one.kind))
+    assert result
+    return f"({', '.join(parts)}{',' if len(parts) > 3 else ''}) -> {result[1]}"  # noqa: PLR2004 - as it reads best
+
+
+def _type(one: Description, name: str) -> str:
+    """The type of a field as it is written, without what only front ends need to know."""
+    written = str(one.kind.__annotations__[name])
+    alias = getattr(operations, written, None)
+    kind = getattr(alias, "__origin__", None) if hasattr(alias, "__metadata__") else None
+    if kind is None:
+        return re.sub(r"^Annotated\[(.*?), (?:Doc|Local).*$", r"\1", written)
+    if "Resolv" in written:
+        return "Resolve | None"
+    text = kind.__name__ if isinstance(kind, type) and not hasattr(kind, "__args__") else str(kind)
+    return text.replace("collections.abc.", "").replace("typing.", "")
+
+
+def _default(parameter: Parameter) -> str:
+    value: Any = parameter.default
+    if value is MISSING:
+        return ""
+    for constant in ("MAIN", "SILENT", "ORPHAN_AGE", "DEFAULT_LIMIT", "DEFAULT_BYTES", "DEFAULT_COMMITS"):
+        if value is getattr(operations, constant):
+            return f" = {constant}"
+    if isinstance(value, EmbedMode):
+        return f" = EmbedMode.{value.name}"
+    return f" = {value!r}".replace("'", '"')
+
+
+def _formatted(text: str) -> str:
+    ruff = [str(Path(sys.executable).with_name("ruff"))]
+    for words in (["check", "--fix-only", "--quiet", "--select", "I"], ["format", "--quiet"]):
+        command = [*ruff, *words, "--stdin-filename", str(TARGET), "-"]
+        text = subprocess.run(command, input=text, capture_output=True, text=True, check=True).stdout
+    return text
+
+
+if __name__ == "__main__":
+    TARGET.write_text(generated(), encoding="utf-8")

@@ -1,0 +1,554 @@
+"""Every operation of a graph, as data. Methods, routes, clients and the OpenAPI document are derived from this file.
+
+To add one: declare it here, write its handler in `graph.py`, run `scripts/generate_methods.py`, and tell the command
+line how to print the result. docs/dev/operations.md shows it step by step.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import KW_ONLY
+from datetime import timedelta
+from typing import Annotated, Any
+
+from omnigraph.api.access import Action
+from omnigraph.api.changes import DEFAULT_BYTES, DEFAULT_COMMITS, DEFAULT_LIMIT, Baseline, ChangePage, Difference
+from omnigraph.api.maintenance import ORPHAN_AGE, CleanupResult, HealthReport, RepairResult, UpkeepResult
+from omnigraph.api.operation import Doc, Local, Operation, Route, SourceText, operation
+from omnigraph.api.options import EmbedMode, Resolve
+from omnigraph.api.progress import SILENT, Progress
+from omnigraph.api.results import (
+    Commit,
+    EmbedResult,
+    ExportResult,
+    LoadResult,
+    LogEntry,
+    MergeResult,
+    MutationResult,
+    NamedState,
+    SchemaResult,
+    Snapshot,
+    Tag,
+)
+from omnigraph.api.rows import Explanation, Result
+from omnigraph.core.refs import MAIN
+
+Branch = Annotated[str, Doc("The branch; main if none is named.")]
+Ref = Annotated[str, Doc("A branch, a tag or a commit; main if none is named.")]
+CommitId = Annotated[str, Doc("The id of a commit, or a unique prefix of it.")]
+SnapshotId = Annotated[str | None, Doc("A commit: read the graph as it was then. Not with `branch`.")]
+QueryText = Annotated[
+    str | os.PathLike[str], SourceText(".gq", "<query>"), Doc("Queries in the language of `.gq` files.")
+]
+SchemaText = Annotated[
+    str | os.PathLike[str], SourceText(".pg", "<schema>"), Doc("A schema in the language of `.pg` files.")
+]
+QueryName = Annotated[str | None, Doc("Which query, if the source holds several.")]
+Parameters = Annotated[Mapping[str, Any] | None, Doc("The parameters of the query by name.")]
+Resolving = Annotated[
+    Resolve | None, Doc("Who wins conflicts: `ours`, `theirs`, one of them for each type, or for each conflict.")
+]
+Kinds = Annotated[Collection[str] | None, Doc("node or edge; can be repeated.")]
+Types = Annotated[Collection[str] | None, Doc("Names of types; can be repeated.")]
+Changes = Annotated[Collection[str] | None, Doc("insert, update or delete; can be repeated.")]
+Limit = Annotated[int, Doc("How many changes at most.")]
+MaxBytes = Annotated[int, Doc("How many bytes of them at most.")]
+PageToken = Annotated[str | None, Doc("Continue with the page that this token names.")]
+
+# The server takes the actor from the token, and decides itself who does the work and how.
+Actor = Annotated[str | None, Local]
+EngineName = Annotated[str, Local]
+Master = Annotated[str | None, Local]
+Conf = Annotated[Mapping[str, str] | None, Local]
+Reporting = Annotated[Progress, Local]
+
+_FILTERS = {"kinds": "kind", "types": "type", "operations": "op"}
+
+
+def _get(path: str, **more: Any) -> Route:
+    return Route("GET", path, **more)
+
+
+def _post(path: str, **more: Any) -> Route:
+    return Route("POST", path, **more)
+
+
+def _delete(path: str, **more: Any) -> Route:
+    return Route("DELETE", path, **more)
+
+
+# --- reading -----------------------------------------------------------------------------------------------------
+
+
+@operation(
+    Action.READ,
+    _get("/schema", answer=("SchemaOutput", {"schema_source": "."})),
+    method="",
+    command="schema show",
+)
+class ReadSchema(Operation[str]):
+    """Return the accepted schema, as it was written."""
+
+
+@operation(Action.READ, _get("/snapshot"), method="snapshot", command="snapshot")
+class ReadSnapshot(Operation[Snapshot]):
+    """Return which version of each table a branch consists of."""
+
+    branch: Branch = MAIN
+
+
+@operation(
+    Action.READ,
+    _get("/commits", answer=("CommitListOutput", {"commits": "."})),
+    method="commits",
+    command="commit list",
+)
+class ListCommits(Operation[list[Commit]]):
+    """List the commits of a branch, newest first; with `actor` only those of one actor."""
+
+    branch: Branch = MAIN
+    actor: str | None = None
+
+
+@operation(Action.READ, _get("/commits/{commit_id}"), method="commit", command="commit show")
+class FindCommit(Operation[Commit]):
+    """Find a commit on any branch."""
+
+    commit_id: CommitId
+
+
+@operation(Action.READ, _get("/states/{ref}"), method="", source="ref")
+class ResolveState(Operation[NamedState]):
+    """Resolve a branch, a tag or a commit to the commit it is at, with the schema of that state."""
+
+    ref: Ref
+
+
+@operation(Action.READ, _post("/query", names={"source": "query"}), method="query", command="query")
+class RunQuery(Operation[Result]):
+    """Run a read query. It sees one state of the graph: the branch as it is, or as it was at a commit."""
+
+    source: QueryText
+    params: Parameters = None
+    _: KW_ONLY
+    name: QueryName = None
+    branch: Branch = MAIN
+    snapshot: SnapshotId = None
+
+
+@operation(Action.READ, _post("/explain", names={"source": "query"}), method="explain", command="query")
+class ExplainQuery(Operation[Explanation]):
+    """Run a read query, and return how it was executed: its steps, their rows and what they cost."""
+
+    source: QueryText
+    params: Parameters = None
+    _: KW_ONLY
+    name: QueryName = None
+    branch: Branch = MAIN
+    snapshot: SnapshotId = None
+
+
+@operation(Action.EXPORT, method="", command="export")
+class ExportLines(Operation[Iterator[str]]):
+    """Write the entities of a state as lines of JSON, in a form that `load` takes."""
+
+    _: KW_ONLY
+    branch: Branch = MAIN
+    snapshot: SnapshotId = None
+    types: Sequence[str] | None = None
+    format: str = "jsonl"
+    engine: EngineName = "auto"
+
+
+@operation(Action.EXPORT, method="", command="export")
+class ExportFiles(Operation[ExportResult]):
+    """Write the entities of a state into a file or a directory, in a form that `load` takes."""
+
+    path: str | os.PathLike[str]
+    _: KW_ONLY
+    branch: Branch = MAIN
+    snapshot: SnapshotId = None
+    types: Sequence[str] | None = None
+    format: str = "jsonl"
+    engine: EngineName = "auto"
+    master: Master = None
+    conf: Conf = None
+    progress: Reporting = SILENT
+
+
+# --- writing -----------------------------------------------------------------------------------------------------
+
+
+@operation(
+    Action.CHANGE,
+    _post("/mutate", names={"source": "query"}),
+    _post("/mutate/if-graph-commit", names={"source": "query"}, condition="if_commit"),
+    commits=True,
+    command="mutate",
+)
+class Mutate(Operation[MutationResult]):
+    """Run a query that inserts, updates or deletes: all of it in one commit, or nothing.
+
+    `source` is the text of `.gq` queries or the path of a file; `name` chooses one of several. With `if_commit` the
+    mutation happens only if the branch is at that commit. When it returns, the change is durable and visible;
+    when it raises, nothing was changed, except for OutcomeUnknownError: then ask `outcome`.
+    """
+
+    source: QueryText
+    params: Parameters = None
+    _: KW_ONLY
+    name: QueryName = None
+    branch: Branch = MAIN
+    actor: Actor = None
+    if_commit: str | None = None
+
+
+@operation(Action.CHANGE, method="load", commits=True, command="load")
+class LoadData(Operation[LoadResult]):
+    """Load data in one commit, or nothing: files, records, Arrow tables or Spark DataFrames by type.
+
+    `mode` is append, merge or overwrite. A branch that does not exist is created from `base`, another branch. `engine`
+    is local, spark, or auto: then small data is loaded in this process and large data on Spark, which `master` and
+    `conf` configure. `dry_run` only checks. A client sends files to the server; `s3://` addresses the server reads
+    itself, if its load roots allow it.
+    """
+
+    data: Any
+    _: KW_ONLY
+    mode: str
+    branch: Branch = MAIN
+    base: str | None = None
+    actor: Actor = None
+    engine: EngineName = "auto"
+    format: str | None = None
+    mapping: str | os.PathLike[str] | Mapping[str, Any] | None = None
+    dry_run: bool = False
+    master: Master = None
+    conf: Conf = None
+    progress: Reporting = SILENT
+
+
+@operation(Action.CHANGE, method="embed", command="embed")
+class EmbedTexts(Operation[EmbedResult]):
+    """Fill the vectors that `@embed` properties lack, from their texts; with the mode `reembed_all` all of them.
+
+    Each batch is a commit. If one fails, those before it stay, and the next call does the rest.
+    """
+
+    types: Sequence[str] | None = None
+    _: KW_ONLY
+    mode: str = EmbedMode.FILL_MISSING
+    branch: Branch = MAIN
+    actor: Actor = None
+    progress: Reporting = SILENT
+
+
+@operation(Action.READ, _post("/schema/plan", names={"schema": "schema_source"}), command="schema plan")
+class PlanSchema(Operation[SchemaResult]):
+    """Return the steps that lead to a schema, whether each is supported, and how many entities they touch."""
+
+    schema: SchemaText
+    _: KW_ONLY
+    allow_data_loss: Annotated[bool, Doc("Give up at once what is dropped.")] = False
+
+
+@operation(
+    Action.SCHEMA_APPLY,
+    _post("/schema/apply", names={"schema": "schema_source"}),
+    commits=True,
+    command="schema apply",
+)
+class ApplySchema(Operation[SchemaResult]):
+    """Change the schema in one commit, without rewriting data. Earlier commits keep the schema of their time.
+
+    Dropped data stays readable at earlier commits until a cleanup, unless `allow_data_loss` gives it up at once.
+    """
+
+    schema: SchemaText
+    _: KW_ONLY
+    allow_data_loss: Annotated[bool, Doc("Give up at once what is dropped.")] = False
+    actor: Actor = None
+
+
+@operation(
+    Action.READ,
+    _get("/outcomes/{operation_id}", answer=("OutcomeOutput", {"commit": "."})),
+    method="outcome",
+)
+class FindOutcome(Operation[Commit | None]):
+    """Return what an operation with an unknown outcome did: its commit, or None if it changed nothing."""
+
+    operation_id: str
+    branch: Branch = MAIN
+
+
+# --- branches and tags -------------------------------------------------------------------------------------------
+
+
+@operation(
+    Action.READ,
+    _get("/branches", answer=("BranchListOutput", {"branches": "."})),
+    method="branches",
+    command="branch list",
+)
+class ListBranches(Operation[list[str]]):
+    """List the branches, main first."""
+
+
+@operation(
+    Action.BRANCH_CREATE,
+    _post(
+        "/branches",
+        names={"base": "from"},
+        answer=("BranchCreateOutput", {"uri": "@uri", "from": "@base", "name": "@name", "actor_id": "@actor"}),
+    ),
+    command="branch create",
+    source="base",
+    target="name",
+)
+class CreateBranch(Operation[None]):
+    """Create a branch from another branch, a tag or a commit. No data is copied."""
+
+    name: str
+    base: Ref = MAIN
+
+
+@operation(
+    Action.BRANCH_DELETE,
+    _delete(
+        "/branches/{branch}",
+        names={"name": "branch"},
+        answer=("BranchDeleteOutput", {"uri": "@uri", "name": "@name", "actor_id": "@actor"}),
+    ),
+    command="branch delete",
+    target="name",
+)
+class DeleteBranch(Operation[None]):
+    """Delete a branch, and what only it has."""
+
+    name: str
+
+
+@operation(
+    Action.BRANCH_MERGE,
+    _post("/branches/merge", names={"into": "target"}),
+    _post("/branches/merge/preview", names={"into": "target"}, given={"dry_run": True}, action=Action.READ),
+    method="merge",
+    commits=True,
+    command="branch merge",
+    source="source",
+    target="into",
+)
+class MergeBranch(Operation[MergeResult]):
+    """Merge a branch into another: one commit with two parents, or MergeConflictError with all conflicts.
+
+    `resolve` says who wins where both changed the same: `ours` (the branch that is merged into), `theirs`, one of
+    them for each type, or a list of conflicts each with the side to `take`. `dry_run` only returns what would happen. A
+    merge of very many entities runs on Spark, unless `engine` says otherwise.
+    """
+
+    source: str
+    into: Branch = MAIN
+    _: KW_ONLY
+    actor: Actor = None
+    dry_run: bool = False
+    resolve: Resolving = None
+    engine: EngineName = "auto"
+    master: Master = None
+    conf: Conf = None
+    progress: Reporting = SILENT
+
+
+@operation(Action.CHANGE, _post("/revert"), method="revert", commits=True, command="revert")
+class RevertCommit(Operation[MergeResult]):
+    """Undo what one commit changed, by a new commit. What was changed again since then is a conflict."""
+
+    commit_id: CommitId
+    branch: Branch = MAIN
+    _: KW_ONLY
+    actor: Actor = None
+    resolve: Resolving = None
+
+
+@operation(Action.READ, _get("/tags", answer=("TagListOutput", {"tags": "."})), method="tags", command="tag list")
+class ListTags(Operation[list[Tag]]):
+    """List the tags by name, each with its commit."""
+
+
+@operation(Action.BRANCH_CREATE, _post("/tags"), command="tag create", source="ref", target="name")
+class CreateTag(Operation[Tag]):
+    """Create an immutable name for a commit: by its id, or the one that a branch is at."""
+
+    name: str
+    ref: Ref = MAIN
+
+
+@operation(
+    Action.BRANCH_DELETE,
+    _delete("/tags/{tag}", names={"name": "tag"}, answer=("TagDeleteOutput", {"uri": "@uri", "name": "@name"})),
+    command="tag delete",
+    target="name",
+)
+class DeleteTag(Operation[None]):
+    """Delete a tag; its commit stays."""
+
+    name: str
+
+
+# --- history -----------------------------------------------------------------------------------------------------
+
+
+@operation(
+    Action.READ,
+    _get("/log", names={"branches": "branch"}, answer=("LogOutput", {"commits": "."})),
+    method="log",
+    command="log",
+)
+class ReadLog(Operation[list[LogEntry]]):
+    """List the commits of some branches, or of all, newest first, with the branches and tags that are at them."""
+
+    branches: Annotated[Sequence[str] | None, Doc("Of which branches; of all if none is named.")] = None
+
+
+@operation(Action.READ, _get("/changes", names=_FILTERS), method="changes", command="changes")
+class PollChanges(Operation[ChangePage]):
+    """Return what the commits of a branch changed, each compared with its first parent, page by page.
+
+    `start` is now, beginning or after:<commit>, for which `after` is short; `cursor` and `page_token` continue where
+    an earlier page ended. A change can be returned twice, but is never left out.
+    """
+
+    branch: Branch = MAIN
+    _: KW_ONLY
+    after: Annotated[str | None, Local] = None
+    start: Annotated[str | None, Doc("now, beginning or after:<commit>.")] = None
+    cursor: Annotated[str | None, Doc("Continue where an earlier poll ended.")] = None
+    page_token: PageToken = None
+    kinds: Kinds = None
+    types: Types = None
+    operations: Changes = None
+    limit: Limit = DEFAULT_LIMIT
+    max_bytes: MaxBytes = DEFAULT_BYTES
+    max_commits: Annotated[int, Doc("How many commits at most.")] = DEFAULT_COMMITS
+
+    def __post_init__(self) -> None:
+        if self.after is not None:  # one form from here on, so that engine and server know only `start`
+            object.__setattr__(self, "start", f"after:{self.after}")
+
+
+@operation(
+    Action.READ,
+    _get("/changes/cursor", answer=("ChangeCursorOutput", {"cursor": "."})),
+    method="change_cursor",
+    command="changes",
+)
+class FindChangeCursor(Operation[str]):
+    """Return the cursor of all changes after a commit, to continue from an export at that commit."""
+
+    after: CommitId
+    branch: Branch = MAIN
+
+
+@operation(Action.READ, _get("/changes/baseline", names=_FILTERS), method="baseline", command="changes")
+class FindBaseline(Operation[Baseline]):
+    """Return where to start following a branch: what to export at which commit, and the cursor to continue with.
+
+    `kinds` and `types` choose tables; pass the same `kinds`, `types` and `operations` to `changes` with the cursor.
+    """
+
+    branch: Branch = MAIN
+    _: KW_ONLY
+    kinds: Kinds = None
+    types: Types = None
+    operations: Changes = None
+
+
+@operation(
+    Action.READ, _get("/commits/{commit_id}/changes", names=_FILTERS), method="commit_changes", command="changes"
+)
+class ReadCommitChanges(Operation[ChangePage]):
+    """Return what one commit changed, compared with its first parent."""
+
+    commit_id: CommitId
+    _: KW_ONLY
+    page_token: PageToken = None
+    kinds: Kinds = None
+    types: Types = None
+    operations: Changes = None
+    limit: Limit = DEFAULT_LIMIT
+    max_bytes: MaxBytes = DEFAULT_BYTES
+
+
+@operation(Action.READ, method="", command="diff")
+class DiffStates(Operation[Difference]):
+    """Compare two states: which entities turn the first into the second."""
+
+    a: Ref
+    b: Ref
+    _: KW_ONLY
+    kinds: Kinds = None
+    types: Types = None
+    operations: Changes = None
+
+
+# --- maintenance: works on the storage itself, so it is not served ------------------------------------------------
+
+
+@operation(Action.ADMIN, command="optimize")
+class EnsureIndices(Operation[UpkeepResult]):
+    """Build the indices that the schema asks for over all rows, in one commit. No answer depends on them."""
+
+    branch: Branch = MAIN
+    _: KW_ONLY
+    actor: Actor = None
+    engine: EngineName = "auto"
+    master: Master = None
+    conf: Conf = None
+    progress: Reporting = SILENT
+
+
+@operation(Action.ADMIN, command="optimize")
+class Optimize(Operation[UpkeepResult]):
+    """Compact small fragments into large ones and index them, in one commit; rows stay unchanged."""
+
+    branch: Branch = MAIN
+    _: KW_ONLY
+    actor: Actor = None
+    engine: EngineName = "auto"
+    master: Master = None
+    conf: Conf = None
+    progress: Reporting = SILENT
+
+
+@operation(Action.ADMIN, command="cleanup")
+class Cleanup(Operation[CleanupResult]):
+    """Remove what only old commits need: those not among the last `keep` and not younger than `older_than`.
+
+    Without `confirm` nothing is removed, and the result says what would be. Branches and tags are kept as they
+    are. Files that nothing refers to are removed when they are older than `orphan_age`.
+    """
+
+    keep: int | None = None
+    older_than: timedelta | None = None
+    _: KW_ONLY
+    confirm: bool = False
+    orphan_age: timedelta = ORPHAN_AGE
+    progress: Reporting = SILENT
+
+
+@operation(Action.ADMIN, command="repair")
+class Repair(Operation[RepairResult]):
+    """Find tables that another program moved; with `confirm`, keep the moves that provably changed no rows.
+
+    With `force` as well, all moves are kept.
+    """
+
+    _: KW_ONLY
+    confirm: bool = False
+    force: bool = False
+
+
+@operation(Action.READ, command="doctor")
+class Doctor(Operation[HealthReport]):
+    """Report the health of the graph: what is broken, what could be better, and which command to run."""

@@ -1,0 +1,646 @@
+"""Graph: the handle people hold. It authorizes an operation, and hands it to the packages that do the work."""
+
+from __future__ import annotations
+
+import copy
+import logging
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import partial
+from typing import Any, Self, TypeVar, overload
+
+from omnigraph.api import operations as op
+from omnigraph.api.access import READS, Access, Action, Principal, authorize
+from omnigraph.api.changes import Baseline, ChangePage
+from omnigraph.api.maintenance import CleanupResult, HealthReport, RepairResult, UpkeepResult
+from omnigraph.api.operation import Operation, description_of
+from omnigraph.api.options import Engine, LoadMode, Resolution, option
+from omnigraph.api.progress import SILENT, Progress, finishing
+from omnigraph.api.protocol import GraphAPI
+from omnigraph.api.results import (
+    Commit,
+    EmbedResult,
+    ExportResult,
+    LoadResult,
+    LogEntry,
+    MergeResult,
+    MutationResult,
+    NamedState,
+    SchemaResult,
+    Snapshot,
+    Tag,
+)
+from omnigraph.api.rows import Blob, Cell, Explanation, Result
+from omnigraph.commit.recovery import heal, sweep
+from omnigraph.commit.staged_schema import reconcile
+from omnigraph.commit.store import Store
+from omnigraph.core.executor import ChooseExecutor, Executor
+from omnigraph.core.location import Location
+from omnigraph.core.refs import FOREIGN_LOCK, MAIN, Ref, checked_name, parse_ref
+from omnigraph.embed.embedder import Embedder, Embedding
+from omnigraph.errors import (
+    CorruptGraphError,
+    GraphNotFoundError,
+    HistoryReclaimedError,
+    NotAGraphError,
+    OptionError,
+    ReadOnlyError,
+    RecoveryRequiredError,
+    StorageError,
+)
+from omnigraph.formats.sources import discover
+from omnigraph.history.branches import create_branch, create_tag, delete_branch, delete_tag, tags
+from omnigraph.history.diff import Diff, diff
+from omnigraph.history.feed import ChangeRequest, Feed
+from omnigraph.history.log import log
+from omnigraph.history.merge import MergeRequest, merge, preview, revert
+from omnigraph.history.resolve import find_commit, resolve, state_to_read
+from omnigraph.ingest.executor import LocalExecutor
+from omnigraph.ingest.export import ExportRequest, export_files, export_lines
+from omnigraph.ingest.inputs import as_files
+from omnigraph.ingest.load import LoadRequest, load
+from omnigraph.lang.catalog import Catalog
+from omnigraph.lang.evolution import DropMode
+from omnigraph.lang.identity import is_new_id
+from omnigraph.lang.source import source_given
+from omnigraph.maintenance.cleanup import CleanupRequest, cleanup, give_up_past
+from omnigraph.maintenance.doctor import examine
+from omnigraph.maintenance.optimize import optimize
+from omnigraph.maintenance.repair import mode_of, repair
+from omnigraph.maintenance.retention import is_reclaimed
+from omnigraph.maintenance.together import at_once
+from omnigraph.maintenance.upkeep import ensure_indices
+from omnigraph.manifest import schema_files
+from omnigraph.manifest.rows import MANIFEST_PATH
+from omnigraph.manifest.state import GraphState, ManifestState
+from omnigraph.manifest.time_travel import reclaimed
+from omnigraph.query.blob import find_blob
+from omnigraph.query.cache import Cache
+from omnigraph.query.current import Current
+from omnigraph.query.query import Query, Reader
+from omnigraph.schema.apply import apply_schema, preview_schema
+from omnigraph.schema.init import graph_exists, init_graph
+from omnigraph.storage.lance_errors import Failure, classify
+from omnigraph.write.embed import EmbedRequest, embed_graph, embed_mode
+from omnigraph.write.mutation import Mutation, mutate
+
+_T = TypeVar("_T")
+_CACHE_BYTES = 1024 * 1024 * 1024
+_LOCAL_MAINTENANCE_ROWS = 5_000_000  # more than this runs on Spark, unless `engine` says otherwise
+_LOG = logging.getLogger(__name__)
+
+
+def init(uri: str | os.PathLike[str], schema: str | os.PathLike[str], *, force: bool = False) -> Graph:
+    """Create a graph. `schema` is the text of a `.pg` schema or the path of a file that holds one.
+
+    `force` takes over from an attempt that died before its graph was made; a graph itself is never replaced.
+    """
+    return Graph(init_graph(Location.parse(uri), source_given(schema, ".pg", "<schema>"), force=force), read_only=False)
+
+
+def open(  # noqa: A001 - the name the API fixes
+    uri: str | os.PathLike[str], *, read_only: bool = False, embedder: Embedder | None = None
+) -> Graph:
+    """Open a graph. Read-write finishes or undoes what a crash left behind; read-only never writes anything.
+
+    `embedder` turns texts into vectors. Without one, the environment names the embedder that is loaded when needed.
+    """
+    return Graph(Store.at(Location.parse(uri)), read_only=read_only, embedder=embedder)
+
+
+_HANDLERS: dict[type[Operation[Any]], Callable[[Graph, Any], Any]] = {}
+
+
+def _handles(kind: type[Operation[_T]]) -> Callable[[Callable[[Graph, Any], _T]], Callable[[Graph, Any], _T]]:
+    """Make a method the handler of an operation. mypy compares what both return."""
+
+    def register(handler: Callable[[Graph, Any], _T]) -> Callable[[Graph, Any], _T]:
+        _HANDLERS[kind] = handler
+        return handler
+
+    return register
+
+
+class Graph(GraphAPI):
+    """A graph in storage. Safe to share between threads; a context manager."""
+
+    def __init__(self, store: Store, *, read_only: bool, embedder: Embedder | None = None) -> None:
+        self._store = store
+        self.read_only = read_only
+        self._principal: Principal | None = None
+        self._operation: str | None = None
+        self._under_way: set[str] = set()  # ids that callers gave to operations; shared by all copies of this handle
+        self._cache = Cache(_CACHE_BYTES)
+        self._feed = Feed(store)
+        self._embedding = Embedding(embedder)
+        if not read_only:
+            self._recover()
+        self._contract = self._read_contract()
+        self._current = Current(store, self._read_contract)
+        if self._contract.foreign and not read_only:
+            schema_files.write_compiled(store.objects, self._contract.catalog)
+            _LOG.warning("the compiled schema of %s was rebuilt from %s", self.uri, schema_files.SOURCE)
+            self._contract = self._read_contract()
+
+    def _recover(self) -> None:
+        """Bring the graph to the current format, and finish or undo what stopped half-way; then it can be read."""
+        try:
+            self._store.manifest.load_to_write(None)
+        except StorageError:
+            self._read_contract()  # raises a better error if there is no graph
+            raise
+        sweep(self._store)
+        reconcile(self._store)
+
+    # --- handles and views ---
+
+    def acting_as(self, principal: Principal) -> Self:
+        """Return the same graph for a caller who may do only some things, and in whose name commits are made."""
+        handle = copy.copy(self)
+        handle._principal = principal  # noqa: SLF001 - a copy of this object
+        return handle
+
+    def as_operation(self, operation_id: str) -> Self:
+        """Return the same graph for one change with a given id: `outcome` finds it, and it is made only once."""
+        if not is_new_id(operation_id):
+            message = f"{operation_id!r:.60} cannot be the id of an operation"
+            raise OptionError(message, option="operation_id", hint="give it a ULID: 26 characters, in capitals")
+        handle = copy.copy(self)
+        handle._operation = operation_id  # noqa: SLF001 - a copy of this object
+        return handle
+
+    @property
+    def uri(self) -> str:
+        return self._store.location.uri
+
+    @property
+    def catalog(self) -> Catalog:
+        return self._contract.catalog
+
+    def refresh(self) -> None:
+        """Pick up schema changes, and recover what other writers left behind."""
+        self._contract = self._read_contract()
+        if not self.read_only:
+            heal(self._store, self._store.gates.patience)
+
+    def close(self) -> None:
+        """Let the handle go. Nothing is buffered, so nothing is written."""
+
+    def at(self, ref: str) -> SnapshotView:
+        """Return a view of one state, to read: a branch as it is now, a tag or a commit. The view never changes."""
+        self._admit(Access(Action.READ, ref))
+        state = resolve(self._store.manifest, ref).graph_state
+        known = self._store.schema_at(state.snapshot) or self._read_contract()
+        allow_export = partial(self._admit, Access(Action.EXPORT, ref))
+        return SnapshotView(self._store, self._reader(state, known.catalog), known.text, allow_export)
+
+    def __repr__(self) -> str:
+        return f"<Graph {self.uri}{' read-only' if self.read_only else ''}>"
+
+    # --- every operation passes here ---
+
+    def call(self, operation: Operation[_T], /) -> _T:
+        """Execute an operation: authorize it, register it if it makes a commit, and hand it to its handler."""
+        known = description_of(operation)
+        self._admit(known.access(operation))
+        handler: Callable[[Graph, Operation[_T]], _T] = _HANDLERS[type(operation)]
+        if not known.commits or self._operation is None:
+            return handler(self, operation)
+        self._under_way.add(self._operation)
+        try:
+            return handler(self, operation)
+        finally:
+            self._under_way.discard(self._operation)
+
+    def _admit(self, access: Access) -> None:
+        """Authorize the caller, and refuse every change on a read-only handle."""
+        if self._principal is not None:
+            authorize(self._principal, access)
+        if self.read_only and access.action not in READS:
+            raise ReadOnlyError(f"{self.uri} is open read-only", hint="open it without `read_only`")
+
+    def _actor(self, named: str | None) -> str | None:
+        """The actor of a change: an authenticated caller cannot name another."""
+        return self._principal.actor if self._principal else named
+
+    def _look(self) -> None:
+        """Use the schema as it is now."""
+        self._contract = self._read_contract()
+
+    # --- reading ---
+
+    @_handles(op.ReadSchema)
+    def _schema(self, _: op.ReadSchema) -> str:
+        self._look()
+        return self._contract.text
+
+    @_handles(op.ReadSnapshot)
+    def _snapshot(self, read: op.ReadSnapshot) -> Snapshot:
+        self._look()
+        return resolve(self._store.manifest, read.branch).snapshot
+
+    @_handles(op.ListCommits)
+    def _commits(self, listing: op.ListCommits) -> list[Commit]:
+        self._look()
+        found = resolve(self._store.manifest, listing.branch).commits()
+        return [commit for commit in reversed(found) if listing.actor is None or commit.actor_id == listing.actor]
+
+    @_handles(op.FindCommit)
+    def _commit(self, find: op.FindCommit) -> Commit:
+        self._look()
+        return find_commit(self._store.manifest, find.commit_id)
+
+    @_handles(op.ResolveState)
+    def _resolve(self, find: op.ResolveState) -> NamedState:
+        view = self.at(find.ref)
+        return NamedState(view.branch, view.commit, view.schema)
+
+    @_handles(op.RunQuery)
+    def _query(self, asked: op.RunQuery) -> Result:
+        try:
+            return self._read(asked, Reader.run)
+        except HistoryReclaimedError:
+            if asked.snapshot is not None:
+                raise
+            return self._read(asked, Reader.run)  # the branch has moved on, and a cleanup removed its former state
+
+    @_handles(op.ExplainQuery)
+    def _explain(self, asked: op.ExplainQuery) -> Explanation:
+        return self._read(asked, Reader.explain)
+
+    @_handles(op.ExportLines)
+    def _export_lines(self, export: op.ExportLines) -> Iterator[str]:
+        state, _ = self._state(export.branch, export.snapshot)
+        request = ExportRequest(None, export.types, export.format, option(Engine, "engine", export.engine))
+        return _lines(self._store, state, request)
+
+    @_handles(op.ExportFiles)
+    def _export_files(self, export: op.ExportFiles) -> ExportResult:
+        state, _ = self._state(export.branch, export.snapshot)
+        spark = partial(_spark_executor, export.master, export.conf)
+        engine = option(Engine, "engine", export.engine)
+        request = ExportRequest(os.fspath(export.path), export.types, export.format, engine, export.progress, spark)
+        with _explaining_reclaimed(self._store, state):
+            return export_files(self._store, state, request)
+
+    def _read(self, asked: op.RunQuery | op.ExplainQuery, do: Callable[[Reader, Query], _T]) -> _T:
+        text = source_given(asked.source, ".gq", "<query>")
+        state, catalog = self._state(asked.branch, asked.snapshot)
+        reported = state.snapshot.branch or MAIN if asked.snapshot is None else asked.branch.strip()
+        with _explaining_reclaimed(self._store, state):
+            return do(self._reader(state, catalog), Query(text, asked.name, asked.params, reported))
+
+    def _reader(self, state: GraphState, catalog: Catalog) -> Reader:
+        return Reader(self._store.tables, state, catalog, self._cache, self._embedding)
+
+    def _state(self, branch: str, snapshot: str | None) -> tuple[GraphState, Catalog]:
+        """Find the state to read; the head of main takes one request, unless it has changed."""
+        if snapshot is None and parse_ref(branch) == Ref(MAIN):
+            current, known = self._load_current()
+            self._contract = known
+            return current.graph_state, known.catalog
+        state = state_to_read(self._store.manifest, branch, snapshot)
+        known = self._store.schema_at(state.snapshot) or self._read_contract()
+        return state, known.catalog
+
+    def _load_current(self) -> tuple[ManifestState, schema_files.AcceptedSchema]:
+        try:
+            return self._current.load()
+        except StorageError as error:
+            if classify(error) is Failure.NOT_FOUND and not self._store.objects.exists(MANIFEST_PATH):
+                raise self._absent() from None
+            raise
+
+    # --- writing ---
+
+    @_handles(op.Mutate)
+    def _mutate(self, asked: op.Mutate) -> MutationResult:
+        text, on = source_given(asked.source, ".gq", "<query>"), named_branch(asked.branch)
+        actor = self._actor(asked.actor)
+        mutation = Mutation(text, asked.name, asked.params, on, actor, asked.if_commit, self._operation)
+        return mutate(self._store, mutation, self._embedding)
+
+    @_handles(op.LoadData)
+    def _load(self, asked: op.LoadData) -> LoadResult:
+        if asked.base is not None and asked.branch.strip() not in self.branches():
+            self._admit(Access(Action.BRANCH_CREATE, asked.base, asked.branch))
+        how, by = option(LoadMode, "mode", asked.mode), option(Engine, "engine", asked.engine)
+        self._look()
+        with as_files(asked.data, self._store.location, self.catalog) as (addresses, own):
+            mapping = asked.mapping if own is None else own
+            splits = discover(addresses, self.catalog, format=asked.format, mapping=mapping)
+            spark = partial(_spark_executor, asked.master, asked.conf)
+            begins = None if asked.base is None else str(parse_ref(asked.base))
+            on, actor = named_branch(asked.branch), self._actor(asked.actor)
+            request = LoadRequest(
+                splits, how, on, actor, by, asked.dry_run, asked.progress, spark, begins, self._operation
+            )
+            return load(self._store, request)
+
+    @_handles(op.EmbedTexts)
+    def _embed(self, asked: op.EmbedTexts) -> EmbedResult:
+        asked.progress.phase("embed", 1)
+        with finishing(asked.progress):
+            on, actor = named_branch(asked.branch), self._actor(asked.actor)
+            advance = partial(asked.progress.advance, 0)
+            request = EmbedRequest(embed_mode(asked.mode), asked.types, on, actor, advance)
+            return embed_graph(self._store, request, self._embedding)
+
+    @_handles(op.PlanSchema)
+    def _plan_schema(self, asked: op.PlanSchema) -> SchemaResult:
+        return preview_schema(self._store, source_given(asked.schema, ".pg", "<schema>"), _drops(asked))
+
+    @_handles(op.ApplySchema)
+    def _apply_schema(self, asked: op.ApplySchema) -> SchemaResult:
+        source = source_given(asked.schema, ".pg", "<schema>")
+        done = apply_schema(self._store, source, _drops(asked), self._actor(asked.actor), self._operation)
+        if done.given_up:
+            give_up_past(self._store, done.given_up)
+        self._look()
+        return done
+
+    @_handles(op.FindOutcome)
+    def _outcome(self, find: op.FindOutcome) -> Commit | None:
+        # Looked up before the state is read: an operation that ends in between counts as under way, and is asked again.
+        at_work = find.operation_id in self._under_way
+        if not self.read_only:
+            heal(self._store, self._store.gates.patience)
+        state = self._store.manifest.load(named_branch(find.branch))
+        found = state.commit(find.operation_id) or state.commit_of_operation(find.operation_id)
+        if found is None and (at_work or self._is_pending(find.operation_id)):
+            message = f"operation {find.operation_id} is not settled yet"
+            hint = "ask again when it is done" if at_work else "open the graph read-write"
+            raise RecoveryRequiredError(message, operation_id=find.operation_id, hint=hint)
+        return found
+
+    def _is_pending(self, operation_id: str) -> bool:
+        sidecars = self._store.sidecars
+        return any((record := sidecars.read(one)) and record.is_of(operation_id) for one in sidecars.pending())
+
+    # --- branches and tags ---
+
+    @_handles(op.ListBranches)
+    def _branches(self, _: op.ListBranches) -> list[str]:
+        return [name for name in self._store.manifest.branches() if name != FOREIGN_LOCK]
+
+    @_handles(op.CreateBranch)
+    def _create_branch(self, asked: op.CreateBranch) -> None:
+        create_branch(self._store, asked.name, asked.base)
+
+    @_handles(op.DeleteBranch)
+    def _delete_branch(self, asked: op.DeleteBranch) -> None:
+        delete_branch(self._store, asked.name)
+
+    @_handles(op.MergeBranch)
+    def _merge(self, asked: op.MergeBranch) -> MergeResult:
+        source, into = str(parse_ref(asked.source)), named_branch(asked.into)
+        runner = _choose_runner(asked)
+        with finishing(asked.progress):
+            actor, resolution = self._actor(asked.actor), Resolution.of(asked.resolve)
+            request = MergeRequest(source, into, actor, resolution, self._operation)
+            return (preview if asked.dry_run else merge)(self._store, request, runner)
+
+    @_handles(op.RevertCommit)
+    def _revert(self, asked: op.RevertCommit) -> MergeResult:
+        on, resolution = named_branch(asked.branch), Resolution.of(asked.resolve)
+        request = MergeRequest(MAIN, on, self._actor(asked.actor), resolution, self._operation)
+        return revert(self._store, self.commit(asked.commit_id), request, _choose_runner(op.MergeBranch(MAIN)))
+
+    @_handles(op.ListTags)
+    def _tags(self, _: op.ListTags) -> list[Tag]:
+        return tags(self._store.manifest)
+
+    @_handles(op.CreateTag)
+    def _create_tag(self, asked: op.CreateTag) -> Tag:
+        return create_tag(self._store, asked.name, asked.ref)
+
+    @_handles(op.DeleteTag)
+    def _delete_tag(self, asked: op.DeleteTag) -> None:
+        delete_tag(self._store, asked.name)
+
+    # --- history ---
+
+    @_handles(op.DiffStates)
+    def _diff(self, asked: op.DiffStates) -> Diff:
+        self._look()
+        return diff(self._store, asked.a, asked.b, kinds=asked.kinds, types=asked.types, operations=asked.operations)
+
+    @_handles(op.PollChanges)
+    def _changes(self, asked: op.PollChanges) -> ChangePage:
+        self._look()
+        return self._feed.poll(_change_request(asked, "start", "cursor", "max_commits"))
+
+    @_handles(op.FindChangeCursor)
+    def _change_cursor(self, find: op.FindChangeCursor) -> str:
+        self._look()
+        return self._feed.cursor(ChangeRequest(checked_name(find.branch), f"after:{find.after}"))
+
+    @_handles(op.FindBaseline)
+    def _baseline(self, find: op.FindBaseline) -> Baseline:
+        self._look()
+        return self._feed.baseline(
+            ChangeRequest(checked_name(find.branch), kinds=find.kinds, types=find.types, operations=find.operations)
+        )
+
+    @_handles(op.ReadLog)
+    def _log(self, asked: op.ReadLog) -> list[LogEntry]:
+        self._look()
+        return log(self._store.manifest, asked.branches)
+
+    @_handles(op.ReadCommitChanges)
+    def _commit_changes(self, asked: op.ReadCommitChanges) -> ChangePage:
+        self._look()
+        return self._feed.commit(asked.commit_id, _change_request(asked))
+
+    # --- maintenance ---
+
+    @_handles(op.EnsureIndices)
+    def _ensure_indices(self, asked: op.EnsureIndices) -> UpkeepResult:
+        with finishing(asked.progress):
+            on, runner = named_branch(asked.branch), _choose_runner(asked, at_once())
+            return ensure_indices(self._store, on, runner, self._actor(asked.actor))
+
+    @_handles(op.Optimize)
+    def _optimize(self, asked: op.Optimize) -> UpkeepResult:
+        with finishing(asked.progress):
+            on, runner = named_branch(asked.branch), _choose_runner(asked, at_once())
+            return optimize(self._store, on, runner, self._actor(asked.actor))
+
+    @_handles(op.Cleanup)
+    def _cleanup(self, asked: op.Cleanup) -> CleanupResult:
+        request = CleanupRequest(asked.keep, asked.older_than, asked.confirm, asked.orphan_age)
+        with finishing(asked.progress):
+            asked.progress.phase("clean up", len(self._store.manifest.load().paths))
+            return cleanup(self._store, request, lambda: asked.progress.advance(1, 0))
+
+    @_handles(op.Repair)
+    def _repair(self, asked: op.Repair) -> RepairResult:
+        return repair(self._store, mode_of(confirm=asked.confirm, force=asked.force))
+
+    @_handles(op.Doctor)
+    def _doctor(self, _: op.Doctor) -> HealthReport:
+        return examine(self._store, self._read_contract().catalog)
+
+    # --- the schema ---
+
+    def _read_contract(self, state: ManifestState | None = None) -> schema_files.AcceptedSchema:
+        objects = self._store.objects
+        if not objects.exists(MANIFEST_PATH):
+            raise self._absent()
+        try:
+            found = self._store.schema_of(state or self._store.manifest.load())
+        except StorageError:
+            if graph_exists(self._store):
+                raise
+            raise self._absent() from None
+        if found is None:
+            message = f"{self.uri} has lost its {schema_files.SOURCE}"
+            raise CorruptGraphError(message, path=schema_files.SOURCE, hint="restore it from a backup")
+        return found
+
+    def _absent(self) -> GraphNotFoundError | NotAGraphError:
+        objects = self._store.objects
+        if schema_files.is_started(objects):
+            message = f"{self.uri} is an unfinished graph: its creation stopped half-way"
+            return NotAGraphError(message, uri=self.uri, hint="finish it with `omnigraph init --force`")
+        if objects.exists(""):
+            message = f"{self.uri} is not a graph"
+            return NotAGraphError(message, uri=self.uri, hint="name the directory that `omnigraph init` made")
+        return GraphNotFoundError(f"no graph at {self.uri}", uri=self.uri, hint="make one with `omnigraph init`")
+
+
+def named_branch(name: str) -> str | None:
+    """Check the name of a branch, and return it as the storage knows it, which has no name for main."""
+    name = checked_name(name)
+    return None if name == MAIN else name
+
+
+def _change_request(asked: op.PollChanges | op.ReadCommitChanges, *more: str) -> ChangeRequest:
+    branch = checked_name(asked.branch) if isinstance(asked, op.PollChanges) else MAIN
+    names = ("page_token", "kinds", "types", "operations", "limit", "max_bytes", *more)
+    return ChangeRequest(branch, **{name: getattr(asked, name) for name in names})
+
+
+def _drops(asked: op.PlanSchema | op.ApplySchema) -> DropMode:
+    return DropMode.HARD if asked.allow_data_loss else DropMode.SOFT
+
+
+def _spark_executor(master: str | None, conf: Mapping[str, str] | None, progress: Progress) -> Executor:
+    from omnigraph.spark.executor import SparkExecutor  # noqa: PLC0415 - Spark is started when it is needed
+    from omnigraph.spark.session import spark_context  # noqa: PLC0415
+
+    return SparkExecutor(spark_context(master, conf), progress)
+
+
+def _choose_runner(asked: op.MergeBranch | op.EnsureIndices | op.Optimize, parallel: int = 1) -> ChooseExecutor:
+    """Choose by the number of rows whether this process does the work, with so many tasks in parallel, or Spark."""
+    chosen = option(Engine, "engine", asked.engine)
+
+    def choose(rows: int) -> Executor:
+        if chosen is Engine.SPARK or (chosen is Engine.AUTO and rows > _LOCAL_MAINTENANCE_ROWS):
+            return _spark_executor(asked.master, asked.conf, asked.progress)
+        return LocalExecutor(asked.progress, parallel)
+
+    return choose
+
+
+@contextmanager
+def _explaining_reclaimed(store: Store, state: GraphState) -> Iterator[None]:
+    """Raise HistoryReclaimedError for files that are missing because a cleanup removed them."""
+    try:
+        yield
+    except StorageError as error:
+        missing = classify(error) is Failure.NOT_FOUND and is_reclaimed(store.tables, state.snapshot)
+        if not missing or state.head is None:
+            raise
+        raise reclaimed(state.head) from error
+
+
+def _lines(store: Store, state: GraphState, request: ExportRequest) -> Iterator[str]:
+    """Export as lines of JSON. What cannot be exported is refused here, before the first line."""
+    lines = export_lines(store, state, request)
+
+    def produced() -> Iterator[str]:
+        with _explaining_reclaimed(store, state):
+            yield from lines
+
+    return produced()
+
+
+class SnapshotView:
+    """One state of a graph, to read. Every query and every export of it sees the same, whatever others write."""
+
+    def __init__(self, store: Store, reader: Reader, schema: str, allow_export: Callable[[], None]) -> None:
+        self._store = store
+        self._reader = reader
+        self._allow_export = allow_export
+        self.schema = schema
+
+    @property
+    def branch(self) -> str:
+        """The branch that this was a state of."""
+        return self._reader.state.snapshot.branch or MAIN
+
+    @property
+    def commit(self) -> Commit | None:
+        """The commit that made this state."""
+        return self._reader.state.head
+
+    @property
+    def catalog(self) -> Catalog:
+        return self._reader.catalog
+
+    def query(
+        self, source: str | os.PathLike[str], params: Mapping[str, Any] | None = None, *, name: str | None = None
+    ) -> Result:
+        """Run a read query."""
+        with _explaining_reclaimed(self._store, self._reader.state):
+            return self._reader.run(self._query_of(source, params, name))
+
+    def explain(
+        self, source: str | os.PathLike[str], params: Mapping[str, Any] | None = None, *, name: str | None = None
+    ) -> Explanation:
+        """Run a read query, and return how it was executed."""
+        with _explaining_reclaimed(self._store, self._reader.state):
+            return self._reader.explain(self._query_of(source, params, name))
+
+    def blob(self, type_name: str, id: str, property: str, *, kind: str = "node") -> Blob:  # noqa: A002 - as in documents
+        """Return the content of a Blob property of an entity: its `size`, its `etag`, and `read(start, end)`."""
+        state = self._reader.state
+        with _explaining_reclaimed(self._store, state):
+            return find_blob(self._store.tables, state.snapshot, self.catalog, Cell(type_name, id, property, kind))
+
+    @overload
+    def export(
+        self, path: None = None, *, types: Sequence[str] | None = ..., format: str = ..., engine: str = ...
+    ) -> Iterator[str]: ...
+
+    @overload
+    def export(
+        self, path: str | os.PathLike[str], *, types: Sequence[str] | None = ..., format: str = ..., engine: str = ...
+    ) -> ExportResult: ...
+
+    def export(
+        self,
+        path: str | os.PathLike[str] | None = None,
+        *,
+        types: Sequence[str] | None = None,
+        format: str = "jsonl",  # noqa: A002 - the name the API fixes
+        engine: str = "auto",
+    ) -> Iterator[str] | ExportResult:
+        """Write the entities, or those of some types, in a form that `load` takes; without a path as lines of JSON."""
+        self._allow_export()
+        target = None if path is None else os.fspath(path)
+        spark = partial(_spark_executor, None, None)
+        request = ExportRequest(target, types, format, option(Engine, "engine", engine), SILENT, spark)
+        if target is None:
+            return _lines(self._store, self._reader.state, request)
+        with _explaining_reclaimed(self._store, self._reader.state):
+            return export_files(self._store, self._reader.state, request)
+
+    def _query_of(self, source: str | os.PathLike[str], params: Mapping[str, Any] | None, name: str | None) -> Query:
+        return Query(source_given(source, ".gq", "<query>"), name, params, self.branch)
+
+    def __repr__(self) -> str:
+        return f"<SnapshotView {self.commit.commit_id if self.commit else 'the beginning'}>"
