@@ -16,7 +16,8 @@ from omnigraph.api.operation import OPERATIONS, Description, Parameter
 from omnigraph.api.options import EmbedMode
 
 TARGET = Path(__file__).parents[1] / "src" / "omnigraph" / "api" / "methods.py"
-_HEAD = '''"""The methods of a graph. Generated from `operations.py` by `scripts/generate_methods.py`: change that one."""
+_HEAD = '''\
+"""The methods of a graph. Generated from `operations.py` by `scripts/generate_methods.py`: change those."""
 
 from __future__ import annotations
 

@@ -200,6 +200,8 @@ def test_stored_queries_are_run_by_name_and_by_alias() -> None:
     assert command("alias", "who").out == by_name.out
     changed = command("mutate", "add", "--params", '{"name": "kim"}', "--profile", "p")
     assert changed.out == "changed main via add: 1 nodes, 0 edges\nactor_id: act-admin\n"
+    head = omnigraph.open(Path("served"), read_only=True).commits()[0]
+    assert head.operation_id is not None, "a lost answer could not be asked about"
     lost = command(
         "mutate", "add", "--params", '{"name": "kit"}', "--profile", "p", "--if-commit", "01M7GKP7Q2W3ZB5D1S8T6VXA0K"
     )

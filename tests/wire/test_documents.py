@@ -23,6 +23,7 @@ from omnigraph.api.results import (
     MergeOutcome,
     MergeResult,
     MutationResult,
+    NamedState,
     SchemaResult,
     SchemaRow,
     Snapshot,
@@ -75,14 +76,14 @@ STATS = st.builds(
 # What an engine answers, its document, and the way back.
 ANSWERS: dict[str, tuple[st.SearchStrategy[Any], Callable[[Any], Any], Callable[[Any], Any]]] = {
     "commit": (COMMITS, documents.commit_output, documents.commit_of),
-    "commits": (st.lists(COMMITS, max_size=2), documents.commits_output, documents.commits_of),
+    "state": (st.builds(NamedState, commit=MAYBE), documents.state_output, documents.state_of),
     "snapshot": (
         st.builds(Snapshot, branch=st.none() | NAMES, entries=ENTRIES, schema=st.none() | st.builds(SchemaRow)),
         documents.snapshot_output,
         documents.snapshot_of,
     ),
-    "log": (st.lists(st.builds(LogEntry, commit=COMMITS), max_size=2), documents.log_output, documents.log_of),
-    "tags": (st.lists(st.builds(Tag, commit=COMMITS), max_size=2), documents.tags_output, documents.tags_of),
+    "log": (st.builds(LogEntry, commit=COMMITS), documents.log_entry_output, documents.log_entry_of),
+    "tag": (st.builds(Tag, commit=COMMITS), documents.tag_output, documents.tag_of),
     "branches": (
         st.lists(NAMES, unique=True).map(lambda names: ["main", *sorted(names)]),
         documents.branches_output,

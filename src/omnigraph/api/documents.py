@@ -76,10 +76,6 @@ def commits_output(commits: Iterable[Commit]) -> Document:
     return {"commits": [commit_output(commit) for commit in commits]}
 
 
-def commits_of(document: Mapping[str, Any]) -> list[Commit]:
-    return [commit_of(one) for one in document["commits"]]
-
-
 def snapshot_output(snapshot: Snapshot) -> Document:
     branch, version = snapshot.branch or MAIN, snapshot.manifest_version
     entries = snapshot.entries.values()
@@ -134,15 +130,15 @@ def _entry_of(table: Mapping[str, Any]) -> Entry:
 
 
 def log_output(entries: Iterable[LogEntry]) -> Document:
-    return {"commits": [_entry_output(entry) for entry in entries]}
+    return {"commits": [log_entry_output(entry) for entry in entries]}
 
 
-def _entry_output(entry: LogEntry) -> Document:
+def log_entry_output(entry: LogEntry) -> Document:
     return {**commit_output(entry.commit), "branches": list(entry.branches), "tags": list(entry.tags)}
 
 
-def log_of(document: Mapping[str, Any]) -> list[LogEntry]:
-    return [LogEntry(commit_of(one), tuple(one["branches"]), tuple(one["tags"])) for one in document["commits"]]
+def log_entry_of(document: Mapping[str, Any]) -> LogEntry:
+    return LogEntry(commit_of(document), tuple(document["branches"]), tuple(document["tags"]))
 
 
 def tag_output(tag: Tag) -> Document:
@@ -155,10 +151,6 @@ def tag_of(document: Mapping[str, Any]) -> Tag:
 
 def tags_output(tags: Iterable[Tag]) -> Document:
     return {"tags": [tag_output(tag) for tag in tags]}
-
-
-def tags_of(document: Mapping[str, Any]) -> list[Tag]:
-    return [tag_of(one) for one in document["tags"]]
 
 
 def tag_deleted_output(uri: str, name: str) -> Document:
@@ -333,6 +325,10 @@ def outcome_output(commit: Commit | None) -> Document:
 def state_output(state: NamedState) -> Document:
     """A state that somebody named: on which branch, the commit that made it, and the schema it has."""
     return {"branch": state.branch, "commit": optional_commit(state.commit), "schema_source": state.schema}
+
+
+def state_of(document: Mapping[str, Any]) -> NamedState:
+    return NamedState(document["branch"], optional_commit_of(document["commit"]), document["schema_source"])
 
 
 def schema_plan_output(uri: str, done: SchemaResult) -> Document:

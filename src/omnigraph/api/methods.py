@@ -1,4 +1,4 @@
-"""The methods of a graph. Generated from `operations.py` by `scripts/generate_methods.py`: change that one."""
+"""The methods of a graph. Generated from `operations.py` by `scripts/generate_methods.py`: change those."""
 
 from __future__ import annotations
 

@@ -89,6 +89,12 @@ class Description:
         hints = get_type_hints(self.kind, include_extras=True)
         return {one.name: Parameter.of(one.name, hints[one.name], one) for one in fields(self.kind)}  # type: ignore[arg-type]
 
+    @cached_property
+    def sent(self) -> dict[str, Parameter]:
+        """The parameters that HTTP carries as values; the others are local, or said by the choice of the route."""
+        implied = {name for route in self.routes for name in (*route.given, route.condition)}
+        return {name: one for name, one in self.parameters.items() if not one.is_local and name not in implied}
+
     def access(self, operation: Operation[Any]) -> Access:
         """What a caller must be allowed to do."""
         route = self.route(operation)

@@ -35,9 +35,12 @@ from omnigraph.api.rows import Explanation, Result
 from omnigraph.core.refs import MAIN
 
 Branch = Annotated[str, Doc("The branch; main if none is named.")]
-Ref = Annotated[str, Doc("A branch, a tag or a commit; main if none is named.")]
+Ref = Annotated[str, Doc("A branch, a tag, a commit, `ref~n` or `ref@version`; main by default.")]
 CommitId = Annotated[str, Doc("The id of a commit, or a unique prefix of it.")]
-SnapshotId = Annotated[str | None, Doc("A commit: read the graph as it was then. Not with `branch`.")]
+SnapshotId = Annotated[
+    str | None,
+    Doc("The state to read: a branch, a tag, a commit, `ref~n` or `ref@version`. Not with `branch`."),
+]
 QueryText = Annotated[
     str | os.PathLike[str], SourceText(".gq", "<query>"), Doc("Queries in the language of `.gq` files.")
 ]

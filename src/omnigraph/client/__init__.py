@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from omnigraph.client.awaited import AsyncGraph
+from omnigraph.client import calls
+from omnigraph.client.asynchronous import AsyncGraph
 from omnigraph.client.remote import RemoteGraph
-from omnigraph.client.transport import Address
+from omnigraph.client.transport import Address, Blocking
 
-__all__ = ["AsyncGraph", "RemoteGraph", "connect", "connect_async"]
+__all__ = ["AsyncGraph", "RemoteGraph", "connect", "connect_async", "served_graphs"]
 
 _SECONDS = 300.0
 
@@ -28,3 +29,12 @@ def connect_async(
 ) -> AsyncGraph:
     """Use a graph through a server from an event loop: as `connect`, but every method is awaited."""
     return AsyncGraph(Address.of(url, graph, token, timeout))
+
+
+def served_graphs(url: str, *, token: str | None = None, timeout: float | None = _SECONDS) -> list[tuple[str, str]]:
+    """List the graphs of a server: the id of each, and its address."""
+    transport = Blocking(Address.of(url, None, token, timeout))
+    try:
+        return transport.run(calls.served_graphs())
+    finally:
+        transport.close()

@@ -1,118 +1,165 @@
-"""All calls of a graph that is served, and those of one state of it."""
+"""The calls of a graph that is served: the steps of each operation, and those that no operation describes."""
 
 from __future__ import annotations
 
-import os
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar
 
-from omnigraph.api.documents import commit_of
-from omnigraph.api.results import Commit
+from omnigraph.api import documents
+from omnigraph.api.answers import answer_result
+from omnigraph.api.http import ARROW, CONDITION_HEADER, JSON
+from omnigraph.api.operation import Operation, description_of
+from omnigraph.api.operations import ExplainQuery, ExportFiles, LoadData, ResolveState, RunQuery
+from omnigraph.api.results import Commit, MutationResult, NamedState
 from omnigraph.api.rows import Blob, Cell, Explanation, Result
-from omnigraph.client.asking import options, segment
-from omnigraph.client.changing import ChangeCalls
-from omnigraph.client.reading import Asked
-from omnigraph.client.steps import Request, Steps
-from omnigraph.client.upkeep import UpkeepCalls
+from omnigraph.client.exporting import export_file
+from omnigraph.client.loading import load
+from omnigraph.client.requests import asking, not_served, options, plain_parameters, request_of
+from omnigraph.client.steps import Request, Steps, committing, segment
 from omnigraph.lang.catalog import Catalog
 from omnigraph.lang.schema_check import compile_schema
 from omnigraph.lang.source import Source
 
+_T = TypeVar("_T")
+FIRST_PART = 2**20  # bytes of a Blob that are fetched with its size
+
+
+def steps_of(operation: Operation[_T]) -> Steps[_T]:
+    """Return the steps of an operation: by hand for those that stream or negotiate, from the description for others."""
+    by_hand: Callable[[Any], Steps[_T]] | None = _BY_HAND.get(type(operation))
+    with asking(operation):
+        if by_hand is not None:
+            return (yield from by_hand(operation))
+        route = description_of(operation).route(operation)
+        if route is None:
+            raise not_served(operation)
+        answer = yield request_of(operation, route)
+        result: _T = answer_result(operation, route, answer.document)
+        return result
+
+
+def _request(operation: Operation[Any]) -> Request:
+    route = description_of(operation).route(operation)
+    assert route is not None, "the operation is served"
+    return request_of(operation, route)
+
+
+def _query(operation: RunQuery) -> Steps[Result]:
+    answer = yield replace(_request(operation), accept=ARROW)
+    # Without a snapshot the server says which branch it read: a tag or `main~2` is of one too.
+    return _rows(answer.content, None if operation.snapshot is None else operation.branch)
+
+
+def _rows(content: bytes, branch: str | None = None) -> Result:
+    from omnigraph.api.arrow import result_of  # noqa: PLC0415 - loads Arrow
+
+    return result_of(content, None if branch is None else branch.strip())
+
+
+def _explain(operation: ExplainQuery) -> Steps[Explanation]:
+    answer = yield _request(operation)
+    found = documents.explanation_of(answer.document)
+    return found if operation.snapshot is None else replace(found, branch=operation.branch.strip())
+
+
+_BY_HAND: dict[type[Operation[Any]], Callable[[Any], Steps[Any]]] = {
+    RunQuery: _query,
+    ExplainQuery: _explain,
+    LoadData: load,
+    ExportFiles: export_file,
+}
+
+
+# --- stored queries ----------------------------------------------------------------------------------------------
+
 
 @dataclass(frozen=True, slots=True)
-class State:
-    """One state of a graph: of which branch, the commit that made it, and its types."""
+class StoredQueryInfo:
+    """A stored query of a server: its name, whether it changes the graph, and its parameters as documents."""
+
+    name: str
+    tool_name: str
+    mutation: bool
+    params: tuple[Mapping[str, Any], ...]
+    description: str | None = None
+    instruction: str | None = None
+
+
+def stored_queries() -> Steps[list[StoredQueryInfo]]:
+    answer = yield Request("GET", "/queries")
+    return [StoredQueryInfo(**{**one, "params": tuple(one["params"])}) for one in answer.document["queries"]]
+
+
+def invoke_query(name: str, params: Mapping[str, Any] | None, branch: str, snapshot: str | None) -> Steps[Result]:
+    place = {"branch": branch} if snapshot is None else {"snapshot": snapshot}
+    document = {"params": plain_parameters(params) or {}, "expect_mutation": False, **place}
+    answer = yield Request("POST", f"/queries/{segment(name)}", document=document, accept=ARROW)
+    return _rows(answer.content)
+
+
+def invoke_mutation(
+    name: str, params: Mapping[str, Any] | None, branch: str, if_commit: str | None
+) -> Steps[MutationResult]:
+    document = {"params": plain_parameters(params) or {}, "expect_mutation": True, "branch": branch}
+    path, headers = f"/queries/{segment(name)}", {}
+    if if_commit is not None:
+        path, headers = f"{path}/if-graph-commit", {CONDITION_HEADER: if_commit}
+    # The id is what `outcome` finds the commit by, should the answer be lost.
+    answer = yield committing(Request("POST", path, document=document, headers=headers, accept=JSON))
+    return documents.change_of(answer.document)
+
+
+def served_graphs() -> Steps[list[tuple[str, str]]]:
+    """List the ids and addresses of the graphs of a server."""
+    answer = yield Request("GET", "/graphs")
+    return [(one["graph_id"], one["uri"]) for one in answer.document["graphs"]]
+
+
+# --- one state of a graph ----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class RemoteState:
+    """One state of a graph that is served: its commit, its types, and the requests about it."""
 
     branch: str
     commit: Commit
     schema: str
     catalog: Catalog
 
+    @property
+    def commit_id(self) -> str:
+        return self.commit.commit_id
 
-class Calls(ChangeCalls, UpkeepCalls):
-    """What can be asked of a graph that is served."""
+    def part(self, cell: Cell, start: int, end: int) -> Steps[BlobPart]:
+        """Fetch some bytes of a Blob; fewer if it ends before."""
+        names = options(
+            entity=cell.kind, type=cell.type_name, id=cell.id, property=cell.property, snapshot=self.commit_id
+        )
+        answer = yield Request("GET", "/blob", names, headers={"Range": f"bytes={start}-{end - 1}"})
+        size = answer.header("content-range").rpartition("/")[2]
+        return BlobPart(answer.content, int(size or len(answer.content)), answer.header("etag").strip('"'))
 
-    def at(self, ref: str) -> Steps[State]:
-        """A view of one state, to read: a branch as it is now, a tag or a commit. It stays what it is."""
-        document = (yield Request("GET", f"/states/{segment(ref)}")).document
-        schema = document["schema_source"]
-        return State(document["branch"], commit_of(document["commit"]), schema, compile_schema(Source(schema)))
+    def blob(self, cell: Cell) -> Steps[Blob]:
+        """Fetch all of a Blob."""
+        part = yield from self.part(cell, 0, FIRST_PART)
+        rest = (yield from self.part(cell, FIRST_PART, part.size)).content if part.size > FIRST_PART else b""
+        content = part.content + rest
+        return Blob(part.size, part.etag, lambda start, end: content[start:end])
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
-    """Some bytes of a Blob, how long all of it is, and its tag."""
+class BlobPart:
+    """Some bytes of a Blob, its size, and its tag."""
 
     content: bytes
     size: int
     etag: str
 
 
-PART = 2**20  # what is fetched of a Blob with the first look at it
-
-
-@dataclass(frozen=True, slots=True)
-class PinnedCalls:
-    """What can be asked of one state."""
-
-    graph: Calls
-    state: State
-
-    @property
-    def asked(self) -> Asked:
-        return Asked(self.state.branch, self.state.commit.commit_id)
-
-    def query(
-        self, source: str | os.PathLike[str], params: Mapping[str, Any] | None = None, *, name: str | None = None
-    ) -> Steps[Result]:
-        """Run a query that reads."""
-        asked = self.asked
-        return self.graph.query(source, params, name=name, branch=asked.branch, snapshot=asked.snapshot)
-
-    def explain(
-        self, source: str | os.PathLike[str], params: Mapping[str, Any] | None = None, *, name: str | None = None
-    ) -> Steps[Explanation]:
-        """Run a query and tell how it was done."""
-        asked = self.asked
-        return self.graph.explain(source, params, name=name, branch=asked.branch, snapshot=asked.snapshot)
-
-    def blob(self, type_name: str, id: str, property: str, *, kind: str = "node") -> Steps[Blob]:  # noqa: A002 - as in documents
-        """The content of a Blob property of an entity: its `size`, its `etag`, and `read(start, end)`."""
-        cell = Cell(type_name, id, property, kind)
-        part = yield from self.part(cell, 0, PART)
-        rest = (yield from self.part(cell, PART, part.size)).content if part.size > PART else b""
-        content = part.content + rest
-        return Blob(part.size, part.etag, lambda start, end: content[start:end])
-
-    def part(self, cell: Cell, start: int, end: int) -> Steps[Part]:
-        """Some bytes of a Blob; fewer if it ends before."""
-        commit = self.state.commit.commit_id
-        names = options(entity=cell.kind, type=cell.type_name, id=cell.id, property=cell.property, snapshot=commit)
-        answer = yield Request("GET", "/blob", names, headers={"Range": f"bytes={start}-{end - 1}"})
-        size = answer.header("content-range").rpartition("/")[2]
-        return Part(answer.content, int(size or len(answer.content)), answer.header("etag").strip('"'))
-
-
-class OfState:
-    """What is known of a state without asking."""
-
-    _calls: PinnedCalls
-
-    @property
-    def branch(self) -> str:
-        """The branch that this was a state of."""
-        return self._calls.state.branch
-
-    @property
-    def commit(self) -> Commit:
-        """The commit that made this state."""
-        return self._calls.state.commit
-
-    @property
-    def schema(self) -> str:
-        return self._calls.state.schema
-
-    @property
-    def catalog(self) -> Catalog:
-        return self._calls.state.catalog
+def state_at(ref: str) -> Steps[RemoteState]:
+    """Find the state that a name stands for."""
+    found: NamedState = yield from steps_of(ResolveState(ref))
+    assert found.commit is not None, "a server serves graphs that have a first commit"
+    return RemoteState(found.branch, found.commit, found.schema, compile_schema(Source(found.schema)))

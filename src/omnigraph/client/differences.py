@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Collection, Iterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from omnigraph.api.change_documents import DiffHead, Show, diff_head_of, diff_stats_of, entity_change_of
 from omnigraph.api.changes import Change, ChangeOperation, DiffStats, SchemaDifference
 from omnigraph.api.http import NDJSON
+from omnigraph.api.operations import DiffStates
 from omnigraph.api.results import Commit
-from omnigraph.client.asking import options
+from omnigraph.client.requests import options
 from omnigraph.client.steps import Request, Steps, Stream
 from omnigraph.client.transport import Awaiting, Blocking
 
@@ -19,32 +20,28 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 
-@dataclass(frozen=True, slots=True)
-class Differing:
-    """Which difference: between two states, of some kinds, types and operations."""
+Found = tuple[DiffStates, DiffHead]
 
-    before: str
-    after: str
-    kinds: Collection[str] | None
-    types: Collection[str] | None
-    operations: Collection[str] | None
 
-    def found(self) -> Steps[tuple[Differing, DiffHead]]:
-        """Find the two states. From then on the difference is between their commits."""
-        answer = yield self.request(Show.HEAD)
-        head = diff_head_of(answer.document)
-        return replace(self, before=head.before.commit_id, after=head.after.commit_id), head
+def find_states(asked: DiffStates) -> Steps[Found]:
+    """Find the two states. From then on the difference is between their commits."""
+    answer = yield _request(asked, Show.HEAD)
+    head = diff_head_of(answer.document)
+    return replace(asked, a=head.before.commit_id, b=head.after.commit_id), head
 
-    def request(self, show: Show) -> Request:
-        query = {"from": self.before, "to": self.after, "kind": self.kinds, "type": self.types, "op": self.operations}
-        return Request("GET", "/diff", options(**query, show=show), accept=NDJSON)
 
-    def stats(self) -> Steps[DiffStats]:
-        answer = yield self.request(Show.STATS)
-        return diff_stats_of(json.loads(answer.content.splitlines()[-1]))
+def _request(asked: DiffStates, show: Show) -> Request:
+    query = {"from": asked.a, "to": asked.b, "kind": asked.kinds, "type": asked.types, "op": asked.operations}
+    return Request("GET", "/diff", options(**query, show=show), accept=NDJSON)
 
-    def rows(self) -> Stream[RemoteRows]:
-        return Stream(self.request(Show.CHANGES), _Rows().feed)
+
+def _stats(asked: DiffStates) -> Steps[DiffStats]:
+    answer = yield _request(asked, Show.STATS)
+    return diff_stats_of(json.loads(answer.content.splitlines()[-1]))
+
+
+def _rows(asked: DiffStates) -> Stream[RemoteRows]:
+    return Stream(_request(asked, Show.CHANGES), _Rows().feed)
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +91,7 @@ def _begun(part: Mapping[str, Any]) -> RemoteRows:
 class _Sides:
     """Between which commits a difference is, and how the types differ."""
 
-    def __init__(self, found: tuple[Differing, DiffHead]) -> None:
+    def __init__(self, found: Found) -> None:
         self._asked, head = found
         self.before, self.after = At(head.before), At(head.after)
         self.schema: SchemaDifference = head.schema
@@ -103,7 +100,7 @@ class _Sides:
 class RemoteDiff(_Sides):
     """What turns one state of a graph into another, as `Graph.diff` tells it."""
 
-    def __init__(self, transport: Blocking, found: tuple[Differing, DiffHead]) -> None:
+    def __init__(self, transport: Blocking, found: Found) -> None:
         super().__init__(found)
         self._transport = transport
 
@@ -113,11 +110,11 @@ class RemoteDiff(_Sides):
 
     def rows(self) -> Iterator[RemoteRows]:
         """The changes, some at a time and each time of one type."""
-        return self._transport.stream(self._asked.rows())
+        return self._transport.stream(_rows(self._asked))
 
     def stats(self) -> DiffStats:
         """Count the changes."""
-        return self._transport.run(self._asked.stats())
+        return self._transport.run(_stats(self._asked))
 
     def to_arrow(self) -> pa.Table:
         """All changes as one table; the properties before and after are JSON texts."""
@@ -129,7 +126,7 @@ class RemoteDiff(_Sides):
 class AsyncDiff(_Sides):
     """What turns one state of a graph into another, for `async for`."""
 
-    def __init__(self, transport: Awaiting, found: tuple[Differing, DiffHead]) -> None:
+    def __init__(self, transport: Awaiting, found: Found) -> None:
         super().__init__(found)
         self._transport = transport
 
@@ -140,12 +137,12 @@ class AsyncDiff(_Sides):
 
     async def rows(self) -> AsyncIterator[RemoteRows]:
         """The changes, some at a time and each time of one type."""
-        async for rows in await self._transport.stream(self._asked.rows()):
+        async for rows in await self._transport.stream(_rows(self._asked)):
             yield rows
 
     async def stats(self) -> DiffStats:
         """Count the changes."""
-        return await self._transport.run(self._asked.stats())
+        return await self._transport.run(_stats(self._asked))
 
     async def to_arrow(self) -> pa.Table:
         """All changes as one table; the properties before and after are JSON texts."""

@@ -6,72 +6,70 @@ import os
 import re
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
 
+from omnigraph.api.documents import state_of
 from omnigraph.api.http import NDJSON
-from omnigraph.api.results import Commit, ExportResult
-from omnigraph.client.asking import members, options
-from omnigraph.client.reading import Asked, ReadCalls
-from omnigraph.client.steps import Request, Steps, Stream
+from omnigraph.api.operations import ExportFiles, ExportLines
+from omnigraph.api.results import ExportResult
+from omnigraph.client.requests import options
+from omnigraph.client.steps import Request, Steps, Stream, segment
 from omnigraph.core.location import Location
 from omnigraph.errors import NotServedError
 from omnigraph.lang.catalog import Catalog
+from omnigraph.lang.schema_check import compile_schema
+from omnigraph.lang.source import Source
 
 _ENDINGS = (".jsonl", ".ndjson")
 _HEAD = re.compile(rb'^\{"(type|edge)":"([^"]*)"', re.MULTILINE)
 
 
-@dataclass(frozen=True, slots=True)
-class Export:
-    """What is exported, and how."""
+def export_lines(asked: ExportLines) -> Stream[str]:
+    """Stream the entities as lines of JSON."""
+    _check(asked, _ENDINGS[0])
+    if asked.types is not None and not asked.types:  # a server takes no types for all of them
+        return Stream(Request("GET", "/snapshot", options(branch=asked.branch)), lambda _: ())
+    return Stream(_request(asked, asked.snapshot), lambda line: (f"{line}\n",))
 
-    asked: Asked
-    types: Sequence[str] | None
-    format: str
 
-    def lines(self) -> Stream[str]:
-        """The entities as lines of JSON."""
-        self._check(_ENDINGS[0])
-        if self.types is not None and not self.types:
-            return Stream(Request("GET", "/snapshot", options(branch=self.asked.branch)), lambda _: ())
-        return Stream(self.request(), lambda line: (f"{line}\n",))
+def export_file(asked: ExportFiles) -> Steps[ExportResult]:
+    """Write the entities of one state into a file."""
+    from omnigraph.formats.files import written  # noqa: PLC0415 - loads the engine
 
-    def file(self, calls: ReadCalls, path: str | os.PathLike[str]) -> Steps[ExportResult]:
-        """Write the entities of one state into a file."""
-        from omnigraph.formats.files import written  # noqa: PLC0415 - loads the engine
+    _check(asked, os.fspath(asked.path))
+    # One request finds the head and its schema; the export is then of that commit, whatever is written meanwhile.
+    ref = asked.branch if asked.snapshot is None else asked.snapshot
+    state = state_of((yield Request("GET", f"/states/{segment(ref)}")).document)
+    assert state.commit is not None, "a server serves graphs that have a first commit"
+    counted = _Counted(_none_yet(compile_schema(Source(state.schema)), asked.types))
+    location = Location.parse(asked.path)
+    with written(location) as stream:
 
-        self._check(os.fspath(path))
-        commit = yield from self._commit(calls)
-        counted = _Counted(_none_yet((yield from calls.catalog()), self.types))
-        location = Location.parse(path)
-        with written(location) as stream:
+        def sink(chunk: bytes) -> None:
+            stream.write(chunk)
+            counted.add(chunk)
 
-            def sink(chunk: bytes) -> None:
-                stream.write(chunk)
-                counted.add(chunk)
+        if asked.types is None or asked.types:  # a server takes no types for all of them
+            yield _request(asked, state.commit.commit_id, sink)
+    nodes, edges = counted.of("type"), counted.of("edge")
+    return ExportResult(location.uri, asked.format, asked.branch.strip(), state.commit, nodes, edges, (location.uri,))
 
-            if self.types is None or self.types:  # a server takes no types for all of them
-                yield replace(self, asked=replace(self.asked, snapshot=commit.commit_id)).request(sink)
-        nodes, edges, branch = counted.of("type"), counted.of("edge"), self.asked.branch.strip()
-        return ExportResult(location.uri, self.format, branch, commit, nodes, edges, (location.uri,))
 
-    def _commit(self, calls: ReadCalls) -> Steps[Commit]:
-        """The commit that made the state."""
-        if self.asked.snapshot is not None:
-            return (yield from calls.commit(self.asked.snapshot))
-        return (yield from calls.commits(self.asked.branch))[0]
+def _check(asked: ExportLines | ExportFiles, path: str) -> None:
+    if asked.format != "jsonl" or not path.lower().endswith(_ENDINGS):
+        message = f"a server exports lines of JSON, not {asked.format} to {path}"
+        hint = f"name a file that ends in {_ENDINGS[0]}; `omnigraph export --store URI` writes other formats"
+        raise NotServedError(message, operation="export", hint=hint)
 
-    def _check(self, path: str) -> None:
-        if self.format != "jsonl" or not path.lower().endswith(_ENDINGS):
-            message = "a server exports lines of JSON, and nothing else"
-            hint = f"name a file that ends in {_ENDINGS[0]}; `omnigraph export --store URI` writes other formats"
-            raise NotServedError(message, operation="export", hint=hint)
 
-    def request(self, sink: Callable[[bytes], None] | None = None) -> Request:
-        keys = [name for name in self.types or () if ":" in name]
-        names = [name for name in self.types or () if ":" not in name]
-        document = members(**self.asked.members(), type_names=names or None, table_keys=keys or None)
-        return Request("POST", "/export", document=document, accept=NDJSON, sink=sink)
+def _request(
+    asked: ExportLines | ExportFiles, snapshot: str | None, sink: Callable[[bytes], None] | None = None
+) -> Request:
+    place = {"branch": asked.branch} if snapshot is None else {"snapshot": snapshot}
+    keys = [name for name in asked.types or () if ":" in name]
+    names = [name for name in asked.types or () if ":" not in name]
+    chosen = {"type_names": names, "table_keys": keys}
+    document = {**place, **{name: value for name, value in chosen.items() if value}}
+    return Request("POST", "/export", document=document, accept=NDJSON, sink=sink)
 
 
 def _none_yet(catalog: Catalog, types: Sequence[str] | None) -> Counter[tuple[str, str]]:

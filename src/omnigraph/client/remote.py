@@ -2,67 +2,140 @@
 
 from __future__ import annotations
 
-import functools
 import os
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from types import TracebackType
-from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar, cast, overload
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, TypeVar, cast, overload
 
-from omnigraph.api.progress import SILENT, Progress, finishing
-from omnigraph.api.protocol import BranchView
-from omnigraph.api.results import ExportResult
-from omnigraph.api.rows import Blob, Cell
-from omnigraph.client.asking import refuse_engine
-from omnigraph.client.calls import PART, Calls, OfState, PinnedCalls
-from omnigraph.client.differences import Differing, RemoteDiff
-from omnigraph.client.exporting import Export
-from omnigraph.client.reading import Asked
-from omnigraph.client.steps import Steps, answered
+from omnigraph.api.operation import Operation
+from omnigraph.api.operations import DiffStates, ExportLines, ReadSchema
+from omnigraph.api.protocol import GraphAPI
+from omnigraph.api.results import Commit, ExportResult, MutationResult
+from omnigraph.api.rows import Blob, Cell, Explanation, Result
+from omnigraph.client import calls
+from omnigraph.client.differences import RemoteDiff, find_states
+from omnigraph.client.exporting import export_lines
+from omnigraph.client.requests import asking
 from omnigraph.client.transport import Address, Blocking
 from omnigraph.core.refs import MAIN
 from omnigraph.lang.catalog import Catalog
+from omnigraph.lang.schema_check import compile_schema
+from omnigraph.lang.source import Source
 
-P = ParamSpec("P")
-T = TypeVar("T")
-C = TypeVar("C")
-C_co = TypeVar("C_co", covariant=True)
-
-
-class Caller(Generic[C_co]):
-    """Who makes calls, and over what."""
-
-    def __init__(self, transport: Blocking, calls: C_co) -> None:
-        self._transport = transport
-        self._calls = calls
+_T = TypeVar("_T")
 
 
-def waiting(call: Callable[Concatenate[C, P], Steps[T]]) -> Callable[Concatenate[Caller[C], P], T]:
-    """Make a method of a call: it returns when the answer is there."""
+class RemoteGraph(GraphAPI):
+    """A graph behind a server. Safe to share between threads; a context manager.
 
-    @functools.wraps(call)
-    def method(self: Caller[C], /, *args: P.args, **kwargs: P.kwargs) -> T:
-        return self._transport.run(call(self._calls, *args, **kwargs))
+    It has the methods of a graph in storage, with the same results and errors. The actor of a change is the one of the
+    token, whatever `actor` says. Nothing is sent twice: a change whose answer is lost raises OutcomeUnknownError.
+    """
 
-    method.__signature__ = answered(call)  # type: ignore[attr-defined]
-    return method
+    read_only = False
+
+    def __init__(self, address: Address) -> None:
+        self._transport = Blocking(address)
+        self._uri = address.url
+
+    @property
+    def uri(self) -> str:
+        return self._uri
+
+    @property
+    def catalog(self) -> Catalog:
+        return compile_schema(Source(self.call(ReadSchema())))
+
+    def call(self, operation: Operation[_T], /) -> _T:
+        """Ask the server to execute an operation, and wait for the result."""
+        found: object
+        match operation:
+            case ExportLines():
+                with asking(operation):
+                    found = self._transport.stream(export_lines(operation))
+            case DiffStates():
+                found = RemoteDiff(self._transport, self._transport.run(find_states(operation)))
+            case _:
+                return self._transport.run(calls.steps_of(operation))
+        return cast("_T", found)
+
+    def at(self, ref: str) -> RemoteSnapshotView:
+        """Return a view of one state, to read: a branch as it is now, a tag or a commit. The view never changes."""
+        return RemoteSnapshotView(self, self._transport, self._transport.run(calls.state_at(ref)))
+
+    def stored_queries(self) -> list[calls.StoredQueryInfo]:
+        """List the stored queries of the server, with their parameters."""
+        return self._transport.run(calls.stored_queries())
+
+    def invoke_query(
+        self, name: str, params: Mapping[str, Any] | None = None, *, branch: str = MAIN, snapshot: str | None = None
+    ) -> Result:
+        """Run a stored query that reads."""
+        return self._transport.run(calls.invoke_query(name, params, branch, snapshot))
+
+    def invoke_mutation(
+        self, name: str, params: Mapping[str, Any] | None = None, *, branch: str = MAIN, if_commit: str | None = None
+    ) -> MutationResult:
+        """Run a stored query that changes the graph; with `if_commit` only if the branch is at that commit."""
+        return self._transport.run(calls.invoke_mutation(name, params, branch, if_commit))
+
+    def refresh(self) -> None:
+        """Do nothing: a client keeps nothing that could be out of date."""
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._transport.close()
+
+    def __repr__(self) -> str:
+        return f"<RemoteGraph {self.uri}>"
 
 
-class RemotePinned(Caller[PinnedCalls], OfState):
+class RemoteSnapshotView:
     """One state of a graph, to read. Every query and every export of it sees the same."""
 
-    query = waiting(PinnedCalls.query)
-    explain = waiting(PinnedCalls.explain)
+    def __init__(self, graph: RemoteGraph, transport: Blocking, state: calls.RemoteState) -> None:
+        self._graph = graph
+        self._transport = transport
+        self._state = state
+
+    @property
+    def branch(self) -> str:
+        """The branch that this was a state of."""
+        return self._state.branch
+
+    @property
+    def commit(self) -> Commit:
+        """The commit that made this state."""
+        return self._state.commit
+
+    @property
+    def schema(self) -> str:
+        return self._state.schema
+
+    @property
+    def catalog(self) -> Catalog:
+        return self._state.catalog
+
+    def query(
+        self, source: str | os.PathLike[str], params: Mapping[str, Any] | None = None, *, name: str | None = None
+    ) -> Result:
+        """Run a read query."""
+        return self._graph.query(source, params, name=name, branch=self.branch, snapshot=self._state.commit_id)
+
+    def explain(
+        self, source: str | os.PathLike[str], params: Mapping[str, Any] | None = None, *, name: str | None = None
+    ) -> Explanation:
+        """Run a read query, and return how it was executed."""
+        return self._graph.explain(source, params, name=name, branch=self.branch, snapshot=self._state.commit_id)
 
     def blob(self, type_name: str, id: str, property: str, *, kind: str = "node") -> Blob:  # noqa: A002 - as in documents
-        """The content of a Blob property of an entity: its `size`, its `etag`, and `read(start, end)`."""
+        """Return the content of a Blob property of an entity: its `size`, its `etag`, and `read(start, end)`."""
         cell = Cell(type_name, id, property, kind)
-        first = self._transport.run(self._calls.part(cell, 0, PART))
+        first = self._transport.run(self._state.part(cell, 0, calls.FIRST_PART))
 
         def read(start: int, end: int) -> bytes:
             if end <= len(first.content):
                 return first.content[start:end]
-            return self._transport.run(self._calls.part(cell, start, end)).content
+            return self._transport.run(self._state.part(cell, start, end)).content
 
         return Blob(first.size, first.etag, read)
 
@@ -85,170 +158,8 @@ class RemotePinned(Caller[PinnedCalls], OfState):
         engine: str = "auto",
     ) -> Iterator[str] | ExportResult:
         """Write the entities, or those of some types, in a form that `load` takes; without a path as lines of JSON."""
-        refuse_engine(engine, None, None)
-        export = Export(self._calls.asked, types, format)
-        if path is None:
-            return self._transport.stream(export.lines())
-        return self._transport.run(export.file(self._calls.graph, path))
+        where: dict[str, Any] = {"branch": self.branch, "snapshot": self._state.commit_id}
+        return self._graph.export(path, types=types, format=format, engine=engine, **where)
 
     def __repr__(self) -> str:
-        return f"<RemotePinned {self.commit.commit_id}>"
-
-
-class RemoteGraph(Caller[Calls]):
-    """A graph behind a server. Safe to share between threads; a context manager.
-
-    It has the methods of a graph in storage, with the same results and errors. Who makes a change is who the token
-    stands for, whatever `actor` says. Nothing is sent again by itself: a change whose answer is lost raises
-    OutcomeUnknownError.
-    """
-
-    read_only = False
-
-    def __init__(self, address: Address) -> None:
-        super().__init__(Blocking(address), Calls())
-        self.uri = address.url
-
-    commits = waiting(Calls.commits)
-    commit = waiting(Calls.commit)
-    snapshot = waiting(Calls.snapshot)
-    query = waiting(Calls.query)
-    explain = waiting(Calls.explain)
-    mutate = waiting(Calls.mutate)
-    load = waiting(Calls.load)
-    plan_schema = waiting(Calls.plan_schema)
-    apply_schema = waiting(Calls.apply_schema)
-    outcome = waiting(Calls.outcome)
-    branches = waiting(Calls.branches)
-    create_branch = waiting(Calls.create_branch)
-    delete_branch = waiting(Calls.delete_branch)
-    merge = waiting(Calls.merge)
-    revert = waiting(Calls.revert)
-    tags = waiting(Calls.tags)
-    create_tag = waiting(Calls.create_tag)
-    delete_tag = waiting(Calls.delete_tag)
-    changes = waiting(Calls.changes)
-    change_cursor = waiting(Calls.change_cursor)
-    baseline = waiting(Calls.baseline)
-    log = waiting(Calls.log)
-    commit_changes = waiting(Calls.commit_changes)
-    embed = waiting(Calls.embed)
-    ensure_indices = waiting(Calls.ensure_indices)
-    optimize = waiting(Calls.optimize)
-    cleanup = waiting(Calls.cleanup)
-    repair = waiting(Calls.repair)
-    doctor = waiting(Calls.doctor)
-
-    @property
-    def schema(self) -> str:
-        """The accepted schema, as it was written."""
-        return self._transport.run(self._calls.schema())
-
-    @property
-    def catalog(self) -> Catalog:
-        return self._transport.run(self._calls.catalog())
-
-    def at(self, ref: str) -> RemotePinned:
-        """A view of one state, to read: a branch as it is now, a tag or a commit. It stays what it is."""
-        state = self._transport.run(self._calls.at(ref))
-        return RemotePinned(self._transport, PinnedCalls(self._calls, state))
-
-    def diff(
-        self,
-        a: str,
-        b: str,
-        *,
-        kinds: Collection[str] | None = None,
-        types: Collection[str] | None = None,
-        operations: Collection[str] | None = None,
-    ) -> RemoteDiff:
-        """Tell what turns one state into another: entities inserted, updated and deleted.
-
-        A state is a branch, a commit, or a branch at a commit or version: `main`, an id, `main@12`. Changes are read
-        when the answer is iterated; `kinds` are node and edge, `operations` insert, update and delete.
-        """
-        asked = Differing(a, b, kinds, types, operations)
-        return RemoteDiff(self._transport, self._transport.run(asked.found()))
-
-    @overload
-    def export(
-        self,
-        path: None = None,
-        *,
-        branch: str = ...,
-        snapshot: str | None = ...,
-        types: Sequence[str] | None = ...,
-        format: str = ...,
-        engine: str = ...,
-    ) -> Iterator[str]: ...
-
-    @overload
-    def export(
-        self,
-        path: str | os.PathLike[str],
-        *,
-        branch: str = ...,
-        snapshot: str | None = ...,
-        types: Sequence[str] | None = ...,
-        format: str = ...,
-        engine: str = ...,
-        master: str | None = ...,
-        conf: Mapping[str, str] | None = ...,
-        progress: Progress = ...,
-    ) -> ExportResult: ...
-
-    def export(
-        self,
-        path: str | os.PathLike[str] | None = None,
-        *,
-        branch: str = MAIN,
-        snapshot: str | None = None,
-        types: Sequence[str] | None = None,
-        format: str = "jsonl",  # noqa: A002 - the name the API fixes
-        engine: str = "auto",
-        master: str | None = None,
-        conf: Mapping[str, str] | None = None,
-        progress: Progress = SILENT,
-    ) -> Iterator[str] | ExportResult:
-        """Write the entities of the graph, or of some types, in a form that `load` takes.
-
-        Without a path they come as lines of JSON. A path is that of a file on this side, and ends in .jsonl.
-        """
-        refuse_engine(engine, master, conf)
-        export = Export(Asked(branch, snapshot), types, format)
-        if path is None:
-            return self._transport.stream(export.lines())
-        with finishing(progress):
-            return self._transport.run(export.file(self._calls, path))
-
-    @contextmanager
-    def branch(
-        self, name: str, *, base: str = MAIN, merge_into: str | None = None, actor: str | None = None
-    ) -> Iterator[BranchView]:
-        """Work on a branch, which is made if it is not there; on a clean exit it is merged and deleted.
-
-        If the body raises, the branch stays as it is, to be looked at; so it does without `merge_into`.
-        """
-        name = name.strip()
-        self._transport.run(self._calls.ensure_branch(name, base))
-        yield BranchView(cast("Any", self), name, actor)
-        if merge_into is not None:
-            self._transport.run(self._calls.merge_and_delete(name, merge_into))
-
-    def refresh(self) -> None:
-        """Nothing is kept here that could be out of date."""
-
-    def close(self) -> None:
-        """Let the connections go."""
-        self._transport.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
-    def __repr__(self) -> str:
-        return f"<RemoteGraph {self.uri}>"
+        return f"<RemoteSnapshotView {self._state.commit_id}>"

@@ -6,11 +6,11 @@ same call of a graph in storage returns. So one description serves clients that 
 
 from __future__ import annotations
 
-import inspect
 import json
 from collections.abc import Callable, Generator, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import IO, Any, Generic, TypeVar
+from urllib.parse import quote
 
 from omnigraph.api.http import JSON, OPERATION_HEADER
 from omnigraph.errors import OutcomeUnknownError, ServerAnswerError
@@ -109,8 +109,6 @@ class Lines:
         return [self._rest.decode()] if self._rest else []
 
 
-def answered(call: Callable[..., object]) -> inspect.Signature:
-    """The signature of a call as its callers see it: they get what the steps come to."""
-    signature = inspect.signature(call)
-    comes_to = str(signature.return_annotation).removeprefix("Steps[").removesuffix("]")
-    return signature.replace(return_annotation=comes_to)
+def segment(name: str) -> str:
+    """Return a name as one part of a path, whatever it contains."""
+    return quote(name.strip(), safe="")

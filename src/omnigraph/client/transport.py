@@ -18,8 +18,7 @@ import httpcore
 
 from omnigraph.api import problems
 from omnigraph.api.http import JSON, NDJSON
-from omnigraph.client.asking import segment
-from omnigraph.client.steps import Answer, Lines, Pause, Request, Steps, Stream
+from omnigraph.client.steps import Answer, Lines, Pause, Request, Steps, Stream, segment
 from omnigraph.core.http_pool import HTTP_FAILURES, NOT_SENT, async_http_pool, http_pool, timeouts
 from omnigraph.errors import (
     OmnigraphError,

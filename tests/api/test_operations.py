@@ -1,0 +1,43 @@
+"""Operations are data: what is derived from them is complete, and one is added in few places."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from typing import get_type_hints
+
+from omnigraph.api.methods import AsyncGraphMethods, GraphMethods
+from omnigraph.api.operation import OPERATIONS
+from omnigraph.graph import _HANDLERS, Graph
+from scripts.generate_methods import TARGET, generated
+
+
+def test_the_methods_are_those_that_the_operations_make() -> None:
+    assert TARGET.read_text(encoding="utf-8") == generated(), "run scripts/generate_methods.py"
+
+
+def test_every_operation_has_a_handler_that_takes_it() -> None:
+    assert set(_HANDLERS) == set(OPERATIONS)
+    for kind, handler in _HANDLERS.items():
+        hints = get_type_hints(handler)
+        assert next(iter(hints.values())) is kind, kind
+        assert hints["return"] is not None
+
+
+def test_every_operation_with_a_method_is_one_of_a_graph() -> None:
+    for known in OPERATIONS.values():
+        if known.method:
+            own = inspect.signature(getattr(GraphMethods, known.method))
+            assert own.parameters == inspect.signature(getattr(Graph, known.method)).parameters
+            assert inspect.iscoroutinefunction(getattr(AsyncGraphMethods, known.method))
+
+
+def test_routes_differ_and_name_only_fields() -> None:
+    routes = [(route.verb, route.path) for known in OPERATIONS.values() for route in known.routes]
+
+    assert len(routes) == len(set(routes))
+    for known in OPERATIONS.values():
+        for route in known.routes:
+            names = {route.wire_name(name) for name in known.sent}
+            assert set(re.findall(r"\{(\w+)\}", route.path)) <= names, route.path
+            assert set(route.names) <= set(known.parameters), route.path
