@@ -78,5 +78,5 @@ def test_the_package_itself_loads_nothing_but_itself() -> None:
 def test_a_client_loads_no_engine_no_server_and_no_spark() -> None:
     loaded = _loaded("import omnigraph; omnigraph.connect('http://localhost')")
 
-    assert "httpx" in loaded
+    assert "httpcore" in loaded
     assert not loaded & (_HEAVY | {"numpy", "obstore", "py4j", "uvicorn", "starlette", "duckdb", "networkx"})
