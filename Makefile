@@ -1,16 +1,19 @@
 # Everything runs in a private environment, .venv. `make demo` and `make test` need only Python 3.11+ and Java 17+.
 
 PYTHON ?= python3
-BIN := .venv/bin
+VENV ?= .venv
+BIN := $(VENV)/bin
 SECONDS ?= 60
 .DEFAULT_GOAL := help
 
-.PHONY: help setup demo test quick lint check format bench soak fuzz lock clean
+.PHONY: help setup demo quick test test-all coverage lint check format bench soak fuzz lock clean
 
 help:
 	@echo "make demo    set up and show what Omnigraph does"
 	@echo "make quick   set up and run the tests that need no S3 server, no Spark, no processes: under 3 minutes"
 	@echo "make test    set up and run all tests"
+	@echo "make test-all  run all tests on every supported Python that is found"
+	@echo "make coverage  run all tests and report which lines of src/ they reach"
 	@echo "make lint    check format, lint, types, imports"
 	@echo "make check   make lint, then make test"
 	@echo "make bench   run the benchmarks"
@@ -20,27 +23,43 @@ help:
 
 # The environment is rebuilt whenever what it is built from changes. The demo needs half of it.
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile
-setup: .venv/.done
-.venv/.done: .venv/.runtime requirements-dev.lock
+setup: $(VENV)/.done
+$(VENV)/.done: $(VENV)/.runtime requirements-dev.lock
 	$(INSTALL) --require-hashes -r requirements-dev.lock
 	@touch $@
 
-.venv/.runtime: requirements.lock pyproject.toml scripts/preflight.py
+$(VENV)/.runtime: requirements.lock pyproject.toml scripts/preflight.py
 	@$(PYTHON) scripts/preflight.py
-	$(PYTHON) -m venv .venv
+	$(PYTHON) -m venv $(VENV)
 	$(INSTALL) --require-hashes -r requirements.lock
 	$(INSTALL) --no-deps --no-build-isolation --editable .
 	@touch $@
 
-demo: .venv/.runtime
+demo: $(VENV)/.runtime
 	@$(BIN)/python -m examples.demo
 
+# The graphs of tests are small and many: they live in memory where it has room for them. A file's tests, and all that
+# use Spark, share servers and sessions, so they stay together.
+ROOM := $(shell df -k --output=avail /dev/shm 2>/dev/null | awk 'NR > 1 && $$1 > 4000000 {print "TMPDIR=/dev/shm"}')
+PYTEST := $(ROOM) $(BIN)/python -m pytest -n 2 --dist loadgroup
+
 test: setup
-	$(BIN)/python -m pytest -n 2
+	$(PYTEST)
 
 # What each marker means is in pyproject.toml; a test gets most of them by itself.
 quick: setup
-	$(BIN)/python -m pytest -n 2 -m "not s3 and not process and not spark and not docs and not slow"
+	$(PYTEST) -m "not s3 and not process and not spark and not docs and not slow"
+
+PYTHONS := python3.11 python3.12 python3.13
+test-all:
+	@for python in $(PYTHONS); do \
+		if ! command -v $$python > /dev/null; then echo "$$python is not on this machine"; continue; fi; \
+		$(MAKE) PYTHON=$$python VENV=.venv-$$python test || exit 1; \
+	done
+
+# Lines that run in processes of their own are counted too, see [tool.coverage.run].
+coverage: setup
+	$(PYTEST) --cov --cov-report=term:skip-covered --cov-report=html
 
 lint: setup
 	$(BIN)/ruff format --check .
@@ -84,11 +103,11 @@ fuzz: setup
 	$(BIN)/python tests/fuzz/fuzz_lang.py -max_total_time=$(SECONDS)
 
 LOCK := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --no-annotate \
-	pyproject.toml --extra editable
+	pyproject.toml --extra editable --extra all
 lock: setup
 	$(INSTALL) uv==0.13.7
 	$(LOCK) -o requirements.lock
 	$(LOCK) --constraint requirements.lock --extra dev -o requirements-dev.lock
 
 clean:
-	rm -rf .venv .peers .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf .venv .venv-* .coverage* htmlcov .peers .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -2,6 +2,7 @@
 
 import ast
 from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -65,6 +66,7 @@ class Finding(NamedTuple):
 Rule = Callable[[str, ast.Module], Iterator[Finding]]
 
 
+@cache
 def modules() -> dict[str, ast.Module]:
     """Every module of the package, by its path below `src/omnigraph`."""
     files = sorted(SOURCE.rglob("*.py"))

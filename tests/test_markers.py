@@ -58,4 +58,4 @@ def test_a_test_that_runs_spark_is_found() -> None:
 
 def test_a_test_that_starts_nothing_has_no_marker(request: pytest.FixtureRequest) -> None:
     assert reached(lambda: cli.command("--version")) == frozenset()
-    assert {mark.name for mark in request.node.iter_markers()} == set()
+    assert {mark.name for mark in request.node.iter_markers()} == {"xdist_group"}

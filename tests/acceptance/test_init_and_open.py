@@ -13,7 +13,6 @@ from contextlib import contextmanager
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import lance
 import obstore
@@ -44,6 +43,8 @@ from omnigraph.manifest.publisher import Changes, Lineage
 from omnigraph.manifest.rows import TombstoneRow, VersionRow, commit_record, encode
 from omnigraph.storage import objects, observe
 from omnigraph.storage.observe import counted
+from tests.support.contenders import contending, make_graph
+from tests.support.deaths import die_each, dying_init
 from tests.support.faults import CrashError, add_company, interrupt, small_graph
 from tests.support.graphs import COMPANY, PERSON, SCHEMA, append, contents, heads_and_pins, person, plan
 from tests.support.s3 import S3Server
@@ -224,35 +225,10 @@ def test_of_eight_threads_that_make_one_graph_one_does(root_uri: str, turn: int)
     assert_usable(uri)
 
 
-_INIT = """
-import sys
-import omnigraph
-from omnigraph.errors import AlreadyInitializedError
-omnigraph.Graph
-print("ready", flush=True)
-for uri in sys.stdin:
-    try:
-        omnigraph.init(uri.strip(), sys.argv[1])
-        print("made", flush=True)
-    except AlreadyInitializedError:
-        print("already", flush=True)
-"""
-
-
 def test_of_three_processes_that_make_one_graph_one_does(root_uri: str) -> None:
-    command = [sys.executable, "-c", _INIT, SCHEMA]
-    pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
-    processes: list[Any] = [subprocess.Popen(command, **pipes) for _ in range(3)]
-    try:
-        assert [process.stdout.readline() for process in processes] == ["ready\n"] * 3
+    with contending(3, make_graph, SCHEMA) as make:
         for turn in range(4):
-            for process in processes:
-                process.stdin.write(f"{root_uri}-{turn}\n")
-                process.stdin.flush()
-            assert sorted(process.stdout.readline() for process in processes) == ["already\n", "already\n", "made\n"]
-    finally:
-        for process in processes:
-            process.communicate()
+            assert sorted(make(f"{root_uri}-{turn}")) == ["already", "already", "made"]
     for turn in range(4):
         assert_usable(f"{root_uri}-{turn}")
 
@@ -397,15 +373,6 @@ def test_the_failure_of_an_init_is_told_and_not_that_of_tidying_up(root_uri: str
     assert failure.value is first
 
 
-_DIE = """
-import sys
-import omnigraph
-from omnigraph.commit import failpoints
-with failpoints.armed(sys.argv[3], failpoints.die):
-    omnigraph.init(sys.argv[1], sys.argv[2])
-"""
-
-
 @pytest.mark.parametrize(
     "at, made",
     [
@@ -419,7 +386,7 @@ def test_a_process_that_dies_while_it_makes_a_graph_leaves_a_graph_or_none(
 ) -> None:
     uri = str(tmp_path / "graph")
 
-    assert subprocess.run([sys.executable, "-c", _DIE, uri, SCHEMA, at], check=False).returncode == 137
+    die_each(dying_init, [(uri, SCHEMA, at)])
 
     with pytest.raises(AlreadyInitializedError) as failure:
         omnigraph.init(uri, SCHEMA)

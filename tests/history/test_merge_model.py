@@ -304,7 +304,7 @@ def _conflicts(found: Sequence[MergeConflict]) -> set[Conflict]:
 def test_random_merges_do_to_the_graph_what_they_do_to_a_model(tmp_path: Path) -> None:
     small_graph(str(tmp_path / "template"))
     Merges.template = tmp_path / "template"
-    examples = max(1, settings().max_examples // 6)
+    examples = max(1, settings().max_examples // 10)
     run_state_machine_as_test(Merges, settings=settings(max_examples=examples, stateful_step_count=12))
     assert Merges.outcomes == set(MergeOutcome)
 

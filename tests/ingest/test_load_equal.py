@@ -286,7 +286,7 @@ def empty(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @given(history=HISTORIES)
 @settings(
-    max_examples=settings().max_examples // 2,
+    max_examples=settings().max_examples // 4,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
 )
 def test_the_pipeline_does_what_a_small_load_does(history: tuple[Load, ...], empty: Path) -> None:

@@ -26,7 +26,7 @@ RENAMED = WIDER.replace("town: String?", 'city: String? @rename_from("town")')
 WITH_PLACE = f"{SCHEMA} node Place {{ name: String @key }} edge LivesIn: Person -> Place"
 SCHEMAS = (WIDER, RENAMED, SCHEMA, WITH_PLACE, SCHEMA)  # a property comes, is renamed and goes; types come and go
 WRITERS = 2
-CHANGES = 120 if "OMNIGRAPH_SOAK" in os.environ else 16
+CHANGES = 120 if "OMNIGRAPH_SOAK" in os.environ else 8
 
 
 @dataclass(slots=True)

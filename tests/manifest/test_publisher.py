@@ -1,7 +1,5 @@
 import json
 import shutil
-import subprocess
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -30,6 +28,7 @@ from omnigraph.manifest.state import ManifestState
 from omnigraph.storage import observe
 from omnigraph.storage.internal import fragment_count
 from omnigraph.storage.observe import RequestCounts, counted
+from tests.support.contenders import contending, publish_version
 from tests.support.graphs import COMPANY, KNOWS, PERSON, SCHEMA
 
 NEW = TableRow("node:New", "nodes/new")
@@ -489,59 +488,13 @@ def test_of_four_who_publish_one_version_one_wins(store: Store, *, indexed: bool
             compact(store)
 
 
-_PUBLISHER = """
-import sys
-from omnigraph.errors import ConflictError
-from omnigraph.manifest.publisher import Changes, Lineage, Manifest
-from omnigraph.manifest.rows import VersionRow
-from omnigraph.core.location import Location
-
-manifest = Manifest(Location.parse(sys.argv[1]))
-print("ready", flush=True)
-for line in sys.stdin:
-    number = int(line)
-    changes = Changes((VersionRow("node:Person", number, None, int(sys.argv[2])),))
-    try:
-        manifest.publish(None, changes, {"node:Person": number - 1}, Lineage.new(sys.argv[2]))
-        print("won", flush=True)
-    except ConflictError as error:
-        print(type(error).__name__, flush=True)
-"""
-
-
-def _tell(process: subprocess.Popen[str], line: object) -> None:
-    assert process.stdin is not None
-    process.stdin.write(f"{line}\n")
-    process.stdin.flush()
-
-
-def _heard(process: subprocess.Popen[str]) -> str:
-    assert process.stdout is not None
-    return process.stdout.readline().strip()
-
-
 def test_of_four_processes_that_publish_one_version_one_wins(store: Store) -> None:
-    processes = [
-        subprocess.Popen(
-            [sys.executable, "-c", _PUBLISHER, store.location.uri, str(number)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        for number in range(4)
-    ]
-    try:
-        assert [_heard(process) for process in processes] == ["ready"] * 4
+    with contending(4, publish_version, store.location.uri) as publish_at_once:
         for number in range(2, turns(store)):
-            for process in processes:
-                _tell(process, number)
-            outcome = [_heard(process) for process in processes]
+            outcome = publish_at_once(number)
             assert sorted(outcome) == ["ExpectedVersionMismatchError"] * 3 + ["won"]
             entry = store.manifest.load().snapshot.entries[PERSON]
             assert (entry.table.version, entry.row_count) == (number, outcome.index("won"))
-    finally:
-        for process in processes:
-            process.communicate()
     assert_one_chain(store.manifest.load().commits(), turns(store) - 1)
 
 

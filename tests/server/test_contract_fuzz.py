@@ -28,8 +28,8 @@ from tests.support.likely import FORMS, LIKELY
 from tests.support.serving import ADD, AGE, ALL, bearer, known_tokens, people_graph, running
 
 SOAKING = "OMNIGRAPH_SOAK" in os.environ
-EXAMPLES = 100 if SOAKING else 3
-STRIDE = 1 if SOAKING else 3  # there are thousands of bounds
+EXAMPLES = 100 if SOAKING else 2
+STRIDE = 1 if SOAKING else 6  # there are thousands of bounds
 SETTINGS = settings(
     max_examples=EXAMPLES,
     derandomize=not SOAKING,

@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterable
 from itertools import islice
 from typing import TypeVar
 
+import omnigraph
+from omnigraph.commit import failpoints
 from tests.support.forks import forked
 
 DIED = 137  # how a process ends that `failpoints.die` has ended
@@ -27,3 +29,10 @@ def die_each(carry_out: Callable[[D], None], orders: Iterable[D]) -> None:
             process.kill()
         ends = [(one, process.exitcode) for one, process in zip(chosen, processes, strict=True)]
         assert ends == [(one, DIED) for one in chosen]
+
+
+def dying_init(order: tuple[str, str, str]) -> None:
+    """Make a graph, and die at a failpoint."""
+    uri, schema, at = order
+    with failpoints.armed(at, failpoints.die):
+        omnigraph.init(uri, schema)

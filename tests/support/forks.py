@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import atexit
+import importlib
 import multiprocessing
 import os
+import pkgutil
 import sys
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -14,18 +16,23 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
+import pyarrow.acero
 import pytest
 import ulid
+from typer.testing import CliRunner
 
-import omnigraph.client
-import omnigraph.graph
-from omnigraph.cli import main
+import omnigraph
+from omnigraph.cli import app, main
 from omnigraph.lang import Source, format_queries, format_schema
 
-assert pytest, ulid  # they are here to be imported only once
-assert omnigraph.client, omnigraph.graph
-assert format_schema(Source("node A {\n    a: String\n}\n"))  # and the parsers are made only once
+_PRELOADED = (pyarrow.acero, pytest, ulid)  # to be imported only once
+for module in pkgutil.walk_packages(omnigraph.__path__, "omnigraph."):
+    if not module.name.startswith(("omnigraph.server", "omnigraph.spark")) and "__main__" not in module.name:
+        importlib.import_module(module.name)
+# Parsers are made only once, and the libraries of the command line load what they need only when a command runs.
+assert format_schema(Source("node A {\n    a: String\n}\n"))
 assert format_queries(Source("query a() {\n    match { $a: A }\n    return { $a.a }\n}\n"))
+assert CliRunner().invoke(app, ["fmt", "--check", os.devnull]).exit_code == 1
 
 FORKS = multiprocessing.get_context("forkserver")
 FORKS.set_forkserver_preload([__name__])

@@ -1,6 +1,6 @@
 """Find the markers of a test: in its fixtures, in the names of its parameters, and in the code that it can reach.
 
-A new test is marked without further ado; only `slow` is written by hand. `make quick` leaves all of them out.
+A new test needs no thought. `make quick` leaves out all that is marked.
 """
 
 from __future__ import annotations
@@ -17,6 +17,21 @@ import pytest
 _TESTS = Path(__file__).parents[1]
 _FIXTURES = {"s3_server": "s3", "spark": "spark", "spark_cluster": "spark"}
 _PARAMETERS = {"s3", "spark"}  # fixtures with these parameters ask for the server or the session only then
+# Files that search, enumerate or race, by how their names end. A slow test elsewhere has the marker written above it.
+_SLOW = (
+    "concurrency",
+    "costs",
+    "crashes",
+    "differential",
+    "equal",
+    "fuzz",
+    "model",
+    "paths",
+    "races",
+    "shares",
+    "skew",
+    "soak",
+)
 _STARTERS = {
     "multiprocessing": "process",
     "subprocess": "process",
@@ -27,9 +42,14 @@ _STARTERS = {
 
 
 def mark(item: pytest.Item) -> None:
-    """Give a test the markers that it needs."""
-    for name in _needed(item):
+    """Give a test the markers that it needs, and a group: tests of a group run in one process.
+
+    A file is a group, for what its tests share. So are all that use Spark: one session or cluster serves them all.
+    """
+    needed = _needed(item)
+    for name in needed:
         item.add_marker(name)
+    item.add_marker(pytest.mark.xdist_group("spark" if "spark" in needed else item.path.stem))
 
 
 def _needed(item: pytest.Item) -> set[str]:
@@ -44,6 +64,8 @@ def _needed(item: pytest.Item) -> set[str]:
             needed |= reached(defined[name][-1].func)
     if item.path.is_relative_to(_TESTS / "docs"):
         needed.add("docs")
+    if item.path.stem.endswith(_SLOW):
+        needed.add("slow")
     return needed
 
 

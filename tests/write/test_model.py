@@ -457,5 +457,5 @@ def _reason(error: OmnigraphError) -> tuple[str, str | None]:
 def test_random_mutations_do_to_the_graph_what_they_do_to_a_model(tmp_path: Path) -> None:
     omnigraph.init(tmp_path / "template", SCHEMA)
     Mutations.template = tmp_path / "template"
-    examples = max(1, settings().max_examples // 3)
+    examples = max(1, settings().max_examples // 6)
     run_state_machine_as_test(Mutations, settings=settings(max_examples=examples, stateful_step_count=20))

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import html
-import importlib
 import itertools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from omnigraph.api.results import Commit
-from omnigraph.errors import LibraryMissingError, ParameterError
+from omnigraph.core.extras import library
+from omnigraph.errors import ParameterError
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -128,17 +128,18 @@ class Result:
         return self.table
 
     def to_pandas(self) -> Any:
+        library("pandas")  # which PyArrow needs for this, and reports as a missing module
         return self.table.to_pandas()
 
     def to_polars(self) -> Any:
-        return _library("polars").from_arrow(self.table)
+        return library("polars").from_arrow(self.table)
 
     def to_networkx(self, source: str | None = None, target: str | None = None) -> Any:
         """A directed multigraph with an edge for each row: from one column to another, the others its attributes.
 
         The first two columns are the ends, unless others are named. A row that lacks an end adds no edge, only a node.
         """
-        networkx = _library("networkx")
+        networkx = library("networkx")
         made = networkx.MultiDiGraph()
         start, end = (self._end(name, at) for at, name in enumerate((source, target)))
         others = [(at, name) for at, name in enumerate(self.columns) if at not in (start, end)]
@@ -178,11 +179,3 @@ class Result:
 
 
 _SHOWN = 100
-
-
-def _library(name: str) -> Any:
-    """Load a library that only some need."""
-    try:
-        return importlib.import_module(name)
-    except ModuleNotFoundError:
-        raise LibraryMissingError(f"{name} is not installed", library=name, hint=f"pip install {name}") from None

@@ -41,7 +41,8 @@ class LocalEmbedder:
         package = find_spec("wordllama")
         if package is None or not package.submodule_search_locations:
             message = "the local embedder needs the package `wordllama`, which is not installed"
-            hint = "install omnigraph[embed], or choose another provider with OMNIGRAPH_EMBED_PROVIDER"
+            command = "pip install 'omnigraph[embed]'"
+            hint = f"install it with: {command}, or choose another provider with OMNIGRAPH_EMBED_PROVIDER"
             raise EmbedderMissingError(message, variables=["OMNIGRAPH_EMBED_PROVIDER"], hint=hint)
         from safetensors.numpy import load_file  # noqa: PLC0415 - there only with the extra
         from tokenizers import Tokenizer  # noqa: PLC0415

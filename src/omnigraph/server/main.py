@@ -15,6 +15,7 @@ from typing import Annotated
 
 import typer
 
+from omnigraph.core.extras import require
 from omnigraph.errors import OmnigraphError, ServerStartError
 from omnigraph.server import logs
 from omnigraph.server.config import FILE, Options, Plan, is_said, plan_of
@@ -63,6 +64,8 @@ def serve(
         hint = f"give the address of a graph, or --config FILE; {FILE} in this directory is found by itself"
         _tell(ServerStartError("nobody has said what to serve", hint=hint))
         raise typer.Exit(NOTHING_SAID)
+    for library in ("fastapi", "uvicorn", "prometheus_client"):
+        require(library, "omnigraph[server]")
     logs.set_up()
     plan = plan_of(options, os.environ)
     with _listening(plan) as listening:

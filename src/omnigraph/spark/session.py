@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
+from omnigraph.core.extras import require
 from omnigraph.errors import SparkError
 from omnigraph.spark.class_archive import ClassArchive, cache_directory
 from omnigraph.spark.errand import Errand
@@ -78,6 +79,7 @@ class _Running:
     jvm: JavaGateway | None
 
 
+EXTRA = "omnigraph[spark]"
 _LOCK = threading.RLock()
 _running: _Running | None = None
 
@@ -88,6 +90,7 @@ def spark_session(master: str | None = None, conf: Mapping[str, str] | None = No
     A session that the caller has made himself is returned as it is. The master is the argument, or the variable
     OMNIGRAPH_SPARK_MASTER, or this machine. `conf` is added to our own settings, and wins.
     """
+    require("pyspark", EXTRA)
     wish = _Wish(master, dict(conf or {}))
     session = Errand(lambda: _session_of(_context(wish))).result()
     make_active(session)
@@ -96,6 +99,7 @@ def spark_session(master: str | None = None, conf: Mapping[str, str] | None = No
 
 def spark_context(master: str | None = None, conf: Mapping[str, str] | None = None) -> SparkContext:
     """Do the same without Spark SQL, which takes a second more to start."""
+    require("pyspark", EXTRA)
     wish = _Wish(master, dict(conf or {}))
     return Errand(lambda: _context(wish)).result()
 
