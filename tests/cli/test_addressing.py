@@ -158,7 +158,7 @@ def test_two_ways_to_address_a_graph_are_one_too_many(arguments: list[str]) -> N
         (["snapshot", "--profile", "none"], "no profile 'none'"),
         (["snapshot", "--server", "none"], "no server 'none'"),
         (["snapshot", "--target", "none"], "no graph 'none'"),
-        (["snapshot", "--config", "none.yaml"], "there is no none.yaml"),
+        (["snapshot", "--config", "none.yaml"], "none.yaml does not exist"),
         (["optimize", "--cluster", "c"], "--cluster is not supported by this version"),
         (["snapshot", "--profile", "cluster"], "does not support"),
         (["snapshot", "--profile", "both"], "exactly one of"),

@@ -6,10 +6,13 @@ import json
 import stat
 import subprocess
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
 import omnigraph
+from omnigraph import settings
+from omnigraph.cli import tables
 from omnigraph.cli.credentials import token_for
 from tests.support.cli import PROGRAM, command, quick_program
 
@@ -277,3 +280,8 @@ def test_content_that_is_not_there_is_told(photos: Path, arguments: list[str], c
 
     assert (run.code, run.out) == (code, "")
     assert told in run.err
+
+
+def test_the_formats_and_layouts_of_the_settings_are_those_of_the_commands() -> None:
+    assert get_args(settings.OutputFormat) == tables.FORMATS
+    assert get_args(settings.CellLayout) == tables.LAYOUTS

@@ -12,12 +12,14 @@ import pytest
 import yaml
 from typer.main import get_command
 
+from omnigraph import settings
 from omnigraph.errors import ConfigError, ServerStartError
 from omnigraph.server import config, token_sources
-from omnigraph.server.config import Options, Plan, plan_of
+from omnigraph.server.config import Options, ServerPlan, plan_of
 from omnigraph.server.logs import LEVEL
 from omnigraph.server.main import app
 from omnigraph.server.settings import Limits, QueryFile, ServedGraph
+from omnigraph.settings import keys_of
 
 OPEN = Options(unauthenticated=True)
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "config.md"
@@ -33,7 +35,7 @@ def write(folder: Path, **content: Any) -> None:
     (folder / "omnigraph.yaml").write_text(yaml.safe_dump(content))
 
 
-def opened(**options: Any) -> Plan:
+def opened(**options: Any) -> ServerPlan:
     return plan_of(Options(**{"unauthenticated": True, **options}), {})
 
 
@@ -141,7 +143,7 @@ def test_the_variables_of_a_file_can_hold_tokens(folder: Path, monkeypatch: pyte
         ({"server": {"tokens": {}}, "graphs": {"a": {"uri": "a"}}}, "server.tokens must be a list"),
         ({"server": {"tokens": ["x"]}, "graphs": {"a": {"uri": "a"}}}, "server.tokens.0 must be a mapping"),
         ({"queries": ["a.gq"], "graphs": {"a": {"uri": "a"}}}, "queries belongs to one graph"),
-        ({"server": {"bind": "8080"}, "graphs": {"a": {"uri": "a"}}}, "'8080' is no address"),
+        ({"server": {"bind": "8080"}, "graphs": {"a": {"uri": "a"}}}, "'8080' is not an address"),
     ],
 )
 def test_what_cannot_be_used_is_named_with_its_place(folder: Path, content: dict[str, Any], place: str) -> None:
@@ -158,7 +160,7 @@ def test_a_misspelt_key_is_told_with_the_one_that_was_meant(folder: Path) -> Non
 
 
 def test_a_file_that_is_named_must_be_there() -> None:
-    with pytest.raises(ConfigError, match=r"there is no other\.yaml"):
+    with pytest.raises(ConfigError, match=r"other\.yaml does not exist"):
         opened(config="other.yaml")
 
 
@@ -179,15 +181,15 @@ def documented(heading: str) -> list[str]:
 
 
 def test_the_page_names_every_key_of_the_file_and_no_other() -> None:
-    of_graph = [f"graphs.<name>.{key}" for key in config.OF_GRAPH]
-    of_server = [f"server.{key}" for key in config.OF_SERVER if key not in ("tokens", "limits")]
-    of_query = [f"queries.<name>.{key}" for key in ("file", *(f"mcp.{key}" for key in config.OF_MCP))]
-    of_tokens = [f"server.tokens[].{key}" for key in token_sources.KEYS]
+    of_graph = [f"graphs.<name>.{key}" for key in keys_of(settings.GraphEntry)]
+    of_server = [f"server.{key}" for key in keys_of(settings.ServerSection) if key not in ("tokens", "limits")]
+    of_query = [f"queries.<name>.{key}" for key in ("file", *(f"mcp.{key}" for key in keys_of(settings.McpEntry)))]
+    of_tokens = [f"server.tokens[].{key}" for key in keys_of(settings.TokenEntry)]
     expected = [*of_graph, *of_server, *of_tokens, *of_query, "policy", "auth.env_file"]
     of_commands = {"project", "cli", "query", "aliases"}
-    assert sorted(documented("The file")) == sorted(expected)
-    assert {key.split(".")[0] for key in documented("Keys for the command line")} == of_commands
-    assert {key.split(".")[0] for key in expected} | of_commands == set(config.OF_FILE)
+    assert sorted(documented("File")) == sorted(expected)
+    assert {key.split(".")[0] for key in documented("Command line keys")} == of_commands
+    assert {key.split(".")[0] for key in expected} | of_commands == set(keys_of(settings.ProjectKeys))
 
 
 def test_the_page_names_every_limit_with_its_default() -> None:
@@ -198,7 +200,13 @@ def test_the_page_names_every_limit_with_its_default() -> None:
 
 
 def test_the_page_names_every_variable() -> None:
-    of_tokens = (token_sources.ONE, token_sources.MANY, token_sources.FILE, token_sources.SECRET, token_sources.ROLE)
+    of_tokens = (
+        token_sources.ONE,
+        token_sources.MANY,
+        token_sources.TOKENS_FILE,
+        token_sources.SECRET,
+        token_sources.ROLE,
+    )
     of_plan = (config.CONFIG, config.TARGET, config.URI, config.BIND, config.WORKERS, config.REPORTED, config.SOURCE)
     flags = (config.UNAUTHENTICATED, config.REQUIRE_ALL, LEVEL)
     assert sorted(documented("Variables")) == sorted([*of_tokens, *of_plan, *flags, *config.LIMIT_VARIABLES])
@@ -206,7 +214,7 @@ def test_the_page_names_every_variable() -> None:
 
 def test_the_page_names_every_option_of_the_command() -> None:
     options = {name for param in get_command(app).params for name in param.opts if name.startswith("--")}
-    assert set(documented("The command")) - {"URI"} == options - {"--help"}
+    assert set(documented("Command")) - {"URI"} == options - {"--help"}
 
 
 # The files for a deployment ------------------------------------------------------------------------

@@ -13,15 +13,17 @@ from omnigraph.api.access import Principal, Role
 from omnigraph.errors import ConfigError, UnauthorizedError
 from omnigraph.server.token_sources import tokens_of
 from omnigraph.server.tokens import Token, Tokens, digest_of
-from omnigraph.settings_file import Section
+from omnigraph.settings import ServerSection, SettingsFile, TokenEntry
 
 ANN, BOB = Principal("ann", Role.READ), Principal("bob", Role.ADMIN)
 KNOWN = Tokens((Token(ANN, digest_of("ann-secret")), Token(BOB, digest_of("bob-secret"))))
 SECRET = "s3cr3t-of-somebody"
 
 
-def declared(*entries: dict[str, Any]) -> list[Section]:
-    return [Section("omnigraph.yaml", entry, f"server.tokens.{at}") for at, entry in enumerate(entries)]
+def declared(*entries: dict[str, Any]) -> list[TokenEntry]:
+    file = SettingsFile("omnigraph.yaml", {"server": {"tokens": list(entries)}})
+    file.refuse_unknown(ServerSection, "server")
+    return file.part(ServerSection, "server").tokens
 
 
 @pytest.mark.parametrize("header", ["Bearer bob-secret", "bearer bob-secret", "BEARER  bob-secret "])
@@ -103,19 +105,22 @@ def test_one_actor_may_have_two_tokens_so_that_one_can_replace_the_other() -> No
         ({"OMNIGRAPH_SERVER_BEARER_TOKEN": "  "}, "blank"),
         ({"OMNIGRAPH_SERVER_BEARER_TOKENS_JSON": '{"ann": ""}'}, "the token of 'ann' is blank"),
         ({"OMNIGRAPH_SERVER_BEARER_TOKENS_JSON": f'{{" ": "{SECRET}"}}'}, "must have a name"),
-        ({"OMNIGRAPH_SERVER_BEARER_TOKENS_JSON": f'{{"omnigraph:recovery": "{SECRET}"}}'}, "are taken"),
+        ({"OMNIGRAPH_SERVER_BEARER_TOKENS_JSON": f'{{"omnigraph:recovery": "{SECRET}"}}'}, "are reserved"),
         ({"OMNIGRAPH_SERVER_BEARER_TOKENS_JSON": f'{{"a": "{SECRET}", "b": "{SECRET} "}}'}, "have the same token"),
         ({"OMNIGRAPH_SERVER_BEARER_TOKENS_JSON": f'["{SECRET}"]'}, "does not hold an object"),
         ({"OMNIGRAPH_SERVER_BEARER_TOKENS_JSON": SECRET}, "does not hold JSON"),
-        ({"OMNIGRAPH_SERVER_BEARER_TOKENS_JSON": f'{{"a": ["{SECRET}"]}}'}, "is no token"),
-        ({"OMNIGRAPH_SERVER_BEARER_TOKENS_JSON": f'{{"a": {{"token": "{SECRET}", "rolle": "read"}}}}'}, "is no token"),
+        ({"OMNIGRAPH_SERVER_BEARER_TOKENS_JSON": f'{{"a": ["{SECRET}"]}}'}, "is not a token"),
+        (
+            {"OMNIGRAPH_SERVER_BEARER_TOKENS_JSON": f'{{"a": {{"token": "{SECRET}", "rolle": "read"}}}}'},
+            "is not a token",
+        ),
         (
             {"OMNIGRAPH_SERVER_BEARER_TOKENS_JSON": f'{{"a": {{"token": "{SECRET}", "role": "king"}}}}'},
-            "no role 'king'",
+            "unknown role 'king'",
         ),
         ({"OMNIGRAPH_SERVER_BEARER_TOKENS_FILE": "nowhere.json"}, "cannot read nowhere.json"),
-        ({"OMNIGRAPH_SERVER_BEARER_TOKENS_AWS_SECRET": SECRET}, "not read"),
-        ({"OMNIGRAPH_SERVER_BEARER_TOKEN": SECRET, "OMNIGRAPH_SERVER_ROLE": "king"}, "no role 'king'"),
+        ({"OMNIGRAPH_SERVER_BEARER_TOKENS_AWS_SECRET": SECRET}, "not supported"),
+        ({"OMNIGRAPH_SERVER_BEARER_TOKEN": SECRET, "OMNIGRAPH_SERVER_ROLE": "king"}, "unknown role 'king'"),
     ],
 )
 def test_tokens_that_cannot_be_used_are_refused_without_saying_them(environment: dict[str, str], said: str) -> None:
@@ -128,8 +133,8 @@ def test_tokens_that_cannot_be_used_are_refused_without_saying_them(environment:
     "entry, said",
     [
         ({"token_sha256": "0" * 64}, "server.tokens.0: an actor must have a name"),
-        ({"actor": "ann"}, "token_sha256 or token_env must be given"),
-        ({"actor": "ann", "token_sha256": "0" * 64, "token_env": "X"}, "one of them"),
+        ({"actor": "ann"}, "must have either token_sha256 or token_env"),
+        ({"actor": "ann", "token_sha256": "0" * 64, "token_env": "X"}, "either token_sha256 or token_env"),
         ({"actor": "ann", "token_sha256": SECRET}, "64 hexadecimal digits"),
         ({"actor": "ann", "token_env": "NOT_SET"}, "names NOT_SET"),
         ({"actor": "ann", "token": SECRET}, "server.tokens.0.token is not a setting"),

@@ -17,13 +17,12 @@ from omnigraph.cli import output
 from omnigraph.cli.credentials import token_for
 from omnigraph.cli.emit import emit
 from omnigraph.cli.flags import Capability, Flags, rule_of
-from omnigraph.cli.operator_config import Operator, load_operator
-from omnigraph.cli.project import Project, load_project
 from omnigraph.cli.server import Server
 from omnigraph.errors import AddressError, OmnigraphError
 
 if TYPE_CHECKING:
     from omnigraph.api.protocol import GraphAPI
+    from omnigraph.cli.settings import Operator, Project
 
 _HTTP = ("http://", "https://")
 _WAYS = ("uri", "store", "server", "cluster", "target")
@@ -77,13 +76,15 @@ class Scope:
 
     @cached_property
     def operator(self) -> Operator:
-        return load_operator()
+        from omnigraph.cli.settings import Operator  # noqa: PLC0415 - loads pydantic and YAML
+
+        return Operator.load()
 
     @cached_property
     def project(self) -> Project:
-        found = load_project(self.flags.config)
-        found.load_variables()
-        return found
+        from omnigraph.cli.settings import Project  # noqa: PLC0415 - loads pydantic and YAML
+
+        return Project.load(self.flags.config)
 
     def emit(self, result: Any, **facts: Any) -> None:
         """Print the result of the command, as one JSON document or as text."""
@@ -95,7 +96,7 @@ class Scope:
 
     def branch(self, given: str | None = None) -> str:
         """The branch to work on: the given one, else the one of the project, else main."""
-        return given or self.project.cli.text("branch") or "main"
+        return given or self.project.cli.branch or "main"
 
     def at(self, uri: str | None = None, *, graph: str | None = None) -> Target:
         """The graph that the command works on. `graph` is the one of an alias, used if nothing else names one."""
@@ -127,7 +128,7 @@ class Target:
         """The actor of a change. On a server the token decides it, so `--as` is refused there."""
         flags, scope = self.scope.flags, self.scope
         if isinstance(self.address, Storage):
-            return flags.actor or scope.project.cli.text("actor") or scope.operator.actor
+            return flags.actor or scope.project.cli.actor or scope.operator.actor
         if flags.actor:
             message = "--as cannot be used with a served graph: the token decides the actor"
             raise AddressError(message, hint="remove --as, or change the storage itself with --store")
@@ -218,13 +219,12 @@ def _by_settings(scope: Scope, graph: str | None) -> Address | None:
     name = scope.flags.profile or os.environ.get("OMNIGRAPH_PROFILE")
     if name:
         return _of_profile(scope, name)
-    if chosen := scope.project.cli.text("graph"):
+    if chosen := scope.project.cli.graph:
         return _project_graph(scope, chosen)
     defaults = scope.operator.defaults
-    if server := defaults.text("server"):
-        return served(scope, server, defaults.text("default_graph"))
-    store = defaults.text("store")
-    return Storage(store) if store else None
+    if defaults.server:
+        return served(scope, defaults.server, defaults.default_graph)
+    return Storage(defaults.store) if defaults.store else None
 
 
 def _of_profile(scope: Scope, name: str) -> Address:
@@ -238,10 +238,10 @@ def _of_profile(scope: Scope, name: str) -> Address:
 
 
 def _project_graph(scope: Scope, name: str) -> Address:
-    target = scope.project.target(name)
-    if not target.uri.startswith(_HTTP):
-        return Storage(target.uri)
-    return _with_token(scope, Served(target.uri.rstrip("/"), scope.flags.graph), target.token_variable)
+    uri, variable = scope.project.address_of(name), scope.project.graph(name).bearer_token_env
+    if not uri.startswith(_HTTP):
+        return Storage(uri)
+    return _with_token(scope, Served(uri.rstrip("/"), scope.flags.graph), variable)
 
 
 def server_of(scope: Scope) -> Served:
@@ -251,7 +251,7 @@ def server_of(scope: Scope) -> Served:
     if name is None and (profile := flags.profile or os.environ.get("OMNIGRAPH_PROFILE")):
         found = scope.operator.profile(profile)
         name = found.target if found.kind == "server" else None
-    name = name or scope.operator.defaults.text("server")
+    name = name or scope.operator.defaults.server
     if name is None:
         raise AddressError("no server given", hint="give one with --server, or a --profile that has one")
     return _with_token(scope, Served(scope.operator.server_url(name)))
@@ -267,7 +267,7 @@ def served(scope: Scope, server: str, default: str | None = None) -> Served:
 
 
 def _with_token(scope: Scope, address: Served, variable: str | None = None) -> Served:
-    return replace(address, token=token_for(address.uri, scope.operator.servers(), variable))
+    return replace(address, token=token_for(address.uri, scope.operator.servers, variable))
 
 
 def _served_graphs(address: Served) -> list[str]:

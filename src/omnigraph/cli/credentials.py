@@ -1,4 +1,4 @@
-"""Bearer tokens: where those of servers are kept, and which one a server is given."""
+"""Stored bearer tokens, and the choice of the token for a server."""
 
 from __future__ import annotations
 
@@ -7,11 +7,15 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
-from omnigraph.cli.operator_config import home
 from omnigraph.errors import ConfigError
 
 _HEADING = re.compile(r"\[(.+)\]")
-_OTHERS = 0o077  # the permissions of everybody but the owner
+_OTHERS = 0o077  # the permissions of group and others
+
+
+def home() -> Path:
+    """The directory of the operator configuration and the stored tokens."""
+    return Path(os.environ.get("OMNIGRAPH_HOME") or Path.home() / ".omnigraph")
 
 
 def credentials_file() -> Path:
@@ -29,14 +33,14 @@ def remove_token(name: str) -> None:
 
 
 def token_for(url: str, servers: Mapping[str, str], variable: str | None = None) -> str | None:
-    """The token for a URL: of the server it belongs to, of the target that names a variable, or of everybody."""
+    """The token for a URL: that of its server, else of the variable of its target, else OMNIGRAPH_BEARER_TOKEN."""
     name = _server_of(url, servers)
     own = _of_server(name) if name else None
     return own or (_variable(variable) if variable else None) or _variable("OMNIGRAPH_BEARER_TOKEN")
 
 
 def _server_of(url: str, servers: Mapping[str, str]) -> str | None:
-    """The server whose URL is the longest beginning of this one; `http://a` is none of `http://a.example`."""
+    """The server whose URL is the longest prefix of this one; `http://a` is not a prefix of `http://a.example`."""
     fitting = [name for name, base in servers.items() if f"{url}/".startswith(f"{base.rstrip('/')}/")]
     return max(fitting, key=lambda name: len(servers[name].rstrip("/")), default=None)
 
@@ -72,7 +76,7 @@ def _read() -> dict[str, str]:
 
 
 def _write(tokens: Mapping[str, str]) -> None:
-    """Replace the file as a whole; it is never there with the permissions of a new file."""
+    """Replace the file as a whole. It never exists with permissions that let others read it."""
     path = credentials_file()
     text = "\n".join(f"[{name}]\ntoken = {token}\n" for name, token in sorted(tokens.items()))
     fresh = path.with_name(f"credentials.{os.getpid()}")

@@ -20,6 +20,7 @@ from omnigraph.cli.emit import Document, Lines, renders
 from omnigraph.cli.tables import FORMATS, LAYOUTS, WIDEST, Look, rows_text
 from omnigraph.errors import AddressError, AliasError, FileAccessError, ParameterError, PreconditionFailedError
 
+_VERBS = {"read": "query", "query": "query", "change": "mutate", "mutate": "mutate"}
 LOST_PRECONDITION = 4  # the exit code of `--if-commit` on a branch that has moved
 
 app = typer.Typer()
@@ -134,9 +135,9 @@ def alias(
     found = scope.operator.alias(name)
     chosen = _format_given(scope, format_)
     given = _parameters(params, params_file) or {}
-    values = {**found.params, **_by_position(name, found.arguments, words or ()), **given}
-    target = Target(scope, served(scope, found.server, found.graph or scope.operator.defaults.text("default_graph")))
-    result = target.stored().invoke_read(found.query, values or None, branch="main", snapshot=None)
+    values = {**found.params, **_by_position(name, found.args, words or ()), **given}
+    target = Target(scope, served(scope, str(found.server), found.graph or scope.operator.defaults.default_graph))
+    result = target.stored().invoke_read(str(found.query), values or None, branch="main", snapshot=None)
     scope.emit(result, snapshot=None, look=_look(scope, chosen or found.format))
 
 
@@ -151,9 +152,9 @@ def _look(scope: Scope, format_: str | None) -> Look:
     """How to print rows: as asked, else as the project says, else as the operator configuration says."""
     ours, theirs = scope.project.cli, scope.operator.defaults
     return Look(
-        format_ or ours.one_of("output_format", FORMATS) or theirs.one_of("output", FORMATS) or FORMATS[0],
-        ours.number("table_max_column_width") or theirs.number("table_max_column_width") or WIDEST,
-        ours.one_of("table_cell_layout", LAYOUTS) or theirs.one_of("table_cell_layout", LAYOUTS) or LAYOUTS[0],
+        format_ or ours.output_format or theirs.output or FORMATS[0],
+        ours.table_max_column_width or theirs.table_max_column_width or WIDEST,
+        ours.table_cell_layout or theirs.table_cell_layout or LAYOUTS[0],
     )
 
 
@@ -229,12 +230,13 @@ def _by_alias(scope: Scope, given: Given, name: str) -> Wanted:
         message = "an alias has its own query; remove --query, --query-string and --name"
         raise typer.BadParameter(message, param_hint="--alias")
     found = scope.project.alias(name)
-    if found.command != scope.command:
-        message = f"the alias '{name}' is for `{found.command}`, not for `{scope.command}`"
-        raise AliasError(message, alias=name, hint=f"run `omnigraph {found.command} --alias {name}`")
+    verb = _VERBS[found.command]
+    if verb != scope.command:
+        message = f"the alias '{name}' is for `{verb}`, not for `{scope.command}`"
+        raise AliasError(message, alias=name, hint=f"run `omnigraph {verb} --alias {name}`")
     named = _parameters(given.params, given.params_file) or {}
-    values = {**_by_position(name, found.arguments, given.words), **named}
-    source = scope.project.query_file(found.query)
+    values = {**_by_position(name, found.args, given.words), **named}
+    source = scope.project.query_file(str(found.query))
     return Wanted(source, found.name, values, graph=found.graph, branch=found.branch, format=found.format)
 
 

@@ -13,8 +13,8 @@ from omnigraph.cli.address import Scope, server_of
 from omnigraph.cli.command import command, group
 from omnigraph.cli.credentials import credentials_file, remove_token, store_token
 from omnigraph.cli.emit import Document, Lines, renders
-from omnigraph.cli.operator_config import Profile
 from omnigraph.cli.server import Server
+from omnigraph.cli.settings import Profile
 from omnigraph.errors import ConfigError
 
 app = typer.Typer()
@@ -36,13 +36,13 @@ def login(
     ] = None,
 ) -> None:
     """Store the token of a server, readable only by you."""
-    declared = name in scope.operator.servers()
+    declared = name in scope.operator.servers
     given = (token if token is not None else _typed(name)).strip()
     if not given or not given.isprintable():
         raise typer.BadParameter("the token is empty or not printable", param_hint="--token")
     store_token(name, given)
     if not declared:
-        output.note(f"note: {scope.operator.root.path} has no server '{name}' yet, so nothing uses the token")
+        output.note(f"note: {scope.operator.file.path} has no server '{name}' yet, so nothing uses the token")
     scope.emit({"server": name, "credentials_path": str(credentials_file()), "declared": declared})
 
 
@@ -50,7 +50,7 @@ def login(
 def logout(scope: Scope, name: ServerName) -> None:
     """Remove the stored token of a server."""
     remove_token(name)
-    declared = name in scope.operator.servers()
+    declared = name in scope.operator.servers
     scope.emit({"server": name, "credentials_path": str(credentials_file()), "declared": declared})
 
 
@@ -64,7 +64,7 @@ def _typed(name: str) -> str:
 def list_profiles(scope: Scope) -> None:
     """List the profiles, and mark the active one."""
     active = os.environ.get("OMNIGRAPH_PROFILE")
-    scope.emit([_described(scope, name, active) for name in scope.operator.profiles()])
+    scope.emit([_described(scope, name, active) for name in scope.operator.profiles])
 
 
 def _described(scope: Scope, name: str, active: str | None) -> dict[str, Any]:
@@ -106,16 +106,16 @@ def _shown(scope: Scope, found: Profile) -> dict[str, Any]:
         "target": found.target,
         "endpoint": _endpoint(scope, found),
         "default_graph": found.default_graph,
-        "output_format": scope.operator.defaults.text("output"),
+        "output_format": scope.operator.defaults.output,
     }
     return {key: value for key, value in described.items() if value is not None}
 
 
 def _defaults(scope: Scope) -> dict[str, Any]:
     defaults = scope.operator.defaults
-    for kind in ("server", "store"):
-        if target := defaults.text(kind):
-            return _shown(scope, Profile("(defaults)", kind, target, defaults.text("default_graph")))
+    for kind, target in (("server", defaults.server), ("store", defaults.store)):
+        if target:
+            return _shown(scope, Profile("(defaults)", kind, target, defaults.default_graph))
     return {"name": "(defaults)", "scope_kind": "none"}
 
 

@@ -14,7 +14,6 @@ from omnigraph.lang.compiler import parse_queries, select_query
 from omnigraph.lang.query_tree import QueryDecl
 from omnigraph.server.config import query_files
 from omnigraph.server.stored import StoredQueries, StoredQuery
-from omnigraph.settings_file import Section
 
 app = typer.Typer()
 queries = group("List and validate the stored queries of an omnigraph.yaml.")
@@ -44,39 +43,36 @@ def validate(scope: Scope) -> None:
         raise typer.Exit(1)
 
 
-def _chosen(scope: Scope) -> Section | None:
+def _chosen(scope: Scope) -> str | None:
     """The graph of the project whose queries to use: the given one, or the only one."""
     if scope.flags.cluster is not None or scope.flags.profile is not None:
         raise AddressError("clusters are not supported by this version", hint="give an omnigraph.yaml with --config")
     project = scope.project
-    graphs = project.root.sections("graphs")
-    name = scope.flags.target or scope.flags.graph or project.cli.text("graph") or project.server_graph()
+    name = scope.flags.target or scope.flags.graph or project.cli.graph or project.server_graph
     if name is not None:
-        project.target(name)
-        return graphs[name]
-    return next(iter(graphs.values())) if len(graphs) == 1 else None
+        return name
+    return project.graphs[0] if len(project.graphs) == 1 else None
 
 
 def _stored(scope: Scope) -> StoredQueries:
-    project, graph = scope.project, _chosen(scope)
-    own = query_files(graph, project.folder) if graph else ()
-    files = own or query_files(project.root, project.folder)
+    project, name = scope.project, _chosen(scope)
+    own = query_files(project.file, project.graph(name).queries, "graphs", name) if name else ()
+    files = own or query_files(project.file, project.file.values.get("queries"))
     if not files:
-        message = f"{project.root.path} names no stored queries"
+        message = f"{project.file.path} names no stored queries"
         raise AddressError(message, hint="name them below `queries:`, or pick a graph with --target")
     return StoredQueries.read(files)
 
 
 def _catalog(scope: Scope) -> Catalog:
     """The schema to check against: of the graph, or of the file that the graph will be created from."""
-    graph = _chosen(scope)
-    if graph is None:
+    name = _chosen(scope)
+    if name is None:
         raise AddressError("the project has several graphs", hint="pick one with --target")
-    name = graph.place.removeprefix("graphs.")
     try:
         return scope.at(graph=name).read().catalog
     except GraphNotFoundError:
-        schema = graph.text("schema")
+        schema = scope.project.graph(name).schema_file
         if schema is None:
             raise
         return compile_schema(Source.read(scope.project.folder / schema))

@@ -18,8 +18,9 @@ import typer
 from omnigraph.core.extras import require
 from omnigraph.errors import OmnigraphError, ServerStartError
 from omnigraph.server import logs
-from omnigraph.server.config import FILE, Options, Plan, is_said, plan_of
+from omnigraph.server.config import Options, ServerPlan, is_configured, plan_of
 from omnigraph.server.settings import METRICS_FOLDER
+from omnigraph.settings import FILE
 from omnigraph.version import __version__
 
 LISTENING = "OMNIGRAPH_LISTEN_ADDR"
@@ -45,7 +46,7 @@ def serve(
     uri: Annotated[str | None, typer.Argument(help="The graph: a path or an s3:// address.")] = None,
     *,
     config: Annotated[
-        str | None, typer.Option(help=f"The configuration; {FILE} if it is there.", metavar="FILE")
+        str | None, typer.Option(help=f"The configuration file. Default: {FILE}, if it exists.", metavar="FILE")
     ] = None,
     target: Annotated[str | None, typer.Option(help="Serve this graph of the configuration.", metavar="NAME")] = None,
     bind: Annotated[str | None, typer.Option(help="Where to listen; 127.0.0.1:8080.", metavar="HOST:PORT")] = None,
@@ -60,9 +61,9 @@ def serve(
 ) -> None:
     """Serve graphs over HTTP."""
     options = Options(uri, config, target, bind, workers, unauthenticated, require_all_graphs)
-    if not is_said(options, os.environ):
-        hint = f"give the address of a graph, or --config FILE; {FILE} in this directory is found by itself"
-        _tell(ServerStartError("nobody has said what to serve", hint=hint))
+    if not is_configured(options, os.environ):
+        hint = f"give the address of a graph, or --config FILE, or write {FILE} in this directory"
+        _tell(ServerStartError("no graph configured", hint=hint))
         raise typer.Exit(NOTHING_SAID)
     for library in ("fastapi", "uvicorn", "prometheus_client"):
         require(library, "omnigraph[server]")
@@ -72,7 +73,7 @@ def serve(
         _serve(plan, listening)
 
 
-def _serve(plan: Plan, listening: socket.socket) -> None:
+def _serve(plan: ServerPlan, listening: socket.socket) -> None:
     ready = partial(_say, listening)
     with tempfile.TemporaryDirectory(prefix="omnigraph-server-") as folder:
         serving = replace(plan.serving, folder=folder)
@@ -90,7 +91,7 @@ def _serve(plan: Plan, listening: socket.socket) -> None:
 
 
 @contextmanager
-def _listening(plan: Plan) -> Iterator[socket.socket]:
+def _listening(plan: ServerPlan) -> Iterator[socket.socket]:
     family = socket.AF_INET6 if ":" in plan.host else socket.AF_INET
     try:
         listening = socket.create_server((plan.host, plan.port), family=family, backlog=_BACKLOG)

@@ -4,12 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Annotated
+
+from pydantic import Field
 
 from omnigraph.server.tokens import Tokens
 
 KIBI, MEBI, GIBI = 2**10, 2**20, 2**30
 METRICS_FOLDER = "PROMETHEUS_MULTIPROC_DIR"
 """The variable that names where the processes of one server keep their numbers, if there are several."""
+
+
+Count = Annotated[int, Field(ge=1, strict=True)]
+Seconds = Annotated[float, Field(ge=0, strict=True)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,19 +42,19 @@ class ServedGraph:
 class Limits:
     """How much one request, and one actor, may ask for. Times are in seconds; counts are those of one process."""
 
-    body_bytes: int = MEBI
-    load_bytes: int = 32 * MEBI
-    head_bytes: int = 32 * KIBI
-    head_seconds: float = 10.0
-    body_seconds: float = 30.0
-    json_depth: int = 64
-    actor_requests: int = 16
-    actor_bytes: int = 4 * GIBI
-    changes: int = 32
-    requests: int = 512
-    threads: int = 40
-    loads: int = 2
-    shutdown_seconds: float = 60.0
+    body_bytes: Count = MEBI
+    load_bytes: Count = 32 * MEBI
+    head_bytes: Count = 32 * KIBI
+    head_seconds: Seconds = 10.0
+    body_seconds: Seconds = 30.0
+    json_depth: Count = 64
+    actor_requests: Count = 16
+    actor_bytes: Count = 4 * GIBI
+    changes: Count = 32
+    requests: Count = 512
+    threads: Count = 40
+    loads: Count = 2
+    shutdown_seconds: Seconds = 60.0
 
 
 @dataclass(frozen=True, slots=True)
