@@ -47,7 +47,7 @@ def test_the_command_is_installed_by_its_name() -> None:
 def test_a_server_that_nobody_told_what_to_serve_ends_with_64(tmp_path: Path) -> None:
     run = refused(cwd=tmp_path)
     assert (run.code, run.out) == (64, "")
-    assert run.err.startswith("Error: nobody has said what to serve\nhint: give the address of a graph")
+    assert run.err.startswith("Error: no graph configured\nhint: give the address of a graph")
 
 
 def test_wrong_arguments_end_with_2(tmp_path: Path) -> None:
@@ -58,8 +58,8 @@ def test_wrong_arguments_end_with_2(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "arguments, environment, said",
     [
-        ([], {}, "there are no tokens"),
-        ([], {"OMNIGRAPH_UNAUTHENTICATED": "0"}, "there are no tokens"),
+        ([], {}, "no tokens configured"),
+        ([], {"OMNIGRAPH_UNAUTHENTICATED": "0"}, "no tokens configured"),
         ([], {"OMNIGRAPH_SERVER_BEARER_TOKEN": " "}, "the token of 'default' is blank"),
         ([], {"OMNIGRAPH_SERVER_BEARER_TOKENS_JSON": '{"a": "x", "b": "x"}'}, "have the same token"),
         (["--unauthenticated", "--config", "none.yaml"], {}, "there is no none.yaml"),
