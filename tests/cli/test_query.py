@@ -199,7 +199,7 @@ def test_wrong_arguments_exit_with_two(arguments: list[str], message: str) -> No
         (["--store", "g", "-e", ONE, "--params", "[]"], "must be a JSON object"),
         (["--store", "g", "-e", ONE], "parameter 'n' not provided"),
         (["--store", "g", "-e", ALL, "--branch", "nowhere"], "nowhere"),
-        (["--store", "g", "-e", ALL, "--snapshot", "never"], "commit 'never' not found"),
+        (["--store", "g", "-e", ALL, "--snapshot", "never"], "no commit, branch or tag 'never'"),
         (["--store", "g", "--query", "queries.gq"], "multiple queries"),
         (["--store", "g", "third", "--query", "queries.gq"], "query 'third' not found"),
         (["--store", "g", "-e", 'query q() { insert Person { name: "a" } }'], "query 'q' changes the graph"),

@@ -73,7 +73,7 @@ REFUSED = [
     post("/mutate", 400, "all", {"query": ALL}),
     post("/mutate", 400, "D2", {"query": MIXED}),
     post("/mutate", 400, "age", {"query": ADD, "params": {"name": "x", "age": "old"}}),
-    post("/branches", 400, "'main' is there", {"name": "main"}),
+    post("/branches", 400, "branch 'main' already exists", {"name": "main"}),
     Refused("DELETE", "/branches/main", 400, "bad_request", "cannot be deleted"),
     post("/branches", 400, "cannot name a branch", {"name": "a..b"}),
     post("/branches", 400, "cannot name a branch", {"name": ""}),
@@ -118,7 +118,7 @@ REFUSED = [
     get("/graphs/unknown/snapshot", 403, "not for this graph", role="other"),
     # 404: what is asked for is not there
     get("/graphs/unknown/snapshot", 404, "graph 'unknown' not found"),
-    get("/snapshot?branch=absent", 404, "branch 'absent' not found"),
+    get("/snapshot?branch=absent", 404, "no branch, tag or commit 'absent'"),
     get("/commits/01ARZ3NDEKTSV4RRFFQ69G5FAV", 404, "01ARZ3NDEKTSV4RRFFQ69G5FAV"),
     post("/query", 404, "absent", {"query": ALL, "branch": "absent"}),
     post("/query", 404, "01ARZ3NDEKTSV4RRFFQ69G5FAV", {"query": ALL, "snapshot": "01ARZ3NDEKTSV4RRFFQ69G5FAV"}),
