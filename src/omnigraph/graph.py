@@ -66,19 +66,17 @@ from omnigraph.lang.identity import is_new_id
 from omnigraph.lang.source import source_given
 from omnigraph.maintenance.cleanup import CleanupRequest, cleanup, give_up_past
 from omnigraph.maintenance.doctor import examine
-from omnigraph.maintenance.optimize import optimize
+from omnigraph.maintenance.optimize import ensure_indices, optimize
 from omnigraph.maintenance.repair import mode_of, repair
 from omnigraph.maintenance.retention import is_reclaimed
-from omnigraph.maintenance.together import at_once
-from omnigraph.maintenance.upkeep import ensure_indices
+from omnigraph.maintenance.tasks import concurrency
 from omnigraph.manifest import schema_files
 from omnigraph.manifest.rows import MANIFEST_PATH
 from omnigraph.manifest.state import GraphState, ManifestState
 from omnigraph.manifest.time_travel import reclaimed
 from omnigraph.query.blob import find_blob
-from omnigraph.query.cache import Cache
-from omnigraph.query.current import Current
-from omnigraph.query.query import Query, Reader
+from omnigraph.query.query import Current, Query, Reader
+from omnigraph.query.view import TableCache
 from omnigraph.schema.apply import apply_schema, preview_schema
 from omnigraph.schema.init import graph_exists, init_graph
 from omnigraph.storage.lance_errors import Failure, classify
@@ -131,7 +129,7 @@ class Graph(GraphAPI):
         self._principal: Principal | None = None
         self._operation: str | None = None
         self._under_way: set[str] = set()  # ids that callers gave to operations; shared by all copies of this handle
-        self._cache = Cache(_CACHE_BYTES)
+        self._cache = TableCache(_CACHE_BYTES)
         self._feed = Feed(store)
         self._embedding = Embedding(embedder)
         if not read_only:
@@ -458,13 +456,13 @@ class Graph(GraphAPI):
     @_handles(op.EnsureIndices)
     def _ensure_indices(self, asked: op.EnsureIndices) -> UpkeepResult:
         with finishing(asked.progress):
-            on, runner = named_branch(asked.branch), _choose_runner(asked, at_once())
+            on, runner = named_branch(asked.branch), _choose_runner(asked, concurrency())
             return ensure_indices(self._store, on, runner, self._actor(asked.actor))
 
     @_handles(op.Optimize)
     def _optimize(self, asked: op.Optimize) -> UpkeepResult:
         with finishing(asked.progress):
-            on, runner = named_branch(asked.branch), _choose_runner(asked, at_once())
+            on, runner = named_branch(asked.branch), _choose_runner(asked, concurrency())
             return optimize(self._store, on, runner, self._actor(asked.actor))
 
     @_handles(op.Cleanup)

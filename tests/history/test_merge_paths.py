@@ -13,7 +13,7 @@ import omnigraph
 from omnigraph.api.options import Resolution
 from omnigraph.api.results import TableVersion
 from omnigraph.history import delta
-from omnigraph.history.combine import Combination, Combined, Past
+from omnigraph.history.three_way import MergeBase, MergedTable, TableMerge
 from omnigraph.storage.columns import table_key
 from omnigraph.storage.layout import Addresses
 from omnigraph.storage.observe import counted
@@ -64,13 +64,15 @@ def _history(one: random.Random, folder: Path) -> Versions:
     return versions
 
 
-def _run(versions: Versions, past: Past, sides: tuple[TableVersion, TableVersion], resolve: str | None) -> Found | None:
-    combination = Combination(THING, past, *sides)
+def _run(
+    versions: Versions, past: MergeBase, sides: tuple[TableVersion, TableVersion], resolve: str | None
+) -> Found | None:
+    combination = TableMerge(THING, past, *sides)
     combined = combination.run(versions.storage, Resolution.of(resolve))
     return _found(versions, combined, sides[1]) if combined else None
 
 
-def _found(versions: Versions, combined: Combined, target: TableVersion) -> Found:
+def _found(versions: Versions, combined: MergedTable, target: TableVersion) -> Found:
     inserted, updated = (
         {str(row["id"]): exact(row) for row in plain(rows)} for rows in (combined.inserted, combined.updated)
     )
@@ -89,7 +91,7 @@ def _at(versions: Versions, table: TableVersion, addresses: Addresses) -> set[st
 
 
 def _expected(
-    versions: Versions, past: Past, sides: tuple[TableVersion, TableVersion], resolve: str | None
+    versions: Versions, past: MergeBase, sides: tuple[TableVersion, TableVersion], resolve: str | None
 ) -> tuple[dict[str, object], set[tuple[str, str]]]:
     """What changes, None for what goes, and what contradicts; as a plain comparison of the rows has it."""
     common, unknown = _past(versions, past)
@@ -99,7 +101,7 @@ def _expected(
     return change, {(kind, name) for kind, _, name in expected.conflicts}
 
 
-def _past(versions: Versions, past: Past) -> tuple[merging.Image, set[merging.Entity]]:
+def _past(versions: Versions, past: MergeBase) -> tuple[merging.Image, set[merging.Entity]]:
     images = [_image(versions, base[KEY]) for base in past.bases]
     return merging.joined(images, [_past(versions, before) for before in past.before])
 
@@ -109,7 +111,11 @@ def _image(versions: Versions, table: TableVersion) -> merging.Image:
 
 
 def _check(
-    versions: Versions, past: Past, sides: tuple[TableVersion, TableVersion], resolve: str | None, found: Found | None
+    versions: Versions,
+    past: MergeBase,
+    sides: tuple[TableVersion, TableVersion],
+    resolve: str | None,
+    found: Found | None,
 ) -> None:
     change, conflicts = _expected(versions, past, sides, resolve)
     if found is None:
@@ -141,11 +147,11 @@ def test_any_three_versions_merge_alike_on_both_paths_and_as_a_model_says(
     versions = _history(one, tmp_path)
     known = list(versions.states)
     cases = [(base, sides, one.choice(RESOLUTIONS)) for base, sides in _triples(one, known, 30)]
-    recorded = [_run(versions, Past([{KEY: base}]), sides, resolve) for base, sides, resolve in cases]
+    recorded = [_run(versions, MergeBase([{KEY: base}]), sides, resolve) for base, sides, resolve in cases]
     compare_in_full()
     for (base, sides, resolve), found in zip(cases, recorded, strict=True):
-        assert found == _run(versions, Past([{KEY: base}]), sides, resolve)
-        _check(versions, Past([{KEY: base}]), sides, resolve, found)
+        assert found == _run(versions, MergeBase([{KEY: base}]), sides, resolve)
+        _check(versions, MergeBase([{KEY: base}]), sides, resolve, found)
 
 
 @pytest.mark.parametrize("seed", range(5, 6))
@@ -159,7 +165,10 @@ def test_versions_with_several_common_ones_merge_alike_on_both_paths_and_as_a_mo
     for source, target, *bases in (one.sample(known, k=6) for _ in range(15)):
         first, second, third, root = ({KEY: base} for base in bases)
         cases.append(
-            (Past([first, second, third], [Past([root]), Past([first, root], [Past([third])])]), (source, target))
+            (
+                MergeBase([first, second, third], [MergeBase([root]), MergeBase([first, root], [MergeBase([third])])]),
+                (source, target),
+            )
         )
     recorded = [_run(versions, past, sides, None) for past, sides in cases]
     compare_in_full()

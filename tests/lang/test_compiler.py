@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from omnigraph.core.lru import LruCache
 from omnigraph.core.values import Scalar
 from omnigraph.errors import OmnigraphError, QueryError, QueryNotFoundError
 from omnigraph.lang import compiler, ir
@@ -201,37 +202,37 @@ def test_a_wrong_query_is_wrong_again() -> None:
 
 
 def test_the_cache_forgets_what_was_not_used_for_longest() -> None:
-    cache: compiler._Cache[object] = compiler._Cache(100)
-    first = cache.get("a", 40, object)
-    second = cache.get("b", 40, object)
-    assert cache.get("a", 40, object) is first
-    cache.get("c", 40, object)
-    assert cache.get("a", 40, object) is first
-    assert cache.get("b", 40, object) is not second
+    cache = LruCache(100)
+    first = cache.get("a", object, lambda _: 40)
+    second = cache.get("b", object, lambda _: 40)
+    assert cache.get("a", object, lambda _: 40) is first
+    cache.get("c", object, lambda _: 40)
+    assert cache.get("a", object, lambda _: 40) is first
+    assert cache.get("b", object, lambda _: 40) is not second
 
 
 def test_the_cache_does_not_keep_what_alone_exceeds_it() -> None:
-    cache: compiler._Cache[object] = compiler._Cache(100)
-    small = cache.get("small", 100, object)
-    assert cache.get("large", 101, object) is not cache.get("large", 101, object)
-    assert cache.get("small", 100, object) is small
+    cache = LruCache(100)
+    small = cache.get("small", object, lambda _: 100)
+    assert cache.get("large", object, lambda _: 101) is not cache.get("large", object, lambda _: 101)
+    assert cache.get("small", object, lambda _: 100) is small
 
 
 def test_the_cache_does_not_keep_a_failure() -> None:
-    cache: compiler._Cache[str] = compiler._Cache(100)
+    cache = LruCache(100)
 
     def fail() -> str:
         raise ValueError("once")
 
     with pytest.raises(ValueError, match="once"):
-        cache.get("a", 1, fail)
-    assert cache.get("a", 1, lambda: "made") == "made"
+        cache.get("a", fail, lambda _: 1)
+    assert cache.get("a", lambda: "made", lambda _: 1) == "made"
 
 
 def test_the_cache_is_bounded_however_small_its_entries() -> None:
-    cache: compiler._Cache[object] = compiler._Cache(1000)
+    cache = LruCache(1000)
     for key in range(5000):
-        cache.get(key, 1, object)
+        cache.get(key, object, lambda _: 1)
     assert len(cache._entries) <= 1000
 
 

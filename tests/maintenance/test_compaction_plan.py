@@ -12,8 +12,7 @@ from omnigraph.api.results import TableVersion
 from omnigraph.core.location import Location
 from omnigraph.lang import Source, compile_schema
 from omnigraph.lang.catalog import EdgeType, NodeType
-from omnigraph.maintenance.compaction import bins
-from omnigraph.maintenance.indices import shares, wanted, work
+from omnigraph.maintenance.tasks import build_parts, compaction_groups, plan_builds, wanted_indices
 from omnigraph.storage.layout import FragmentSize, IndexBuild, IndexSpec, Segment, TableLayout
 from omnigraph.storage.read import TableReader
 from omnigraph.storage.stage import MAX_ROWS_PER_FILE
@@ -50,33 +49,33 @@ def table(rows: Iterable[int | tuple[int, int]], covers: Mapping[str, Iterable[i
 def test_neighbours_that_are_small_or_have_lost_many_rows_are_rewritten_together(
     rows: list[int | tuple[int, int]], expected: list[tuple[int, ...]]
 ) -> None:
-    assert bins(table(rows)) == expected
+    assert compaction_groups(table(rows)) == expected
 
 
 def test_fragments_are_merged_across_what_an_index_covers_only_if_something_true_can_be_said_of_the_result() -> None:
-    assert bins(table([1, 1, 1, 1], {"a": [0, 1]})) == [(0, 1, 2, 3)], "it is covered by nothing"
-    assert bins(table([1, 1, 1], {"a": [0], "b": [1]})) == [(0, 1, 2)]
-    assert bins(table([1, 1, 1, 1], {"a": [0, 1], "b": [2, 3]})) == [(0, 1), (2, 3)]
-    assert bins(table([1, 1], {"a": [0], "b": [1]})) == []
+    assert compaction_groups(table([1, 1, 1, 1], {"a": [0, 1]})) == [(0, 1, 2, 3)], "it is covered by nothing"
+    assert compaction_groups(table([1, 1, 1], {"a": [0], "b": [1]})) == [(0, 1, 2)]
+    assert compaction_groups(table([1, 1, 1, 1], {"a": [0, 1], "b": [2, 3]})) == [(0, 1), (2, 3)]
+    assert compaction_groups(table([1, 1], {"a": [0], "b": [1]})) == []
 
 
 @given(st.lists(st.integers(1, FULL * 2), max_size=12), st.integers(0, 12))
 def test_what_comes_of_a_rewrite_has_nothing_more_to_rewrite(rows: list[int], covered: int) -> None:
     before = table(rows, {"a": range(covered)} if covered else None)
-    gone = {number for group in bins(before) for number in group}
+    gone = {number for group in compaction_groups(before) for number in group}
     after = list[FragmentSize]()
-    for group in [*bins(before), *((part.number,) for part in before.parts if part.number not in gone)]:
+    for group in [*compaction_groups(before), *((part.number,) for part in before.parts if part.number not in gone)]:
         left = sum(part.rows for part in before.parts if part.number in group)
         while left:
             size = min(left, FULL) if group[0] in gone else left
             after.append(FragmentSize(group[0] * 1000 + len(after), size, 0))
             left -= size
     after.sort(key=lambda part: part.number // 1000)
-    assert bins(TableLayout(tuple(after), {})) == []
+    assert compaction_groups(TableLayout(tuple(after), {})) == []
 
 
 def builds(made: TableLayout) -> list[IndexBuild]:
-    found, pending = work(*NOWHERE, made, [ID])
+    found, pending = plan_builds(*NOWHERE, made, [ID])
     assert pending == []
     return found
 
@@ -97,8 +96,8 @@ def test_a_few_more_rows_get_a_segment_of_their_own_until_there_are_many() -> No
 def test_a_large_index_is_built_in_parts_and_one_on_texts_whole() -> None:
     made = table([FULL] * 130)
     everything = tuple(range(130))
-    assert list(map(len, shares(made, IndexBuild(ID, everything)))) == [64, 64, 2]
-    assert shares(made, IndexBuild(IndexSpec("bio", "INVERTED"), everything)) == [everything]
+    assert list(map(len, build_parts(made, IndexBuild(ID, everything)))) == [64, 64, 2]
+    assert build_parts(made, IndexBuild(IndexSpec("bio", "INVERTED"), everything)) == [everything]
 
 
 def test_the_schema_says_which_indices_there_are() -> None:
@@ -122,7 +121,7 @@ def test_the_schema_says_which_indices_there_are() -> None:
         )
     )
     names: dict[str, NodeType | EdgeType] = {"A": catalog.nodes["A"], "B": catalog.nodes["B"], "E": catalog.edges["E"]}
-    assert {name: sorted(spec.name for spec in wanted(declared)) for name, declared in names.items()} == {
+    assert {name: sorted(spec.name for spec in wanted_indices(declared)) for name, declared in names.items()} == {
         "A": [
             "day_btree",
             "id_btree",

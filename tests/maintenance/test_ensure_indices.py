@@ -11,7 +11,7 @@ from omnigraph.api.maintenance import PendingIndex
 from omnigraph.commit.store import Store
 from omnigraph.errors import DriftError, ReadOnlyError
 from omnigraph.graph import Graph
-from omnigraph.maintenance.indices import NO_VECTORS
+from omnigraph.maintenance.tasks import NO_VECTORS
 from tests.maintenance.scene import KNOWS, PERSON, PLACE, add, coverage, made_of, named, people, table_of
 from tests.support.faults import assert_settled, doing, foreign_commit, refuse
 from tests.support.graphs import contents

@@ -17,8 +17,8 @@ from omnigraph.commit.store import Store
 from omnigraph.core.location import Location
 from omnigraph.errors import ExpectedVersionMismatchError, RecoveryRequiredError
 from omnigraph.graph import Graph
-from omnigraph.maintenance.compaction import bins
-from omnigraph.maintenance.upkeep import CONTENDED, DRIFT
+from omnigraph.maintenance.optimize import CONTENDED, DRIFT
+from omnigraph.maintenance.tasks import compaction_groups
 from omnigraph.storage import maintain
 from omnigraph.storage.maintain import can_rebase
 from tests.maintenance.scene import (
@@ -149,7 +149,7 @@ def test_what_fits_a_later_version_does_so_at_every_reading(graph: Graph, store:
     """Lance gives the settings of a column, and a Blob has two, in another order each time."""
     table = table_of(graph, PERSON)
     before = made_of(graph, PERSON)
-    done = [maintain.rewrite(store.tables, table, group) for group in bins(before)]
+    done = [maintain.rewrite(store.tables, table, group) for group in compaction_groups(before)]
     staged = maintain.stage_rewrite(store.tables, table, before, done)
     add(graph, 70)
     pin = table_of(graph, PERSON)

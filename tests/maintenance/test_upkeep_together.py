@@ -12,7 +12,7 @@ import omnigraph
 from omnigraph.core.executor import map_in_threads
 from omnigraph.errors import ParameterError, StorageError
 from omnigraph.graph import Graph
-from omnigraph.maintenance.together import VARIABLE, together
+from omnigraph.maintenance.tasks import VARIABLE, map_tables
 from tests.support.faults import assert_settled, refuse
 from tests.support.graphs import contents
 from tests.support.mutations import at_write, store_of
@@ -53,7 +53,7 @@ class Crowd:
 def test_as_many_as_the_setting_says_are_worked_on_at_once(monkeypatch: pytest.MonkeyPatch, number: int) -> None:
     monkeypatch.setenv(VARIABLE, str(number))
     crowd = Crowd(number)
-    assert together(crowd, range(6)) == [0, 2, 4, 6, 8, 10]
+    assert map_tables(crowd, range(6)) == [0, 2, 4, 6, 8, 10]
     assert crowd.most == number
 
 

@@ -21,9 +21,9 @@ from omnigraph.errors import BranchNotFoundError, CommitNotFoundError, GraphNotF
 from omnigraph.graph import Graph
 from omnigraph.lang import ir
 from omnigraph.manifest.publisher import Changes, Lineage
-from omnigraph.query.cache import Cache
 from omnigraph.query.frame import Frame
 from omnigraph.query.match import Matcher
+from omnigraph.query.view import TableCache
 from omnigraph.storage.observe import counted
 from tests.support.forks import FORKS
 from tests.support.mutations import KNOWS, PERSON, SCHEMA, Rival, compact, store_of
@@ -288,7 +288,7 @@ def test_a_graph_that_was_removed_is_not_found(people: Graph) -> None:
 
 def test_a_small_cache_changes_no_answer(people: Graph) -> None:
     expected = look(people)
-    people._cache = Cache(600)
+    people._cache = TableCache(600)
 
     assert look(people) == expected
-    assert 0 <= people._cache.used <= 600
+    assert 0 <= people._cache._used <= 600

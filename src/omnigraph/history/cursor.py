@@ -7,6 +7,9 @@ import hashlib
 import json
 from dataclasses import asdict, dataclass
 
+import pyarrow as pa
+import pyarrow.compute as pc
+
 from omnigraph.errors import ChangeCursorError
 
 _LONGEST = 4096
@@ -70,3 +73,27 @@ def _is_text(position: Position) -> bool:
 
 def _rejected(reason: str) -> ChangeCursorError:
     return ChangeCursorError(f"change cursor rejected: {reason}", hint="start again with `start`, or from a baseline")
+
+
+_LONGEST_ID, _PREFIX = 256, 64  # bytes
+_HASHED = "\0"  # no id has it in it
+
+
+def short_id(text: str) -> str:
+    """An id as it stands in a token: a long one as its beginning and a hash."""
+    data = text.encode()
+    if len(data) <= _LONGEST_ID:
+        return text
+    return f"{data[:_PREFIX].decode(errors='ignore')}{_HASHED}{hashlib.sha256(data).hexdigest()}"
+
+
+def whole_id(short: str, ids: pa.ChunkedArray) -> str:
+    """Find the id that a token means among those that it can be."""
+    prefix, hashed, _ = short.partition(_HASHED)
+    if not hashed:
+        return short
+    alike = ids.filter(pc.starts_with(ids, prefix)).to_pylist()
+    found = next((one for one in alike if short_id(one) == short), None)
+    if found is None:
+        raise ChangeCursorError("change cursor rejected: the entity it stops at is not there", hint="start again")
+    return str(found)

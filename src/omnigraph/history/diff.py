@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from enum import StrEnum
+from typing import Any, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -16,11 +18,11 @@ from omnigraph.api.arrow import change_table, plain_values
 from omnigraph.api.changes import Change, ChangeOperation, DiffStats, DiffTally, EntityKind, SchemaDifference
 from omnigraph.api.results import TableVersion
 from omnigraph.commit.store import Store
-from omnigraph.errors import StorageError
-from omnigraph.history.change import ChangeFilter, chosen, whole_id
-from omnigraph.history.delta import EDGE_KEYS, NODE_KEYS, Touched, touched_rows
-from omnigraph.history.equality import differing, differing_rows
+from omnigraph.errors import ChangeRequestError, StorageError
+from omnigraph.history.cursor import whole_id
+from omnigraph.history.delta import EDGE_KEYS, NODE_KEYS, Touched, differing, differing_rows, touched_rows
 from omnigraph.history.resolve import no_commit, resolve
+from omnigraph.lang.source import did_you_mean
 from omnigraph.manifest.state import GraphState
 from omnigraph.manifest.time_travel import reclaimed
 from omnigraph.storage.lance_errors import Failure, classify
@@ -30,6 +32,57 @@ from omnigraph.storage.reclaim import versions
 _ROWS = 1024  # read at a time
 _ROWS_WITH_BLOBS = 64  # which can be large
 _Numbers = np.ndarray[Any, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class ChangeFilter:
+    """Which changes are wanted: of some kinds, types and operations. Made by `chosen`."""
+
+    kinds: frozenset[EntityKind] = frozenset(EntityKind)
+    types: frozenset[str] | None = None
+    operations: frozenset[ChangeOperation] = frozenset(ChangeOperation)
+
+    def wants_table(self, key: str) -> bool:
+        kind, _, name = key.partition(":")
+        return kind in self.kinds and (self.types is None or name in self.types)
+
+    @property
+    def digest(self) -> str:
+        """Identify the filter in a cursor."""
+        parts = (sorted(self.kinds), "*" if self.types is None else sorted(self.types), sorted(self.operations))
+        return hashlib.sha256(repr(parts).encode()).hexdigest()[:16]
+
+
+def chosen(
+    kinds: Collection[str] | None,
+    types: Collection[str] | None,
+    operations: Collection[str] | None,
+    known: Collection[str],
+) -> ChangeFilter:
+    """Check what somebody asks for; None is everything. `known` are the names of all types."""
+    for name in types or ():
+        if name not in known:
+            message = f"there is no type '{name}'"
+            hint = did_you_mean(name, sorted(known)) or f"use {', '.join(sorted(known))}"
+            raise ChangeRequestError(message, option="type", hint=hint)
+    return ChangeFilter(
+        _members(EntityKind, kinds, "kind"),
+        None if types is None else frozenset(types),
+        _members(ChangeOperation, operations, "op"),
+    )
+
+
+_E = TypeVar("_E", bound=StrEnum)
+
+
+def _members(choices: type[_E], given: Collection[str] | None, option: str) -> frozenset[_E]:
+    if given is None:
+        return frozenset(choices)
+    for name in given:
+        if name not in list(choices):
+            hint = f"use {', '.join(choices)}"
+            raise ChangeRequestError(f"'{name}' is no {option} of change", option=option, hint=hint)
+    return frozenset(map(choices, given))
 
 
 @dataclass(frozen=True, slots=True)

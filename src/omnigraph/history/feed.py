@@ -29,10 +29,9 @@ from omnigraph.errors import (
     HistoryReclaimedError,
     ResourceLimitError,
 )
-from omnigraph.history.change import ChangeFilter, chosen, short_id
-from omnigraph.history.cursor import Position, Scope, decode
+from omnigraph.history.cursor import Position, Scope, decode, short_id
 from omnigraph.history.delta import Touched
-from omnigraph.history.diff import Diff, TablePair, changed_rows, touched, type_names
+from omnigraph.history.diff import ChangeFilter, Diff, TablePair, changed_rows, chosen, touched, type_names
 from omnigraph.history.resolve import find_commit, graph_state_at
 from omnigraph.manifest.publisher import Manifest
 from omnigraph.manifest.state import GraphState, ManifestState

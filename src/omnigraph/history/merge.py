@@ -14,11 +14,10 @@ from omnigraph.core.executor import ChooseExecutor
 from omnigraph.core.refs import MAIN
 from omnigraph.errors import BranchNotFoundError, HistoryReclaimedError, MergeError, StorageError
 from omnigraph.history.ancestry import Ancestry
-from omnigraph.history.bring import Bringing, Sides, bring, tables_of
-from omnigraph.history.change import ChangeFilter
-from omnigraph.history.combine import Past
-from omnigraph.history.diff import Diff
+from omnigraph.history.apply_merge import MergeAttempt, MergeInput, apply_merge, tables_of
+from omnigraph.history.diff import ChangeFilter, Diff
 from omnigraph.history.resolve import graph_state_at, resolve_readable
+from omnigraph.history.three_way import MergeBase
 from omnigraph.manifest.publisher import Lineage, Manifest
 from omnigraph.manifest.state import ManifestState
 from omnigraph.manifest.time_travel import state_at
@@ -38,22 +37,22 @@ class MergeRequest:
 
 def merge(store: Store, request: MergeRequest, choose: ChooseExecutor) -> MergeResult:
     """Bring onto the target what the source has and it has not: one commit with two parents, or a refusal."""
-    merging = _Merging(store, request)
+    merging = _Merge(store, request)
     with merging.both_there():
-        bringing, commit = bring(store, request.target, merging.sides, merging.lineage, choose)
-    return merging.result(bringing, commit)
+        attempt, commit = apply_merge(store, request.target, merging.merge_input, merging.lineage, choose)
+    return merging.result(attempt, commit)
 
 
 def preview(store: Store, request: MergeRequest, choose: ChooseExecutor) -> MergeResult:
     """Tell what a merge would do, conflicts included, and touch nothing."""
-    merging = _Merging(store, request)
+    merging = _Merge(store, request)
     target = store.manifest.load(request.target)
     contract = store.schema_of(target)
     assert contract, "the graph was opened"
     txn = WriteTxn(request.target, target, contract.catalog)
     with merging.both_there():
-        sides = merging.sides(txn)
-        return merging.result(Bringing(store, txn, sides, choose) if sides else None, None)
+        merge_input = merging.merge_input(txn)
+        return merging.result(MergeAttempt(store, txn, merge_input, choose) if merge_input else None, None)
 
 
 def revert(store: Store, commit: Commit, request: MergeRequest, choose: ChooseExecutor) -> MergeResult:
@@ -61,12 +60,12 @@ def revert(store: Store, commit: Commit, request: MergeRequest, choose: ChooseEx
     if commit.parent_id is None:
         message = f"commit '{commit.commit_id}' made the graph; there is nothing to go back to"
         raise _impossible(message, request, "revert a later commit")
-    reverting = _Reverting(store, commit, request)
-    bringing, done = bring(store, request.target, reverting.sides, reverting.lineage, choose)
-    assert bringing
+    reverting = _Revert(store, commit, request)
+    attempt, done = apply_merge(store, request.target, reverting.merge_input, reverting.lineage, choose)
+    assert attempt
     outcome = MergeOutcome.MERGED if done else MergeOutcome.ALREADY_UP_TO_DATE
     target = request.target or MAIN
-    return MergeResult(commit.commit_id, target, outcome, bringing.counts, (), done, bringing.compared)
+    return MergeResult(commit.commit_id, target, outcome, attempt.counts, (), done, attempt.compared)
 
 
 def _forks(state: ManifestState) -> set[str | None]:
@@ -74,7 +73,7 @@ def _forks(state: ManifestState) -> set[str | None]:
     return {entry.table.branch for entry in state.snapshot.entries.values()}
 
 
-class _Merging:
+class _Merge:
     """A merge of the source as it is when the merge begins."""
 
     def __init__(self, store: Store, request: MergeRequest) -> None:
@@ -105,13 +104,13 @@ class _Merging:
             return False
         return name != self.source.branch or _forks(self.source) <= _forks(self.store.manifest.load(name))
 
-    def sides(self, txn: WriteTxn) -> Sides | None:
+    def merge_input(self, txn: WriteTxn) -> MergeInput | None:
         """What to bring onto one state of the target; None if it has everything."""
         source, target = self.source.head, txn.base.head
         assert source, "a branch has commits"
         assert target, "a branch has commits"
         ancestry = Ancestry(self.store.manifest, (self.source, txn.base))
-        finding = _Past(self.store.manifest, ancestry)
+        finding = _MergeBases(self.store.manifest, ancestry)
         past = finding.of([source], target)
         if not past:
             message = f"'{self.request.source}' and '{self.request.target or MAIN}' have no common past"
@@ -122,23 +121,23 @@ class _Merging:
             return None
         self.outcome = MergeOutcome.FAST_FORWARD if bases == [target.commit_id] else MergeOutcome.MERGED
         forward = self.outcome is MergeOutcome.FAST_FORWARD
-        return Sides(finding.joined(past), self.source.snapshot, self.request.resolution, is_checked=forward)
+        return MergeInput(finding.joined(past), self.source.snapshot, self.request.resolution, is_checked=forward)
 
-    def lineage(self, sides: Sides) -> Lineage:
+    def lineage(self, merge_input: MergeInput) -> Lineage:
         assert self.source.head
-        resolved = sides.resolution.to_dict()
+        resolved = merge_input.resolution.to_dict()
         details = {"resolution": resolved} if resolved else None
         lineage = Lineage.new(self.request.actor, self.source.head.commit_id, details, self.request.operation_id)
         return replace(lineage, merged_branch=self.source.branch or MAIN)
 
-    def result(self, bringing: Bringing | None, commit: Commit | None) -> MergeResult:
+    def result(self, attempt: MergeAttempt | None, commit: Commit | None) -> MergeResult:
         source, target = self.request.source, self.request.target or MAIN
-        if bringing is None:
+        if attempt is None:
             return MergeResult(source, target, MergeOutcome.ALREADY_UP_TO_DATE)
-        return MergeResult(source, target, self.outcome, bringing.counts, bringing.conflicts, commit, bringing.compared)
+        return MergeResult(source, target, self.outcome, attempt.counts, attempt.conflicts, commit, attempt.compared)
 
 
-class _Reverting:
+class _Revert:
     """A revert: from the commit to the state before it."""
 
     def __init__(self, store: Store, commit: Commit, request: MergeRequest) -> None:
@@ -146,7 +145,7 @@ class _Reverting:
         self.commit = commit
         self.request = request
 
-    def sides(self, txn: WriteTxn) -> Sides:
+    def merge_input(self, txn: WriteTxn) -> MergeInput:
         ancestry = Ancestry(self.store.manifest, [txn.base])
         assert txn.base.head
         if not ancestry.contains(txn.base.head, self.commit.commit_id):
@@ -157,10 +156,10 @@ class _Reverting:
         assert parent, "the parent of a commit is on its branch"
         before, after = (graph_state_at(self.store.manifest, commit) for commit in (parent, self.commit))
         Diff(self.store.tables, before, after, ChangeFilter()).check_readable()
-        return Sides(Past([tables_of(after.snapshot.entries)]), before.snapshot, self.request.resolution)
+        return MergeInput(MergeBase([tables_of(after.snapshot.entries)]), before.snapshot, self.request.resolution)
 
-    def lineage(self, sides: Sides) -> Lineage:
-        resolved = {"resolution": found} if (found := sides.resolution.to_dict()) else {}
+    def lineage(self, merge_input: MergeInput) -> Lineage:
+        resolved = {"resolution": found} if (found := merge_input.resolution.to_dict()) else {}
         details = {"reverts": self.commit.commit_id, **resolved}
         return Lineage.new(self.request.actor, None, details, self.request.operation_id)
 
@@ -168,18 +167,18 @@ class _Reverting:
 _Known = tuple[Commit, ManifestState]
 
 
-class _Past:
+class _MergeBases:
     """The common past of two commits, as far as it can still be read."""
 
     def __init__(self, manifest: Manifest, ancestry: Ancestry) -> None:
         self.manifest = manifest
         self.ancestry = ancestry
 
-    def joined(self, found: Sequence[_Known]) -> Past:
+    def joined(self, found: Sequence[_Known]) -> MergeBase:
         """What some commits come to, and what each has in common with those before it."""
         commits = [commit for commit, _ in found]
         before = [self.joined(self.of(commits[:at], commits[at])) for at in range(1, len(commits))]
-        return Past([tables_of(state.snapshot.entries) for _, state in found] or [{}], before)
+        return MergeBase([tables_of(state.snapshot.entries) for _, state in found] or [{}], before)
 
     def of(self, ones: Sequence[Commit], other: Commit) -> list[_Known]:
         """The latest common commits and their states. One that was deleted with its branch is passed over."""

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import threading
-from collections import OrderedDict
-from collections.abc import Callable, Hashable
 from dataclasses import dataclass
-from typing import Generic, TypeVar
 
-from omnigraph.core.nonblocking import may_block
+from omnigraph.core.lru import LruCache
 from omnigraph.errors import QueryError, QueryNotFoundError
 from omnigraph.lang import ir
 from omnigraph.lang.catalog import Catalog
@@ -24,8 +20,6 @@ from omnigraph.lang.types import Type
 RESERVED_PARAMETER = "__nanograph_now"
 _CACHE_CHARACTERS = 4 * 1024 * 1024
 _ENTRY_COST = 256
-
-_V = TypeVar("_V")
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +39,7 @@ class CompiledQuery:
 
 def parse_queries(source: Source) -> QueryTree:
     """Parse a file of queries, or raise QueryError with every syntax error in it."""
-    return _parsed.get((source.text, source.file), _cost(source), lambda: _parse(source))
+    return _parsed.get((source.text, source.file), lambda: _parse(source), lambda _: _cost(source))
 
 
 def compile_query(source: Source, catalog: Catalog, name: str | None = None) -> CompiledQuery:
@@ -59,7 +53,7 @@ def compile_query(source: Source, catalog: Catalog, name: str | None = None) -> 
         except Rejection as problem:
             raise QueryError.of([source.diagnostic(problem)]) from None
 
-    return _compiled.get(key, _cost(source), compile_it)
+    return _compiled.get(key, compile_it, lambda _: _cost(source))
 
 
 def check_query(query: QueryDecl, catalog: Catalog) -> CompiledQuery:
@@ -110,31 +104,5 @@ def _parameters(query: QueryDecl) -> dict[str, Type]:
     return parameters
 
 
-class _Cache(Generic[_V]):
-    """Keeps the results used last, as many as fit a budget of source characters. Safe between threads."""
-
-    def __init__(self, budget: int) -> None:
-        self._budget = budget
-        self._used = 0
-        self._entries: OrderedDict[Hashable, tuple[int, _V]] = OrderedDict()
-        self._lock = threading.Lock()
-
-    def get(self, key: Hashable, size: int, make: Callable[[], _V]) -> _V:
-        with self._lock:
-            if key in self._entries:
-                self._entries.move_to_end(key)
-                return self._entries[key][1]
-        may_block()
-        made = make()
-        with self._lock:
-            if key not in self._entries and size <= self._budget:
-                self._entries[key] = (size, made)
-                self._used += size
-            while self._used > self._budget:
-                _, (freed, _) = self._entries.popitem(last=False)
-                self._used -= freed
-        return made
-
-
-_parsed: _Cache[QueryTree] = _Cache(_CACHE_CHARACTERS)
-_compiled: _Cache[CompiledQuery] = _Cache(_CACHE_CHARACTERS)
+_parsed = LruCache(_CACHE_CHARACTERS)
+_compiled = LruCache(_CACHE_CHARACTERS)

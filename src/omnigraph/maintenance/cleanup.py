@@ -15,9 +15,9 @@ from omnigraph.commit.plan import gates_for, ref_gates, table_gates
 from omnigraph.commit.store import Store
 from omnigraph.core.refs import MAIN
 from omnigraph.errors import DriftError, OmnigraphError, RecoveryRequiredError, RetentionError
+from omnigraph.maintenance.optimize import settle
 from omnigraph.maintenance.retention import Needed, Place, Policy, needed, refs_of
-from omnigraph.maintenance.together import together
-from omnigraph.maintenance.upkeep import settle
+from omnigraph.maintenance.tasks import map_tables
 from omnigraph.manifest.rows import MANIFEST_PATH
 from omnigraph.storage import reclaim
 from omnigraph.storage.reclaim import Orphan
@@ -83,7 +83,7 @@ def _refuse_drift(store: Store) -> None:
     """A table that others have moved may have to be given back what cleanup would remove."""
     for _, state in store.manifest.states():
         owned = [entry.table for entry in state.snapshot.entries.values() if entry.table.owner == state.branch]
-        for table, head in zip(owned, together(store.tables.head_version, owned), strict=True):
+        for table, head in zip(owned, map_tables(store.tables.head_version, owned), strict=True):
             if head != table.version:
                 _refuse_drifted(store, state.branch, table)
 

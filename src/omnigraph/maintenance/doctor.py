@@ -14,8 +14,8 @@ from omnigraph.commit.store import Store
 from omnigraph.core.refs import FOREIGN_LOCK, MAIN
 from omnigraph.errors import BranchNotFoundError, OmnigraphError
 from omnigraph.lang.catalog import Catalog, EdgeType, NodeType
-from omnigraph.maintenance import compaction, indices
-from omnigraph.maintenance.upkeep import declared_types
+from omnigraph.maintenance.optimize import declared_types
+from omnigraph.maintenance.tasks import compaction_groups, wanted_indices
 from omnigraph.manifest.publisher import MAX_FRAGMENTS
 from omnigraph.manifest.rows import MANIFEST_PATH
 from omnigraph.manifest.schema_files import leftovers
@@ -135,7 +135,7 @@ class _Examination:
         except OmnigraphError as error:
             self._find(Severity.PROBLEM, table.key, error.message, error.hint or "restore it from a backup")
             return
-        small = sum(map(len, compaction.bins(made_of)))
+        small = sum(map(len, compaction_groups(made_of)))
         deleted = sum(part.deleted for part in made_of.parts)
         rows, fragments, covered = made_of.rows, len(made_of.parts), _indexes(made_of)
         self.tables.append(
@@ -168,7 +168,7 @@ class _Examination:
             yield "it is set to remove its own versions, and cannot be written to"
         if small >= _MANY_FRAGMENTS:
             yield f"{small} of its {len(made_of.parts)} fragments are small, or mostly deleted"
-        for spec in indices.wanted(declared) if declared else ():
+        for spec in wanted_indices(declared) if declared else ():
             covered = made_of.covered(spec.name)
             rows = sum(part.rows for part in made_of.parts if part.number not in covered)
             if rows > _MANY_ROWS:

@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 from omnigraph.api.results import Commit, Snapshot
 from omnigraph.commit.store import Store
 from omnigraph.errors import HistoryReclaimedError
-from omnigraph.maintenance.common_past import common_past
+from omnigraph.history.ancestry import common_past
 from omnigraph.manifest.rows import MANIFEST_PATH
 from omnigraph.manifest.state import ManifestState
 from omnigraph.manifest.time_travel import state_at

@@ -1,4 +1,4 @@
-"""What a query does: its steps with the rows that were guessed and the rows that came, and what each cost."""
+"""`explain`: run a query and report its steps, their rows, and what they cost."""
 
 from __future__ import annotations
 
@@ -8,13 +8,142 @@ from typing import Any, TypeVar
 
 from omnigraph.api.rows import PlanStep
 from omnigraph.lang import ir
-from omnigraph.query.describe import describe
-from omnigraph.query.estimate import rows_after
+from omnigraph.lang.ir import Operator
 from omnigraph.query.frame import Frame
 from omnigraph.query.match import Matcher
 from omnigraph.query.read import Execution, Rows
-from omnigraph.query.view import GraphView
+from omnigraph.query.view import GraphView, TableView
 from omnigraph.storage.observe import counted
+
+
+def describe(step: ir.Step) -> str:
+    match step:
+        case ir.Scan(variable, type_name, predicates):
+            where = ", ".join(map(_predicate, predicates))
+            return f"${variable}: {type_name}" + (f" where {where}" if where else "")
+        case ir.Expand():
+            return _expand(step)
+        case ir.Filter(predicate):
+            return _predicate(predicate)
+        case ir.AntiJoin():
+            return "rows for which there is none of"
+        case ir.Rank(ranking, limit):
+            return _ranking(ranking) + ("" if limit is None else f", the best {limit}")
+        case ir.Order(keys, ties):
+            shown = [_value(key.by) + (" desc" if key.descending else "") for key in keys]
+            return ", ".join([*shown, *(f"the id of ${name}" for name in ties)])
+        case ir.Limit(count):
+            return str(count)
+        case ir.Project(columns):
+            return ", ".join(column.name for column in columns)
+        case ir.Aggregate(columns):
+            return ", ".join(map(_aggregated, columns))
+
+
+def _expand(step: ir.Expand) -> str:
+    left, right = {ir.Direction.OUT: ("-", "->"), ir.Direction.IN: ("<-", "-"), ir.Direction.BOTH: ("<-", "->")}[
+        step.direction
+    ]
+    edge = f"${step.edge_variable}:{step.edge_type}" if step.edge_variable else step.edge_type
+    bounds = "" if step.most == 1 else f"{{{step.least},{step.most}}}"
+    closing = ", both known" if step.closes else ""
+    return f"${step.origin} {left}{edge}{bounds}{right} ${step.target}{closing}"
+
+
+def _predicate(predicate: ir.Predicate) -> str:
+    if isinstance(predicate, ir.TextMatch):
+        return f"{predicate.function}({_value(predicate.text)}, {_value(predicate.query)})"
+    return f"{_value(predicate.left)} {predicate.operator} {_value(predicate.right)}"
+
+
+def _ranking(ranking: ir.Ranking) -> str:
+    match ranking:
+        case ir.NearestRank(vector, _):
+            return f"nearest({_value(vector)})"
+        case ir.Bm25Rank(text, query):
+            return f"bm25({_value(text)}, {_value(query)})"
+        case ir.FusedRank(first, second, _):
+            return f"rrf({_ranking(first)}, {_ranking(second)})"
+
+
+def _aggregated(column: ir.Column | ir.AggregateColumn) -> str:
+    if isinstance(column, ir.Column):
+        return f"by {column.name}"
+    return f"{column.function}({_value(column.argument)})"
+
+
+def _value(value: ir.Operand | ir.EntityRef | ir.ResultColumn) -> str:
+    match value:
+        case ir.PropertyRef(variable, name):
+            return f"${variable}.{name}"
+        case ir.EntityRef(variable):
+            return f"${variable}"
+        case ir.ParameterRef(name):
+            return f"${name}"
+        case ir.Constant(constant):
+            return repr(constant)
+        case ir.RequestTime():
+            return "now()"
+        case ir.ResultColumn(position):
+            return f"column {position + 1}"
+
+
+_EQUAL, _RANGE, _TEXT, _NOT, _GROUP = 0.1, 0.33, 0.1, 0.5, 0.1
+
+
+def rows_after(step: ir.Step, before: float, graph: GraphView) -> float:
+    """How many rows there may be behind a step, if so many come in."""
+    match step:
+        case ir.Scan():
+            return before * _scanned(step, graph.node(step.type_name))
+        case ir.Expand():
+            return before * _expanded(step, graph)
+        case ir.Filter(predicate):
+            return before * _share(predicate)
+        case ir.AntiJoin():
+            return before * _NOT
+        case ir.Rank(_, limit):
+            return before if limit is None else min(before, limit)
+        case ir.Limit(count):
+            return min(before, count)
+        case ir.Aggregate(columns):
+            keys = any(isinstance(column, ir.Column) for column in columns)
+            return max(before * _GROUP, 1.0) if keys else 1.0
+        case _:
+            return before
+
+
+def _scanned(step: ir.Scan, view: TableView) -> float:
+    rows = float(view.count)
+    for predicate in step.predicates:
+        rows = min(rows, 1.0) if _names_one(predicate, view) else rows * _share(predicate)
+    return rows
+
+
+def _names_one(predicate: ir.Predicate, view: TableView) -> bool:
+    if not isinstance(predicate, ir.Comparison) or predicate.operator is not Operator.EQ:
+        return False
+    sides = (predicate.left, predicate.right)
+    return any(isinstance(side, ir.PropertyRef) and side.property == view.key for side in sides)
+
+
+def _share(predicate: ir.Predicate) -> float:
+    """Which share of the rows satisfies it."""
+    if isinstance(predicate, ir.TextMatch):
+        return _TEXT
+    return {Operator.EQ: _EQUAL, Operator.NE: 1 - _EQUAL, Operator.CONTAINS: _TEXT}.get(predicate.operator, _RANGE)
+
+
+def _expanded(step: ir.Expand, graph: GraphView) -> float:
+    """How many rows one becomes: as many as nodes have edges on average, hop after hop."""
+    targets, edges = max(graph.node(step.target_type).count, 1), graph.edge(step.edge_type).count
+    edge = graph.catalog.edges[step.edge_type]
+    origins = max(graph.node(edge.source if step.direction is ir.Direction.OUT else edge.target).count, 1)
+    degree = edges / origins * (2 if step.direction is ir.Direction.BOTH else 1)
+    most = step.most if edge.is_reflexive else 1
+    reached = min(sum(degree**hop for hop in range(step.least, most + 1)), float(targets))
+    return min(reached / targets, 1.0) if step.closes else reached
+
 
 _T = TypeVar("_T")
 

@@ -11,8 +11,8 @@ from omnigraph.query.adjacency import Steps, walk
 from omnigraph.query.evaluate import Values, holds, pushed
 from omnigraph.query.expansion import Choice, Reach, follow
 from omnigraph.query.frame import Frame
-from omnigraph.query.room import check_room
-from omnigraph.query.text import text_mask
+from omnigraph.query.memory_limit import check_room
+from omnigraph.query.text_search import text_mask
 from omnigraph.query.view import GraphView, Positions
 
 _ROW = "@row"

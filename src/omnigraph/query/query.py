@@ -1,16 +1,17 @@
-"""A query of the graph: which state it reads, its parameters, its answer."""
+"""Run a query on one state of the graph: compile, bind parameters, execute."""
 
 from __future__ import annotations
 
 import datetime as dt
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import pyarrow as pa
 
 from omnigraph.api.rows import Explanation, Result
+from omnigraph.commit.store import Store
 from omnigraph.core.nonblocking import is_nonblocking, may_block
 from omnigraph.embed.embedder import Embedding
 from omnigraph.errors import QueryKindError
@@ -19,16 +20,76 @@ from omnigraph.lang.catalog import Catalog
 from omnigraph.lang.compiler import CompiledQuery, compile_query
 from omnigraph.lang.params import decode_parameters
 from omnigraph.lang.source import Source
-from omnigraph.manifest.state import GraphState
-from omnigraph.query.cache import Cache
+from omnigraph.manifest.schema_files import AcceptedSchema
+from omnigraph.manifest.state import GraphState, ManifestState
 from omnigraph.query.evaluate import Values
 from omnigraph.query.explain import TracedExecution
+from omnigraph.query.memory_limit import out_of_memory
 from omnigraph.query.read import Execution
-from omnigraph.query.room import out_of_memory
-from omnigraph.query.vectors import with_vectors
-from omnigraph.query.view import GraphView
+from omnigraph.query.view import GraphView, TableCache
 from omnigraph.storage.observe import counted
 from omnigraph.storage.stage import TableStorage
+
+
+def with_vectors(plan: ir.ReadPlan, catalog: Catalog, values: Values, embedding: Embedding) -> ir.ReadPlan:
+    """The same plan, in which every `nearest` has a vector."""
+    texts = _Texts(plan, catalog, values, embedding)
+    return ir.ReadPlan(tuple(texts.step(step) for step in plan.steps))
+
+
+class _Texts:
+    """The texts of one plan."""
+
+    def __init__(self, plan: ir.ReadPlan, catalog: Catalog, values: Values, embedding: Embedding) -> None:
+        scanned = {step.variable: step.type_name for step in plan.steps if isinstance(step, ir.Scan)}
+        reached = {step.target: step.target_type for step in plan.steps if isinstance(step, ir.Expand)}
+        self.types = {**reached, **scanned}
+        self.catalog = catalog
+        self.values = values
+        self.embedding = embedding
+
+    def step(self, step: ir.Step) -> ir.Step:
+        match step:
+            case ir.Rank(ir.FusedRank(first, second, k), limit):
+                return ir.Rank(ir.FusedRank(self.arm(first), self.arm(second), k), limit)
+            case ir.Rank(ir.NearestRank() as nearest, limit):
+                return ir.Rank(self.arm(nearest), limit)
+            case _:
+                return step
+
+    def arm(self, ranking: ir.NearestRank | ir.Bm25Rank) -> ir.NearestRank | ir.Bm25Rank:
+        text = self.values(ranking.query)
+        if isinstance(ranking, ir.Bm25Rank) or not isinstance(text, str):
+            return ranking
+        node = self.catalog.nodes[self.types[ranking.variable]]
+        vector = self.embedding.query(text, node, node.properties[ranking.vector.property])
+        return ir.NearestRank(ranking.vector, ir.Constant(tuple(vector.tolist()), ranking.vector.type))
+
+
+class Current:
+    """What main is now. The schema files are read again only when the manifest has moved.
+
+    A change of the schema writes its recovery record, publishes, puts the schema files in place and only then removes
+    the record. So if there is no record after a state was loaded, the files read next are not older than the state;
+    and if the state is still the latest afterwards, they are not newer either. Such a pair stays true for good.
+    """
+
+    def __init__(self, store: Store, read_contract: Callable[[ManifestState], AcceptedSchema]) -> None:
+        self._store = store
+        self._read_contract = read_contract
+        self._known: tuple[ManifestState, AcceptedSchema] | None = None
+
+    def load(self) -> tuple[ManifestState, AcceptedSchema]:
+        state = self._store.manifest.load()
+        known = self._known
+        # The manifest hands out one and the same state as long as its probe says that it is the latest.
+        if known is not None and known[0] is state:
+            return known
+        settled = not self._store.sidecars.pending()
+        pair = state, self._read_contract(state)
+        self._known = pair if settled else None
+        return pair
+
 
 _E = TypeVar("_E", bound=Execution)
 _FEW_BYTES = 2**16
@@ -51,7 +112,7 @@ class Reader:
     tables: TableStorage
     state: GraphState
     catalog: Catalog
-    cache: Cache
+    cache: TableCache
     embedding: Embedding
 
     def run(self, query: Query) -> Result:

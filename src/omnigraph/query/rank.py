@@ -11,10 +11,9 @@ import pyarrow as pa
 from omnigraph.errors import ParameterError
 from omnigraph.lang import ir
 from omnigraph.lang.types import Type
-from omnigraph.query.analysis import terms
 from omnigraph.query.evaluate import Values
 from omnigraph.query.frame import Frame
-from omnigraph.query.text import text_index
+from omnigraph.query.text_search import terms, text_index
 from omnigraph.query.view import Positions, TableView
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from omnigraph.lang import ir
-from omnigraph.query import tally
+from omnigraph.query import count_pushdown
 from omnigraph.query.frame import ONE_ROW, Frame
 from omnigraph.query.match import Matcher
 from omnigraph.query.rank import rank
@@ -34,8 +34,8 @@ class Rows:
 
     def standing_for(self) -> int:
         """How many rows these are, if one that stands for many counts as many."""
-        if self.shaped is None and tally.WEIGHT in self.frame.columns:
-            return tally.total(self.frame)
+        if self.shaped is None and count_pushdown.WEIGHT in self.frame.columns:
+            return count_pushdown.total(self.frame)
         return self.count
 
     @property
@@ -51,15 +51,15 @@ class Execution:
         self.values = values
         self.plan = plan
         self.matcher = Matcher(graph, values)
-        self.counts = tally.only_counts(plan)
-        self.needed = tally.needed_after(plan.steps) if self.counts else []
-        self.tally = tally.Tally(self.matcher)
+        self.counts = count_pushdown.only_counts(plan)
+        self.needed = count_pushdown.needed_after(plan.steps) if self.counts else []
+        self.tally = count_pushdown.Tally(self.matcher)
         self.fused = next((step.ranking.variable for step in plan.steps if _is_fused(step)), None)
         self.scanned: dict[str, Positions] = {}  # what the scan of a variable found, for a ranking that comes later
 
     def table(self) -> pa.Table:
         plan = self.plan
-        rows = Rows(tally.start() if self.counts else ONE_ROW)
+        rows = Rows(count_pushdown.start() if self.counts else ONE_ROW)
         for at, step in enumerate(plan.steps):
             rows = self.step(at, step, rows)
         assert rows.shaped is not None, "a plan shapes its result"
@@ -75,7 +75,7 @@ class Execution:
             case ir.Project(columns):
                 return Rows(rows.frame, project(columns, rows.frame, self.values))
             case ir.Aggregate(columns) if self.counts:
-                return Rows(Frame(0), [pa.array([tally.total(rows.frame)], pa.int64())] * len(columns))
+                return Rows(Frame(0), [pa.array([count_pushdown.total(rows.frame)], pa.int64())] * len(columns))
             case ir.Aggregate(columns):
                 return Rows(Frame(0), aggregate(columns, rows.frame, self.values))
             case ir.Order():

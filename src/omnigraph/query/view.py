@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Sequence, Sized
+from collections.abc import Hashable, Sequence, Sized
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -11,10 +11,10 @@ import numpy as np
 import pyarrow as pa
 
 from omnigraph.api.results import Entry, Snapshot, TableVersion
+from omnigraph.core.lru import LruCache
 from omnigraph.errors import CorruptGraphError
 from omnigraph.lang.catalog import Catalog, EdgeType, NodeType
 from omnigraph.lang.ir import Operator
-from omnigraph.query.cache import Cache
 from omnigraph.storage.columns import table_key
 from omnigraph.storage.predicates import AllOf, Compare, Predicate, arrow_expression
 from omnigraph.storage.read import ADDRESS, ID
@@ -24,6 +24,26 @@ Positions = np.ndarray[Any, np.dtype[np.int64]]
 # A table up to so many rows is read whole; of a larger one only the rows that are asked for, unless they are many.
 SMALL_TABLE = 200_000
 _FEW = 16  # a selection is small if it is at most one row in so many
+_MOST_NOTES = 10_000
+
+
+class TableCache(LruCache):
+    """Columns, adjacency and indices of immutable tables, and what doing without each has cost so far."""
+
+    def __init__(self, budget: int) -> None:
+        super().__init__(budget)
+        self._spent: dict[Hashable, float] = {}
+
+    def spent(self, key: Hashable) -> float:
+        """The cost of all lookups that were made because a value was not cached."""
+        return self._spent.get(key, 0.0)
+
+    def spend(self, key: Hashable, cost: float) -> None:
+        with self._lock:
+            # Forgetting everything is cheaper than forgetting the oldest, and only delays a build.
+            if len(self._spent) > _MOST_NOTES:
+                self._spent.clear()
+            self._spent[key] = self._spent.get(key, 0.0) + cost
 
 
 @dataclass(frozen=True)
@@ -33,7 +53,7 @@ class TableView:
     tables: TableStorage
     table: TableVersion
     count: int
-    cache: Cache
+    cache: TableCache
     key: str | None = None  # the String property that is the id of its node, too
 
     def column(self, name: str) -> pa.Array:
@@ -175,7 +195,7 @@ class SortedTexts:
 class GraphView:
     """One snapshot of the graph, held to the end of a query."""
 
-    def __init__(self, tables: TableStorage, snapshot: Snapshot, catalog: Catalog, cache: Cache) -> None:
+    def __init__(self, tables: TableStorage, snapshot: Snapshot, catalog: Catalog, cache: TableCache) -> None:
         self.tables = tables
         self.snapshot = snapshot
         self.catalog = catalog

@@ -15,7 +15,7 @@ from omnigraph.api.results import TableVersion
 from omnigraph.core.executor import ChooseExecutor
 from omnigraph.core.location import Location
 from omnigraph.errors import Violation
-from omnigraph.history.combine import Combination, Combined, Span
+from omnigraph.history.three_way import MergedTable, Span, TableMerge
 from omnigraph.lang.catalog import EdgeType, NodeType
 from omnigraph.storage.read import DST, ID, SRC
 from omnigraph.storage.stage import TableStorage
@@ -26,20 +26,20 @@ MOST_ROWS = 500_000  # that are combined at once
 
 
 @dataclass(frozen=True, slots=True)
-class Share:
+class MergePartition:
     """The entities of one table with ids in a range. `base` is where their rows go; without it they are looked at."""
 
     location: Location
-    combination: Combination
+    combination: TableMerge
     resolution: Resolution
     base: TableVersion | None
 
 
 @dataclass(frozen=True, slots=True)
-class ShareResult:
+class PartitionResult:
     """What a share comes to: the keys of its rows, what is wrong with their values, and the files they were put in."""
 
-    combined: Combined | None
+    combined: MergedTable | None
     problems: tuple[Violation, ...]
     written: tuple[str, ...]
 
@@ -48,17 +48,17 @@ class ShareResult:
         return self.combined.size if self.combined else 0
 
 
-class Shares:
+class PartitionedMerge:
     """One table that is combined in shares."""
 
-    def __init__(self, tables: TableStorage, combination: Combination, resolution: Resolution) -> None:
+    def __init__(self, tables: TableStorage, combination: TableMerge, resolution: Resolution) -> None:
         ids = combination.ids(tables)
         self._location = tables.location
         self._resolution = resolution
         self._parts = [replace(combination, span=span) for span in spans(ids)]
         self._rows = len(ids)
 
-    def look(self, choose: ChooseExecutor) -> tuple[Combined, tuple[Violation, ...]]:
+    def look(self, choose: ChooseExecutor) -> tuple[MergedTable, tuple[Violation, ...]]:
         """Combine the two sides, and check the values of what comes; of the rows only the keys are kept."""
         results = self._run(choose, None)
         found = [result.combined for result in results if result.combined]
@@ -69,24 +69,24 @@ class Shares:
         """Write the rows that come to files of a table."""
         return [text for result in self._run(choose, base) for text in result.written]
 
-    def _run(self, choose: ChooseExecutor, base: TableVersion | None) -> list[ShareResult]:
-        tasks = [Share(self._location, part, self._resolution, base) for part in self._parts]
+    def _run(self, choose: ChooseExecutor, base: TableVersion | None) -> list[PartitionResult]:
+        tasks = [MergePartition(self._location, part, self._resolution, base) for part in self._parts]
         return choose(self._rows).run("write" if base else "compare", combine, tasks)
 
 
-def combine(share: Share) -> ShareResult:
+def combine(share: MergePartition) -> PartitionResult:
     """Combine one share."""
     tables = TableStorage(share.location)
     combined = share.combination.run(tables, share.resolution)
     if combined is None:
-        return ShareResult(None, (), ())
+        return PartitionResult(None, (), ())
     rows = combined.rows
     if share.base is not None:
         stored = to_store(combined.declared, rows)
         written = tables.write_rows(share.base.path, share.base.branch, stored) if rows.num_rows else []
-        return ShareResult(_keys_of(combined), (), tuple(written))
+        return PartitionResult(_keys_of(combined), (), tuple(written))
     numbered = rows.append_column(RECORD, pa.nulls(rows.num_rows, pa.int64()))
-    return ShareResult(_keys_of(combined), tuple(value_violations(combined.declared, numbered)), ())
+    return PartitionResult(_keys_of(combined), tuple(value_violations(combined.declared, numbered)), ())
 
 
 def spans(ids: pa.Array) -> Iterator[Span]:
@@ -104,12 +104,12 @@ def relations(declared: NodeType | EdgeType) -> list[str]:
     return list(dict.fromkeys([ID, *ends, *(name for columns in declared.unique for name in columns)]))
 
 
-def _keys_of(combined: Combined) -> Combined:
+def _keys_of(combined: MergedTable) -> MergedTable:
     names = relations(combined.declared)
     return replace(combined, inserted=combined.inserted.select(names), updated=combined.updated.select(names))
 
 
-def _joined(parts: Sequence[Combined]) -> Combined:
+def _joined(parts: Sequence[MergedTable]) -> MergedTable:
     first = parts[0]
     return replace(
         first,

@@ -1,4 +1,4 @@
-"""A cache with a budget of bytes: what was used longest ago makes room."""
+"""A cache with a budget: when it is full, the values that were used longest ago make room."""
 
 from __future__ import annotations
 
@@ -10,43 +10,29 @@ from typing import Any, TypeVar, cast
 from omnigraph.core.nonblocking import may_block
 
 _V = TypeVar("_V")
-_MOST_NOTES = 10_000
 
 
-class Cache:
-    """Values of immutable things, by key. Safe between threads; two may make one value at once, and one is kept."""
+class LruCache:
+    """Immutable values by key, as many as fit a budget of bytes or characters. Safe between threads."""
 
     def __init__(self, budget: int) -> None:
         self._budget = budget
         self._used = 0
         self._entries: OrderedDict[Hashable, tuple[int, Any]] = OrderedDict()
         self._lock = threading.Lock()
-        self._spent: dict[Hashable, float] = {}
-
-    @property
-    def used(self) -> int:
-        return self._used
 
     def holds(self, key: Hashable) -> bool:
-        """Tell whether a value is there, so that asking for it costs nothing."""
+        """Whether a value is cached, so that `get` costs nothing."""
         return key in self._entries
 
-    def spent(self, key: Hashable) -> float:
-        """What doing without a value has cost so far."""
-        return self._spent.get(key, 0.0)
-
-    def spend(self, key: Hashable, cost: float) -> None:
-        with self._lock:
-            if len(self._spent) > _MOST_NOTES:
-                self._spent.clear()
-            self._spent[key] = self._spent.get(key, 0.0) + cost
-
     def get(self, key: Hashable, make: Callable[[], _V], size: Callable[[_V], int]) -> _V:
+        """Return the cached value, or make it and keep it if it fits the budget."""
         with self._lock:
             if key in self._entries:
                 self._entries.move_to_end(key)
                 return cast("_V", self._entries[key][1])
         may_block()
+        # Outside the lock: a slow value must not delay the others. Two threads may make it, and one is kept.
         made = make()
         cost = size(made)
         with self._lock:

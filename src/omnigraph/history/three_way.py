@@ -1,4 +1,4 @@
-"""The three-way combination: what one side did to a table since the common past, on top of what the other did."""
+"""Three-way merge of one table: what the source changed since the merge base, on top of what the target changed."""
 
 from __future__ import annotations
 
@@ -12,15 +12,124 @@ import pyarrow.compute as pc
 from omnigraph.api.options import Resolution
 from omnigraph.api.results import TableVersion
 from omnigraph.errors import MergeConflict
-from omnigraph.history.delta import EDGE_KEYS, NODE_KEYS, Touched, image_schema, most_touched, touched_rows
-from omnigraph.history.equality import Mask
-from omnigraph.history.image import Image, latest
-from omnigraph.history.places import places
+from omnigraph.history.delta import (
+    EDGE_KEYS,
+    NODE_KEYS,
+    Mask,
+    Touched,
+    differing_rows,
+    image_schema,
+    most_touched,
+    touched_rows,
+)
 from omnigraph.lang.catalog import EdgeType, NodeType
 from omnigraph.storage.columns import table_key
-from omnigraph.storage.layout import Addresses
-from omnigraph.storage.read import ID
+from omnigraph.storage.layout import Addresses, fragments
+from omnigraph.storage.read import ADDRESS, ID, OFFSET_BITS, TableReader
 from omnigraph.storage.stage import TableStorage
+
+
+@dataclass(frozen=True, slots=True)
+class AlignedRows:
+    """The rows of some entities in one state, in one order for all states; those that are not there are all null."""
+
+    there: Mask
+    rows: pa.Table
+
+    def differs(self, other: AlignedRows) -> Mask:
+        """Tell of each entity whether it is another in another state."""
+        differs: Mask = self.there != other.there
+        both = np.flatnonzero(self.there & other.there)
+        differs[both] = differing_rows(self.rows.take(both), other.rows.take(both))
+        return differs
+
+    def where(self, mask: Mask, other: AlignedRows) -> AlignedRows:
+        """Take the marked entities as they are here, and the others as they are there."""
+        at = np.where(mask, np.arange(len(mask)), np.arange(len(mask)) + len(mask))
+        both = pa.concat_tables([self.rows, other.rows])
+        return AlignedRows(np.where(mask, self.there, other.there), both.take(at))
+
+    def after(self, ids: pa.Array, touched: Touched) -> AlignedRows:
+        """The entities as they are in the later state of `touched`; this is how they were in the earlier."""
+        return self._replaced(ids, _touched_ids(touched), _later(touched))
+
+    def before(self, ids: pa.Array, touched: Touched) -> AlignedRows:
+        """The entities as they are in the earlier state of `touched`; this is how they were in the later."""
+        return self._replaced(ids, _touched_ids(touched), _earlier(touched))
+
+    def _replaced(self, ids: pa.Array, changed: pa.Array, rows: pa.Table) -> AlignedRows:
+        moved = pc.is_in(ids, value_set=changed).to_numpy(zero_copy_only=False)
+        return align(ids, rows).where(moved, self)
+
+
+def align(ids: pa.Array, rows: pa.Table) -> AlignedRows:
+    """Put rows into the order of some ids."""
+    at = pc.index_in(ids, value_set=rows[ID].combine_chunks())
+    return AlignedRows(at.is_valid().to_numpy(zero_copy_only=False), rows.take(at))
+
+
+def latest(declared: NodeType | EdgeType, touched: Sequence[Touched]) -> tuple[pa.Array, AlignedRows]:
+    """The ids that any of some changes to one state touches, and the entities as they are in that state."""
+    ids = pc.unique(pa.chunked_array([_touched_ids(one) for one in touched], pa.string()))
+    nobody = np.zeros(len(ids), np.bool_)
+    image = AlignedRows(nobody, align(ids, image_schema(declared).empty_table()).rows)
+    for one in touched:
+        image = image.after(ids, one)
+    return ids, image
+
+
+def _touched_ids(touched: Touched) -> pa.Array:
+    return pa.concat_arrays([*touched.ids.chunks, pa.array([], pa.string())])
+
+
+def _later(touched: Touched) -> pa.Table:
+    return touched.rows_after(pa.concat_tables([touched.inserted, touched.new]))
+
+
+def _earlier(touched: Touched) -> pa.Table:
+    return touched.rows_before(pa.concat_tables([touched.deleted, touched.old]))
+
+
+_NOWHERE = -1
+
+
+def row_addresses(tables: TableReader, ids: pa.Array, since: Touched, change: Touched) -> Addresses:
+    """Find the addresses of entities in the target, in order.
+
+    `since` is what the target did to the base, `change` what the source did to it. What the target has not touched is
+    in the same file as in the base; only if a compaction has moved it there must the table be searched.
+    """
+    assert since.after
+    found = _addresses(ids, since.inserted, since.new)
+    untouched = found == _NOWHERE
+    if untouched.any() and since.before:
+        before = _addresses(ids.filter(pa.array(untouched)), change.deleted, change.old)
+        found[untouched] = _moved(tables, since.before, since.after, before)
+    lost = ids.filter(pa.array(found == _NOWHERE))
+    if len(lost):
+        looked_up = tables.lookup(since.after, ID, lost, [ID], addresses=True)[ADDRESS].to_numpy()
+        found = np.concatenate([found[found != _NOWHERE], looked_up.astype(np.int64)])
+    return np.sort(found)
+
+
+def _addresses(ids: pa.Array, *parts: pa.Table) -> Addresses:
+    """The addresses of those ids that are among some rows."""
+    rows = pa.concat_tables([part.select([ID, ADDRESS]) for part in parts])
+    at = pc.index_in(ids, value_set=rows[ID])
+    return np.array(rows[ADDRESS].take(at).fill_null(_NOWHERE).to_numpy(), np.int64)  # a copy, to write to
+
+
+def _moved(tables: TableReader, before: TableVersion, after: TableVersion, addresses: Addresses) -> Addresses:
+    """Turn addresses of one version into those of another, for rows that are in the same files there."""
+    if before == after:
+        return addresses
+    files = {one.files: one.number for one in fragments(tables, after)}
+    numbers = {one.number: files.get(one.files, _NOWHERE) for one in fragments(tables, before)}
+    old, which = np.unique(addresses >> OFFSET_BITS, return_inverse=True)
+    new = np.array([numbers.get(number, _NOWHERE) for number in old.tolist()], np.int64)[which]
+    offsets = addresses & ((1 << OFFSET_BITS) - 1)
+    return np.where((addresses == _NOWHERE) | (new == _NOWHERE), _NOWHERE, (new << OFFSET_BITS) | offsets)
+
 
 _NONE = np.empty(0, np.int64)
 Span = tuple[str | None, str | None]
@@ -28,21 +137,21 @@ Span = tuple[str | None, str | None]
 
 
 @dataclass(frozen=True, slots=True)
-class Past:
+class MergeBase:
     """What both sides come from: one state, or several.
 
     `before` has for each state but the first what it comes from together with those ahead of it.
     """
 
     bases: Sequence[Mapping[str, TableVersion]]
-    before: Sequence[Past] = ()
+    before: Sequence[MergeBase] = ()
 
 
 @dataclass(frozen=True, slots=True)
-class Combined:
+class MergedTable:
     """What the target must get of one table: rows that are new or other, ids that go, and what contradicts.
 
-    `replaced` are the places in the target of what it has of them. `adopts` says that the target has not touched the
+    `replaced` are the addresses in the target of what it has of them. `adopts` says that the target has not touched the
     table, so that it gets all that the source has.
     """
 
@@ -70,11 +179,11 @@ class Combined:
 
 
 @dataclass(frozen=True, slots=True)
-class Combination:
+class TableMerge:
     """One table in the states that are combined, or the entities in it whose ids are in a span."""
 
     declared: NodeType | EdgeType
-    past: Past
+    past: MergeBase
     source: TableVersion | None
     target: TableVersion | None
     span: Span = (None, None)
@@ -94,7 +203,7 @@ class Combination:
         found = [self._touched(tables, base, self.source).ids for base in self._bases]
         return pc.unique(pa.chunked_array([chunk for ids in found for chunk in ids.chunks], pa.string()))
 
-    def run(self, tables: TableStorage, resolution: Resolution) -> Combined | None:
+    def run(self, tables: TableStorage, resolution: Resolution) -> MergedTable | None:
         """Combine the two sides; None if the source has nothing for the target."""
         bases = self._bases
         if self.source == self.target or all(base == self.source for base in bases):
@@ -103,19 +212,21 @@ class Combination:
             return self._adopted(tables, bases[0])
         return self._merged(tables, bases, resolution)
 
-    def _adopted(self, tables: TableStorage, base: TableVersion | None) -> Combined:
+    def _adopted(self, tables: TableStorage, base: TableVersion | None) -> MergedTable:
         change = self._touched(tables, base, self.source)
         delta = change.delta()
-        combined = Combined(
+        combined = MergedTable(
             self.declared, delta.inserted, delta.updated, delta.deleted, _NONE, adopts=True, compared=delta.compared
         )
         return self._placed(tables, combined, self._touched(tables, base, base), change)
 
-    def _merged(self, tables: TableStorage, bases: Sequence[TableVersion | None], resolution: Resolution) -> Combined:
+    def _merged(
+        self, tables: TableStorage, bases: Sequence[TableVersion | None], resolution: Resolution
+    ) -> MergedTable:
         changes = {base: self._touched(tables, base, self.source) for base in bases}
         ids, source = latest(self.declared, [*changes.values()])
 
-        def image_of(version: TableVersion | None) -> Image:
+        def image_of(version: TableVersion | None) -> AlignedRows:
             change = changes.get(version) or self._touched(tables, version, self.source)
             return source.before(ids, change)
 
@@ -134,12 +245,12 @@ class Combination:
         )
         return self._placed(tables, combined, since, changes[bases[0]])
 
-    def _placed(self, tables: TableStorage, combined: Combined, since: Touched, change: Touched) -> Combined:
+    def _placed(self, tables: TableStorage, combined: MergedTable, since: Touched, change: Touched) -> MergedTable:
         """Find what changes and what goes in the target, if there is any."""
         ids = pa.concat_arrays([*combined.updated[ID].chunks, *combined.deleted[ID].chunks, pa.array([], pa.string())])
         if combined.conflicts or not len(ids):
             return combined
-        return replace(combined, replaced=places(tables, ids, since, change))
+        return replace(combined, replaced=row_addresses(tables, ids, since, change))
 
     def _touched(self, tables: TableStorage, before: TableVersion | None, after: TableVersion | None) -> Touched:
         return touched_rows(tables, before, after, image_schema(self.declared), self._keys).within(*self.span)
@@ -148,7 +259,9 @@ class Combination:
     def _keys(self) -> Sequence[str]:
         return EDGE_KEYS if isinstance(self.declared, EdgeType) else NODE_KEYS
 
-    def _common(self, past: Past, image_of: Callable[[TableVersion | None], Image]) -> tuple[Image, Mask]:
+    def _common(
+        self, past: MergeBase, image_of: Callable[[TableVersion | None], AlignedRows]
+    ) -> tuple[AlignedRows, Mask]:
         """The common past of the entities: of several states, the three-way combination of them all.
 
         Where they contradict each other, somebody has chosen since; what that was is not known any more.
@@ -162,9 +275,9 @@ class Combination:
             image = image.where(here, other)
         return image, unknown
 
-    def _chosen(self, take: Mask, source: Image, target: Image) -> Combined:
+    def _chosen(self, take: Mask, source: AlignedRows, target: AlignedRows) -> MergedTable:
         changed = take & source.differs(target)
-        return Combined(
+        return MergedTable(
             self.declared,
             source.rows.take(np.flatnonzero(changed & source.there & ~target.there)),
             source.rows.take(np.flatnonzero(changed & source.there & target.there)),
@@ -187,9 +300,9 @@ class _Conflicts:
 
     declared: NodeType | EdgeType
     ids: pa.Array
-    past: Image
-    source: Image
-    target: Image
+    past: AlignedRows
+    source: AlignedRows
+    target: AlignedRows
 
     def settle(self, clash: Mask, resolution: Resolution) -> _Settled:
         settled, theirs = np.zeros(len(clash), np.bool_), np.zeros(len(clash), np.bool_)

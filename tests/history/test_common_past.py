@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from omnigraph.api.results import Commit
-from omnigraph.maintenance.common_past import common_past
+from omnigraph.history.ancestry import common_past
 
 
 def commit(name: int, parent: int | None, merged: int | None = None) -> Commit:

@@ -1,4 +1,4 @@
-"""Bringing the change between two states onto a branch, in one commit, or refusing it with all conflicts."""
+"""MergeAttempt the change between two states onto a branch, in one commit, or refusing it with all conflicts."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from omnigraph.commit.publish import write
 from omnigraph.commit.store import Store
 from omnigraph.core.executor import ChooseExecutor
 from omnigraph.errors import MergeConflict, MergeConflictError, SchemaBoundaryError, Violation
-from omnigraph.history import shares
-from omnigraph.history.combine import Combination, Combined, Past
-from omnigraph.history.shares import Shares
+from omnigraph.history import partitions
+from omnigraph.history.partitions import PartitionedMerge
+from omnigraph.history.three_way import MergeBase, MergedTable, TableMerge
 from omnigraph.lang.catalog import EdgeType
 from omnigraph.manifest.publisher import Lineage
 from omnigraph.manifest.rows import VersionRow
@@ -36,13 +36,13 @@ _KINDS = {
 
 
 @dataclass(frozen=True, slots=True)
-class Sides:
+class MergeInput:
     """What to bring onto a branch: the change from the past to the source, and what becomes of contradictions.
 
     `is_checked` says that the result is the source itself, which was checked when it was written.
     """
 
-    past: Past
+    past: MergeBase
     source: Snapshot
     resolution: Resolution
     is_checked: bool = False
@@ -52,50 +52,50 @@ class Sides:
         return sorted({*self.source.entries, *(key for base in self.past.bases for key in base)})
 
 
-class Bringing:
-    """One attempt at bringing a change onto one state of a branch."""
+class MergeAttempt:
+    """One attempt at attempt a change onto one state of a branch."""
 
-    def __init__(self, store: Store, txn: WriteTxn, sides: Sides, choose: ChooseExecutor) -> None:
+    def __init__(self, store: Store, txn: WriteTxn, merge_input: MergeInput, choose: ChooseExecutor) -> None:
         self.choose = choose
         self.store = store
         self.txn = txn
-        self.sides = sides
-        if sides.source.schema != txn.base.schema:
+        self.input = merge_input
+        if merge_input.source.schema != txn.base.schema:
             message = "the schema was changed between the two states: what one holds cannot be brought onto the other"
             raise SchemaBoundaryError(message, hint="export the entities at the earlier state and load them instead")
-        sides.resolution.check(txn.entries)
-        self.shares: dict[str, Shares] = {}
+        merge_input.resolution.check(txn.entries)
+        self.partitioned: dict[str, PartitionedMerge] = {}
         self.problems: list[Violation] = []
-        found = ((key, self._combine(key)) for key in sides.table_keys if key in txn.entries)
+        found = ((key, self._combine(key)) for key in merge_input.table_keys if key in txn.entries)
         self.tables = {key: combined for key, combined in found if combined}
         self.committed = CommittedRows(store.tables, txn)
         self.conflicts = tuple(sorted(self._conflicts(), key=_order))
 
-    def _combine(self, key: str) -> Combined | None:
-        source, target = self.sides.source.entries.get(key), self.txn.entries[key]
+    def _combine(self, key: str) -> MergedTable | None:
+        source, target = self.input.source.entries.get(key), self.txn.entries[key]
         tables = self.store.tables
-        one = Combination(
+        one = TableMerge(
             declared_of(self.txn.catalog, key),
-            self.sides.past,
+            self.input.past,
             source.table if source else None,
             target.table,
         )
         rows = target.row_count + (source.row_count if source else 0)
-        if rows <= shares.MOST_ROWS or one.most_rows(tables) <= shares.MOST_ROWS:
-            return one.run(tables, self.sides.resolution)
-        self.shares[key] = Shares(tables, one, self.sides.resolution)
-        combined, problems = self.shares[key].look(self.choose)
+        if rows <= partitions.MOST_ROWS or one.most_rows(tables) <= partitions.MOST_ROWS:
+            return one.run(tables, self.input.resolution)
+        self.partitioned[key] = PartitionedMerge(tables, one, self.input.resolution)
+        combined, problems = self.partitioned[key].look(self.choose)
         self.problems += problems
         return combined
 
     def _conflicts(self) -> tuple[MergeConflict, ...]:
         """Rows that contradict each other; if there are none, the rules that the result would break."""
         clashes = tuple(conflict for combined in self.tables.values() for conflict in combined.conflicts)
-        if clashes or self.sides.is_checked:
+        if clashes or self.input.is_checked:
             return clashes
         changes = {key: _change(combined) for key, combined in self.tables.items() if not combined.is_empty}
         values = [
-            *(one for key in changes.keys() - self.shares for one in _values(changes[key])),
+            *(one for key in changes.keys() - self.partitioned for one in _values(changes[key])),
             *self.problems,
         ]
         related = relation_violations(self.txn.catalog, self.committed, changes)
@@ -128,7 +128,7 @@ class Bringing:
 
     def _adoption(self, key: str) -> VersionRow | None:
         """A version of main that a branch can take over as it is: main stays, whatever becomes of other branches."""
-        entry, target = self.sides.source.entries.get(key), self.txn.entries[key].table
+        entry, target = self.input.source.entries.get(key), self.txn.entries[key].table
         on_main = self.txn.branch is not None and entry is not None and entry.table.branch is None
         if entry is None or not on_main or not self.tables[key].adopts or entry.table.version <= target.version:
             return None
@@ -140,41 +140,41 @@ class Bringing:
         replaced, rows = combined.replaced, combined.rows
         if not rows.num_rows:
             return tables.stage_delete_rows(base, replaced, f"omnigraph: {len(replaced)} rows")
-        if key in self.shares:
-            return tables.stage_written(base, self.shares[key].write(self.choose, base), replaced)
+        if key in self.partitioned:
+            return tables.stage_written(base, self.partitioned[key].write(self.choose, base), replaced)
         written = tables.write_rows(base.path, base.branch, to_store(combined.declared, rows))
         return tables.stage_written(base, written, replaced)
 
 
-def bring(
+def apply_merge(
     store: Store,
     branch: str | None,
-    sides_on: Callable[[WriteTxn], Sides | None],
-    lineage: Callable[[Sides], Lineage],
+    input_on: Callable[[WriteTxn], MergeInput | None],
+    lineage: Callable[[MergeInput], Lineage],
     choose: ChooseExecutor,
-) -> tuple[Bringing | None, Commit | None]:
-    """Bring a change onto a branch in one commit; raise if anything contradicts. No sides, no change."""
+) -> tuple[MergeAttempt | None, Commit | None]:
+    """Apply a three-way merge to a branch in one commit, or raise with all conflicts. No input, no change."""
 
-    def prepare(txn: WriteTxn) -> tuple[PublishPlan | None, Bringing | None]:
-        sides = sides_on(txn)
-        if sides is None:
+    def prepare(txn: WriteTxn) -> tuple[PublishPlan | None, MergeAttempt | None]:
+        merge_input = input_on(txn)
+        if merge_input is None:
             return None, None
-        bringing = Bringing(store, txn, sides, choose)
-        refuse(bringing.conflicts)
-        one = lineage(sides)
-        if one.merged_parent_id is None and not bringing.counts:  # a commit that says nothing
-            return None, bringing
-        return bringing.plan(one), bringing
+        attempt = MergeAttempt(store, txn, merge_input, choose)
+        refuse(attempt.conflicts)
+        made = lineage(merge_input)
+        if made.merged_parent_id is None and not attempt.counts:  # a revert of what is undone already
+            return None, attempt
+        return attempt.plan(made), attempt
 
-    published, bringing = write(store, branch, prepare)
-    return bringing, published.commit if published else None
+    published, attempt = write(store, branch, prepare)
+    return attempt, published.commit if published else None
 
 
 def refuse(conflicts: Sequence[MergeConflict]) -> None:
     if conflicts:
         count = f"{len(conflicts):,} conflicts" if len(conflicts) > 1 else "1 conflict"
-        hint = "look at both sides, then choose with `ours` or `theirs`, or change one of the branches"
-        message = f"the two sides contradict each other, nothing was changed: {count}"
+        hint = "look at both merge_input, then choose with `ours` or `theirs`, or change one of the branches"
+        message = f"the two merge_input contradict each other, nothing was changed: {count}"
         raise MergeConflictError(message, conflicts=tuple(conflicts), hint=hint)
 
 
@@ -182,7 +182,7 @@ def tables_of(entries: Mapping[str, Entry]) -> dict[str, TableVersion]:
     return {key: entry.table for key, entry in entries.items()}
 
 
-def _change(combined: Combined) -> TableChange:
+def _change(combined: MergedTable) -> TableChange:
     rows = combined.rows
     keys = [ID, SRC] if isinstance(combined.declared, EdgeType) else [ID]
     return TableChange(
