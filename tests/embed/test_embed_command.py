@@ -198,8 +198,8 @@ def test_a_failure_leaves_no_output(folder: Path, service: Service, monkeypatch:
         ("{}", "`dimension`"),
         ('{"dimension": true, "types": {}}', "`dimension`"),
         ('{"dimension": 0, "types": {}}', "`dimension`"),
-        ('{"dimension": 4}', "`types` is no object"),
-        ('{"dimension": 4, "types": {"A": 1}}', "`types.A` is no object"),
+        ('{"dimension": 4}', "`types` is not an object"),
+        ('{"dimension": 4, "types": {"A": 1}}', "`types.A` is not an object"),
         ('{"dimension": 4, "types": {"A": {"fields": ["x"]}}}', "`types.A.target`"),
         ('{"dimension": 4, "types": {"A": {"target": "v", "fields": []}}}', "`types.A.fields`"),
         ('{"dimension": 4, "types": {"A": {"target": "v", "fields": "x"}}}', "`types.A.fields`"),
@@ -215,7 +215,8 @@ def test_a_specification_that_cannot_be_used_is_told(spec: str, message: str) ->
 
 
 @pytest.mark.parametrize(
-    "line, message", [("{", "in.jsonl:2 is no JSON"), ("[1]", "in.jsonl:2 is no record"), ('"x"', "in.jsonl:2 is no")]
+    "line, message",
+    [("{", "in.jsonl:2 is not valid JSON"), ("[1]", "in.jsonl:2 is not a JSON object"), ('"x"', "in.jsonl:2 is not")],
 )
 def test_a_line_that_is_no_record_is_named(folder: Path, line: str, message: str) -> None:
     (folder / "in.jsonl").write_text(f"{LINES[0]}\n{line}\n", encoding="utf-8")

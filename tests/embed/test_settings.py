@@ -117,7 +117,7 @@ def test_a_setting_that_cannot_be_used_is_named(variable: str, text: str) -> Non
 
 
 def test_every_variable_is_documented_and_no_other() -> None:
-    source = (ROOT / "src/omnigraph/embed/settings.py").read_text(encoding="utf-8")
+    source = (ROOT / "src/omnigraph/embed/providers.py").read_text(encoding="utf-8")
     page = (ROOT / "docs/search.md").read_text(encoding="utf-8")
     used = set(re.findall(r'"(OMNIGRAPH_\w+|[A-Z]+_API_KEY)"', source))
 
@@ -178,7 +178,7 @@ class Given:
     ids=str,
 )
 def test_what_is_no_vector_is_refused_from_any_embedder(found: object) -> None:
-    with pytest.raises(EmbedderAnswerError, match="given gave"):
+    with pytest.raises(EmbedderAnswerError, match="given returned"):
         embed_texts(Given(found), ["a"], 2, Purpose.QUERY)
 
 
@@ -203,7 +203,7 @@ def test_the_local_model_says_what_to_install_if_it_is_not_there(monkeypatch: py
 
 
 def test_the_local_model_has_a_largest_vector() -> None:
-    with pytest.raises(EmbedderError, match="at most 256 numbers, not of 257"):
+    with pytest.raises(EmbedderError, match="at most 256 dimensions, not 257"):
         LocalEmbedder().embed(["a"], 257, Purpose.QUERY)
 
 

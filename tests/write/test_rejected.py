@@ -45,7 +45,7 @@ REJECTED: list[tuple[str, dict[str, Any] | None, str]] = [
     ('($a: F64) insert User { name: "x", age: $a }', {"a": 1.0}, "QueryError T7 1:50 F64 does not fit `age: I32?`"),
     ('($a: I32) insert User { name: "x", age: $a }', {"a": "x"}, f"{P} - 'a': expected an integer"),
     ('($a: I32) insert User { name: "x", age: $a }', {"a": True}, f"{P} - got a boolean"),
-    ('($a: I32) insert User { name: "x", age: $a }', {"a": 2**31}, f"{P} - exceeds I32"),
+    ('($a: I32) insert User { name: "x", age: $a }', {"a": 2**31}, f"{P} - exceeds the I32"),
     ('($a: I32) insert User { name: "x", age: $a }', {}, f"{P} - parameter 'a' not provided"),
     ('($a: I32) insert User { name: "x", age: $a }', {"a": None}, f"{P} - null is not accepted"),
     ('($a: F64) insert User { name: "x", score: $a }', {"a": float("nan")}, f"{P} - finite"),

@@ -1,4 +1,4 @@
-"""Who runs a step over many tasks: this process, or Spark. Those below the pipeline know no more of it."""
+"""Protocol for running a function over many tasks, locally or on Spark."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ R = TypeVar("R")
 class Executor(Protocol):
     """Runs one step over many tasks.
 
-    A step is a function of a module. Its task and its result can be pickled and are small. It may run more than once
-    for one task, on any machine, so it leaves nothing behind that would count twice. What it raises, `run` raises.
+    A step is a module-level function. Its task and result are small and can be pickled. It may run more than once for a
+    task, on any machine, so it must leave nothing behind that would count twice. `run` raises what a step raises.
     """
 
     def run(self, phase: str, step: Callable[[T], R], tasks: Sequence[T]) -> list[R]:
-        """Return one result for each task, in the order of the tasks. `phase` is what a person is told."""
+        """Return one result for each task, in order. `phase` is shown to users."""
 
 
 def map_in_threads(step: Callable[[T], R], tasks: Sequence[T], at_once: int) -> Iterator[R]:
-    """Run a step over tasks in this process, some at once; the results come in the order of the tasks.
+    """Run a step over tasks in threads of this process; yield results in the order of the tasks.
 
-    When one fails, those that have begun are waited for, and no others begin.
+    When one fails, running ones are awaited and no others are started.
     """
     workers = min(at_once, len(tasks))
     if workers <= 1:
@@ -35,4 +35,4 @@ def map_in_threads(step: Callable[[T], R], tasks: Sequence[T], at_once: int) -> 
 
 
 ChooseExecutor = Callable[[int], Executor]
-"""Who does the work, by how many rows it is about."""
+"""Chooses an executor by the number of rows to process."""

@@ -1,4 +1,4 @@
-"""Texts become vectors: what an embedder is, those that come along, and which one is configured."""
+"""Embed texts as vectors: the protocol, the built-in embedders, and the configured one."""
 
 from omnigraph.embed.embedder import Embedder, Purpose
 from omnigraph.embed.local import MockEmbedder

@@ -1,4 +1,4 @@
-"""What an embedder is: something that makes vectors of texts, and what is expected of its vectors."""
+"""The embedder protocol, the checks on its vectors, and the embedder of a graph."""
 
 from __future__ import annotations
 
@@ -22,40 +22,40 @@ Vectors = np.ndarray[Any, np.dtype[np.float32]]
 
 
 class Purpose(StrEnum):
-    """What a vector is for; some models make different ones."""
+    """What a vector is for; some models distinguish."""
 
     DOCUMENT = "document"  # to be found
     QUERY = "query"  # to find with
 
 
 class Embedder(Protocol):
-    """Makes vectors of texts. May be called by several threads at once."""
+    """Embeds texts. Must be safe to call from several threads."""
 
     @property
     def model(self) -> str:
         """The name of the model. Vectors of different models cannot be compared."""
 
     def embed(self, texts: Sequence[str], dimension: int, purpose: Purpose) -> Any:
-        """Make one vector of this many numbers for each text, in order; anything that numpy takes for a matrix."""
+        """Return one vector of `dimension` numbers for each text, in order; anything that numpy reads as a matrix."""
 
 
 def embed_texts(embedder: Embedder, texts: Sequence[str], dimension: int, purpose: Purpose) -> Vectors:
-    """Make vectors of length one, and see that they can be used as such."""
+    """Embed texts, normalise the vectors to length one, and check that they are usable."""
     if any(not text.strip() for text in texts):
-        raise EmbeddingTextError("an empty text has no vector", hint="give some words, or the vector itself")
+        raise EmbeddingTextError("cannot embed an empty text", hint="give a text with words, or the vector itself")
     if not texts:
         return np.empty((0, dimension), np.float32)
     matrix = _matrix(embedder, embedder.embed(texts, dimension, purpose))
     if matrix.shape != (len(texts), dimension):
         found = " x ".join(map(str, matrix.shape))
-        message = f"{embedder.model} gave {found} numbers; {len(texts)} x {dimension} are expected"
-        hint = f"choose a model that makes vectors of {dimension} numbers, or declare the property as it makes them"
+        message = f"{embedder.model} returned {found} numbers; expected {len(texts)} x {dimension}"
+        hint = f"choose a model with {dimension} dimensions, or declare the property with the dimension of the model"
         raise EmbedderAnswerError(message, model=embedder.model, hint=hint)
     lengths = np.sqrt(np.square(matrix, dtype=np.float64).sum(axis=1))
     usable = np.isfinite(lengths) & (lengths > 0)
     if not usable.all():
         bad = int(np.flatnonzero(~usable)[0])
-        message = f"{embedder.model} gave a vector that is zero or not finite, for text {bad + 1} of {len(texts)}"
+        message = f"{embedder.model} returned a vector that is zero or not finite, for text {bad + 1} of {len(texts)}"
         raise EmbedderAnswerError(message, model=embedder.model, hint="choose another model, or change the text")
     normalised: Vectors = (matrix / lengths[:, None]).astype(np.float32)
     return normalised
@@ -65,12 +65,12 @@ def _matrix(embedder: Embedder, found: Any) -> Vectors:
     try:
         return np.asarray(found, np.float32)
     except (TypeError, ValueError, OverflowError):
-        message = f"{embedder.model} gave something that is no vector of numbers, or vectors of different lengths"
+        message = f"{embedder.model} returned something other than equally long vectors of numbers"
         raise EmbedderAnswerError(message, model=embedder.model, hint="choose another model") from None
 
 
 class Embedding:
-    """Makes vectors for the properties of a graph. Who never needs one need not configure anything."""
+    """Embeds texts for the properties of a graph. The embedder is looked up at first use, so it is optional."""
 
     def __init__(self, embedder: Embedder | None = None) -> None:
         self._given = embedder
@@ -82,7 +82,7 @@ class Embedding:
         return self._given or embedder_from_environment()
 
     def query(self, text: str, node: NodeType, property_: Property) -> Vector:
-        """The vector to search a property with. The latest ones are kept: the same text is searched for again."""
+        """Return the vector to search a property with. Recent ones are cached: searches repeat their texts."""
         self._check_model(node, property_)
         key = (text, property_.type.dimension)
         with self._lock:
@@ -97,16 +97,16 @@ class Embedding:
         return vector
 
     def documents(self, texts: Sequence[str], node: NodeType, property_: Property) -> Vectors:
-        """The vectors to store in a property."""
+        """Return the vectors to store in a property."""
         self._check_model(node, property_)
         return embed_texts(self.embedder, texts, property_.type.dimension, Purpose.DOCUMENT)
 
     def _check_model(self, node: NodeType, property_: Property) -> None:
-        """See that the vectors are of the model that the schema records, if it records one."""
+        """Raise if the schema records another model than the configured one: their vectors cannot be compared."""
         recorded, configured = property_.embed.model if property_.embed else None, self.embedder.model
         if recorded is None or recorded == configured:
             return
         label = f"{node.name}.{property_.name}"
-        message = f"the vectors of {label} are of the model '{recorded}', and the configured one is '{configured}'"
-        hint = "set OMNIGRAPH_EMBED_MODEL to the first, or give the vector itself"
+        message = f"the vectors of {label} come from model '{recorded}', but '{configured}' is configured"
+        hint = "set OMNIGRAPH_EMBED_MODEL to the recorded model, or give the vector itself"
         raise EmbeddingModelError(message, property=label, recorded=recorded, configured=configured, hint=hint)

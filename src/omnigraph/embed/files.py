@@ -1,4 +1,4 @@
-"""Embedding a file of records into another one. No graph is touched."""
+"""Embed a file of records into another file. No graph is involved."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _DEFAULT_OUTPUT = "./build/seed.embedded.jsonl"
 
 @dataclass(frozen=True, slots=True)
 class TypePlan:
-    """The property that holds the vectors of a type, and those whose values make up the text."""
+    """The property for the vectors of a type, and the properties that make up its text."""
 
     target: str
     fields: tuple[str, ...]
@@ -34,7 +34,7 @@ class TypePlan:
 
 @dataclass(frozen=True, slots=True)
 class EmbedPlan:
-    """How records are embedded. `model`, if it is named, must be the one of the embedder."""
+    """How to embed records. `model`, if given, must be that of the embedder."""
 
     dimension: int
     types: Mapping[str, TypePlan]
@@ -49,30 +49,30 @@ class FilePlan:
 
 
 def plan_from_manifest(path: str) -> FilePlan:
-    """Read a manifest. Paths in it start from where it is."""
+    """Read a YAML manifest. Its paths are relative to it."""
     import yaml  # noqa: PLC0415 - only who has a manifest needs it
 
     try:
         found = yaml.safe_load(_read(path))
     except yaml.YAMLError as error:
-        raise _wrong("--seed", f"{path} is no YAML: {' '.join(str(error).split())}") from None
+        raise _wrong("--seed", f"{path} is not valid YAML: {' '.join(str(error).split())}") from None
     manifest = _object("--seed", f"the manifest {path}", found)
     data = _part(manifest, "sources", "raw_seed") or _part(manifest, "seed", "data")
     if not isinstance(data, str):
         raise _wrong("--seed", f"{path} does not name its data in `sources.raw_seed`")
     output = _part(manifest, "artifacts", "embedded_seed") or _DEFAULT_OUTPUT
     if not isinstance(output, str):
-        raise _wrong("--seed", f"`artifacts.embedded_seed` of {path} is no path")
+        raise _wrong("--seed", f"`artifacts.embedded_seed` of {path} is not a path")
     folder = Path(path).parent
     return FilePlan(folder / data, folder / output, _plan("--seed", manifest.get("embeddings")))
 
 
 def plan_from_text(text: str) -> EmbedPlan:
-    """Read a specification: JSON, or the path of a file that holds it."""
+    """Read a specification: JSON, or the path of a JSON file."""
     try:
         found = json.loads(text if text.lstrip().startswith("{") else _read(text))
     except (ValueError, RecursionError) as error:
-        raise _wrong("--spec", f"the specification is no JSON: {error}") from None
+        raise _wrong("--spec", f"the specification is not valid JSON: {error}") from None
     return _plan("--spec", found)
 
 
@@ -93,7 +93,7 @@ def _type_plan(option: str, name: str, found: Any) -> TypePlan:
     if not isinstance(target, str) or not target:
         raise _wrong(option, f"`types.{name}.target` is not the name of a property")
     if not isinstance(fields, list) or not fields or not all(isinstance(field, str) for field in fields):
-        raise _wrong(option, f"`types.{name}.fields` is no list of properties")
+        raise _wrong(option, f"`types.{name}.fields` is not a list of properties")
     return TypePlan(target, tuple(fields))
 
 
@@ -104,7 +104,7 @@ def _part(manifest: Mapping[str, Any], section: str, key: str) -> Any:
 
 def _object(option: str, what: str, found: Any) -> dict[str, Any]:
     if not isinstance(found, dict):
-        raise _wrong(option, f"{what} is no object")
+        raise _wrong(option, f"{what} is not an object")
     return found
 
 
@@ -125,7 +125,7 @@ def _read(path: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Selector:
-    """Records, of one type or of any, in which a property has a value."""
+    """Selects records, of one type or any, by the value of a property."""
 
     type_name: str | None
     field: str
@@ -133,7 +133,7 @@ class Selector:
 
     @classmethod
     def parse(cls, text: str) -> Selector | None:
-        """Read `[Type:]field=value`."""
+        """Parse `[Type:]field=value`."""
         left, sign, value = text.partition("=")
         type_name, colon, name = left.rpartition(":")
         return cls(type_name or None, name, value) if sign and name and not (colon and not type_name) else None
@@ -144,7 +144,7 @@ class Selector:
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """What is done, and to which records: of some types, if any are named, and picked by one of the selectors."""
+    """The mode, and the records it applies to: of the given types, and matched by one of the selectors."""
 
     mode: EmbedMode
     types: Sequence[str] = ()
@@ -170,7 +170,7 @@ class EmbedFileResult:
 
 
 def embed_file(files: FilePlan, selection: Selection, embedder: Embedder | None = None) -> EmbedFileResult:
-    """Write the records with their vectors. The output appears whole, when all is done."""
+    """Write the records with their vectors. The output appears when it is complete."""
     work = _FileEmbedding(files.plan, selection, embedder)
     try:
         with files.input.open(encoding="utf-8-sig") as source, _replacing(files.output) as target:
@@ -187,7 +187,7 @@ def embed_file(files: FilePlan, selection: Selection, embedder: Embedder | None 
 
 @contextmanager
 def _replacing(path: Path) -> Iterator[TextIO]:
-    """Open a file that takes its place when it is complete, or never."""
+    """Open a draft that replaces the file when it is complete, or never."""
     path.parent.mkdir(parents=True, exist_ok=True)
     draft = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     try:
@@ -200,7 +200,7 @@ def _replacing(path: Path) -> Iterator[TextIO]:
 
 @dataclass(slots=True)
 class _FileRecord:
-    """A record that may get a vector: where it is among the lines, what it holds, and what it is embedded from."""
+    """A record to embed: its line, its content, its target property and its text."""
 
     at: int
     document: dict[str, Any]
@@ -224,7 +224,7 @@ class _FileEmbedding:
         self.result = EmbedFileResult("", "", mode=self.selection.mode, dimension=self.plan.dimension)
 
     def rewritten(self, lines: Sequence[tuple[int, str]], file: str) -> Iterable[str]:
-        """The lines with their vectors; those that need none as they were."""
+        """Return the lines with vectors added; unselected ones are unchanged."""
         texts = [text if text.endswith("\n") else text + "\n" for _, text in lines]
         chosen = [record for at, line in enumerate(lines) if (record := self._chosen(at, line, file))]
         for record in self._clean(chosen) if self.selection.mode is EmbedMode.CLEAN else self._embed(chosen):
@@ -244,7 +244,7 @@ class _FileEmbedding:
         return _FileRecord(at, document, plan.target, "\n".join(_lines(str(type_name), data, plan.fields)))
 
     def _clean(self, chosen: Sequence[_FileRecord]) -> list[_FileRecord]:
-        """Take the vectors away; return the records that had one."""
+        """Remove the vectors; return the records that had one."""
         changed = [record for record in chosen if record.target in record.data]
         for record in changed:
             del record.data[record.target]
@@ -267,8 +267,8 @@ class _FileEmbedding:
         self.given = self.given or embedder_from_environment()
         self.result.model = model = self.given.model
         if self.plan.model not in (None, model):
-            message = f"the specification names the model '{self.plan.model}', and the configured one is '{model}'"
-            hint = "set OMNIGRAPH_EMBED_MODEL to the first, or take it out of the specification"
+            message = f"the specification names the model '{self.plan.model}', but '{model}' is configured"
+            hint = "set OMNIGRAPH_EMBED_MODEL to that model, or remove it from the specification"
             raise EmbeddingModelError(message, property="--spec", recorded=self.plan.model, configured=model, hint=hint)
         return self.given
 
@@ -278,16 +278,16 @@ def _parsed(line: tuple[int, str], file: str) -> dict[str, Any]:
     try:
         document = json.loads(text)
     except (ValueError, RecursionError) as error:
-        message = f"{file}:{number} is no JSON: {error}"
+        message = f"{file}:{number} is not valid JSON: {error}"
         raise InputUnreadableError(message, path=file, hint="put one record on each line") from None
     if not isinstance(document, dict):
-        message = f"{file}:{number} is no record"
+        message = f"{file}:{number} is not a JSON object"
         raise InputUnreadableError(message, path=file, hint="put one JSON object on each line")
     return document
 
 
 def _lines(type_name: str, data: dict[str, Any], fields: Iterable[str]) -> Iterator[str]:
-    """The text of a record: its type, then every field that holds something."""
+    """Yield the lines of a record's text: its type, then every field that has a value."""
     yield f"type: {type_name}"
     for name in fields:
         shown = _shown(data.get(name))

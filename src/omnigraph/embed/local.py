@@ -1,4 +1,4 @@
-"""A small model that runs in this process. Its weights are in a package (`omnigraph[embed]`), never downloaded."""
+"""Embedders that run in this process: a small model from a package (`omnigraph[embed]`), and a mock for tests."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ _TOKENS = "tokenizers/l2_supercat_tokenizer_config.json"
 
 
 class LocalEmbedder:
-    """The direction of the sum of a text's tokens. It is made for 64, 128 and 256 numbers; fewer are the first ones."""
+    """Sums the token vectors of a text. Made for 64, 128 and 256 dimensions; others take the first numbers."""
 
     model = MODEL
 
     def embed(self, texts: Sequence[str], dimension: int, purpose: Purpose) -> Vectors:  # noqa: ARG002 - alike for both
         if dimension > LARGEST:
-            message = f"{MODEL} makes vectors of at most {LARGEST} numbers, not of {dimension}"
+            message = f"{MODEL} has at most {LARGEST} dimensions, not {dimension}"
             raise EmbedderAnswerError(message, model=MODEL, hint=f"declare the property as Vector({LARGEST})")
         tokens, weights = self._parts
         found = tokens.encode_batch(list(texts), add_special_tokens=False)
@@ -37,7 +37,7 @@ class LocalEmbedder:
 
     @cached_property
     def _parts(self) -> tuple[Any, Vectors]:
-        """Read the files of the package. Its own code is not run: that sets up logging for the whole process."""
+        """Load the tokenizer and weights from the package. Its own code is not run: it configures global logging."""
         package = find_spec("wordllama")
         if package is None or not package.submodule_search_locations:
             message = "the local embedder needs the package `wordllama`, which is not installed"
@@ -56,7 +56,7 @@ class LocalEmbedder:
 
 @dataclass(frozen=True, slots=True)
 class MockEmbedder:
-    """Pseudo-random numbers that start from a hash of the text. It can stand in for any model by its name."""
+    """Pseudo-random vectors seeded by a hash of the text. Can carry the name of any model."""
 
     model: str = "mock"
 

@@ -1,4 +1,4 @@
-"""Which embedder is configured, and how: from environment variables."""
+"""The configured embedder, from environment variables, and the request formats of embedding services."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Provider(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class EmbeddingService:
-    """A service on the network, as it is asked unless something else is configured."""
+    """A network service with its default settings."""
 
     base_url: str
     model: str
@@ -59,7 +59,7 @@ SERVICES = {
 
 @dataclass(frozen=True, slots=True)
 class ServiceSettings:
-    """How a service is asked. Times are in seconds; no deadline means as long as the attempts take."""
+    """How to call a service. Times are in seconds; without a deadline, the attempts may take as long as they do."""
 
     provider: Provider
     base_url: str
@@ -73,7 +73,7 @@ class ServiceSettings:
 
 
 def embedder_from_environment(environment: Mapping[str, str] = os.environ) -> Embedder:
-    """Make the embedder that the environment asks for."""
+    """Create the embedder that the environment configures."""
     provider = _provider(environment)
     if provider is Provider.MOCK:
         from omnigraph.embed.local import MockEmbedder  # noqa: PLC0415 - only one of them is needed
@@ -109,7 +109,7 @@ def _provider(environment: Mapping[str, str]) -> Provider:
         return Provider.MOCK
     name = environment.get(PROVIDER) or Provider.OPENAI_COMPATIBLE
     if name not in {*Provider}:
-        message = f"{PROVIDER} is '{name}', and there is no such provider"
+        message = f"{PROVIDER} has the unknown value '{name}'"
         raise EmbedderSettingError(message, variable=PROVIDER, hint=f"use one of {', '.join(Provider)}")
     return Provider(name)
 
@@ -124,7 +124,7 @@ def _base_url(environment: Mapping[str, str], service: EmbeddingService) -> str:
     except ValueError:
         usable = False
     if not usable or not url.isprintable() or " " in url:
-        message = f"{BASE_URL} is no address of a service"
+        message = f"{BASE_URL} is not the URL of a service"
         raise EmbedderSettingError(message, variable=BASE_URL, hint=f"write it like {service.base_url}")
     return url.rstrip("/")
 
@@ -133,12 +133,14 @@ def _key(environment: Mapping[str, str], provider: Provider, service: EmbeddingS
     for name in service.keys:
         key = environment.get(name, "").strip()
         if key and not (key.isascii() and key.isprintable()):
-            # Said without the key itself: messages end up in logs.
-            raise EmbedderSettingError(f"{name} holds characters that no key has", variable=name, hint="set it anew")
+            # Without the key itself: messages end up in logs.
+            raise EmbedderSettingError(
+                f"{name} contains characters that no key has", variable=name, hint="set it again"
+            )
         if key:
             return key
     names = " or ".join(service.keys)
-    message = f"no text can become a vector: the provider `{provider}` needs a key, and there is none in {names}"
+    message = f"the embedding provider `{provider}` needs an API key, and none is set"
     hint = f"set {names}, choose another provider with {PROVIDER}, or give the vector itself"
     raise EmbedderMissingError(message, variables=list(service.keys), hint=hint)
 
@@ -152,7 +154,7 @@ def _number(environment: Mapping[str, str], variable: str, default: int, *, leas
     if not text:
         return default
     if not (text.isascii() and text.isdigit()) or int(text) < least:
-        message = f"{variable} is '{text}'"
+        message = f"{variable} has the invalid value '{text}'"
         raise EmbedderSettingError(message, variable=variable, hint=f"set it to a whole number, at least {least}")
     return int(text)
 
@@ -170,14 +172,14 @@ class EmbeddingRequest:
 class Dialect(Protocol):
     @property
     def most_texts(self) -> int | None:
-        """How many texts one request can hold, if that is limited."""
+        """The maximum number of texts in one request, if limited."""
 
     def request(
         self, settings: ServiceSettings, texts: Sequence[str], dimension: int, purpose: Purpose
     ) -> EmbeddingRequest: ...
 
     def vectors(self, answer: Any) -> list[Any]:
-        """Find the vectors, in the order of the texts. Raises KeyError, TypeError or ValueError if there are none."""
+        """Return the vectors in the order of the texts; raise KeyError, TypeError or ValueError if there are none."""
 
 
 class OpenAi:

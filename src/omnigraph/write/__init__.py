@@ -1,1 +1,1 @@
-"""Changing the graph: the rows a change brings, the rules they must keep, and mutations."""
+"""Change the graph: the rows that a change brings, the rules they must keep, and mutations."""

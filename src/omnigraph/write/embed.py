@@ -1,4 +1,4 @@
-"""Filling the `@embed` vectors of a graph: batch by batch, each in a commit of its own."""
+"""Fill the `@embed` vectors of a graph: batch by batch, each in its own commit."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ ROWS_PER_COMMIT = 256
 
 @dataclass(frozen=True, slots=True)
 class EmbedRequest:
-    """Which vectors to make, of which types (all, if none is named), on which branch, and who asks for it."""
+    """Which vectors to create, of which types (None: all), on which branch, for which actor."""
 
     mode: EmbedMode
     types: Sequence[str] | None
@@ -39,16 +39,16 @@ class EmbedRequest:
 
 
 def embed_mode(name: str) -> EmbedMode:
-    """Read the mode of a request."""
+    """Parse the mode of a request."""
     possible = (EmbedMode.FILL_MISSING, EmbedMode.REEMBED_ALL)
     if name not in possible:
-        message = f"a graph cannot be embedded with the mode '{name}'"
+        message = f"mode '{name}' is not supported for a graph"
         raise EmbedderSettingError(message, variable="mode", hint=f"use {' or '.join(possible)}")
     return EmbedMode(name)
 
 
 def embed_graph(store: Store, request: EmbedRequest, embedding: Embedding) -> EmbedResult:
-    """Make vectors of the texts of a graph. What is committed stays; after a failure the next run does the rest."""
+    """Embed the texts of a graph. Committed batches stay; after a failure, the next run does the rest."""
     contract = store.schema_of(store.manifest.load())
     assert contract, "the graph was opened"
     embedded: dict[str, int] = {}
@@ -69,17 +69,17 @@ def _targets(catalog: Catalog, types: Sequence[str] | None) -> Iterator[tuple[No
         node = catalog.nodes.get(name)
         if node is None:
             hint = did_you_mean(name, catalog.nodes) or "name a node type of the schema"
-            raise EmbeddingTypeError(f"there is no node type '{name}'", type_name=name, hint=hint)
+            raise EmbeddingTypeError(f"node type '{name}' not found", type_name=name, hint=hint)
         if not any(property_.embed for property_ in node.properties.values()):
-            message = f"'{name}' has no vector that is made of a text"
-            raise EmbeddingTypeError(message, type_name=name, hint="put @embed behind one, in the schema")
+            message = f"'{name}' has no `@embed` property"
+            raise EmbeddingTypeError(message, type_name=name, hint="add `@embed` to a vector property in the schema")
     for node in catalog.nodes.values():
         if types is None or node.name in types:
             yield from ((node, one) for one in node.properties.values() if one.embed)
 
 
 class _Target:
-    """One property whose vectors are made."""
+    """One property whose vectors are created."""
 
     def __init__(
         self, store: Store, request: EmbedRequest, embedding: Embedding, node: NodeType, property_: Property
@@ -99,7 +99,7 @@ class _Target:
             texts = self._texts(ids[at : at + ROWS_PER_COMMIT])
             if not texts.num_rows:
                 continue
-            # Outside of every gate: others must not wait for a service on the network.
+            # Outside of every gate: writers must not wait for a service on the network.
             vectors = self.embedding.documents(texts[self.source].to_pylist(), self.node, self.property)
             column = pa.FixedSizeListArray.from_arrays(pa.array(vectors.ravel()), type=arrow_type(self.property.type))
             done = _Batch(self, texts, column).write()
@@ -107,7 +107,7 @@ class _Target:
                 yield done
 
     def _wanted(self) -> pa.Array:
-        """The ids of the nodes that have a text and, unless all are made anew, no vector."""
+        """Return the ids of the nodes with a text and, unless all are embedded again, without a vector."""
         tables = self.store.tables
         table = self.store.manifest.load(self.request.branch).snapshot.entries[self.key].table
         with_text = tables.scan(table, [ID], _present(self.node, self.source))[ID]
@@ -125,7 +125,7 @@ class _Target:
 
 @dataclass(slots=True)
 class _Batch:
-    """Vectors on their way to the rows of their texts."""
+    """Vectors to be written to the rows of their texts."""
 
     target: _Target
     texts: pa.Table
@@ -138,7 +138,7 @@ class _Batch:
 
     def _prepare(self, txn: WriteTxn, lineage: Lineage) -> tuple[PublishPlan | None, int]:
         target, tables = self.target, self.target.store.tables
-        if txn.catalog.nodes.get(target.node.name) != target.node:  # the schema was changed meanwhile
+        if txn.catalog.nodes.get(target.node.name) != target.node:  # the schema changed meanwhile
             return None, 0
         table = txn.entries[target.key].table
         rows = self._filled(tables.lookup(table, ID, self.texts[ID].combine_chunks(), list(column_types(target.node))))
@@ -150,7 +150,7 @@ class _Batch:
         return plan, rows.num_rows
 
     def _filled(self, rows: pa.Table) -> pa.Table:
-        """Put the vectors into the rows whose texts are still those that they were made of."""
+        """Set the vectors of the rows whose texts have not changed since they were embedded."""
         target, name = self.target, self.target.property.name
         at = pc.index_in(rows[ID], value_set=self.texts[ID].combine_chunks()).combine_chunks()
         same = pc.equal(rows[target.source], self.texts[target.source].take(at))

@@ -1,4 +1,4 @@
-"""A load that fits in memory: what its records do to the graph, checked and staged in this process."""
+"""A load that fits in memory: check its records against the graph and stage them, in this process."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from omnigraph.write.validate import (
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """The records of one type. `fresh` says that all of their ids were made for them."""
+    """The records of one type. `fresh`: all of their ids were generated, so none can exist."""
 
     declared: NodeType | EdgeType
     rows: pa.Table
@@ -47,7 +47,7 @@ class SmallLoad:
         self.committed = CommittedRows(tables, txn)
 
     def problems(self, batches: Mapping[str, Batch]) -> Iterator[Violation]:
-        """Yield everything that is wrong with the records, as they stand in the graph and beside each other."""
+        """Yield everything that is wrong with the records, by themselves, among each other and against the graph."""
         for batch in batches.values():
             yield from value_violations(batch.declared, batch.rows)
         whole = {key: replace(one, rows=with_required(one.declared, one.rows)) for key, one in batches.items()}
@@ -67,7 +67,7 @@ class SmallLoad:
 
     def _change(self, key: str, batch: Batch) -> TableChange:
         keyed = isinstance(batch.declared, NodeType) and bool(batch.declared.key)
-        # Elsewhere an id that comes twice is a problem of its own, and both records are judged.
+        # Otherwise a repeated id is a violation of its own, and both records are validated.
         rows = newest(batch.rows) if self.mode is LoadMode.MERGE and not keyed else batch.rows
         removed = rows.slice(0, 0)
         if self.mode is LoadMode.OVERWRITE:
@@ -76,7 +76,7 @@ class SmallLoad:
         return TableChange(batch.declared, rows, removed, fresh=batch.fresh or self.mode is LoadMode.APPEND)
 
     def _identity(self, key: str, batch: Batch) -> Iterator[Violation]:
-        """Report ids that come twice, and in an append those that are there."""
+        """Report repeated ids and, in an append, ids that exist."""
         if batch.fresh:
             return
         declared, rows = batch.declared, batch.rows
@@ -103,7 +103,7 @@ class SmallLoad:
 
 
 def existing(declared: NodeType | EdgeType, rows: pa.Table) -> Iterator[Violation]:
-    """Report records whose ids are taken."""
+    """Report records whose ids exist."""
     kind = "node" if isinstance(declared, NodeType) else "edge"
     for row in rows.select([ID, RECORD]).to_pylist():
         message = f"{kind} type '{declared.name}' already has this id: '{row[ID]}'"
@@ -112,7 +112,7 @@ def existing(declared: NodeType | EdgeType, rows: pa.Table) -> Iterator[Violatio
 
 
 def _repeated(rows: pa.Table) -> pa.Table:
-    """The rows whose id an earlier one has."""
+    """Return the rows whose id an earlier row has."""
     numbered = pa.table({ID: rows[ID], "at": np.arange(rows.num_rows)})
     first = numbered.group_by(ID).aggregate([("at", "min")])["at_min"].to_numpy()
     return rows.take(np.setdiff1d(np.arange(rows.num_rows), first))

@@ -1,4 +1,4 @@
-"""Running a mutation: its statements against the graph and each other, then one plan for all of them."""
+"""Run a mutation: its statements against the graph and each other, then one plan for all of them."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ from omnigraph.write.pending import RECORD, Pending, PendingMode, column_types, 
 from omnigraph.write.validate import CommittedRows, TableChange, violations
 from omnigraph.write.values import RequestValues
 
-MOST_ENTITIES = 8192  # of one type that one query may insert
-MOST_BYTES = 32 * 1024 * 1024  # that they may take
+MOST_ENTITIES = 8192  # inserts of one type in one query
+MOST_BYTES = 32 * 1024 * 1024  # size of the inserted rows of one type
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +54,7 @@ class Mutation:
 def mutate(store: Store, mutation: Mutation, embedding: Embedding) -> MutationResult:
     """Run a mutation: all of it happens, in one commit, or none of it does."""
     lineage = Lineage.new(mutation.actor, operation_id=mutation.operation_id)
+    # Belongs to the request, not to an attempt: `now()` is the same if the mutation is prepared again.
     time = dt.datetime.fromtimestamp(lineage.created_at // 1000 / 1000, dt.UTC)
     vectors = OmittedVectors(embedding)
 
@@ -94,7 +95,7 @@ class _Execution:
         self.must_be_unchanged: set[str] = set()
 
     def plan(self, lineage: Lineage) -> PublishPlan | None:
-        """Run the statements, validate what they come to, and stage it; None if that is nothing."""
+        """Run the statements, validate their outcome and stage it; None if nothing changes."""
         assert isinstance(self.query.plan, ir.MutationPlan)
         statements = self.query.plan.statements
         _check_count(statements)
@@ -152,7 +153,7 @@ class _Execution:
         ends = {SRC: self.request.value(statement.source), DST: self.request.value(statement.target)}
         for written, end in zip(("from", "to"), ends.values(), strict=True):
             if end is None:
-                missing = ConversionError("it is required, and the value is null", "name the id of a node")
+                missing = ConversionError("it is required, and the value is null", "give the id of a node")
                 raise _Rejected(written, missing)
         self._pending(edge).insert(
             {ID: new_id(), **ends, **self._row(edge, statement.values)}, number, PendingMode.APPEND
@@ -162,6 +163,8 @@ class _Execution:
     def _update(self, number: int, statement: ir.UpdateNodes) -> None:
         node = self.catalog.nodes[statement.type_name]
         pending = self._pending(node)
+        # The rows to change are chosen from this content: if it changes, only the caller can say whether they still
+        # are.
         self.must_be_unchanged.add(table_key(node))
         assigned = Pending(node)
         assigned.insert(self._row(node, statement.values), number, PendingMode.MERGE)
@@ -181,6 +184,7 @@ class _Execution:
         self.nodes += gone.num_rows
         ids = gone[ID].combine_chunks()
         for edge in self.catalog.incident_edges(node.name) if len(ids) else ():
+            # An edge that another writer adds to a deleted node would dangle: this table must not move either.
             self.read_set.add(table_key(edge))
             ends = [name for name, end in ((SRC, edge.source), (DST, edge.target)) if end == node.name]
             found = [self.tables.lookup(self._table(edge), end, ids, [ID, SRC], addresses=True) for end in ends]
@@ -198,7 +202,7 @@ class _Execution:
         return self.tables.scan(self._table(declared), columns, self._predicate(where), addresses=True)
 
     def _remove(self, declared: NodeType | EdgeType, rows: pa.Table) -> pa.Table:
-        """Mark rows as removed; return those that were not yet, each once."""
+        """Mark rows as removed; return those that were not marked before, each once."""
         key = table_key(declared)
         return self.removals.setdefault(key, _Removal()).add(rows)
 
@@ -223,7 +227,7 @@ class _Execution:
                 raise _Rejected(name, problem) from None
         return row
 
-    # What it comes to
+    # Outcome
 
     def _changes(self) -> dict[str, TableChange]:
         changes = {}
@@ -256,6 +260,7 @@ class _Execution:
             reason = f"omnigraph: {change.removed.num_rows} rows"
             return self.tables.stage_delete_rows(table, self.removals[key].addresses, reason)
         rows = to_store(change.declared, change.rows)
+        # Most inserts are new, and an append costs less than an upsert: one lookup decides.
         if change.fresh or not self.tables.lookup(table, ID, rows[ID].combine_chunks(), [ID]).num_rows:
             return self.tables.stage_append(table, rows)
         return self.tables.stage_upsert(table, rows)
@@ -265,13 +270,14 @@ class _Execution:
 
 
 class _Removal:
-    """Rows of one table that a mutation removes, each once, however many statements find it."""
+    """The rows of one table that a mutation removes, each once, however many statements match it."""
 
     def __init__(self) -> None:
         self.addresses: np.ndarray[Any, Any] = np.empty(0, np.uint64)
         self.rows: pa.Table = pa.table({ID: pa.array([], pa.string()), SRC: pa.array([], pa.string())})
 
     def add(self, found: pa.Table) -> pa.Table:
+        # Addresses, not predicates: a row is counted once by construction, and nulls cannot make it ambiguous.
         addresses = found[ADDRESS].to_numpy()
         known = np.isin(addresses, self.addresses)
         _, first = np.unique(addresses, return_index=True)
@@ -283,7 +289,7 @@ class _Removal:
 
 
 class _Rejected(Exception):  # noqa: N818 - becomes a ValueRejectedError where the statement is known
-    """A property and why its value does not fit."""
+    """A property, and why its value was rejected."""
 
     def __init__(self, name: str, problem: ConversionError) -> None:
         super().__init__(str(problem))
@@ -297,7 +303,7 @@ class _Rejected(Exception):  # noqa: N818 - becomes a ValueRejectedError where t
 
 def _without_text(property_: Property) -> ConversionError:
     assert property_.embed
-    why = f"it is left out, and `{property_.embed.source}`, which it is made of, is empty"
+    why = f"it was omitted, and its source text `{property_.embed.source}` is empty"
     return ConversionError(why, "give the text, or the vector itself")
 
 
@@ -327,7 +333,7 @@ def _too_much(resource: str, limit: int, actual: int) -> ResourceLimitError:
 
 
 def _with_values(rows: pa.Table, values: pa.Table, names: list[str]) -> pa.Table:
-    """Set some columns of all rows to the one value they are given, and name the statement that did."""
+    """Set some columns of all rows to one given value, and record the statement that did."""
     for name in (*names, RECORD):
         column = values[name].take(np.zeros(rows.num_rows, np.int64))
         at = rows.schema.get_field_index(name)
@@ -341,9 +347,10 @@ _Owner = tuple[str, str]
 
 
 class OmittedVectors:
-    """The vectors of one mutation. A text is embedded once, however often the mutation is prepared.
+    """The vectors that the inserts of one mutation omit. A text is embedded once, however often it is prepared.
 
-    The first time that happens before any gate is taken; when it is prepared again inside the gates, all is known.
+    The first preparation runs before any gate is taken. A second one, inside the gates, finds all vectors known: no
+    service is called while others wait.
     """
 
     def __init__(self, embedding: Embedding) -> None:
@@ -352,7 +359,7 @@ class OmittedVectors:
         self._required: dict[str, list[tuple[Property, str]]] = {}
 
     def prepare(self, catalog: Catalog, statements: Iterable[ir.Statement], request: RequestValues) -> None:
-        """Make all vectors that the statements leave out, those of one property together."""
+        """Embed all omitted vectors of the statements, grouped by property."""
         self._required = {node.name: [*_required(node)] for node in catalog.nodes.values()}
         wanted: dict[_Owner, dict[str, None]] = defaultdict(dict)
         for statement in statements:
@@ -374,17 +381,17 @@ class OmittedVectors:
             self._known |= {(owner, text): vector for text, vector in zip(new, vectors, strict=True)}
 
     def of(self, node: NodeType, row: Mapping[str, Any]) -> Iterator[tuple[Property, list[float]]]:
-        """The vectors that a row of a prepared statement leaves out; an empty one where there was no text."""
+        """Yield the vectors that a prepared row omits; an empty one where there was no text."""
         for property_, source in self._omitted(node.name, row):
             yield property_, self._known.get(((node.name, property_.name), row[source]), [])
 
     def _omitted(self, type_name: str, given: Mapping[str, Any]) -> Iterator[tuple[Property, str]]:
-        """The required vectors that an insert does not give, and the sources of their texts, which it does give."""
+        """Yield the required vectors that an insert omits, with the properties that hold their texts."""
         return ((property_, source) for property_, source in self._required[type_name] if property_.name not in given)
 
 
 def _required(node: NodeType) -> Iterator[tuple[Property, str]]:
-    """The vectors that every node has, and the sources of their texts."""
+    """Yield the required vectors of a type, with the properties that hold their texts."""
     for property_ in node.properties.values():
         if property_.embed and not property_.type.nullable:
             yield property_, property_.embed.source

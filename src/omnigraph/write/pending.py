@@ -1,4 +1,4 @@
-"""The rows that a change brings to one table, and reading the table as if they were there already."""
+"""The rows that a change brings to one table, and reading the table as if they were committed."""
 
 from __future__ import annotations
 
@@ -18,27 +18,27 @@ from omnigraph.storage.read import ID
 from omnigraph.storage.stage import TableStorage
 
 RECORD = "@record"
-"""The column that says which statement or record of the input brought a row. No property can be called so."""
+"""The column that names the statement or input record of a row. No property can have this name."""
 
 _ENDPOINTS = ("src", "dst")
 
 
 class PendingMode(Enum):
-    """What becomes of rows whose id is there already."""
+    """How rows are staged if their id exists."""
 
-    APPEND = "append"  # there are none
-    MERGE = "merge"  # they are replaced
+    APPEND = "append"  # their ids are new
+    MERGE = "merge"  # existing rows are replaced
 
 
 def column_types(declared: NodeType | EdgeType) -> dict[str, Type]:
-    """The columns of a table and what they hold, in order."""
+    """Return the columns of a table and their types, in order."""
     endpoints = _ENDPOINTS if isinstance(declared, EdgeType) else ()
     system = dict.fromkeys((ID, *endpoints), STRING)
     return system | {name: property_.type for name, property_ in declared.properties.items()}
 
 
 class Pending:
-    """Rows for one table, in the order in which they came. A Blob is its bytes here."""
+    """Rows for one table, in order of arrival. Blobs are bytes here."""
 
     def __init__(self, declared: NodeType | EdgeType) -> None:
         self.declared = declared
@@ -50,18 +50,18 @@ class Pending:
         self.inserted_bytes = 0
 
     def insert(self, row: Mapping[str, Any], record: int, mode: PendingMode) -> None:
-        """Add one row of plain values; what it leaves out is null."""
+        """Add one row of plain values; missing ones are null."""
         self._rows.append({**row, RECORD: record})
         self._combine(mode)
 
     def extend(self, rows: pa.Table, mode: PendingMode) -> None:
-        """Add rows that name their records."""
+        """Add rows that have their record numbers."""
         self._settle()
         self._tables.append(rows.select(self._schema.names).cast(self._schema))
         self._combine(mode)
 
     def image(self) -> pa.Table:
-        """The rows as they will be: of each id the last."""
+        """Return the rows as they will be: the last one of each id."""
         self._settle()
         return newest(pa.concat_tables(self._tables) if self._tables else self._schema.empty_table())
 
@@ -86,7 +86,7 @@ def newest(rows: pa.Table) -> pa.Table:
 
 
 def to_store(declared: NodeType | EdgeType, rows: pa.Table) -> pa.Table:
-    """Make of an image what the table stores."""
+    """Convert an image to what the table stores."""
     arrays = [
         to_array(type_, rows[name].to_pylist()) if type_.is_blob else rows[name]
         for name, type_ in column_types(declared).items()
@@ -99,9 +99,10 @@ def scan_with_pending(
 ) -> pa.Table:
     """Read the rows that satisfy a predicate: committed ones first, then pending ones.
 
-    An entity that has a pending row is seen through that row alone, also when it no longer satisfies the predicate.
+    An entity with a pending row is seen only through that row, even if it no longer matches. Otherwise an update could
+    bring back what an earlier statement changed.
     """
-    assert ID in columns, "without its id a committed row cannot be told from the pending one that replaces it"
+    assert ID in columns, "the id is needed to hide committed rows behind pending ones"
     committed = tables.scan(table, columns, predicate)
     if pending is None or not pending.num_rows:
         return committed
@@ -115,7 +116,7 @@ def _column(type_: Type, values: list[Any]) -> pa.Array:
 
 
 def image_schema(declared: NodeType | EdgeType) -> pa.Schema:
-    """The columns of rows on their way to a table: those of the table, a Blob as bytes, and the record of each row."""
+    """Return the schema of rows on their way to a table: its columns, blobs as bytes, and the record number."""
     fields = [
         pa.field(name, pa.large_binary() if type_.is_blob else arrow_type(type_))
         for name, type_ in column_types(declared).items()

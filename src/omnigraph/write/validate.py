@@ -1,4 +1,4 @@
-"""The one validator: which rules of the schema a change would break. It reads what the change touches, no more."""
+"""The validator: which rules of the schema a change would break. It reads only what the change touches."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from omnigraph.storage.read import DST, ID, MOST_VALUES, SRC
 from omnigraph.storage.stage import TableStorage
 from omnigraph.write.pending import RECORD
 
-TWICE, TAKEN = "is there twice in one change", "is taken already"
+TWICE, TAKEN = "occurs twice in one change", "is already taken"
 _SHOWN = 80
 _EMBED = "give the vector; `omnigraph embed` adds it to a file of records"
 _WORDINGS = {
@@ -32,10 +32,10 @@ _WORDINGS = {
 
 @dataclass(frozen=True, slots=True)
 class TableChange:
-    """What happens to one type: the entities it brings, as they will be, and those it takes away.
+    """The change of one type: the entities it brings, as they will be, and those it removes.
 
-    `removed` has the ids, and for edges the sources; an id may be in both, for then it is brought anew. `fresh` says
-    that none of the brought ids can be there already, `detached` that no edge is left that names a removed node.
+    `removed` has ids, and for edges sources. An id in both is replaced. `fresh`: none of the new ids can exist.
+    `detached`: no edge is left that names a removed node.
     """
 
     declared: NodeType | EdgeType
@@ -46,19 +46,19 @@ class TableChange:
 
     @property
     def touched(self) -> pa.Array:
-        """The ids of all committed entities that are no longer what they were."""
+        """The ids of all committed entities that the change replaces or removes."""
         brought = [] if self.fresh else self.rows[ID].chunks
         return pa.chunked_array([*brought, *self.removed[ID].chunks], pa.string()).combine_chunks()
 
     @property
     def gone(self) -> pa.Array:
-        """The ids that will no longer be there."""
+        """The ids that will not exist any more."""
         return _except(self.removed[ID].combine_chunks(), self.rows[ID].combine_chunks())
 
 
 @dataclass(slots=True)
 class CommittedRows:
-    """The graph that a change is validated against. Remembers which tables were read."""
+    """The graph that a change is validated against. Records which tables were read."""
 
     tables: TableStorage
     txn: WriteTxn
@@ -94,7 +94,7 @@ def violations(catalog: Catalog, committed: CommittedRows, changes: Mapping[str,
 def relation_violations(
     catalog: Catalog, committed: CommittedRows, changes: Mapping[str, TableChange]
 ) -> Iterator[Violation]:
-    """Yield the rules that entities break beside each other."""
+    """Yield the violations of rules about several entities."""
     nodes = [change for change in changes.values() if isinstance(change.declared, NodeType)]
     edges = [change for change in changes.values() if isinstance(change.declared, EdgeType)]
     for change in nodes:
@@ -111,7 +111,7 @@ def relation_violations(
 
 
 def value_violations(declared: NodeType | EdgeType, rows: pa.Table) -> Iterator[Violation]:
-    """Yield the rules that single values break. Where it is unknown whether one does, for it is null, it does not."""
+    """Yield the violations of rules about single values. Null violates none of them but `required`."""
     for name, property_ in declared.properties.items():
         column = rows[name]
         if not property_.type.nullable:
@@ -132,7 +132,7 @@ def value_violations(declared: NodeType | EdgeType, rows: pa.Table) -> Iterator[
 
 
 def with_required(declared: NodeType | EdgeType, rows: pa.Table) -> pa.Table:
-    """Leave out the rows that lack what is required: no table can hold them."""
+    """Drop the rows that lack a required value: no table can hold them."""
     for name, property_ in declared.properties.items():
         if not property_.type.nullable and rows[name].null_count:
             rows = rows.filter(pc.is_valid(rows[name]))
@@ -156,7 +156,7 @@ def _check(declared: NodeType, rows: pa.Table, rule: Check) -> Iterator[Violatio
 
 
 def check_patterns(catalog: Catalog) -> None:
-    """See that every pattern of a schema can be used."""
+    """Raise if a pattern of the schema cannot be compiled."""
     for declared in catalog.nodes.values():
         for rule in declared.checks:
             _matches(declared, pa.array([""]), rule)
@@ -167,7 +167,7 @@ def _matches(declared: NodeType, column: pa.Array | pa.ChunkedArray, rule: Check
         return pc.match_substring_regex(column, rule.pattern)
     except pa.ArrowInvalid as error:
         message = f"the pattern of {declared.name}.{rule.property} cannot be used: {str(error).partition(': ')[2]}"
-        hint = "write it in RE2 syntax; it has no look-around and no references"
+        hint = "use RE2 syntax, which has no look-around and no back-references"
         raise PatternError(
             message, type_name=declared.name, property=rule.property, pattern=rule.pattern, hint=hint
         ) from None
@@ -193,7 +193,7 @@ def _uniqueness(change: TableChange, committed: CommittedRows) -> Iterator[Viola
 
 
 def are_complete(rows: pa.Table, columns: Iterable[str]) -> pa.Array:
-    """Tell which rows must be unique: a null exempts, and so does what is no number, a problem of its own."""
+    """Return which rows must be unique: null exempts a row, and so does NaN or an infinity, reported elsewhere."""
     complete = np.ones(rows.num_rows, bool)
     for name in columns:
         is_floating = pa.types.is_floating(rows[name].type)
@@ -203,7 +203,7 @@ def are_complete(rows: pa.Table, columns: Iterable[str]) -> pa.Array:
 
 
 def _complete(rows: pa.Table, columns: Iterable[str]) -> pa.Table:
-    """Leave out what `are_complete` does; make the two zeros one."""
+    """Drop the rows that uniqueness does not concern, and normalise -0.0 to 0.0."""
     rows = rows.filter(are_complete(rows, columns))
     for name in columns:
         if pa.types.is_floating(rows[name].type):
@@ -212,7 +212,7 @@ def _complete(rows: pa.Table, columns: Iterable[str]) -> pa.Table:
 
 
 def _repeated(change: TableChange, rows: pa.Table, columns: Sequence[str]) -> Iterator[Violation]:
-    """Report every entity that has what an earlier one of the same change has."""
+    """Report every entity that repeats the values of an earlier one in the same change."""
     numbered = rows.append_column("at", pa.array(np.arange(rows.num_rows)))
     first = numbered.group_by(list(columns)).aggregate([("at", "min")])["at_min"]
     if len(first) == rows.num_rows:
@@ -224,7 +224,7 @@ def _repeated(change: TableChange, rows: pa.Table, columns: Sequence[str]) -> It
 def _taken(
     change: TableChange, rows: pa.Table, columns: Sequence[str], committed: CommittedRows
 ) -> Iterator[Violation]:
-    """Report every entity that has what a committed one has, which the change leaves as it is."""
+    """Report every entity that has the values of a committed one which the change leaves as it is."""
     if not rows.num_rows:
         return
     found = committed.matching(change.declared, rows.select(list(columns)))
@@ -234,7 +234,7 @@ def _taken(
 
 
 def not_unique(declared: NodeType | EdgeType, rows: pa.Table, columns: Sequence[str], why: str) -> Iterator[Violation]:
-    """Report entities that have what must be unique and is not."""
+    """Report entities whose values must be unique and are not."""
     label = columns[0] if len(columns) == 1 else f"({', '.join(columns)})"
     for row in _plain(rows):
         value = ", ".join(_shown(_one_zero(row[name])) for name in columns)
@@ -243,7 +243,7 @@ def not_unique(declared: NodeType | EdgeType, rows: pa.Table, columns: Sequence[
 
 
 def _one_zero(value: Any) -> Any:
-    """The two zeros are one value."""
+    """Return 0.0 for both zeros."""
     return 0.0 if value == 0 and isinstance(value, float) else value
 
 
@@ -265,7 +265,7 @@ def _endpoints(
 
 
 def dangling(edge: EdgeType, column: str, type_name: str, rows: pa.Table) -> Iterator[Violation]:
-    """Report edges whose end is not there."""
+    """Report edges whose endpoint does not exist."""
     for row in rows.select([ID, column, RECORD]).to_pylist():
         message = f"{column} {_shown(row[column])} not found in {type_name}"
         hint = f"insert the {type_name} first, or in the same change"
@@ -273,7 +273,7 @@ def dangling(edge: EdgeType, column: str, type_name: str, rows: pa.Table) -> Ite
 
 
 def _missing(change: TableChange, node: NodeType, committed: CommittedRows, brought: TableChange | None) -> pa.Array:
-    """The ids that edges name as nodes of a type, and that neither the graph nor the change has."""
+    """Return the ids that edges name as nodes of a type, and that exist neither in the graph nor in the change."""
     edge = change.declared
     assert isinstance(edge, EdgeType)
     columns = [name for name, end in ((SRC, edge.source), (DST, edge.target)) if end == node.name]
@@ -290,7 +290,7 @@ def _missing(change: TableChange, node: NodeType, committed: CommittedRows, brou
 def _orphans(
     change: TableChange, catalog: Catalog, committed: CommittedRows, changes: Mapping[str, TableChange]
 ) -> Iterator[Violation]:
-    """Report the edges that stay, and name a node that does not."""
+    """Report the edges that stay although one of their nodes goes."""
     gone = pa.array([], pa.string()) if change.detached else change.gone
     for edge in catalog.incident_edges(change.declared.name) if len(gone) else ():
         staying = changes.get(table_key(edge))
@@ -324,7 +324,7 @@ def _cardinality(
 
 
 def miscounted(edge: EdgeType, source: str, count: int, record: int | None) -> Violation:
-    """Report a source that has too many edges, or too few."""
+    """Report a source with too many or too few edges."""
     bounds = edge.cardinality
     bound = f"min {bounds.lower}" if count < bounds.lower else f"max {bounds.upper}"
     message = f"@card violation on edge {edge.name}: source {_shown(source)} has {count} edges ({bound})"
@@ -332,7 +332,7 @@ def miscounted(edge: EdgeType, source: str, count: int, record: int | None) -> V
 
 
 def _affected_sources(change: TableChange, committed: CommittedRows, changes: Mapping[str, TableChange]) -> pa.Array:
-    """The sources of edges that come, go or move, except those that are themselves removed."""
+    """Return the sources of edges that are added, removed or moved, except those that are removed themselves."""
     chunks = [*change.rows[SRC].chunks, *change.removed[SRC].chunks]
     if change.rows.num_rows and not change.fresh:
         before = committed.lookup(change.declared, ID, change.rows[ID].combine_chunks(), [SRC])
@@ -359,7 +359,7 @@ def _without(rows: pa.Table, ids: pa.Array) -> pa.Table:
 
 
 def _plain(rows: pa.Table) -> list[dict[str, Any]]:
-    """Rows as plain values; a date-time keeps its time."""
+    """Return rows as plain values, date-times with their time."""
     moments = [at for at, field in enumerate(rows.schema) if pa.types.is_date64(field.type)]
     for at in moments:
         rows = rows.set_column(at, rows.column_names[at], rows.column(at).cast(pa.timestamp("ms")))

@@ -1,4 +1,4 @@
-"""Values of a mutation at run time: a parameter or the clock, converted to what its property stores."""
+"""Values of a mutation at run time: parameters and the clock, converted to what properties store."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from omnigraph.lang.types import Type
 
 @dataclass(frozen=True, slots=True)
 class RequestValues:
-    """What one request brings: its parameters and its time, which is the same wherever it says `now()`."""
+    """The parameters and the time of one request. `now()` is the same everywhere in it."""
 
     parameters: Mapping[str, PlainValue]
     time: dt.datetime
@@ -30,7 +30,7 @@ class RequestValues:
                 return self.time
 
     def stored(self, value: ir.Value, type_: Type) -> Any:
-        """Return what a property of the type stores; a constant was converted when the query was compiled."""
+        """Return what a property of the type stores. Constants were converted at compile time."""
         return value.value if isinstance(value, ir.Constant) else stored(type_, self.value(value))
 
 
