@@ -189,7 +189,7 @@ class LeaseGates:
         self._objects = objects
         self._timeout = timeout + lifetime
         self._lifetime = lifetime
-        self.patience = lifetime * 1.2  # long enough to tell a dead holder from a live one
+        self.patience = lifetime * 1.2  # long enough to distinguish a dead holder from a live one
         # Since when each lease has been unchanged. Kept between writes, so that short waits add up to one observation.
         self._seen: dict[str, tuple[Version, float]] = {}
 

@@ -86,8 +86,8 @@ def _fate_of_rest(objects: ObjectStore, live: Catalog, tables: set[str]) -> Fate
 
     Their hash must be that of the source. A hash that is not ours cannot be checked, so the tables must match instead.
     """
-    told, is_known = _document(objects, STATE).get("schema_ir_hash"), is_ours(_document(objects, IR))
-    if told == live.fingerprint or (not is_known and tables == table_keys(live)):
+    recorded, is_known = _document(objects, STATE).get("schema_ir_hash"), is_ours(_document(objects, IR))
+    if recorded == live.fingerprint or (not is_known and tables == table_keys(live)):
         return Fate.PUT_IN_PLACE
     raise _undecided(f"{SOURCE} is not what they were compiled from")
 

@@ -51,6 +51,7 @@ def embed_texts(embedder: Embedder, texts: Sequence[str], dimension: int, purpos
         message = f"{embedder.model} returned {found} numbers; expected {len(texts)} x {dimension}"
         hint = f"choose a model with {dimension} dimensions, or declare the property with the dimension of the model"
         raise EmbedderAnswerError(message, model=embedder.model, hint=hint)
+    # In float64: the square of a large float32 would overflow to infinity.
     lengths = np.sqrt(np.square(matrix, dtype=np.float64).sum(axis=1))
     usable = np.isfinite(lengths) & (lengths > 0)
     if not usable.all():
@@ -78,6 +79,7 @@ class Embedding:
         self._kept: OrderedDict[tuple[str, int], Vector] = OrderedDict()
 
     @cached_property
+    # Only at first use: a graph without vectors needs no configuration.
     def embedder(self) -> Embedder:
         return self._given or embedder_from_environment()
 
@@ -89,6 +91,7 @@ class Embedding:
             if key in self._kept:
                 self._kept.move_to_end(key)
                 return self._kept[key]
+        # Outside the lock: a slow service must not block searches whose vectors are cached.
         vector: Vector = embed_texts(self.embedder, [text], property_.type.dimension, Purpose.QUERY)[0]
         with self._lock:
             self._kept[key] = vector

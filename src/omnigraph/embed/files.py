@@ -173,6 +173,7 @@ def embed_file(files: FilePlan, selection: Selection, embedder: Embedder | None 
     """Write the records with their vectors. The output appears when it is complete."""
     work = _FileEmbedding(files.plan, selection, embedder)
     try:
+        # Editors on Windows write a byte order mark; `utf-8-sig` drops it.
         with files.input.open(encoding="utf-8-sig") as source, _replacing(files.output) as target:
             lines = enumerate(source, 1)
             while chunk := list(islice(lines, _AT_ONCE)):
@@ -189,6 +190,7 @@ def embed_file(files: FilePlan, selection: Selection, embedder: Embedder | None 
 def _replacing(path: Path) -> Iterator[TextIO]:
     """Open a draft that replaces the file when it is complete, or never."""
     path.parent.mkdir(parents=True, exist_ok=True)
+    # In the same directory, so that the replacement is one atomic rename.
     draft = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     try:
         with draft.open("x", encoding="utf-8") as file:
@@ -264,6 +266,7 @@ class _FileEmbedding:
         return changed
 
     def _embedder(self) -> Embedder:
+        # Only when there is something to embed: cleaning needs no configuration.
         self.given = self.given or embedder_from_environment()
         self.result.model = model = self.given.model
         if self.plan.model not in (None, model):

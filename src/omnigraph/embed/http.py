@@ -42,6 +42,7 @@ class HttpEmbedder:
         return self._settings.model
 
     def embed(self, texts: Sequence[str], dimension: int, purpose: Purpose) -> Vectors:
+        # A service may limit a request to fewer texts than the configured batch size.
         size = min(self._settings.batch_size, self._dialect.most_texts or self._settings.batch_size)
         batches = [texts[at : at + size] for at in range(0, len(texts), size)]
         return np.concatenate([self._batch(batch, dimension, purpose) for batch in batches])
@@ -70,6 +71,7 @@ class HttpEmbedder:
             outcome = self._attempt(request, min(settings.timeout, max(ends - time.monotonic(), 0.001)))
             if isinstance(outcome, bytes):
                 return outcome
+            # Not less than the service asks for in Retry-After.
             pause = max(outcome.pause, settings.backoff * 2 ** (attempt - 1))
             if attempt == settings.attempts or time.monotonic() + pause >= ends:
                 raise self._unavailable(outcome.why, attempt)

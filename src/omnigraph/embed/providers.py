@@ -64,6 +64,7 @@ class ServiceSettings:
     provider: Provider
     base_url: str
     model: str
+    # Never shown: a settings object may end up in a log.
     key: str = field(repr=False)
     deadline: float | None = 60.0
     timeout: float = 30.0
@@ -105,6 +106,7 @@ def settings_from(environment: Mapping[str, str], provider: Provider) -> Service
 
 
 def _provider(environment: Mapping[str, str]) -> Provider:
+    # The mock wins over the provider, so that a test environment needs one variable.
     if environment.get(MOCK, "").strip().lower() in _TRUE:
         return Provider.MOCK
     name = environment.get(PROVIDER) or Provider.OPENAI_COMPATIBLE
@@ -115,6 +117,7 @@ def _provider(environment: Mapping[str, str]) -> Provider:
 
 
 def _base_url(environment: Mapping[str, str], service: EmbeddingService) -> str:
+    # The variable of earlier releases still works, behind the general one.
     older = environment.get(service.older, "") if service.older else ""
     url = environment.get(BASE_URL) or older or service.base_url
     try:

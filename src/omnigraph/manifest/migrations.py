@@ -35,7 +35,7 @@ if TYPE_CHECKING:  # the publisher migrates a branch before it first writes to i
 
 OLDEST_ACCEPTED = 1
 ATTEMPTS = 5
-# Where the history was before it moved into the manifest. What is known of these two is their names and what a commit
+# Where the history was before it moved into the manifest. Only the names of these two and the fields of a commit
 # consists of; the names of their columns are our reading. Only the first two of the commits must be there.
 COMMITS_PATH = "_graph_commits.lance"
 ACTORS_PATH = "_graph_commit_actors.lance"

@@ -140,7 +140,7 @@ class Manifest:
     def refreshed(self, state: ManifestState) -> ManifestState:
         """Return the current state: the same object, after one probe, if nothing was published since.
 
-        Branches other than main are read again: one may have been deleted and created anew under its name.
+        Branches other than main are read again: one may have been deleted and recreated under its name.
         """
         same = state.branch is None and self.table.is_latest(state.dataset, state.version)
         return state if same else self.load(state.branch)
@@ -208,11 +208,13 @@ class Manifest:
             try:
                 # A handle of its own: the swap moves it, and others may be reading with a shared one.
                 handle = self._open(branch, None)
+                # The same version is not enough: the graph may have been deleted and created again in its place.
                 usable = attempt == 0 and first is not None and _is_same(first.dataset, handle)
                 state = self._current(first if first and usable else self._read(handle, branch))
                 if state.version != handle.version:
                     handle = self._open(branch, state.version)
                 return self._attempt(handle, state, changes, expected, lineage)
+            # A moved table is no contention: the plan relied on something that no longer exists.
             except ExpectedVersionMismatchError:
                 raise
             except ContentionError:
@@ -234,11 +236,13 @@ class Manifest:
             return Published(landed, state)
         _check_expected(state, expected)
         commit = _commit(state, lineage)
+        # Every publish updates the head row of its branch, so of two from one state exactly one lands.
         rows = encode([*_records(state, changes), commit_record(commit), head_record(commit)])
         try:
             version = self.table.merge(handle, OBJECT_ID, rows)
         except ConflictError as error:
             raise ContentionError("another commit came first", attempts=1) from error
+        # Lance may rebase the merge behind a commit that does not conflict, such as a stamp.
         if version != commit.manifest_version:
             return self._relocate(state.branch, commit)
         return Published(commit, self._remember(replace(state, dataset=handle).with_rows(version, rows)))

@@ -57,6 +57,7 @@ class ManifestState:
         """Fold the rows: per table the newest version, unless a tombstone at or above it drops the table."""
         newest = self._newest("table_version")
         dead = self._newest("table_tombstone")
+        # A tombstone hides versions up to its own. A type that is added again must continue past it to be visible.
         visible = {key: version for key, version in newest.items() if version > dead.get(key, -1)}
         entries = {key: self._entry(row) for key, row in self._version_rows(visible).items()}
         return Snapshot(self.branch, self.version, dict(sorted(entries.items())), self.schema)
@@ -107,6 +108,7 @@ class ManifestState:
     def commit_of_operation(self, operation_id: str) -> Commit | None:
         """Return the commit of the change to which a client gave this id."""
         commits = self._of("graph_commit")
+        # Search the text of the column first: decoding the JSON of the whole history would cost much more.
         named = pc.match_substring(commits["metadata"], f'"{OPERATION}":{json.dumps(operation_id)}')
         found = map(decode_commit, commits.filter(named).to_pylist())
         return next((commit for commit in found if commit.operation_id == operation_id), None)
@@ -120,6 +122,7 @@ class ManifestState:
 
     def is_placed_alike(self, table_key: str, other: ManifestState) -> bool:
         """Return whether a table is at the same version of the same fork in two states."""
+        # On a branch a table may be forked again at the same version number: then it is another table.
         one, two = (state.snapshot.entries.get(table_key) for state in (self, other))
         same_fork = one is None or two is None or one.table.branch == two.table.branch
         return same_fork and self.actual_version(table_key) == other.actual_version(table_key)
@@ -132,7 +135,7 @@ class ManifestState:
         return found[0] if found else None
 
     def with_rows(self, version: int, rows: pa.Table) -> ManifestState:
-        """Return the state after a publish, without reading it back."""
+        """Return the state after a publish, without reading it back. It must equal what a fresh read gives."""
         kept = self.rows.filter(pc.invert(pc.is_in(self.rows[OBJECT_ID], value_set=rows[OBJECT_ID].combine_chunks())))
         return replace(self, version=version, rows=pa.concat_tables([kept, rows.select(kept.column_names)]))
 
@@ -160,7 +163,8 @@ class ManifestState:
 
 
 def _misshapen(rows: pa.Table) -> str | None:
-    """Describe what is wrong if ids and versions of rows do not match; None if nothing is."""
+    """Describe the problem if ids and versions of rows do not match; None if they do."""
+    # A lost compare-and-swap leaves two rows for one key without an error: this is where it is noticed.
     if pc.count_distinct(rows[OBJECT_ID]).as_py() != rows.num_rows:
         return "two rows for one object"
     kinds = rows["object_type"]

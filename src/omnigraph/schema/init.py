@@ -41,7 +41,7 @@ def init_graph(location: Location, source: Source, *, force: bool) -> Store:
     schema_files.claim(store.objects, source, address)
     claim = new_id().encode()
     try:
-        # The claim tells our attempt from one that takes over with `force`, whose tables must not be touched.
+        # The claim identifies our attempt: one that takes over with `force` has its own, and its tables are not ours.
         store.objects.write(_CLAIM, claim)
         failpoints.reach(failpoints.INIT_AFTER_SCHEMA_PG_WRITTEN)
         schema_files.write_compiled(store.objects, catalog)
@@ -59,12 +59,14 @@ def init_graph(location: Location, source: Source, *, force: bool) -> Store:
 def _create_tables(store: Store, catalog: Catalog, claim: bytes) -> None:
     tables, versions = [], []
     for declared in _types(catalog):
+        # Checked before every table: until the manifest exists, another process may take over with `force`.
         _check_claim(store, claim)
         key, path = table_key(declared), table_path(declared)
         created = store.tables.create(path, table_schema(declared))
         tables.append(TableRow(key, path))
         versions.append(VersionRow(key, created.version, None, 0))
     _check_claim(store, claim)
+    # The manifest comes last: until it exists there is no graph, and an attempt can be abandoned.
     store.manifest.create(tables, versions)
 
 

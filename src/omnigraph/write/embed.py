@@ -29,13 +29,13 @@ ROWS_PER_COMMIT = 256
 
 @dataclass(frozen=True, slots=True)
 class EmbedRequest:
-    """Which vectors to create, of which types (None: all), on which branch, for which actor."""
+    """The vectors to create: mode, types (None: all), branch; the actor, and a callback for progress."""
 
     mode: EmbedMode
     types: Sequence[str] | None
     branch: str | None
     actor: str | None
-    told: Callable[[int], None]
+    on_progress: Callable[[int], None]
 
 
 def embed_mode(name: str) -> EmbedMode:
@@ -59,7 +59,7 @@ def embed_graph(store: Store, request: EmbedRequest, embedding: Embedding) -> Em
         for commit, rows in _Target(store, request, embedding, node, property_).fill():
             embedded[label] += rows
             commits.append(commit)
-            request.told(rows)
+            request.on_progress(rows)
     model = embedding.embedder.model if commits else None
     return EmbedResult(request.branch or MAIN, request.mode, model, embedded, tuple(commits))
 

@@ -59,6 +59,7 @@ class SmallLoad:
     def plan(self, batches: Mapping[str, Batch], lineage: Lineage) -> PublishPlan:
         """Stage the records, which have no problems."""
         actions = tuple(TableAction(self._stage(key, batch)) for key, batch in sorted(batches.items()))
+        # An overwrite replaces what it has not read row by row: rows that others add meanwhile would be lost silently.
         must_be_unchanged = frozenset(batches) if self.mode is LoadMode.OVERWRITE else frozenset()
         read_set = frozenset(self.committed.read_set)
         return PublishPlan(
@@ -86,6 +87,7 @@ class SmallLoad:
         elif self.mode is not LoadMode.MERGE:
             yield from existing(declared, again)
         if self.mode is LoadMode.APPEND:
+            # Another writer may insert one of these ids before the publish.
             self.committed.read_set.add(key)
             ids = rows[ID].combine_chunks()
             found = self.tables.lookup(self.txn.entries[key].table, ID, ids, [ID])[ID]

@@ -56,6 +56,7 @@ class Pending:
 
     def extend(self, rows: pa.Table, mode: PendingMode) -> None:
         """Add rows that have their record numbers."""
+        # Rows and tables keep their order of arrival, because the last row of an id wins.
         self._settle()
         self._tables.append(rows.select(self._schema.names).cast(self._schema))
         self._combine(mode)

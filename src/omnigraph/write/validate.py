@@ -70,12 +70,16 @@ class CommittedRows:
     def matching(self, declared: NodeType | EdgeType, groups: pa.Table) -> pa.Table:
         """Read the id and columns of rows that may hold one of the groups of values."""
         table = self._table(declared)
+        # The values of each column are filtered separately, so a row may match a mixture; `_taken` joins on all of
+        # them.
         chunks = [groups.slice(at, MOST_VALUES) for at in range(0, groups.num_rows, MOST_VALUES)]
         found = [self.tables.scan(table, [ID, *groups.column_names], _any_of(chunk)) for chunk in chunks]
         return pa.concat_tables(found)
 
     def _table(self, declared: NodeType | EdgeType) -> Any:
         key = table_key(declared)
+        # Everything that validation reads must be unchanged at the publish, or two valid changes could contradict each
+        # other.
         self.read_set.add(key)
         return self.txn.entries[key].table
 
@@ -86,6 +90,7 @@ def _any_of(groups: pa.Table) -> AllOf:
 
 def violations(catalog: Catalog, committed: CommittedRows, changes: Mapping[str, TableChange]) -> Iterator[Violation]:
     """Yield every rule that the change would break: values first, then uniqueness, endpoints and cardinality."""
+    # Nodes before edges: a violation of a node explains those of its edges.
     for change in sorted(changes.values(), key=lambda change: isinstance(change.declared, EdgeType)):
         yield from value_violations(change.declared, change.rows)
     yield from relation_violations(catalog, committed, changes)
@@ -118,6 +123,7 @@ def value_violations(declared: NodeType | EdgeType, rows: pa.Table) -> Iterator[
             missing = rows.filter(pc.is_null(column))
             yield from _broken(declared, missing, "required", name, "is required, and there is no value")
         if property_.type.enum:
+            # A missing value is no wrong enum value; `required` reports it.
             wrong = pc.invert(pc.is_in(column, pa.array([*property_.type.enum, None])))
             expected = ", ".join(property_.type.enum)
             yield from _broken(declared, rows.filter(wrong), "enum", name, f"(expected: {expected})")
@@ -207,6 +213,7 @@ def _complete(rows: pa.Table, columns: Iterable[str]) -> pa.Table:
     rows = rows.filter(are_complete(rows, columns))
     for name in columns:
         if pa.types.is_floating(rows[name].type):
+            # Adding 0.0 turns -0.0 into 0.0: they are one value, but group differently.
             rows = rows.set_column(rows.column_names.index(name), name, pc.add(rows[name], 0.0))
     return rows
 
@@ -228,6 +235,7 @@ def _taken(
     if not rows.num_rows:
         return
     found = committed.matching(change.declared, rows.select(list(columns)))
+    # An entity that the change replaces or removes gives up its values.
     others = _complete(_without(found, change.touched), columns).select(list(columns))
     held = rows.join(others.group_by(list(columns)).aggregate([]), keys=list(columns), join_type="left semi")
     yield from not_unique(change.declared, held.sort_by(RECORD), columns, TAKEN)
@@ -280,6 +288,7 @@ def _missing(change: TableChange, node: NodeType, committed: CommittedRows, brou
     chunks = [chunk for name in columns for chunk in change.rows[name].chunks]
     wanted = pc.unique(pa.chunked_array(chunks, pa.string()))
     if brought:
+        # Nodes of the same change count, so both can be inserted together.
         wanted = _except(wanted, brought.rows[ID].combine_chunks())
     if not len(wanted):
         return wanted
@@ -291,6 +300,7 @@ def _orphans(
     change: TableChange, catalog: Catalog, committed: CommittedRows, changes: Mapping[str, TableChange]
 ) -> Iterator[Violation]:
     """Report the edges that stay although one of their nodes goes."""
+    # A mutation removes the edges of its deleted nodes itself; a merge or an overwrite may leave some.
     gone = pa.array([], pa.string()) if change.detached else change.gone
     for edge in catalog.incident_edges(change.declared.name) if len(gone) else ():
         staying = changes.get(table_key(edge))
@@ -315,6 +325,7 @@ def _cardinality(
     sources = _affected_sources(change, committed, changes)
     if not len(sources):
         return
+    # Committed edges that stay, plus those of the change: an edge that moves is counted once, at its new source.
     kept = _without(committed.lookup(edge, SRC, sources, [ID, SRC]), change.touched)
     counts = _counts(sources, [*kept[SRC].chunks, *change.rows[SRC].chunks])
     most = np.inf if bounds.upper is None else bounds.upper
@@ -334,6 +345,7 @@ def miscounted(edge: EdgeType, source: str, count: int, record: int | None) -> V
 def _affected_sources(change: TableChange, committed: CommittedRows, changes: Mapping[str, TableChange]) -> pa.Array:
     """Return the sources of edges that are added, removed or moved, except those that are removed themselves."""
     chunks = [*change.rows[SRC].chunks, *change.removed[SRC].chunks]
+    # An edge that moves to another source changes the count of its old one as well.
     if change.rows.num_rows and not change.fresh:
         before = committed.lookup(change.declared, ID, change.rows[ID].combine_chunks(), [SRC])
         chunks += before[SRC].chunks
