@@ -16,15 +16,17 @@ from omnigraph.commit.plan import PublishPlan, TableAction, WriterKind, WriteTxn
 from omnigraph.commit.publish import check_head_commit, write
 from omnigraph.commit.store import Store
 from omnigraph.core.refs import MAIN
-from omnigraph.core.values import ConversionError
+from omnigraph.core.values import ConversionError, Scalar, scalar_value
 from omnigraph.embed.embedder import Embedding
 from omnigraph.errors import ConstraintError, QueryKindError, ResourceLimitError, ValueRejectedError
 from omnigraph.lang import ir
 from omnigraph.lang.catalog import Catalog, EdgeType, NodeType, Property
 from omnigraph.lang.compiler import CompiledQuery, compile_query
 from omnigraph.lang.identity import new_id, node_id
+from omnigraph.lang.ir import PlainValue
 from omnigraph.lang.params import decode_parameters
 from omnigraph.lang.source import Source, Span
+from omnigraph.lang.types import Type
 from omnigraph.manifest.publisher import Lineage
 from omnigraph.storage.columns import declared_of, table_key
 from omnigraph.storage.predicates import Predicate, comparison
@@ -32,7 +34,6 @@ from omnigraph.storage.read import ADDRESS, DST, ID, SRC
 from omnigraph.storage.stage import Staged
 from omnigraph.write.pending import RECORD, Pending, PendingMode, column_types, scan_with_pending, to_store
 from omnigraph.write.validate import CommittedRows, TableChange, violations
-from omnigraph.write.values import RequestValues
 
 MOST_ENTITIES = 8192  # inserts of one type in one query
 MOST_BYTES = 32 * 1024 * 1024  # size of the inserted rows of one type
@@ -86,7 +87,7 @@ class _Execution:
         self.catalog = txn.catalog
         self.mutation = mutation
         self.query = _compiled(mutation, txn)
-        self.request = RequestValues(decode_parameters(self.query.parameters, mutation.parameters), time)
+        self.request = _RequestValues(decode_parameters(self.query.parameters, mutation.parameters), time)
         self.vectors = vectors
         self.nodes = self.edges = 0
         self.pending: dict[str, Pending] = {}
@@ -341,6 +342,42 @@ def _with_values(rows: pa.Table, values: pa.Table, names: list[str]) -> pa.Table
     return rows
 
 
+# Values --------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _RequestValues:
+    """The parameters and the time of one request. `now()` is the same everywhere in it."""
+
+    parameters: Mapping[str, PlainValue]
+    time: dt.datetime
+
+    def value(self, value: ir.Value) -> PlainValue:
+        match value:
+            case ir.Constant(constant):
+                return constant
+            case ir.ParameterRef(name):
+                return self.parameters[name]
+            case ir.RequestTime():
+                return self.time
+
+    def stored(self, value: ir.Value, type_: Type) -> Any:
+        """Return what a property of the type stores. Constants were converted at compile time."""
+        return value.value if isinstance(value, ir.Constant) else _stored(type_, self.value(value))
+
+
+def _stored(type_: Type, value: PlainValue) -> Any:
+    """Convert a value to what a property of the type stores, or raise ConversionError."""
+    if value is None:
+        if not type_.nullable:
+            raise ConversionError("it is required, and the value is null", "give it a value")
+        return None
+    if isinstance(value, tuple):
+        element = Scalar.F32 if type_.is_vector else type_.scalar
+        return [None if item is None else scalar_value(element, item) for item in value]
+    return scalar_value(type_.scalar, value)
+
+
 # Omitted vectors -----------------------------------------------------------------------------------
 
 _Owner = tuple[str, str]
@@ -358,7 +395,7 @@ class OmittedVectors:
         self._known: dict[tuple[_Owner, str], list[float]] = {}
         self._required: dict[str, list[tuple[Property, str]]] = {}
 
-    def prepare(self, catalog: Catalog, statements: Iterable[ir.Statement], request: RequestValues) -> None:
+    def prepare(self, catalog: Catalog, statements: Iterable[ir.Statement], request: _RequestValues) -> None:
         """Embed all omitted vectors of the statements, grouped by property."""
         self._required = {node.name: [*_required(node)] for node in catalog.nodes.values()}
         wanted: dict[_Owner, dict[str, None]] = defaultdict(dict)
