@@ -139,6 +139,7 @@ class Catalog:
 
     def edge_by_word(self, word: str) -> EdgeType | None:
         """Find the edge type that a traversal or a load record names, ignoring case."""
+        # Exact first: that is the usual case, and needs no folded copy of the names.
         return self.edges.get(word) or self._edges_by_word.get(word.lower())
 
     def incident_edges(self, node_type: str) -> list[EdgeType]:

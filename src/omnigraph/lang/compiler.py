@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from omnigraph.core.lru import LruCache
 from omnigraph.errors import QueryError, QueryNotFoundError
 from omnigraph.lang import ir
+from omnigraph.lang import query_tree as tree
 from omnigraph.lang.catalog import Catalog
 from omnigraph.lang.expressions import ANONYMOUS, Scope
 from omnigraph.lang.mutation_check import check_mutation
 from omnigraph.lang.query_parser import parse_query_file
-from omnigraph.lang.query_tree import QueryDecl, QueryTree, ReadBody
 from omnigraph.lang.read_check import check_read
 from omnigraph.lang.source import Rejection, Source, did_you_mean
 from omnigraph.lang.types import Type
@@ -37,7 +37,7 @@ class CompiledQuery:
         return isinstance(self.plan, ir.MutationPlan)
 
 
-def parse_queries(source: Source) -> QueryTree:
+def parse_queries(source: Source) -> tree.QueryTree:
     """Parse a file of queries, or raise QueryError with every syntax error in it."""
     return _parsed.get((source.text, source.file), lambda: _parse(source), lambda _: _cost(source))
 
@@ -56,17 +56,17 @@ def compile_query(source: Source, catalog: Catalog, name: str | None = None) -> 
     return _compiled.get(key, compile_it, lambda _: _cost(source))
 
 
-def check_query(query: QueryDecl, catalog: Catalog) -> CompiledQuery:
+def check_query(query: tree.QueryDecl, catalog: Catalog) -> CompiledQuery:
     """Type-check and plan one query; raises Rejection."""
-    scope = Scope(catalog, _parameters(query))
-    if isinstance(query.body, ReadBody):
+    scope = Scope(catalog, _declared_parameters(query))
+    if isinstance(query.body, tree.ReadBody):
         plan: ir.Plan = check_read(query.body, scope)
     else:
         plan = check_mutation(query, query.body, scope)
     return CompiledQuery(str(query.name), dict(scope.parameters), query.description, query.instruction, plan)
 
 
-def select_query(file: QueryTree, name: str | None) -> QueryDecl:
+def select_query(file: tree.QueryTree, name: str | None) -> tree.QueryDecl:
     """Find the query called `name` (the first, if there are several), or the only query of the source."""
     names = [str(query.name) for query in file.queries]
     if name is None:
@@ -85,14 +85,14 @@ def _cost(source: Source) -> int:
     return len(source.text) + _ENTRY_COST
 
 
-def _parse(source: Source) -> QueryTree:
+def _parse(source: Source) -> tree.QueryTree:
     file, problems = parse_query_file(source)
     if problems:
         raise QueryError.of([source.diagnostic(problem) for problem in problems])
     return file
 
 
-def _parameters(query: QueryDecl) -> dict[str, Type]:
+def _declared_parameters(query: tree.QueryDecl) -> dict[str, Type]:
     parameters: dict[str, Type] = {}
     for parameter in query.parameters:
         name = parameter.name

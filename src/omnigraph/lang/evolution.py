@@ -47,7 +47,7 @@ class Step:
     kind: ClassVar[str]
 
     def to_dict(self) -> dict[str, Any]:
-        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        values = {field.name.rstrip("_"): getattr(self, field.name) for field in fields(self)}
         plain = {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}
         return {"kind": self.kind, **{name: value for name, value in plain.items() if value is not None}}
 
@@ -68,9 +68,6 @@ class RenameType(Step):
     type_kind: str
     from_: str
     to: str
-
-    def to_dict(self) -> dict[str, Any]:
-        return {"kind": self.kind, "type_kind": self.type_kind, "from": self.from_, "to": self.to}
 
     def __str__(self) -> str:
         return f"rename {self.type_kind} type '{self.from_}' -> '{self.to}'"
@@ -96,10 +93,6 @@ class RenameProperty(Step):
     type_name: str
     from_: str
     to: str
-
-    def to_dict(self) -> dict[str, Any]:
-        owner = {"type_kind": self.type_kind, "type_name": self.type_name}
-        return {"kind": self.kind, **owner, "from": self.from_, "to": self.to}
 
     def __str__(self) -> str:
         old, new = f"{self.type_name}.{self.from_}", f"{self.type_name}.{self.to}"

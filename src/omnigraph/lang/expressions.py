@@ -18,22 +18,8 @@ from omnigraph.core.values import (
 )
 from omnigraph.errors import LiteralError
 from omnigraph.lang import ir, types
+from omnigraph.lang import query_tree as tree
 from omnigraph.lang.catalog import Catalog, Property
-from omnigraph.lang.query_tree import (
-    AggregateCall,
-    AliasRef,
-    Bm25,
-    Expression,
-    ListLiteral,
-    Literal,
-    Nearest,
-    Now,
-    PropertyAccess,
-    Rank,
-    Rrf,
-    TextCall,
-    Variable,
-)
 from omnigraph.lang.source import Name, Rejection, Span, did_you_mean
 from omnigraph.lang.types import Type
 
@@ -87,9 +73,9 @@ class Scope:
 # Values --------------------------------------------------------------------------------------------
 
 
-def constant(literal: Literal | ListLiteral) -> ir.Constant:
+def constant(literal: tree.Literal | tree.ListLiteral) -> ir.Constant:
     """Convert a literal to a constant; dates are parsed here."""
-    if isinstance(literal, ListLiteral):
+    if isinstance(literal, tree.ListLiteral):
         return _list_constant(literal)
     if literal.type in (types.DATE, types.DATETIME):
         parse = parse_date if literal.type is types.DATE else parse_datetime
@@ -100,10 +86,10 @@ def constant(literal: Literal | ListLiteral) -> ir.Constant:
     return ir.Constant(literal.value, literal.type)
 
 
-def _list_constant(literal: ListLiteral) -> ir.Constant:
+def _list_constant(literal: tree.ListLiteral) -> ir.Constant:
     items = []
     for written in literal.items:
-        if isinstance(written, ListLiteral):
+        if isinstance(written, tree.ListLiteral):
             raise Rejection("T0", "a list cannot contain lists", written.span)
         items.append(constant(written))
     # An empty list has no element type; [String] stands in, and assignments do not check it.
@@ -119,7 +105,7 @@ def _list_constant(literal: ListLiteral) -> ir.Constant:
     return ir.Constant(tuple(item.value for item in items), Type(scalar, is_list=True))
 
 
-def property_ref(access: PropertyAccess, scope: Scope) -> ir.PropertyRef:
+def property_ref(access: tree.PropertyAccess, scope: Scope) -> ir.PropertyRef:
     """Resolve `$variable.property` on a node or a bound edge."""
     bound = scope.variables.get(access.variable)
     if bound is None:
@@ -145,7 +131,7 @@ def _unbound(variable: Name, scope: Scope) -> tuple[str, Span]:
     return f"variable `${variable}` is not bound here{'; ' + close if close else ''}", variable.span
 
 
-def variable_ref(variable: Variable, scope: Scope) -> ir.ParameterRef | ir.EntityRef:
+def variable_ref(variable: tree.Variable, scope: Scope) -> ir.ParameterRef | ir.EntityRef:
     """Resolve a bare `$name`: a parameter, which shadows a variable, or a node. A bound edge has no value."""
     name = variable.name
     if name in scope.parameters:
@@ -161,13 +147,13 @@ def variable_ref(variable: Variable, scope: Scope) -> ir.ParameterRef | ir.Entit
     return ir.EntityRef(bound.name, bound.type_name)
 
 
-def value(expression: Expression, scope: Scope) -> ir.Value:
+def value(expression: tree.Expression, scope: Scope) -> ir.Value:
     """Type a constant, a parameter or `now()`: an expression that needs no row."""
-    if isinstance(expression, Literal | ListLiteral):
+    if isinstance(expression, tree.Literal | tree.ListLiteral):
         return constant(expression)
-    if isinstance(expression, Now):
+    if isinstance(expression, tree.Now):
         return ir.RequestTime(types.DATETIME)
-    if isinstance(expression, Variable) and expression.name in scope.parameters:
+    if isinstance(expression, tree.Variable) and expression.name in scope.parameters:
         return ir.ParameterRef(str(expression.name), scope.parameters[expression.name])
     raise Rejection("T0", "only a literal, a parameter or now() is allowed here", expression.span)
 
@@ -175,28 +161,28 @@ def value(expression: Expression, scope: Scope) -> ir.Value:
 # Comparisons ---------------------------------------------------------------------------------------
 
 
-def operand(expression: Expression, scope: Scope) -> ir.Operand:
+def operand(expression: tree.Expression, scope: Scope) -> ir.Operand:
     """Type one side of a filter: a scalar, never a node, a rank or an aggregate."""
     match expression:
-        case PropertyAccess():
+        case tree.PropertyAccess():
             return property_ref(expression, scope)
-        case Variable():
+        case tree.Variable():
             found = variable_ref(expression, scope)
             if isinstance(found, ir.EntityRef):
                 message = f"a filter needs scalar operands; `${expression.name}` is a node"
                 raise Rejection("T7", message, expression.span, hint="compare one of its properties")
             return found
-        case Literal() | ListLiteral() | Now():
+        case tree.Literal() | tree.ListLiteral() | tree.Now():
             return value(expression, scope)
-        case AliasRef():
+        case tree.AliasRef():
             hint = "there is no null literal; null never matches a filter" if expression.name == "null" else None
             message = f"a filter needs scalar operands; `{expression.name}` is a bare name"
             raise Rejection("T7", message, expression.span, hint=hint)
-        case TextCall():
+        case tree.TextCall():
             message = f"{expression.function} can only be compared as `= true`"
             hint = "write it alone as a clause, or inside `not { }` to negate it"
             raise Rejection("T7", message, expression.span, hint=hint)
-        case AggregateCall():
+        case tree.AggregateCall():
             message = f"a filter needs scalar operands; {expression.function}(...) is an aggregate"
             raise Rejection("T7", message, expression.span)
         case _:
@@ -237,11 +223,13 @@ def compares(left: Type, right: Type) -> str | None:
     return None if left.accepts(right) else f"cannot compare {left} with {right}"
 
 
-def entry(property_: Property, written: Name, expression: Expression, variable: str, scope: Scope) -> ir.Comparison:
+def entry(
+    property_: Property, written: Name, expression: tree.Expression, variable: str, scope: Scope
+) -> ir.Comparison:
     """Type `property: value` in a binding: equality, or membership when the property is a list."""
     type_ = property_.type
     left = ir.PropertyRef(variable, property_.name, type_)
-    if isinstance(expression, Variable) and expression.name not in scope.parameters:
+    if isinstance(expression, tree.Variable) and expression.name not in scope.parameters:
         hint = did_you_mean(expression.name, scope.parameters) or "declare it as a parameter, or compare in a filter"
         raise Rejection("T0", f"`${expression.name}` is not a parameter", expression.span, hint=hint)
     right = value(expression, scope)
@@ -274,19 +262,19 @@ def _enum_member(type_: Type, word: ir.PlainValue, span: Span) -> None:
 # Assignments ---------------------------------------------------------------------------------------
 
 
-def declared_value(expression: Expression, scope: Scope) -> ir.Value:
+def declared_value(expression: tree.Expression, scope: Scope) -> ir.Value:
     """Type a value in a mutation, where every variable is a parameter."""
-    if isinstance(expression, Variable) and expression.name not in scope.parameters:
+    if isinstance(expression, tree.Variable) and expression.name not in scope.parameters:
         hint = did_you_mean(expression.name, scope.parameters) or "declare it between the query's parentheses"
         raise Rejection("T14", f"undeclared variable `${expression.name}`", expression.span, hint=hint)
     return value(expression, scope)
 
 
-def assigned(type_: Type, written: Name, expression: Expression, scope: Scope) -> ir.Value:
+def assigned(type_: Type, written: Name, expression: tree.Expression, scope: Scope) -> ir.Value:
     """Type `property: value` in a mutation; a constant is converted to the type of the property."""
     given = declared_value(expression, scope)
     if isinstance(given, ir.Constant):
-        assert isinstance(expression, Literal | ListLiteral)
+        assert isinstance(expression, tree.Literal | tree.ListLiteral)
         return ir.Constant(_converted(type_, given, written, expression.span), type_)
     # The content of a Blob is passed as a String: `base64:...`.
     fits = type_.accepts(given.type) or (type_.is_blob and given.type.is_string)
@@ -330,7 +318,7 @@ def _scalar(type_: Type, given: ir.Constant, written: Name, span: Span) -> ir.Pl
 # Search --------------------------------------------------------------------------------------------
 
 
-def text_match(call: TextCall, scope: Scope) -> ir.TextMatch:
+def text_match(call: tree.TextCall, scope: Scope) -> ir.TextMatch:
     code = "T20" if call.function == "match_text" else "T19"
     text, query = _text_arguments(call.function, call.text, call.query, scope, code)
     edits = None
@@ -342,9 +330,9 @@ def text_match(call: TextCall, scope: Scope) -> ir.TextMatch:
 
 
 def _text_arguments(
-    function: str, text: Expression, query: Expression, scope: Scope, code: str
+    function: str, text: tree.Expression, query: tree.Expression, scope: Scope, code: str
 ) -> tuple[ir.PropertyRef, ir.Value]:
-    if not isinstance(text, PropertyAccess):
+    if not isinstance(text, tree.PropertyAccess):
         raise Rejection(code, f"the first argument of {function} must be a String property of a node", text.span)
     _not_an_edge(text, function, scope)
     column = property_ref(text, scope)
@@ -358,11 +346,11 @@ def _text_arguments(
     return column, phrase
 
 
-def _query_value(expression: Expression, scope: Scope, code: str, message: str) -> ir.Constant | ir.ParameterRef:
-    if isinstance(expression, Variable):
+def _query_value(expression: tree.Expression, scope: Scope, code: str, message: str) -> ir.Constant | ir.ParameterRef:
+    if isinstance(expression, tree.Variable):
         variable_ref(expression, scope)  # reports an unknown variable as T0, before the type of the argument
-    if isinstance(expression, Literal | ListLiteral | Variable) and not (
-        isinstance(expression, Variable) and expression.name not in scope.parameters
+    if isinstance(expression, tree.Literal | tree.ListLiteral | tree.Variable) and not (
+        isinstance(expression, tree.Variable) and expression.name not in scope.parameters
     ):
         found = value(expression, scope)
         assert not isinstance(found, ir.RequestTime)
@@ -370,24 +358,24 @@ def _query_value(expression: Expression, scope: Scope, code: str, message: str) 
     raise Rejection(code, message, expression.span)
 
 
-def _not_an_edge(access: PropertyAccess, function: str, scope: Scope) -> None:
+def _not_an_edge(access: tree.PropertyAccess, function: str, scope: Scope) -> None:
     bound = scope.variables.get(access.variable)
     if bound and bound.kind == "edge":
         raise Rejection("T23", f"{function} cannot search the edge `${access.variable}`", access.span)
 
 
-def ranking(rank: Rank, scope: Scope) -> ir.Ranking:
+def ranking(rank: tree.Rank, scope: Scope) -> ir.Ranking:
     """Type a ranking expression."""
-    if isinstance(rank, Rrf):
+    if isinstance(rank, tree.Rrf):
         return _fused(rank, scope)
-    return _nearest(rank, scope) if isinstance(rank, Nearest) else _bm25(rank, scope)
+    return _nearest(rank, scope) if isinstance(rank, tree.Nearest) else _bm25(rank, scope)
 
 
-def _bm25(rank: Bm25, scope: Scope) -> ir.Bm25Rank:
+def _bm25(rank: tree.Bm25, scope: Scope) -> ir.Bm25Rank:
     return ir.Bm25Rank(*_text_arguments("bm25", rank.text, rank.query, scope, "T20"))
 
 
-def _nearest(rank: Nearest, scope: Scope) -> ir.NearestRank:
+def _nearest(rank: tree.Nearest, scope: Scope) -> ir.NearestRank:
     _not_an_edge(rank.vector, "nearest", scope)
     try:
         vector = property_ref(rank.vector, scope)
@@ -414,7 +402,7 @@ def _vector_query(query: ir.Constant | ir.ParameterRef, vector: Type, span: Span
     raise Rejection("T15", f"nearest: {vector} needs a {vector} or a String to compare to, not {query.type}", span)
 
 
-def _fused(rank: Rrf, scope: Scope) -> ir.FusedRank:
+def _fused(rank: tree.Rrf, scope: Scope) -> ir.FusedRank:
     first, second = ranking(rank.first, scope), ranking(rank.second, scope)
     assert not isinstance(first, ir.FusedRank) and not isinstance(second, ir.FusedRank)  # noqa: PT018
     if first.variable != second.variable:

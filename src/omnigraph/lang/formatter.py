@@ -198,7 +198,7 @@ def _query(children: Sequence[_Child], rule: str) -> list[Part]:
     return [*header, Mark.INDENT, Mark.HARD, *_in_a_row(body, rule), *_closed(close, rule, Mark.HARD)]
 
 
-def _parameters(children: Sequence[_Child], rule: str) -> list[Part]:
+def _parameter_list(children: Sequence[_Child], rule: str) -> list[Part]:
     items = [child for child in children if child != ","]
     return [*_items(items, rule), Mark.DEDENT, Mark.LINE]
 
@@ -226,7 +226,7 @@ _LAYOUTS: Mapping[str, Callable[[Sequence[_Child], str], list[Part]]] = {
     "node": _block,
     "edge": _block,
     "query": _query,
-    "parameters": _parameters,
+    "parameters": _parameter_list,
     "read": _one_per_line,
     "write": _one_per_line,
     "match": _block,

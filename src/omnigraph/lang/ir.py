@@ -131,6 +131,7 @@ class Scan:
     predicates: tuple[Predicate, ...] = ()
 
     def __post_init__(self) -> None:
+        # Storage evaluates them on single rows of the table, before anything else is bound.
         assert all(predicate.variables == {self.variable} for predicate in self.predicates)
 
 
@@ -208,6 +209,7 @@ class FusedRank:
     k: Value
 
     def __post_init__(self) -> None:
+        # Ranks are ranks of entities: two variables have no common ones to fuse.
         assert self.first.variable == self.second.variable
 
     @property

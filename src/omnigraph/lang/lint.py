@@ -10,10 +10,10 @@ from typing import Any
 
 from omnigraph.errors import Diagnostic
 from omnigraph.lang import ir
+from omnigraph.lang import query_tree as tree
 from omnigraph.lang.catalog import Catalog
 from omnigraph.lang.compiler import CompiledQuery, check_query
 from omnigraph.lang.query_parser import parse_query_file
-from omnigraph.lang.query_tree import QueryDecl, WriteBody
 from omnigraph.lang.source import Rejection, Source
 from omnigraph.lang.types import STRING, Type
 
@@ -117,6 +117,7 @@ class LintReport:
 def lint_queries(source: Source, catalog: Catalog, schema_source: dict[str, str]) -> LintReport:
     """Lint a query file against a catalog."""
     file, problems = parse_query_file(source)
+    # Stop here: findings about the file would be wrong without its broken queries.
     if problems:
         return LintReport(schema_source, source.file, (), tuple(_unparsed(source, problem) for problem in problems))
     compiled: list[CompiledQuery] = []
@@ -138,9 +139,9 @@ def _unparsed(source: Source, problem: Rejection) -> LintFinding:
 
 
 def _lint_query(
-    source: Source, query: QueryDecl, catalog: Catalog, before: AbstractSet[str]
+    source: Source, query: tree.QueryDecl, catalog: Catalog, before: AbstractSet[str]
 ) -> tuple[QueryResult, CompiledQuery | None]:
-    kind = "mutation" if isinstance(query.body, WriteBody) else "read"
+    kind = "mutation" if isinstance(query.body, tree.WriteBody) else "read"
     name = str(query.name)
     try:
         compiled = check_query(query, catalog)
@@ -150,7 +151,7 @@ def _lint_query(
     return QueryResult(name, kind, warnings, operation=_operation(compiled.plan, catalog)), compiled
 
 
-def _warnings(query: QueryDecl, compiled: CompiledQuery, before: AbstractSet[str]) -> Iterator[str]:
+def _warnings(query: tree.QueryDecl, compiled: CompiledQuery, before: AbstractSet[str]) -> Iterator[str]:
     if compiled.is_mutation and not compiled.parameters:
         yield "the mutation has no parameters; hardcoded mutations are easy to miss"
     if query.name in before:

@@ -6,22 +6,9 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from omnigraph.lang import ir
+from omnigraph.lang import query_tree as tree
 from omnigraph.lang.catalog import EdgeType
 from omnigraph.lang.expressions import ANONYMOUS, Bound, Scope, comparison, entry, operand, text_match
-from omnigraph.lang.query_tree import (
-    AggregateCall,
-    Binding,
-    Clause,
-    Expression,
-    FilterClause,
-    Literal,
-    Negation,
-    PropertyAccess,
-    TextCall,
-    TextClause,
-    Traversal,
-    Variable,
-)
 from omnigraph.lang.source import Name, Rejection, did_you_mean
 
 
@@ -60,26 +47,26 @@ class Not:
 TypedClause = Node | Hop | Not | ir.Comparison | ir.TextMatch
 
 
-def check_match(clauses: Iterable[Clause], scope: Scope) -> tuple[TypedClause, ...]:
+def check_match(clauses: Iterable[tree.Clause], scope: Scope) -> tuple[TypedClause, ...]:
     """Type the clauses of a `match` or `not` block, and add their bindings to the scope."""
     return tuple(_clause(clause, scope) for clause in clauses)
 
 
-def _clause(clause: Clause, scope: Scope) -> TypedClause:
+def _clause(clause: tree.Clause, scope: Scope) -> TypedClause:
     match clause:
-        case Binding():
+        case tree.Binding():
             return _binding(clause, scope)
-        case Traversal():
+        case tree.Traversal():
             return _traversal(clause, scope)
-        case FilterClause():
+        case tree.FilterClause():
             return _filter(clause, scope)
-        case TextClause():
+        case tree.TextClause():
             return text_match(clause.call, scope)
-        case Negation():
+        case tree.Negation():
             return _negation(clause, scope)
 
 
-def _binding(clause: Binding, scope: Scope) -> Node:
+def _binding(clause: tree.Binding, scope: Scope) -> Node:
     node = scope.catalog.nodes.get(clause.type)
     if node is None:
         hint = did_you_mean(clause.type, scope.catalog.nodes)
@@ -107,27 +94,28 @@ def _binding(clause: Binding, scope: Scope) -> Node:
     return Node(bound.name, node.name, tuple(predicates))
 
 
-def _filter(clause: FilterClause, scope: Scope) -> ir.Predicate:
+def _filter(clause: tree.FilterClause, scope: Scope) -> ir.Predicate:
     # A text clause is shorthand for this comparison.
-    if isinstance(clause.left, TextCall) and clause.operator == "=" and _is_true(clause.right):
+    if isinstance(clause.left, tree.TextCall) and clause.operator == "=" and _is_true(clause.right):
         return text_match(clause.left, scope)
     return comparison(operand(clause.left, scope), clause.operator, operand(clause.right, scope))
 
 
-def _is_true(expression: Expression) -> bool:
-    return isinstance(expression, Literal) and expression.value is True
+def _is_true(expression: tree.Expression) -> bool:
+    return isinstance(expression, tree.Literal) and expression.value is True
 
 
 # Traversals ----------------------------------------------------------------------------------------
 
 
-def _traversal(clause: Traversal, scope: Scope) -> Hop:
+def _traversal(clause: tree.Traversal, scope: Scope) -> Hop:
     edge = scope.catalog.edge_by_word(clause.edge)
     if edge is None:
         # Suggest the spelling that traversals use, lower case first.
         words = [name[0].lower() + name[1:] for name in scope.catalog.edges]
         raise Rejection("T4", f"unknown edge `{clause.edge}`", clause.edge.span, hint=did_you_mean(clause.edge, words))
     least, most = _hops(clause)
+    # Before anything is bound: the name must be new in the scope around the clause.
     _edge_binding_fits(clause, scope)
     source, target = _endpoint(clause.source, scope), _endpoint(clause.target, scope)
     if clause.undirected and not edge.is_reflexive:
@@ -154,11 +142,12 @@ def _traversal(clause: Traversal, scope: Scope) -> Hop:
     return Hop(source.name, ends[0], edge, direction, target.name, ends[1], least, most, edge_variable)
 
 
-def _direction(clause: Traversal, edge: EdgeType, source: Bound | None, target: Bound | None) -> ir.Direction:
+def _direction(clause: tree.Traversal, edge: EdgeType, source: Bound | None, target: Bound | None) -> ir.Direction:
     """Infer the direction from an end whose type is known; otherwise the written order is the declared direction."""
     written, known, forward, backward = clause.source, source, edge.source, edge.target
     if source is None:
         written, known, forward, backward = clause.target, target, edge.target, edge.source
+    # Forward wins for an edge from a type to itself, where both ends match.
     if known is None or known.type_name == forward:
         return ir.Direction.OUT
     if known.type_name == backward:
@@ -176,7 +165,7 @@ def _endpoint(variable: Name, scope: Scope) -> Bound | None:
     return bound
 
 
-def _hops(clause: Traversal) -> tuple[int, int]:
+def _hops(clause: tree.Traversal) -> tuple[int, int]:
     hops = clause.hops
     if hops is None:
         return 1, 1
@@ -191,7 +180,7 @@ def _hops(clause: Traversal) -> tuple[int, int]:
     return hops.least, hops.most
 
 
-def _edge_binding_fits(clause: Traversal, scope: Scope) -> None:
+def _edge_binding_fits(clause: tree.Traversal, scope: Scope) -> None:
     name = clause.binding
     if name is None or name == ANONYMOUS:
         return
@@ -204,7 +193,7 @@ def _edge_binding_fits(clause: Traversal, scope: Scope) -> None:
 # Negation ------------------------------------------------------------------------------------------
 
 
-def _negation(clause: Negation, scope: Scope) -> Not:
+def _negation(clause: tree.Negation, scope: Scope) -> Not:
     mentioned = _mentioned(clause.clauses, scope)
     # Names as in the plan: inside a nested `not` they carry the suffix of the scope that bound them.
     outer = frozenset(scope.variables[name].name for name in mentioned if name in scope.variables)
@@ -214,29 +203,29 @@ def _negation(clause: Negation, scope: Scope) -> Not:
     return Not(check_match(clause.clauses, scope.inner()), outer)
 
 
-def _mentioned(clauses: Iterable[Clause], scope: Scope) -> Iterator[str]:
+def _mentioned(clauses: Iterable[tree.Clause], scope: Scope) -> Iterator[str]:
     for clause in clauses:
         match clause:
-            case Binding():
+            case tree.Binding():
                 yield clause.variable
-            case Traversal():
+            case tree.Traversal():
                 yield from (clause.source, clause.target)
-            case FilterClause():
+            case tree.FilterClause():
                 yield from _variables(clause.left, scope)
                 yield from _variables(clause.right, scope)
-            case TextClause():
+            case tree.TextClause():
                 yield from _variables(clause.call, scope)
-            case Negation():
+            case tree.Negation():
                 yield from _mentioned(clause.clauses, scope)
 
 
-def _variables(expression: Expression, scope: Scope) -> Iterator[str]:
+def _variables(expression: tree.Expression, scope: Scope) -> Iterator[str]:
     match expression:
-        case PropertyAccess():
+        case tree.PropertyAccess():
             yield expression.variable
-        case Variable() if expression.name not in scope.parameters:
+        case tree.Variable() if expression.name not in scope.parameters:
             yield expression.name
-        case TextCall():
+        case tree.TextCall():
             yield from _variables(expression.text, scope)
-        case AggregateCall():
+        case tree.AggregateCall():
             yield from _variables(expression.argument, scope)

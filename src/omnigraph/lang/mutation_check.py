@@ -5,22 +5,22 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from omnigraph.lang import ir, types
+from omnigraph.lang import query_tree as tree
 from omnigraph.lang.catalog import EdgeType, NodeType, Property
 from omnigraph.lang.expressions import Scope, assigned, compares, declared_value
-from omnigraph.lang.query_tree import Assignment, Delete, Insert, Predicate, QueryDecl, Statement, Update, WriteBody
 from omnigraph.lang.source import Name, Rejection, did_you_mean
 from omnigraph.lang.types import Type
 
 _ENDPOINTS = {"from": "src", "to": "dst"}
 
 
-def check_mutation(query: QueryDecl, body: WriteBody, scope: Scope) -> ir.MutationPlan:
+def check_mutation(query: tree.QueryDecl, body: tree.WriteBody, scope: Scope) -> ir.MutationPlan:
     statements = tuple(_statement(statement, scope) for statement in body.statements)
     _one_kind(query.name, body.statements, statements)
     return ir.MutationPlan(statements)
 
 
-def _one_kind(name: Name, written: Iterable[Statement], statements: tuple[ir.Statement, ...]) -> None:
+def _one_kind(name: Name, written: Iterable[tree.Statement], statements: tuple[ir.Statement, ...]) -> None:
     """Enforce rule D2: a mutation inserts and updates, or deletes, never both."""
     destroys = [isinstance(statement, ir.DeleteNodes | ir.DeleteEdges) for statement in statements]
     if len(set(destroys)) > 1:
@@ -34,24 +34,25 @@ def _one_kind(name: Name, written: Iterable[Statement], statements: tuple[ir.Sta
         raise Rejection("D2", message, span, hint=hint)
 
 
-def _statement(statement: Statement, scope: Scope) -> ir.Statement:
-    declared = _target(statement.type, scope)
+def _statement(statement: tree.Statement, scope: Scope) -> ir.Statement:
+    declared = _target_type(statement.type, scope)
     match statement:
-        case Insert() if isinstance(declared, NodeType):
+        case tree.Insert() if isinstance(declared, NodeType):
             return _insert_node(statement, declared, scope)
-        case Insert():
+        case tree.Insert():
             assert isinstance(declared, EdgeType)
             return _insert_edge(statement, declared, scope)
-        case Update():
+        case tree.Update():
             return _update(statement, declared, scope)
-        case Delete() if isinstance(declared, NodeType):
+        case tree.Delete() if isinstance(declared, NodeType):
             return ir.DeleteNodes(declared.name, _where(statement.predicate, declared, scope), statement.type.span)
-        case Delete():
+        case tree.Delete():
             return ir.DeleteEdges(declared.name, _where(statement.predicate, declared, scope), statement.type.span)
 
 
-def _target(name: Name, scope: Scope) -> NodeType | EdgeType:
+def _target_type(name: Name, scope: Scope) -> NodeType | EdgeType:
     """Resolve a type name exactly; a node type wins over an edge type of the same name."""
+    # No case folding here, unlike in traversals: the two could name different types.
     found = scope.catalog.nodes.get(name) or scope.catalog.edges.get(name)
     if found is None:
         hint = did_you_mean(name, [*scope.catalog.nodes, *scope.catalog.edges])
@@ -59,13 +60,13 @@ def _target(name: Name, scope: Scope) -> NodeType | EdgeType:
     return found
 
 
-def _insert_node(statement: Insert, node: NodeType, scope: Scope) -> ir.InsertNode:
+def _insert_node(statement: tree.Insert, node: NodeType, scope: Scope) -> ir.InsertNode:
     values = _assigned_values(statement.assignments, _assignable_columns(node), node, scope)
     _required(statement.type, node.properties, values)
     return ir.InsertNode(node.name, tuple(values.items()), statement.type.span)
 
 
-def _insert_edge(statement: Insert, edge: EdgeType, scope: Scope) -> ir.InsertEdge:
+def _insert_edge(statement: tree.Insert, edge: EdgeType, scope: Scope) -> ir.InsertEdge:
     values = _assigned_values(statement.assignments, _assignable_columns(edge), edge, scope)
     for endpoint, type_name in (("from", edge.source), ("to", edge.target)):
         if endpoint not in values:
@@ -77,7 +78,7 @@ def _insert_edge(statement: Insert, edge: EdgeType, scope: Scope) -> ir.InsertEd
     return ir.InsertEdge(edge.name, source, target, tuple(values.items()), statement.type.span)
 
 
-def _update(statement: Update, declared: NodeType | EdgeType, scope: Scope) -> ir.UpdateNodes:
+def _update(statement: tree.Update, declared: NodeType | EdgeType, scope: Scope) -> ir.UpdateNodes:
     if isinstance(declared, EdgeType):
         message = f"`{declared.name}` is an edge type; edges cannot be updated"
         raise Rejection("T16", message, statement.type.span, hint="delete the edge and insert it again")
@@ -97,7 +98,7 @@ def _assignable_columns(declared: NodeType | EdgeType) -> Mapping[str, Type]:
 
 
 def _assigned_values(
-    assignments: Iterable[Assignment], columns: Mapping[str, Type], declared: NodeType | EdgeType, scope: Scope
+    assignments: Iterable[tree.Assignment], columns: Mapping[str, Type], declared: NodeType | EdgeType, scope: Scope
 ) -> dict[str, ir.Value]:
     values: dict[str, ir.Value] = {}
     for written in assignments:
@@ -132,7 +133,7 @@ def _required(type_name: Name, properties: Mapping[str, Property], values: Mappi
             raise Rejection("T12", message, type_name.span, hint="assign one of the two")
 
 
-def _where(predicate: Predicate, declared: NodeType | EdgeType, scope: Scope) -> ir.Where:
+def _where(predicate: tree.Predicate, declared: NodeType | EdgeType, scope: Scope) -> ir.Where:
     name = predicate.property
     type_ = _assignable(name, _assignable_columns(declared), declared)
     if type_.is_blob:
@@ -141,5 +142,6 @@ def _where(predicate: Predicate, declared: NodeType | EdgeType, scope: Scope) ->
     problem = compares(type_, value.type)
     if problem:
         raise Rejection("T7", problem, predicate.value.span)
+    # `from` and `to` are the words of the language; storage calls the columns src and dst.
     column = _ENDPOINTS.get(name, str(name)) if isinstance(declared, EdgeType) else str(name)
     return ir.Where(column, type_, ir.Operator(predicate.operator), value)

@@ -60,7 +60,7 @@ class Grammar:
         try:
             return lark.parse(text)
         except UnexpectedInput as error:
-            raise _explain(error, text.text, self) from None
+            raise _syntax_rejection(error, text.text, self) from None
 
     def parse_all(self, source: Source) -> tuple[list[Any], list[Rejection]]:
         """Parse past syntax errors; return the trees of the sound declarations, and the errors."""
@@ -270,7 +270,7 @@ _WORD = re.compile(r"[@$]?\w+")
 _LAST_WORD = re.compile(r"([a-z_]\w*)[ \t]*$")
 
 
-def _explain(error: UnexpectedInput, text: str, grammar: Grammar) -> Rejection:
+def _syntax_rejection(error: UnexpectedInput, text: str, grammar: Grammar) -> Rejection:
     """Turn a lark error into a Rejection: the unexpected token, the expected ones, and a hint."""
     accepted = _accepted(error)
     if isinstance(error, UnexpectedToken) and error.token.type == "$END":

@@ -9,51 +9,18 @@ from lark import Token, Transformer, v_args
 
 from omnigraph.core.values import Scalar
 from omnigraph.lang import parsing, types
+from omnigraph.lang import query_tree as tree
 from omnigraph.lang.parsing import Grammar, annotation_name, name_of, span_of
-from omnigraph.lang.query_tree import (
-    AggregateCall,
-    AliasRef,
-    Assignment,
-    Binding,
-    Bm25,
-    Clause,
-    Delete,
-    Expression,
-    FilterClause,
-    Hops,
-    Insert,
-    Item,
-    Key,
-    ListLiteral,
-    Literal,
-    Nearest,
-    Negation,
-    Now,
-    Parameter,
-    Predicate,
-    PropertyAccess,
-    QueryDecl,
-    QueryTree,
-    ReadBody,
-    Rrf,
-    Statement,
-    TextCall,
-    TextClause,
-    Traversal,
-    Update,
-    Variable,
-    WriteBody,
-)
 from omnigraph.lang.source import Name, Rejection, Source, Span
 from omnigraph.lang.types import MAX_VECTOR_DIMENSION, Type
 
 SYNTAX = "Q000"
 
 
-def parse_query_file(source: Source) -> tuple[QueryTree, list[Rejection]]:
+def parse_query_file(source: Source) -> tuple[tree.QueryTree, list[Rejection]]:
     """Parse a query file into the tree of its sound queries and a list of its syntax errors."""
     trees, errors = GRAMMAR.parse_all(source)
-    return QueryTree(tuple(query for tree in trees for query in tree.queries)), errors
+    return tree.QueryTree(tuple(query for parsed in trees for query in parsed.queries)), errors
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,12 +34,12 @@ class _Undirected:
 class _QueryBuilder(Transformer[Token, Any]):
     """One method per grammar rule; lark calls it as soon as the rule is complete."""
 
-    def start(self, *queries: QueryDecl) -> QueryTree:
-        return QueryTree(queries)
+    def start(self, *queries: tree.QueryDecl) -> tree.QueryTree:
+        return tree.QueryTree(queries)
 
     # Queries and parameters
 
-    def query(self, name: Token, parameters: tuple[Parameter, ...] | None, *parts: Any) -> QueryDecl:
+    def query(self, name: Token, parameters: tuple[tree.Parameter, ...] | None, *parts: Any) -> tree.QueryDecl:
         *annotations, body = parts
         texts: dict[str, str] = {}
         for kind, text in annotations:
@@ -80,16 +47,16 @@ class _QueryBuilder(Transformer[Token, Any]):
             if kind in texts:
                 raise Rejection(SYNTAX, f"duplicate @{kind}", kind.span, hint="keep one")
             texts[kind] = text
-        return QueryDecl(name_of(name), parameters or (), texts.get("description"), texts.get("instruction"), body)
+        return tree.QueryDecl(name_of(name), parameters or (), texts.get("description"), texts.get("instruction"), body)
 
     def query_annotation(self, kind: Token, text: Token) -> tuple[Name, str]:
         return annotation_name(kind), parsing.text_of(text, SYNTAX)
 
-    def parameters(self, *parameters: Parameter) -> tuple[Parameter, ...]:
+    def parameters(self, *parameters: tree.Parameter) -> tuple[tree.Parameter, ...]:
         return parameters
 
-    def parameter(self, variable: Token, type_: Type) -> Parameter:
-        return Parameter(name_of(variable, skip=1), type_)
+    def parameter(self, variable: Token, type_: Type) -> tree.Parameter:
+        return tree.Parameter(name_of(variable, skip=1), type_)
 
     def scalar(self, base: Token, nullable: Token | None) -> Type:
         return Type(Scalar(base), nullable=nullable is not None)
@@ -110,156 +77,166 @@ class _QueryBuilder(Transformer[Token, Any]):
 
     def read(
         self,
-        match: tuple[Clause, ...],
-        items: tuple[Item, ...],
-        order: tuple[Key, ...] | None,
+        match: tuple[tree.Clause, ...],
+        items: tuple[tree.Item, ...],
+        order: tuple[tree.Key, ...] | None,
         limit: int | None,
-    ) -> ReadBody:
-        return ReadBody(match, items, order or (), limit)
+    ) -> tree.ReadBody:
+        return tree.ReadBody(match, items, order or (), limit)
 
-    def match(self, *clauses: Clause) -> tuple[Clause, ...]:
+    def match(self, *clauses: tree.Clause) -> tuple[tree.Clause, ...]:
         return clauses
 
-    def return_(self, *items: Item) -> tuple[Item, ...]:
+    def return_(self, *items: tree.Item) -> tuple[tree.Item, ...]:
         return items
 
-    def order(self, *keys: Key) -> tuple[Key, ...]:
+    def order(self, *keys: tree.Key) -> tuple[tree.Key, ...]:
         return keys
 
     def limit(self, count: Token) -> int:
         return parsing.integer_of(count, SYNTAX)
 
-    def negation(self, keyword: Token, *clauses: Clause) -> Negation:
-        return Negation(clauses, span_of(keyword))
+    def negation(self, keyword: Token, *clauses: tree.Clause) -> tree.Negation:
+        return tree.Negation(clauses, span_of(keyword))
 
-    def binding(self, variable: Token, type_: Token, *entries: Assignment | None) -> Binding:
-        return Binding(name_of(variable, skip=1), name_of(type_), tuple(entry for entry in entries if entry))
+    def binding(self, variable: Token, type_: Token, *entries: tree.Assignment | None) -> tree.Binding:
+        return tree.Binding(name_of(variable, skip=1), name_of(type_), tuple(entry for entry in entries if entry))
 
-    def match_entry(self, name: Token, value: Expression) -> Assignment:
-        return Assignment(name_of(name), value)
+    def match_entry(self, name: Token, value: tree.Expression) -> tree.Assignment:
+        return tree.Assignment(name_of(name), value)
 
-    def traversal(self, source: Token, edge: Token | _Undirected, hops: Hops | None, target: Token) -> Traversal:
+    def traversal(
+        self, source: Token, edge: Token | _Undirected, hops: tree.Hops | None, target: Token
+    ) -> tree.Traversal:
         return _traversal(source, None, edge, hops, target)
 
     def bound_traversal(
-        self, source: Token, binding: Token, edge: Token | _Undirected, hops: Hops | None, target: Token
-    ) -> Traversal:
+        self, source: Token, binding: Token, edge: Token | _Undirected, hops: tree.Hops | None, target: Token
+    ) -> tree.Traversal:
         return _traversal(source, binding, edge, hops, target)
 
     def undirected(self, edge: Token) -> _Undirected:
         return _Undirected(name_of(edge))
 
-    def hops(self, least: Token, most: Token | None) -> Hops:
+    def hops(self, least: Token, most: Token | None) -> tree.Hops:
         upper = parsing.integer_of(most, SYNTAX) if most else None
         span = Span(span_of(least).start, span_of(most or least).end)
-        return Hops(parsing.integer_of(least, SYNTAX), upper, span)
+        return tree.Hops(parsing.integer_of(least, SYNTAX), upper, span)
 
-    def filter(self, left: Expression, operator: Token, right: Expression) -> FilterClause:
-        return FilterClause(left, name_of(operator), right)
+    def filter(self, left: tree.Expression, operator: Token, right: tree.Expression) -> tree.FilterClause:
+        return tree.FilterClause(left, name_of(operator), right)
 
-    def word_filter(self, left: Token, operator: Token, right: Expression) -> FilterClause:
-        return FilterClause(self.variable(left), name_of(operator), right)
+    def word_filter(self, left: Token, operator: Token, right: tree.Expression) -> tree.FilterClause:
+        return tree.FilterClause(self.variable(left), name_of(operator), right)
 
-    def text_clause(self, call: TextCall) -> TextClause:
-        return TextClause(call)
+    def text_clause(self, call: tree.TextCall) -> tree.TextClause:
+        return tree.TextClause(call)
 
-    def item(self, expression: Expression, alias: Token | None) -> Item:
-        return Item(expression, name_of(alias) if alias else None)
+    def item(self, expression: tree.Expression, alias: Token | None) -> tree.Item:
+        return tree.Item(expression, name_of(alias) if alias else None)
 
-    def key(self, expression: Expression, direction: Token | None) -> Key:
+    def key(self, expression: tree.Expression, direction: Token | None) -> tree.Key:
         # The grammar accepts it, so that the message can be better than a syntax error.
-        if direction and isinstance(expression, Nearest):
+        if direction and isinstance(expression, tree.Nearest):
             message = f"nearest takes no direction; unexpected `{direction}`"
             raise Rejection(SYNTAX, message, span_of(direction), hint="nearest always ranks the closest first")
-        return Key(expression, name_of(direction) if direction else None)
+        return tree.Key(expression, name_of(direction) if direction else None)
 
     # Expressions
 
-    def variable(self, token: Token) -> Variable:
-        return Variable(name_of(token, skip=1))
+    def variable(self, token: Token) -> tree.Variable:
+        return tree.Variable(name_of(token, skip=1))
 
     # A rule of its own in the grammar, so that the parser can decide between filter and traversal after it.
     variable_operand = variable
 
-    def property(self, variable: Token, name: Token) -> PropertyAccess:
-        return PropertyAccess(name_of(variable, skip=1), name_of(name))
+    def property(self, variable: Token, name: Token) -> tree.PropertyAccess:
+        return tree.PropertyAccess(name_of(variable, skip=1), name_of(name))
 
-    def alias(self, name: Token) -> AliasRef:
-        return AliasRef(name_of(name))
+    def alias(self, name: Token) -> tree.AliasRef:
+        return tree.AliasRef(name_of(name))
 
-    def now(self, keyword: Token) -> Now:
-        return Now(span_of(keyword))
+    def now(self, keyword: Token) -> tree.Now:
+        return tree.Now(span_of(keyword))
 
-    def nearest(self, keyword: Token, vector: PropertyAccess, query: Expression) -> Nearest:
-        return Nearest(vector, query, span_of(keyword))
+    def nearest(self, keyword: Token, vector: tree.PropertyAccess, query: tree.Expression) -> tree.Nearest:
+        return tree.Nearest(vector, query, span_of(keyword))
 
-    def search(self, function: Token, text: Expression, query: Expression, edits: Expression | None = None) -> TextCall:
-        return TextCall(name_of(function), text, query, edits)
+    def search(
+        self, function: Token, text: tree.Expression, query: tree.Expression, edits: tree.Expression | None = None
+    ) -> tree.TextCall:
+        return tree.TextCall(name_of(function), text, query, edits)
 
     fuzzy = match_text = search
 
-    def bm25(self, keyword: Token, text: Expression, query: Expression) -> Bm25:
-        return Bm25(text, query, span_of(keyword))
+    def bm25(self, keyword: Token, text: tree.Expression, query: tree.Expression) -> tree.Bm25:
+        return tree.Bm25(text, query, span_of(keyword))
 
-    def rrf(self, keyword: Token, first: Nearest | Bm25, second: Nearest | Bm25, k: Expression | None = None) -> Rrf:
-        return Rrf(first, second, k, span_of(keyword))
+    def rrf(
+        self,
+        keyword: Token,
+        first: tree.Nearest | tree.Bm25,
+        second: tree.Nearest | tree.Bm25,
+        k: tree.Expression | None = None,
+    ) -> tree.Rrf:
+        return tree.Rrf(first, second, k, span_of(keyword))
 
-    def aggregate(self, function: Token, argument: Expression) -> AggregateCall:
-        return AggregateCall(name_of(function), argument)
+    def aggregate(self, function: Token, argument: tree.Expression) -> tree.AggregateCall:
+        return tree.AggregateCall(name_of(function), argument)
 
     # Literals
 
-    def list(self, bracket: Token, *items: Literal | ListLiteral | None) -> ListLiteral:
-        return ListLiteral(tuple(item for item in items if item), span_of(bracket))
+    def list(self, bracket: Token, *items: tree.Literal | tree.ListLiteral | None) -> tree.ListLiteral:
+        return tree.ListLiteral(tuple(item for item in items if item), span_of(bracket))
 
-    def datetime(self, keyword: Token, text: Token) -> Literal:
-        return Literal(parsing.text_of(text, SYNTAX), types.DATETIME, span_of(keyword))
+    def datetime(self, keyword: Token, text: Token) -> tree.Literal:
+        return tree.Literal(parsing.text_of(text, SYNTAX), types.DATETIME, span_of(keyword))
 
-    def date(self, keyword: Token, text: Token) -> Literal:
-        return Literal(parsing.text_of(text, SYNTAX), types.DATE, span_of(keyword))
+    def date(self, keyword: Token, text: Token) -> tree.Literal:
+        return tree.Literal(parsing.text_of(text, SYNTAX), types.DATE, span_of(keyword))
 
-    def string(self, token: Token) -> Literal:
-        return Literal(parsing.text_of(token, SYNTAX), types.STRING, span_of(token))
+    def string(self, token: Token) -> tree.Literal:
+        return tree.Literal(parsing.text_of(token, SYNTAX), types.STRING, span_of(token))
 
-    def float(self, token: Token) -> Literal:
-        return Literal(parsing.float_of(token, SYNTAX), types.F64, span_of(token))
+    def float(self, token: Token) -> tree.Literal:
+        return tree.Literal(parsing.float_of(token, SYNTAX), types.F64, span_of(token))
 
-    def integer(self, token: Token) -> Literal:
-        return Literal(parsing.integer_of(token, SYNTAX), types.I64, span_of(token))
+    def integer(self, token: Token) -> tree.Literal:
+        return tree.Literal(parsing.integer_of(token, SYNTAX), types.I64, span_of(token))
 
-    def boolean(self, token: Token) -> Literal:
-        return Literal(token == "true", types.BOOL, span_of(token))
+    def boolean(self, token: Token) -> tree.Literal:
+        return tree.Literal(token == "true", types.BOOL, span_of(token))
 
     # Writing
 
-    def write(self, *statements: Statement) -> WriteBody:
-        return WriteBody(statements)
+    def write(self, *statements: tree.Statement) -> tree.WriteBody:
+        return tree.WriteBody(statements)
 
-    def insert(self, type_: Token, *assignments: Assignment) -> Insert:
-        return Insert(name_of(type_), assignments)
+    def insert(self, type_: Token, *assignments: tree.Assignment) -> tree.Insert:
+        return tree.Insert(name_of(type_), assignments)
 
-    def update(self, type_: Token, *parts: Any) -> Update:
+    def update(self, type_: Token, *parts: Any) -> tree.Update:
         *assignments, predicate = parts
-        return Update(name_of(type_), tuple(assignments), predicate)
+        return tree.Update(name_of(type_), tuple(assignments), predicate)
 
-    def delete(self, type_: Token, predicate: Predicate) -> Delete:
-        return Delete(name_of(type_), predicate)
+    def delete(self, type_: Token, predicate: tree.Predicate) -> tree.Delete:
+        return tree.Delete(name_of(type_), predicate)
 
     assignment = match_entry
 
-    def predicate(self, name: Token, operator: Token, value: Expression) -> Predicate:
-        return Predicate(name_of(name), name_of(operator), value)
+    def predicate(self, name: Token, operator: Token, value: tree.Expression) -> tree.Predicate:
+        return tree.Predicate(name_of(name), name_of(operator), value)
 
 
 def _traversal(
-    source: Token, binding: Token | None, edge: Token | _Undirected, hops: Hops | None, target: Token
-) -> Traversal:
+    source: Token, binding: Token | None, edge: Token | _Undirected, hops: tree.Hops | None, target: Token
+) -> tree.Traversal:
     undirected = isinstance(edge, _Undirected)
     word = edge.edge if isinstance(edge, _Undirected) else name_of(edge)
     # The contextual lexer reads `not` as a name here. An edge called Not would make `$a not { ... }` ambiguous.
     if word == "not":
         raise Rejection(SYNTAX, "`not` cannot name an edge", word.span, hint="write a negation as `not { ... }`")
-    return Traversal(
+    return tree.Traversal(
         name_of(source, skip=1),
         word,
         name_of(target, skip=1),

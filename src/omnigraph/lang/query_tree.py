@@ -142,6 +142,8 @@ class Hops:
 
 @dataclass(frozen=True, slots=True)
 class Traversal:
+    """`$source edge $target`; `binding` is the edge variable, if there is one."""
+
     source: Name
     edge: Name
     target: Name

@@ -6,35 +6,19 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from omnigraph.lang import ir, types
+from omnigraph.lang import query_tree as tree
 from omnigraph.lang.expressions import Scope, constant, property_ref, ranking, variable_ref
 from omnigraph.lang.match_check import check_match
 from omnigraph.lang.planner import plan_match
-from omnigraph.lang.query_tree import (
-    AggregateCall,
-    AliasRef,
-    Bm25,
-    Expression,
-    Item,
-    Key,
-    ListLiteral,
-    Literal,
-    Nearest,
-    Now,
-    PropertyAccess,
-    ReadBody,
-    Rrf,
-    TextCall,
-    Variable,
-)
 from omnigraph.lang.source import Rejection, Span, did_you_mean
 from omnigraph.lang.types import F64, I64, Type
 
 _SortBy = ir.Operand | ir.EntityRef | ir.ResultColumn
-_RANK_CODES = {Nearest: "T17", Bm25: "T20", Rrf: "T21"}
-_RANK_NAMES = {Nearest: "nearest", Bm25: "bm25", Rrf: "rrf"}
+_RANK_CODES = {tree.Nearest: "T17", tree.Bm25: "T20", tree.Rrf: "T21"}
+_RANK_NAMES = {tree.Nearest: "nearest", tree.Bm25: "bm25", tree.Rrf: "rrf"}
 
 
-def check_read(body: ReadBody, scope: Scope) -> ir.ReadPlan:
+def check_read(body: tree.ReadBody, scope: Scope) -> ir.ReadPlan:
     """Type and plan a read: match, then rank or order, limit and project; or aggregate, order and limit."""
     steps: list[ir.Step] = list(plan_match(check_match(body.match, scope)))
     rank = _rank(body, scope)
@@ -48,6 +32,7 @@ def check_read(body: ReadBody, scope: Scope) -> ir.ReadPlan:
         return ir.ReadPlan((*steps, ir.Aggregate(columns), *order, *limit))
     plain = tuple(column for column in columns if isinstance(column, ir.Column))
     if rank:
+        # The limit is part of the rank, so that storage can stop early; the Limit step then cuts rows, not entities.
         steps.insert(_rank_position(steps, rank.ranking), ir.Rank(rank.ranking, body.limit))
     # Without a total order two runs of a query with a limit could return different rows.
     tie_break = () if rank else tuple(sorted(bound.name for bound in scope.variables.values()))
@@ -64,7 +49,7 @@ def check_read(body: ReadBody, scope: Scope) -> ir.ReadPlan:
 class _Ranked:
     """The ranking that is the first sort key, as written and as typed."""
 
-    written: Nearest | Bm25 | Rrf
+    written: tree.Nearest | tree.Bm25 | tree.Rrf
     ranking: ir.Ranking
 
     @property
@@ -72,25 +57,25 @@ class _Ranked:
         return self.written.span
 
 
-def _rank(body: ReadBody, scope: Scope) -> _Ranked | None:
+def _rank(body: tree.ReadBody, scope: Scope) -> _Ranked | None:
     """Find the ranking that is the first sort key, directly or through an alias."""
     found = [_aliased(key, body.items) for key in body.order]
     for key, later in zip(body.order[1:], found[1:], strict=True):
-        if isinstance(later, Nearest | Bm25 | Rrf):
+        if isinstance(later, tree.Nearest | tree.Bm25 | tree.Rrf):
             raise Rejection(
                 "T0", "unsupported ordering expression: a ranking must be the first key", key.expression.span
             )
     written = found[0] if found else None
-    if not isinstance(written, Nearest | Bm25 | Rrf):
+    if not isinstance(written, tree.Nearest | tree.Bm25 | tree.Rrf):
         return None
     typed = ranking(written, scope)
-    if isinstance(written, Nearest) and body.order[0].direction:
+    if isinstance(written, tree.Nearest) and body.order[0].direction:
         raise Rejection("T0", "nearest takes no direction", body.order[0].direction.span)
     for key in body.order[1:]:
-        if isinstance(written, Nearest) and isinstance(key.expression, AliasRef):
+        if isinstance(written, tree.Nearest) and isinstance(key.expression, tree.AliasRef):
             raise Rejection("T18", "nearest cannot be combined with ordering by an alias", key.expression.span)
     # bm25 keeps matching rows only; the others would return the whole table in an expensive order.
-    if body.limit is None and not isinstance(written, Bm25):
+    if body.limit is None and not isinstance(written, tree.Bm25):
         code, name = _RANK_CODES[type(written)], _RANK_NAMES[type(written)]
         raise Rejection(
             code, f"ordering by {name} requires a limit", body.order[0].expression.span, hint="add `limit 10`"
@@ -106,10 +91,10 @@ def _rank_position(steps: Sequence[ir.Step], typed: ir.Ranking) -> int:
     return len(steps)
 
 
-def _aliased(key: Key, items: Sequence[Item]) -> Expression:
+def _aliased(key: tree.Key, items: Sequence[tree.Item]) -> tree.Expression:
     """Return the expression of a sort key, with an alias resolved."""
     names = _names(items)
-    if isinstance(key.expression, AliasRef) and key.expression.name in names:
+    if isinstance(key.expression, tree.AliasRef) and key.expression.name in names:
         return items[_last(names, key.expression.name)].expression
     return key.expression
 
@@ -117,12 +102,12 @@ def _aliased(key: Key, items: Sequence[Item]) -> Expression:
 # Return --------------------------------------------------------------------------------------------
 
 
-def _return_column(item: Item, scope: Scope, rank: _Ranked | None) -> ir.Column | ir.AggregateColumn:
+def _return_column(item: tree.Item, scope: Scope, rank: _Ranked | None) -> ir.Column | ir.AggregateColumn:
     written = item.expression
     name = str(item.alias or _column_name(written))
-    if isinstance(written, AggregateCall):
+    if isinstance(written, tree.AggregateCall):
         return _aggregate(name, written, scope)
-    if isinstance(written, Nearest | Bm25 | Rrf):
+    if isinstance(written, tree.Nearest | tree.Bm25 | tree.Rrf):
         if rank is None or rank.ranking != ranking(written, scope):
             function = _RANK_NAMES[type(written)]
             message = f"{function} can only be returned by a query ordered by it"
@@ -133,44 +118,44 @@ def _return_column(item: Item, scope: Scope, rank: _Ranked | None) -> ir.Column 
     return ir.Column(name, _row_value(written, scope))
 
 
-def _column_name(written: Expression) -> str:
+def _column_name(written: tree.Expression) -> str:
     match written:
-        case PropertyAccess():
+        case tree.PropertyAccess():
             return f"{written.variable}.{written.name}"
-        case Variable() | AliasRef():
+        case tree.Variable() | tree.AliasRef():
             return written.name
-        case AggregateCall():
+        case tree.AggregateCall():
             return _column_name(written.argument)
-        case Literal() | ListLiteral():
+        case tree.Literal() | tree.ListLiteral():
             return "literal"
-        case Now():
+        case tree.Now():
             return "now"
-        case TextCall():
+        case tree.TextCall():
             return written.function
         case _:
             return _RANK_NAMES[type(written)]
 
 
-def _row_value(written: Expression, scope: Scope) -> ir.Operand | ir.EntityRef:
+def _row_value(written: tree.Expression, scope: Scope) -> ir.Operand | ir.EntityRef:
     """Type an expression with a value per row: property, node, parameter, literal or now()."""
     match written:
-        case PropertyAccess():
+        case tree.PropertyAccess():
             return _no_blob(property_ref(written, scope), written.span)
-        case Variable():
+        case tree.Variable():
             found = variable_ref(written, scope)
             return found if isinstance(found, ir.EntityRef) else _no_blob(found, written.span)
-        case Literal() | ListLiteral():
+        case tree.Literal() | tree.ListLiteral():
             return constant(written)
-        case Now():
+        case tree.Now():
             return ir.RequestTime(types.DATETIME)
-        case TextCall():
+        case tree.TextCall():
             code = "T20" if written.function == "match_text" else "T19"
             message = f"{written.function} is a filter and has no value to return"
             raise Rejection(code, message, written.span, hint="move it into `match` as a clause")
-        case AliasRef():
+        case tree.AliasRef():
             message = f"unexpected name `{written.name}`: an alias can only be used in `order`"
             raise Rejection("T0", message, written.span, hint="write `$variable.property`")
-        case AggregateCall():
+        case tree.AggregateCall():
             raise Rejection("T8", f"{written.function}(...) cannot be the argument of an aggregate", written.span)
         case _:
             raise Rejection(_RANK_CODES[type(written)], "a ranking cannot be used here", written.span)
@@ -182,13 +167,14 @@ def _no_blob(operand: ir.PropertyRef | ir.ParameterRef, span: Span) -> ir.Proper
     return operand
 
 
-def _aggregate(name: str, written: AggregateCall, scope: Scope) -> ir.AggregateColumn:
+def _aggregate(name: str, written: tree.AggregateCall, scope: Scope) -> ir.AggregateColumn:
     function = str(written.function)
     argument = _row_value(written.argument, scope)
     span = written.argument.span
     if function == "count":
         return ir.AggregateColumn(name, function, argument, I64)
     type_ = types.STRING if isinstance(argument, ir.EntityRef) else argument.type
+    # A sum of integers is a float, as in the original implementation; it cannot overflow.
     if function in ("sum", "avg"):
         if isinstance(argument, ir.EntityRef) or not type_.is_numeric:
             raise Rejection("T8", f"{function} needs a number, not {_called(argument)}", span)
@@ -202,9 +188,9 @@ def _called(operand: ir.Operand | ir.EntityRef) -> str:
     return "a node" if isinstance(operand, ir.EntityRef) else str(operand.type)
 
 
-def _grouping(items: Sequence[Item]) -> None:
+def _grouping(items: Sequence[tree.Item]) -> None:
     for item in items:
-        if not isinstance(item.expression, AggregateCall | PropertyAccess | Variable):
+        if not isinstance(item.expression, tree.AggregateCall | tree.PropertyAccess | tree.Variable):
             message = "beside an aggregate only properties and variables can be returned: they are the grouping keys"
             raise Rejection("T9", message, item.expression.span)
 
@@ -213,7 +199,7 @@ def _grouping(items: Sequence[Item]) -> None:
 
 
 def _order_step(
-    keys: Sequence[Key], resolve: Callable[[Key], _SortBy], tie_break: tuple[str, ...] = ()
+    keys: Sequence[tree.Key], resolve: Callable[[tree.Key], _SortBy], tie_break: tuple[str, ...] = ()
 ) -> list[ir.Order]:
     if not keys:
         return []
@@ -221,10 +207,10 @@ def _order_step(
     return [ir.Order(tuple(resolved), tie_break)]
 
 
-def _row_key(key: Key, items: Sequence[Item], columns: Sequence[ir.Column], scope: Scope) -> _SortBy:
+def _row_key(key: tree.Key, items: Sequence[tree.Item], columns: Sequence[ir.Column], scope: Scope) -> _SortBy:
     """Resolve a sort key of a plain query: a property, returned or not, or a result column."""
     written = key.expression
-    if isinstance(written, PropertyAccess):
+    if isinstance(written, tree.PropertyAccess):
         by: _SortBy = _no_blob(property_ref(written, scope), written.span)
     else:
         column = columns[_column_position(key, items)].expression
@@ -234,12 +220,14 @@ def _row_key(key: Key, items: Sequence[Item], columns: Sequence[ir.Column], scop
     return by
 
 
-def _comparable(by: _SortBy | ir.Score, key: Key) -> None:
+def _comparable(by: _SortBy | ir.Score, key: tree.Key) -> None:
     if isinstance(by, ir.PropertyRef | ir.Constant | ir.ParameterRef) and not by.type.is_comparable:
         raise Rejection("T0", f"unsupported ordering expression: {by.type} has no order", key.expression.span)
 
 
-def _result_key(key: Key, items: Sequence[Item], columns: Sequence[ir.Column | ir.AggregateColumn]) -> ir.ResultColumn:
+def _result_key(
+    key: tree.Key, items: Sequence[tree.Item], columns: Sequence[ir.Column | ir.AggregateColumn]
+) -> ir.ResultColumn:
     """Resolve a sort key of an aggregate query: it must be a result column."""
     position = _column_position(key, items)
     column = columns[position]
@@ -248,12 +236,12 @@ def _result_key(key: Key, items: Sequence[Item], columns: Sequence[ir.Column | i
     return ir.ResultColumn(position)
 
 
-def _column_position(key: Key, items: Sequence[Item]) -> int:
+def _column_position(key: tree.Key, items: Sequence[tree.Item]) -> int:
     """Find the result column that a sort key names; of several with one name the last wins, as it does in rows."""
     written = key.expression
-    if isinstance(written, AliasRef):
+    if isinstance(written, tree.AliasRef):
         name = str(written.name)
-    elif isinstance(written, PropertyAccess):
+    elif isinstance(written, tree.PropertyAccess):
         name = _column_name(written)
     else:
         hint = "order by a property, or by the alias of a column"
@@ -262,16 +250,17 @@ def _column_position(key: Key, items: Sequence[Item]) -> int:
     if name not in names:
         what = (
             f"alias '{name}' not found for ordering"
-            if isinstance(written, AliasRef)
+            if isinstance(written, tree.AliasRef)
             else f"`${name}` is not in the result"
         )
         raise Rejection("T0", what, written.span, hint=did_you_mean(name, names))
     return _last(names, name)
 
 
-def _names(items: Sequence[Item]) -> list[str]:
+def _names(items: Sequence[tree.Item]) -> list[str]:
     return [str(item.alias or _column_name(item.expression)) for item in items]
 
 
 def _last(names: Sequence[str], name: str) -> int:
+    # A row in JSON keeps the last of two equal names, so the order must look at the same one.
     return max(at for at, other in enumerate(names) if other == name)

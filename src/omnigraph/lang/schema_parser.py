@@ -140,6 +140,7 @@ class _SchemaBuilder(Transformer[Token, Any]):
         return InterfaceDecl(name_of(name), properties)
 
     def node(self, _keyword: Token, name: Token, *parts: Any) -> NodeDecl:
+        # Annotations, interfaces, properties and rules come in one list; their classes tell them apart.
         implements = _only(tuple, parts)
         return NodeDecl(
             name_of(name),
@@ -180,6 +181,7 @@ class _SchemaBuilder(Transformer[Token, Any]):
     def enum(self, *parts: Token | None) -> TypeExpression:
         *values, nullable = parts
         names = tuple(name_of(value) for value in values if value)
+        # An enum is a String with a closed set of values, so the rules for Strings apply to it.
         span = Span(names[0].span.start, names[-1].span.end)
         return TypeExpression(Name("String", span), nullable=nullable is not None, enum=names)
 
@@ -190,6 +192,7 @@ class _SchemaBuilder(Transformer[Token, Any]):
         return RuleDecl(annotation_name(kind), arguments)
 
     def bounds(self, lower: Token, upper: Token | None) -> Bounds:
+        # `lo..` has no upper token to end at.
         end = span_of(upper or lower).end
         return Bounds(_number_of(lower), _number_of(upper) if upper else None, Span(span_of(lower).start, end))
 
