@@ -31,8 +31,7 @@ from omnigraph.errors import (
     UnsupportedUriError,
 )
 from omnigraph.graph import Graph
-from omnigraph.spark.conditions import conditions
-from omnigraph.spark.datasource import Goal, OmnigraphSource, Writer, register
+from omnigraph.spark.datasource import Goal, OmnigraphSource, Writer, register, where_predicate
 from omnigraph.spark.session import spark_session
 
 SCHEMA = """
@@ -158,7 +157,7 @@ def test_rows_can_be_chosen_where_they_are_read(session: SparkSession, graph: Gr
 def test_conditions_compare_values_of_every_type(graph: Graph, condition: str, found: list[str]) -> None:
     tables, table = graph._store.tables, graph.snapshot().entries["node:Person"].table
 
-    predicate = conditions(f"[{condition}]", tables.open(table).schema)
+    predicate = where_predicate(f"[{condition}]", tables.open(table).schema)
 
     assert sorted(tables.scan(table, ["id"], predicate)["id"].to_pylist()) == found
 
@@ -166,27 +165,27 @@ def test_conditions_compare_values_of_every_type(graph: Graph, condition: str, f
 @pytest.mark.parametrize(
     "text, reason",
     [
-        ("age > 5", "they are no JSON"),
-        ("{}", "they must be a list"),
-        ('[["age", ">"]]', "is no column, operator and value"),
-        ('[["agee", ">", 5]]', "is no column, operator and value"),
+        ("age > 5", "not JSON"),
+        ("{}", "expected a list"),
+        ('[["age", ">"]]', "is not a column, an operator and a value"),
+        ('[["agee", ">", 5]]', "is not a column, an operator and a value"),
         ('[["age", "contains", 5]]', "'age' cannot be compared with 'contains'"),
         ('[["face", "=", [1, 2]]]', "'face' cannot be compared"),
-        ('[["age", ">", "5"]]', '"5" is no I32'),
-        ('[["age", ">", true]]', "true is no I32"),
+        ('[["age", ">", "5"]]', "expected a number, got a string"),
+        ('[["age", ">", true]]', "expected a number, got a boolean"),
         ('[["born", ">", "soon"]]', "soon"),
-        ('[["born", ">", 5]]', "5 is no Date"),
+        ('[["born", ">", 5]]', "5 is not a Date"),
     ],
 )
 def test_conditions_that_cannot_be_used_say_why(graph: Graph, text: str, reason: str) -> None:
     stored = graph._store.tables.open(graph.snapshot().entries["node:Person"].table).schema
 
     with pytest.raises(ParameterError, match=reason):
-        conditions(text, stored)
+        where_predicate(text, stored)
 
 
 def test_spark_still_mixes_up_filters_so_none_are_passed_on(session: SparkSession) -> None:
-    """When this fails, Spark has been mended, and the source may define `pushFilters`."""
+    """When this fails, Spark has been fixed, and the source may define `pushFilters`."""
     session.dataSource.register(_pushing_source())
     rows = session.read.format("pushing").load()
 

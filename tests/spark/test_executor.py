@@ -13,10 +13,8 @@ from omnigraph.errors import ConstraintError, SparkError
 from omnigraph.ingest.executor import LocalExecutor
 from omnigraph.lang import Source, compile_schema
 from omnigraph.lang.catalog import Catalog
-from omnigraph.spark.errand import Errand
-from omnigraph.spark.executor import SparkExecutor
-from omnigraph.spark.packing import pack, unpack
-from omnigraph.spark.session import spark_session
+from omnigraph.spark.executor import SparkExecutor, pack_tasks, unpack_task
+from omnigraph.spark.session import in_thread, spark_session
 from tests.support import steps
 
 # The same on both
@@ -157,7 +155,7 @@ def test_lance_is_never_loaded_where_workers_are_forked(spark: SparkContext) -> 
 
 def test_threads_share_the_session_and_get_their_own_results(spark: SparkContext) -> None:
     executor = SparkExecutor(spark)
-    runs = [Errand(partial(executor.run, "read", steps.squared, [at, at + 1])) for at in range(6)]
+    runs = [in_thread(partial(executor.run, "read", steps.squared, [at, at + 1])) for at in range(6)]
 
     assert [run.result() for run in runs] == [[at * at, (at + 1) ** 2] for at in range(6)]
 
@@ -190,17 +188,17 @@ class CatalogTask:
 def test_what_all_tasks_share_is_packed_once() -> None:
     catalog = compile_schema(Source("node A { a: String @key }"))
     tasks = [CatalogTask(number, catalog) for number in range(3)]
-    packed = pack(tasks)
+    packed = pack_tasks(tasks)
 
     assert packed.common == (catalog,)
     assert max(map(len, packed.tasks)) < len(pickle.dumps(catalog)) / 2
-    assert [unpack(task, packed.common) for task in packed.tasks] == tasks
+    assert [unpack_task(task, packed.common) for task in packed.tasks] == tasks
 
 
 @pytest.mark.parametrize(
     "tasks", [[1], [1, 2], ["a", "a"], [CatalogTask(1, None), "b"], [CatalogTask(1, None), CatalogTask(1, None)]]
 )
 def test_any_tasks_are_unpacked_as_they_were(tasks: list[object]) -> None:
-    packed = pack(tasks)
+    packed = pack_tasks(tasks)
 
-    assert [unpack(task, packed.common) for task in packed.tasks] == tasks
+    assert [unpack_task(task, packed.common) for task in packed.tasks] == tasks

@@ -10,11 +10,10 @@ import pytest
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
-from omnigraph.errors import JavaMissingError, SparkError
-from omnigraph.spark.class_archive import ClassArchive, cache_directory
-from omnigraph.spark.errand import Errand
-from omnigraph.spark.java import Java, find_java
-from omnigraph.spark.session import spark_context, spark_session
+import omnigraph
+from omnigraph.errors import JavaMissingError, LibraryMissingError, SparkError
+from omnigraph.spark.java import ClassArchive, Java, cache_directory, find_java
+from omnigraph.spark.session import in_thread, spark_context, spark_session
 from tests.support import steps
 from tests.support.spark import PATIENCE, program, said
 
@@ -28,6 +27,21 @@ def _java(directory: Path, *lines: str) -> str:
     path.write_text("\n".join(["#!/bin/sh", *lines, ""]))
     path.chmod(0o755)
     return str(path.parent)
+
+
+def test_without_pyspark_a_load_on_spark_names_the_extra_to_install(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("omnigraph.spark.session._active_context", lambda: None)
+    monkeypatch.setattr("omnigraph.core.extras.find_spec", lambda _: None)
+    graph = omnigraph.init(str(tmp_path / "graph"), "node Person { name: String @key }")
+
+    with pytest.raises(LibraryMissingError, match="pyspark is not installed") as caught:
+        graph.load([{"type": "Person", "data": {"name": "ann"}}], mode="append", engine="spark")
+
+    assert caught.value.library == "pyspark"
+    assert "pip install 'omnigraph[spark]'" in str(caught.value.hint)
+    assert len(graph.commits()) == 1
 
 
 def test_java_is_found_on_the_path(tmp_path: Path) -> None:
@@ -83,7 +97,8 @@ def test_without_java_there_is_one_clear_sentence(tmp_path: Path) -> None:
     assert (code, err) == (0, "")
     assert out == (
         "Spark needs Java 17 or newer, and there is no `java` on the PATH\n"
-        "hint: install Java 17 or newer, or set JAVA_HOME to where it is\n"
+        "hint: install Java 17 or newer, or set JAVA_HOME to where it is; "
+        'or stay in this process with --engine local or engine="local"\n'
     )
 
 
@@ -196,7 +211,7 @@ def test_a_jvm_that_crashes_leaves_its_report_in_the_temporary_directory(spark: 
 
 
 def test_all_threads_get_the_same_session(spark: SparkContext) -> None:
-    sessions = [errand.result() for errand in [Errand(spark_session) for _ in range(4)]]
+    sessions = [started.result() for started in [in_thread(spark_session) for _ in range(4)]]
 
     assert all(session is sessions[0] for session in sessions)
     assert sessions[0].sparkContext is spark

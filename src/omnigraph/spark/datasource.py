@@ -28,11 +28,12 @@ load of Parquet takes.
 
 from __future__ import annotations
 
+import json
 import secrets
 import uuid
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -53,21 +54,23 @@ from omnigraph.api.results import TableVersion
 from omnigraph.commit.store import Store
 from omnigraph.core.location import Location
 from omnigraph.core.refs import MAIN
-from omnigraph.core.values import Scalar
-from omnigraph.errors import ExportTypeError, GraphNotFoundError, InputColumnsError, UnsupportedUriError
+from omnigraph.core.values import NUMERIC, TEMPORAL, ConversionError, Scalar, scalar_value, to_float
+from omnigraph.errors import ExportTypeError, GraphNotFoundError, InputColumnsError, ParameterError, UnsupportedUriError
 from omnigraph.formats.files import written
 from omnigraph.formats.sources import discover
 from omnigraph.formats.writers import with_items
 from omnigraph.history.resolve import state_to_read
 from omnigraph.ingest.load import LoadRequest, load
 from omnigraph.ingest.scan import Fragments, column_names, groups, in_any_order
+from omnigraph.lang.ir import Operator
 from omnigraph.lang.source import did_you_mean
+from omnigraph.lang.types import Type
 from omnigraph.manifest.publisher import Manifest
-from omnigraph.spark.conditions import SCALARS, conditions
 from omnigraph.spark.session import make_active
 from omnigraph.spark.shipping import ship_package
+from omnigraph.storage.columns import arrow_type
 from omnigraph.storage.objects import ObjectStore
-from omnigraph.storage.predicates import Predicate
+from omnigraph.storage.predicates import AllOf, Predicate, comparison
 from omnigraph.storage.stage import TableStorage
 
 if TYPE_CHECKING:
@@ -85,6 +88,10 @@ _SPARK: dict[Scalar, spark_types.DataType] = {
     Scalar.DATE: spark_types.DateType(),
     Scalar.DATETIME: spark_types.TimestampType(),
 }
+_SCALARS = {arrow_type(Type(scalar)): scalar for scalar in Scalar if scalar not in (Scalar.BLOB, Scalar.VECTOR)}
+_OPERATORS = {operator.value: operator for operator in Operator} | {"==": Operator.EQ}
+_WHERE_EXAMPLE = 'write [["age", ">", 35]]'
+_CONDITION_LENGTH = 3
 
 
 def register(spark: SparkSession) -> None:
@@ -130,7 +137,7 @@ class OmnigraphSource(DataSource):
     def reader(self, schema: spark_types.StructType) -> DataSourceReader:
         pinned = self._pin()
         stored = TableStorage(pinned.graph).open(pinned.table).schema
-        return Reader(pinned, schema, conditions(self.options.get("where", "[]"), stored))
+        return Reader(pinned, schema, where_predicate(self.options.get("where", "[]"), stored))
 
     def writer(self, schema: spark_types.StructType, overwrite: bool) -> DataSourceArrowWriter:  # noqa: FBT001 - so Spark calls it
         graph, type_name = self._address()
@@ -184,7 +191,7 @@ def _spark_type(type_: pa.DataType) -> spark_types.DataType:
         return spark_types.BinaryType()
     if pt.is_list(type_) or pt.is_fixed_size_list(type_):
         return spark_types.ArrayType(_spark_type(type_.value_type))
-    return _SPARK[SCALARS[type_]]
+    return _SPARK[_SCALARS[type_]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -292,3 +299,49 @@ def _load(goal: Goal, files: Sequence[str]) -> None:
     mapping = {"files": {"*.parquet": {"type": goal.type_name}}}
     splits = discover(files, contract.catalog, mapping=mapping)
     load(store, LoadRequest(splits, goal.mode, goal.branch, goal.actor, Engine.LOCAL))
+
+
+# Conditions ----------------------------------------------------------------------------------------
+
+
+def where_predicate(text: str, stored: pa.Schema) -> Predicate | None:
+    """Read the conditions of `where`; None if there are none.
+
+    They are JSON: `[["age", ">", 35], ["name", "=", "ann"]]`; all must hold, and null satisfies none. The operators are
+    `=`, `!=`, `<`, `<=`, `>` and `>=`. Values are written as in a load of JSON, dates as text.
+    """
+    try:
+        document = json.loads(text)
+    except ValueError as error:
+        raise _bad_where(f"not JSON: {error}") from None
+    if not isinstance(document, list):
+        raise _bad_where("expected a list")
+    found = tuple(_condition(one, stored) for one in document)
+    return AllOf(found) if found else None
+
+
+def _condition(one: Any, stored: pa.Schema) -> Predicate:
+    if not isinstance(one, list) or len(one) != _CONDITION_LENGTH or one[0] not in stored.names:
+        raise _bad_where(f"{json.dumps(one)} is not a column, an operator and a value")
+    column, word, value = one
+    scalar = _SCALARS.get(stored.field(column).type)
+    operator = _OPERATORS.get(word)
+    if scalar is None or operator in (None, Operator.CONTAINS, Operator.STARTS_WITH):
+        raise _bad_where(f"'{column}' cannot be compared with {word!r}")
+    return comparison(column, Type(scalar), operator, _operand(scalar, value))
+
+
+def _operand(scalar: Scalar, value: Any) -> Any:
+    if scalar in TEMPORAL and not isinstance(value, str):
+        raise _bad_where(f"{json.dumps(value)} is not a {scalar}")
+    try:
+        if scalar not in NUMERIC:
+            return scalar_value(scalar, value)
+        to_float(Scalar.F64, value)
+    except ConversionError as error:
+        raise _bad_where(str(error)) from None
+    return value  # not converted: a column of integers may be compared with a fraction
+
+
+def _bad_where(why: str) -> ParameterError:
+    return ParameterError(f"`where` cannot be used: {why}", parameter="where", hint=_WHERE_EXAMPLE)

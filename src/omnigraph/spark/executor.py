@@ -1,9 +1,10 @@
-"""The executor on Spark: one task of Spark for each task of ours, progress while it runs, Ctrl-C at any time."""
+"""The executor on Spark: one Spark task for each of our tasks, progress while it runs, Ctrl-C at any time."""
 
 from __future__ import annotations
 
 import base64
 import gc
+import io
 import itertools
 import pickle
 import re
@@ -13,8 +14,9 @@ import time
 import traceback
 import uuid
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, wait
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, is_dataclass
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -22,9 +24,7 @@ from omnigraph.api.progress import SILENT, Progress
 from omnigraph.errors import OmnigraphError, SparkError
 from omnigraph.ingest.credentials import credentials, set_credentials
 from omnigraph.ingest.executor import rows_of
-from omnigraph.spark.errand import Errand
-from omnigraph.spark.packing import Packed, pack, unpack
-from omnigraph.spark.session import has_died, reason_in
+from omnigraph.spark.session import has_died, in_thread, reason_in
 from omnigraph.spark.shipping import is_local, ship_package
 
 if TYPE_CHECKING:
@@ -50,34 +50,35 @@ class SparkExecutor:
         self._context: SparkContext = getattr(spark, "sparkContext", None) or spark  # type: ignore[assignment]
         self._progress = progress
         with _explaining(self._context, "start"):
-            Errand(partial(ship_package, self._context)).result()
+            in_thread(partial(ship_package, self._context)).result()
 
     def run(self, phase: str, step: Callable[[T], R], tasks: Sequence[T]) -> list[R]:
         assert _is_of_a_module(step), f"{step} is no function of a module, so no executor can find it"
         self._progress.phase(phase, len(tasks))
         if not tasks:
             return []
-        job = _Job(self._context, phase, step, pack(tasks))
+        job = _Job(self._context, phase, step, pack_tasks(tasks))
         try:
             return self._follow(job, len(tasks))
         finally:
             job.close()
 
     def _follow(self, job: _Job, total: int) -> list[Any]:
-        """Wait in this thread, which talks to no JVM meanwhile, and report what the others see."""
-        told = _Count(0, 0)
-        errand = job.start()
-        while not errand.wait(_POLL_SECONDS):
-            told = self._tell(told, _Count(min(job.completed, total), int(job.rows.value)))
-        results = errand.result()
-        self._tell(told, _Count(total, sum(map(rows_of, results))))
+        """Wait in this thread, which never calls the JVM, and report the progress that other threads count."""
+        reported = _Count(0, 0)
+        running = job.start()
+        while not wait([running], _POLL_SECONDS).done:
+            reported = self._report(reported, _Count(min(job.completed, total), int(job.rows.value)))
+        results = running.result()
+        self._report(reported, _Count(total, sum(map(rows_of, results))))
         return results
 
-    def _tell(self, told: _Count, now: _Count) -> _Count:
-        tasks, rows = max(0, now.tasks - told.tasks), max(0, now.rows - told.rows)
+    def _report(self, reported: _Count, now: _Count) -> _Count:
+        # A task that runs twice counts its rows twice, so the counters may go down at the end.
+        tasks, rows = max(0, now.tasks - reported.tasks), max(0, now.rows - reported.rows)
         if tasks or rows:
             self._progress.advance(tasks, rows)
-        return _Count(told.tasks + tasks, told.rows + rows)
+        return _Count(reported.tasks + tasks, reported.rows + rows)
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +88,7 @@ class _Count:
 
 
 def _is_of_a_module(step: Callable[..., Any]) -> bool:
-    """Such a function travels by its name; all others would travel by value, with what they refer to."""
+    """Return whether a function can be pickled by name; others would be pickled by value, with all they refer to."""
     return getattr(sys.modules.get(step.__module__), step.__name__, None) is step
 
 
@@ -95,9 +96,9 @@ def _is_of_a_module(step: Callable[..., Any]) -> bool:
 
 
 class _Job:
-    """One job of Spark: a thread that runs it, and one that counts, and cancels it if it is closed too early."""
+    """One Spark job: a thread that runs it, and one that counts its tasks and cancels it when it is closed early."""
 
-    def __init__(self, context: SparkContext, phase: str, step: Callable[..., Any], packed: Packed) -> None:
+    def __init__(self, context: SparkContext, phase: str, step: Callable[..., Any], packed: PackedTasks) -> None:
         self.completed = 0
         self.rows: Accumulator[int] = context.accumulator(0)
         self._context = context
@@ -109,21 +110,21 @@ class _Job:
         self._closed = threading.Event()
         self._done = threading.Event()
         self._succeeded = False
-        self._watcher: Errand[None] | None = None
+        self._watcher: Future[None] | None = None
 
-    def start(self) -> Errand[list[Any]]:
+    def start(self) -> Future[list[Any]]:
         from pyspark import InheritableThread  # noqa: PLC0415
 
-        with _explaining(self._context, self._phase):  # such a thread asks the JVM before it starts
-            run = Errand(self._run, InheritableThread)
-            self._watcher = Errand(self._watch, InheritableThread)
-            return run
+        with _explaining(self._context, self._phase):  # an InheritableThread calls the JVM before it starts
+            running = in_thread(self._run, InheritableThread)
+            self._watcher = in_thread(self._watch, InheritableThread)
+            return running
 
     def close(self) -> None:
-        """Leave no task running, whatever has happened."""
+        """Leave no task running, whatever happened."""
         self._closed.set()
         if self._watcher is not None:
-            self._watcher.wait(_CANCEL_SECONDS)
+            wait([self._watcher], _CANCEL_SECONDS)
 
     def _run(self) -> list[Any]:
         try:
@@ -144,7 +145,7 @@ class _Job:
         return context.parallelize(self._tasks, self._partitions).map(self._work).collect()
 
     def _watch(self) -> None:
-        """Count what is done, and cancel the job once it is closed. A failed one is over when its last task is."""
+        """Count completed tasks, and cancel the job once it is closed; a failed job ends with its last task."""
         while not self._done.wait(_POLL_SECONDS):
             if self._closed.is_set():
                 self._context.cancelJobGroup(self._group)
@@ -163,7 +164,7 @@ class _Job:
 
 @contextmanager
 def _explaining(context: SparkContext, phase: str) -> Iterator[None]:
-    """Turn what Spark raises into what a task has raised, or into an error of ours."""
+    """Translate errors of Spark: raise the error of the task, or a SparkError."""
     from py4j.protocol import Py4JError  # noqa: PLC0415
     from pyspark.errors import PySparkException  # noqa: PLC0415
 
@@ -176,24 +177,24 @@ def _explaining(context: SparkContext, phase: str) -> Iterator[None]:
 
 
 def _died(phase: str, text: str) -> SparkError:
-    return SparkError(f"Spark died in the phase '{phase}'", hint="try again: it is started anew", detail=text)
+    return SparkError(f"Spark died in the phase '{phase}'", hint="try again: the next call restarts it", detail=text)
 
 
 def _explained(phase: str, text: str) -> Exception:
-    """Find the error that a task has raised in what Spark says; without one it was Spark that failed."""
+    """Find the error of a task in the output of Spark; without one, Spark itself failed."""
     packed = _FAILURE.search(text)
     if packed:
-        failure: _Failure = pickle.loads(base64.b64decode(packed[1]))  # noqa: S301 - made by `_work`
+        failure: _TaskFailure = pickle.loads(base64.b64decode(packed[1]))  # noqa: S301 - made by `_work`
         return failure.revived()
     return SparkError(
         f"Spark could not finish the phase '{phase}': {reason_in(text)}",
-        hint="if a worker was killed, it may have had too little memory",
+        hint="a worker that was killed may have had too little memory",
         detail=text,
     )
 
 
 def _storage_variables(master: str | None) -> dict[str, str] | None:
-    """Say how we reach storage, for workers on this machine. Those of a cluster know how they reach it."""
+    """Return our storage credentials for workers on this machine; those of a cluster have their own."""
     if not is_local(master):
         return None
     return dict(credentials())
@@ -203,8 +204,8 @@ def _storage_variables(master: str | None) -> dict[str, str] | None:
 
 
 @dataclass(frozen=True, slots=True)
-class _Failure:
-    """What a step has raised, and where."""
+class _TaskFailure:
+    """The error of a step, with its traceback."""
 
     error: Exception
     trace: str = field(repr=False)
@@ -216,7 +217,7 @@ class _Failure:
 
 
 class _TaskFailedError(Exception):
-    """Carries a failure as text through the JVM, which tries the task again, and passes on the last failure."""
+    """Carries a failure as text through the JVM, which retries the task and reports the last failure."""
 
 
 def _work(
@@ -227,32 +228,85 @@ def _work(
     task: bytes,
 ) -> Any:
     """Run a step on one task."""
-    _settle()
+    _freeze_imports()
     if variables is not None:
         set_credentials(variables)
     try:
-        result = step(unpack(task, common))
-    except Exception as error:  # noqa: BLE001 - whatever it is, it belongs to the one who gave us the step
+        result = step(unpack_task(task, common))
+    except Exception as error:  # noqa: BLE001 - raised again on the driver
         raise _TaskFailedError(_packed(error)) from None
     rows.add(rows_of(result))
     return result
 
 
 @cache
-def _settle() -> None:
-    """Take what a worker has imported out of its garbage collection: after every task it goes through all objects."""
+def _freeze_imports() -> None:
+    """Exempt imported modules from garbage collection: Spark collects after every task (17 ms before, 1 ms now)."""
     gc.freeze()
 
 
 def _packed(error: Exception) -> str:
     trace = "".join(traceback.format_exception(error))
     try:
-        packed = pickle.dumps(_Failure(error, trace))
+        packed = pickle.dumps(_TaskFailure(error, trace))
         pickle.loads(packed)  # noqa: S301 - our own bytes
     except (pickle.PickleError, TypeError, ValueError, AttributeError, AssertionError, RecursionError):
-        packed = pickle.dumps(_Failure(_summary(error, trace), trace))
+        packed = pickle.dumps(_TaskFailure(_summary(error, trace), trace))
     return f"omnigraph-failure:{base64.b64encode(packed).decode()}:"
 
 
 def _summary(error: Exception, trace: str) -> SparkError:
     return SparkError(f"a task failed: {type(error).__name__}: {error}", detail=trace)
+
+
+# Tasks as bytes ------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class PackedTasks:
+    """Tasks as bytes, and the objects that all of them share."""
+
+    tasks: list[bytes]
+    common: tuple[Any, ...]
+
+
+def pack_tasks(tasks: Sequence[Any]) -> PackedTasks:
+    """Pickle tasks. A field that is the same object in all of them, such as a catalog, is pickled once."""
+    common = tuple(_common(tasks))
+    return PackedTasks([_pack_one(task, common) for task in tasks], common)
+
+
+def unpack_task(task: bytes, common: Sequence[Any]) -> Any:
+    return _Unpickler(io.BytesIO(task), common).load()
+
+
+def _common(tasks: Sequence[Any]) -> list[Any]:
+    first = tasks[0]
+    if len(tasks) == 1 or not is_dataclass(first) or any(type(task) is not type(first) for task in tasks):
+        return []
+    values = [(field.name, getattr(first, field.name)) for field in fields(first)]
+    return [value for name, value in values if all(getattr(task, name) is value for task in tasks)]
+
+
+def _pack_one(task: Any, common: Sequence[Any]) -> bytes:
+    file = io.BytesIO()
+    _Pickler(file, common).dump(task)
+    return file.getvalue()
+
+
+class _Pickler(pickle.Pickler):
+    def __init__(self, file: io.BytesIO, common: Sequence[Any]) -> None:
+        super().__init__(file, protocol=pickle.HIGHEST_PROTOCOL)
+        self._at = {id(value): at for at, value in enumerate(common)}
+
+    def persistent_id(self, value: Any) -> int | None:
+        return self._at.get(id(value))
+
+
+class _Unpickler(pickle.Unpickler):
+    def __init__(self, file: io.BytesIO, common: Sequence[Any]) -> None:
+        super().__init__(file)
+        self._common = common
+
+    def persistent_load(self, at: int) -> Any:
+        return self._common[at]

@@ -1,4 +1,8 @@
-"""The Spark session: made when it is first needed, shared by all threads, quiet, and made anew if its JVM dies."""
+"""The Spark session of this process: started on first use, shared by all threads, silent, restarted if its JVM dies.
+
+All calls into the JVM run in threads of their own (`in_thread`). Ctrl-C raises KeyboardInterrupt in the main thread,
+wherever that is; in the middle of a call it would leave the answer to one question for the next one to read.
+"""
 
 from __future__ import annotations
 
@@ -9,17 +13,16 @@ import sys
 import tempfile
 import threading
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future, wait
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, TYPE_CHECKING
+from typing import IO, TYPE_CHECKING, TypeVar
 
 from omnigraph.core.extras import require
 from omnigraph.errors import SparkError
-from omnigraph.spark.class_archive import ClassArchive, cache_directory
-from omnigraph.spark.errand import Errand
-from omnigraph.spark.java import Java, find_java
+from omnigraph.spark.java import ClassArchive, Java, cache_directory, find_java
 from omnigraph.spark.shipping import is_local
 
 if TYPE_CHECKING:
@@ -37,11 +40,12 @@ _LOOPBACK = "127.0.0.1"
 _LEAN_JVM = ["-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC"]
 _PATIENCE = 20.0
 _TAIL = 4_000
+_T = TypeVar("_T")
 
 _CONF = {
     "spark.app.name": "omnigraph",
     "spark.driver.memory": "1g",
-    # A worker keeps the memory of one batch for the next: to get it anew each time takes a fifth of its time.
+    # Workers keep the memory of one batch for the next: allocating it each time takes a fifth of their time.
     "spark.executorEnv.MALLOC_MMAP_THRESHOLD_": str(2**25),
     "spark.executorEnv.MALLOC_TRIM_THRESHOLD_": str(2**28),
     "spark.executorEnv.MALLOC_TOP_PAD_": str(2**24),
@@ -63,56 +67,62 @@ _LOOPBACK_CONF = {"spark.driver.bindAddress": _LOOPBACK, "spark.driver.host": _L
 
 
 @dataclass(frozen=True, slots=True)
-class _Wish:
-    """What a caller asks for."""
+class _SparkOptions:
+    """The master and settings that a caller asks for."""
 
     master: str | None
     conf: dict[str, str]
 
 
 @dataclass(frozen=True, slots=True)
-class _Running:
-    """The context that this module has made, and the JVM, if it was launched for it."""
+class _RunningSpark:
+    """The context that this module started, and its JVM if it was launched for it."""
 
     context: SparkContext
-    wish: _Wish
+    options: _SparkOptions
     jvm: JavaGateway | None
 
 
-EXTRA = "omnigraph[spark]"
 _LOCK = threading.RLock()
-_running: _Running | None = None
+_running: _RunningSpark | None = None
 
 
 def spark_session(master: str | None = None, conf: Mapping[str, str] | None = None) -> SparkSession:
     """Return the session that all threads share; start it if there is none.
 
-    A session that the caller has made himself is returned as it is. The master is the argument, or the variable
-    OMNIGRAPH_SPARK_MASTER, or this machine. `conf` is added to our own settings, and wins.
+    A session that you started yourself is returned as it is. The master is the argument, or the variable
+    OMNIGRAPH_SPARK_MASTER, or this machine. `conf` is added to the default settings, and overrides them.
     """
-    require("pyspark", EXTRA)
-    wish = _Wish(master, dict(conf or {}))
-    session = Errand(lambda: _session_of(_context(wish))).result()
+    options = _SparkOptions(master, dict(conf or {}))
+    session = in_thread(lambda: _session_of(_context(options))).result()
     make_active(session)
     return session
 
 
 def spark_context(master: str | None = None, conf: Mapping[str, str] | None = None) -> SparkContext:
-    """Do the same without Spark SQL, which takes a second more to start."""
-    require("pyspark", EXTRA)
-    wish = _Wish(master, dict(conf or {}))
-    return Errand(lambda: _context(wish)).result()
-
-
-def begin_session(master: str | None = None, conf: Mapping[str, str] | None = None) -> None:
-    """Start the context in the background, for somebody who will need it soon. He will also meet what goes wrong."""
-    wish = _Wish(master, dict(conf or {}))
-    Errand(lambda: _context(wish))
+    """Return the context alone: Spark SQL takes a second more to start."""
+    options = _SparkOptions(master, dict(conf or {}))
+    return in_thread(lambda: _context(options)).result()
 
 
 def stop_session() -> None:
-    """Stop what this module has started, its JVM included. The session of a caller is left alone."""
-    Errand(_stop).result()
+    """Stop the session that this module started, and its JVM. A session that you started is left alone."""
+    in_thread(_stop).result()
+
+
+def in_thread(call: Callable[[], _T], thread: Callable[..., threading.Thread] = threading.Thread) -> Future[_T]:
+    """Run a call in a daemon thread, so that Ctrl-C interrupts waiting for it, but not the call."""
+    # A ThreadPoolExecutor would not do: its threads are joined when Python exits, even if the JVM hangs.
+    future: Future[_T] = Future()
+
+    def run() -> None:
+        try:
+            future.set_result(call())
+        except BaseException as error:  # noqa: BLE001 - raised again where the result is awaited
+            future.set_exception(error)
+
+    thread(target=run, daemon=True).start()
+    return future
 
 
 def _session_of(context: SparkContext) -> SparkSession:
@@ -124,39 +134,39 @@ def _session_of(context: SparkContext) -> SparkSession:
 
 
 def make_active(session: SparkSession) -> None:
-    """Make it the session of this thread, as whoever asks for one expects; a thread of ours has got it."""
+    """Make it the active session of this thread: the thread that started it was another one."""
     SparkSession = type(session)  # noqa: N806 - the class itself is meant
     SparkSession._get_j_spark_session_class(session._jvm).setActiveSession(session._jsparkSession)  # noqa: SLF001
 
 
-def _context(wish: _Wish) -> SparkContext:
+def _context(options: _SparkOptions) -> SparkContext:
     global _running  # noqa: PLW0603 - there is one context in a process, by the nature of Spark
     with _LOCK:
         context = _active_context()
         if context is None:
-            _running = _start(wish)
+            _running = _start(options)
             return _running.context
         if _running is not None and _running.context is context:
-            _check_same(wish, _running.wish)
+            _check_same(options, _running.options)
         return context
 
 
-def _check_same(wish: _Wish, running: _Wish) -> None:
-    """One process has one context. Never give somebody another one than he asks for without a word."""
-    same_master = wish.master in (None, running.master)
-    if not same_master or (wish.conf and wish.conf != running.conf):
+def _check_same(options: _SparkOptions, running: _SparkOptions) -> None:
+    """Refuse other options than those of the running context: a process has one context."""
+    same_master = options.master in (None, running.master)
+    if not same_master or (options.conf and options.conf != running.conf):
         raise SparkError(
             f"Spark is running already, with master {running.master} and settings {running.conf}",
-            hint="call `stop_session` first, or ask for the same",
-            detail=f"asked for: master {wish.master}, settings {wish.conf}",
+            hint="call `stop_session` first, or use the same options",
+            detail=f"asked for: master {options.master}, settings {options.conf}",
         )
 
 
-# Contexts that are there ---------------------------------------------------------------------------
+# Running contexts ----------------------------------------------------------------------------------
 
 
 def _active_context() -> SparkContext | None:
-    """Find the context of this process, ours or the caller's, and clear away a dead one."""
+    """Return the context of this process, ours or the caller's; clear away a dead one."""
     if "pyspark" not in sys.modules:
         return None
     from pyspark import SparkContext  # noqa: PLC0415
@@ -178,12 +188,12 @@ def has_died(gateway: JavaGateway) -> bool:
 
 
 def _forget(context: SparkContext | None, gateway: JavaGateway) -> None:
-    """Make pyspark forget a JVM that is gone: it would try to talk to it for ever."""
+    """Make pyspark forget a JVM that is gone: it would keep calling it."""
     from py4j.protocol import Py4JError  # noqa: PLC0415
     from pyspark import SparkContext  # noqa: PLC0415
 
     if context is not None:
-        context._jsc = None  # noqa: SLF001 - there is nobody to tell any more
+        context._jsc = None  # noqa: SLF001 - or `stop` would call the dead JVM
         context.stop()
     with suppress(Py4JError, OSError):
         gateway.shutdown()
@@ -214,23 +224,24 @@ def _stop() -> None:
 
 
 def _end(gateway: JavaGateway) -> None:
-    """End a JVM. It may still write its class archive when we have gone on."""
+    """End a JVM; it may go on writing its class archive after this returns."""
     _forget(None, gateway)
-    Errand(gateway.proc.wait).wait(_PATIENCE)
+    wait([in_thread(gateway.proc.wait)], _PATIENCE)
 
 
 # Starting ------------------------------------------------------------------------------------------
 
 
-def _start(wish: _Wish) -> _Running:
-    java = find_java()  # before pyspark is imported: without Java it would only be in the way
-    with _environment(_variables(_master(wish))):
+def _start(options: _SparkOptions) -> _RunningSpark:
+    require("pyspark", "omnigraph[spark]")
+    java = find_java()  # before pyspark is imported, which takes a second and fails without Java in its own words
+    with _environment(_variables(_master(options))):
         from py4j.protocol import Py4JError  # noqa: PLC0415
         from pyspark import SparkContext  # noqa: PLC0415
         from pyspark.errors import PySparkException  # noqa: PLC0415
 
-        conf = _settings(wish, java)
-        # There may be the JVM of a caller who has stopped his context. It is taken as it is.
+        conf = _settings(options, java)
+        # A caller who stopped a context leaves its JVM behind; pyspark can only start the next one in there.
         launched = _launch(conf) if SparkContext._gateway is None else None  # noqa: SLF001
         try:
             context = SparkContext(conf=conf, gateway=launched)
@@ -239,43 +250,43 @@ def _start(wish: _Wish) -> _Running:
             if launched is not None:
                 _end(launched)
             raise _not_started(detail) from None
-    return _Running(context, _Wish(context.master, wish.conf), launched)
+    return _RunningSpark(context, _SparkOptions(context.master, options.conf), launched)
 
 
-def _master(wish: _Wish) -> str:
-    return wish.master or wish.conf.get("spark.master") or os.environ.get(MASTER_VARIABLE) or DEFAULT_MASTER
+def _master(options: _SparkOptions) -> str:
+    return options.master or options.conf.get("spark.master") or os.environ.get(MASTER_VARIABLE) or DEFAULT_MASTER
 
 
-def _settings(wish: _Wish, java: Java) -> SparkConf:
-    """Put together ours and those of the caller, who wins; what spark-submit was told stays as it is."""
+def _settings(options: _SparkOptions, java: Java) -> SparkConf:
+    """Combine our settings with those of the caller, who wins; under spark-submit, ours are left out."""
     from pyspark import SparkConf  # noqa: PLC0415
 
     conf = SparkConf()
-    ours = {} if _SUBMITTED in os.environ else _defaults(_master(wish), java)
-    theirs = dict(wish.conf)
+    ours = {} if _SUBMITTED in os.environ else _defaults(_master(options), java)
+    theirs = dict(options.conf)
     if _JAVA_OPTIONS in theirs and _JAVA_OPTIONS in ours:
         theirs[_JAVA_OPTIONS] = f"{ours[_JAVA_OPTIONS]} {theirs[_JAVA_OPTIONS]}"
     for name, value in {**ours, **theirs}.items():
         conf.set(name, value)
-    if wish.master is not None:
-        conf.setMaster(wish.master)
+    if options.master is not None:
+        conf.setMaster(options.master)
     return conf
 
 
 def _defaults(master: str, java: Java) -> dict[str, str]:
     local = _LOCAL_CONF if is_local(master) else _CLUSTER_CONF
     loopback = _LOOPBACK_CONF if _is_here(master) else {}
-    options = " ".join([*_LEAN_JVM, _error_file(), *_archive_options(java)])
-    return {**_CONF, **local, **loopback, "spark.master": master, _JAVA_OPTIONS: options}
+    java_options = " ".join([*_LEAN_JVM, _error_file(), *_archive_options(java)])
+    return {**_CONF, **local, **loopback, "spark.master": master, _JAVA_OPTIONS: java_options}
 
 
 def _is_here(master: str) -> bool:
-    """Tell whether all of Spark runs on this machine, where nobody else needs to reach it."""
+    """Return whether all of Spark runs on this machine, so that no other machine needs to reach it."""
     return is_local(master) or master.startswith((f"spark://{_LOOPBACK}:", "spark://localhost:"))
 
 
 def _error_file() -> str:
-    """Where a JVM that crashes leaves its report: not where the user happens to be."""
+    """Return the option that keeps the report of a crashed JVM out of the working directory."""
     return f'"-XX:ErrorFile={tempfile.gettempdir()}/omnigraph-jvm-%p.log"'
 
 
@@ -290,14 +301,14 @@ def _archive_options(java: Java) -> list[str]:
 
 
 def _variables(master: str) -> dict[str, str]:
-    """What Spark takes from the environment only."""
+    """Return settings that Spark reads only from the environment."""
     variables = {"PYSPARK_PYTHON": sys.executable, "SPARK_LAUNCHER_OPTS": " ".join(_LEAN_JVM)}
     return {**variables, "SPARK_LOCAL_IP": _LOOPBACK} if _is_here(master) else variables
 
 
 @contextmanager
 def _environment(variables: Mapping[str, str]) -> Iterator[None]:
-    """Set variables for the length of a block; those that the caller has set stay as they are."""
+    """Set variables for a block; those that the caller has set keep their values."""
     ours = {name: value for name, value in variables.items() if name not in os.environ}
     os.environ.update(ours)
     try:
@@ -308,7 +319,7 @@ def _environment(variables: Mapping[str, str]) -> Iterator[None]:
 
 
 def _launch(conf: SparkConf) -> JavaGateway:
-    """Start a JVM that is silent from its first moment on: all it says goes into a file without a name."""
+    """Start a JVM without any output: all of it goes to an unnamed file, read only if the start fails."""
     from pyspark.errors import PySparkException  # noqa: PLC0415
     from pyspark.java_gateway import launch_gateway  # noqa: PLC0415
 
@@ -320,7 +331,7 @@ def _launch(conf: SparkConf) -> JavaGateway:
 
 @contextmanager
 def _calm_launch() -> Iterator[None]:
-    """Launch without warnings: those about forking do not mean a fork with an exec at once."""
+    """Suppress warnings about forking: an exec follows the fork at once."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="lance is not fork-safe")
         warnings.filterwarnings("ignore", message="This process .* is multi-threaded")
@@ -336,12 +347,12 @@ def _tail(log: IO[bytes]) -> str:
 def _not_started(detail: str) -> SparkError:
     return SparkError(
         f"Spark did not start: {reason_in(detail)}",
-        hint="check the master and the settings; `detail` of this error has all that Spark said",
+        hint="check the master and the settings; the `detail` of this error is the output of Spark",
         detail=detail,
     )
 
 
 def reason_in(text: str) -> str:
-    """Find the line that says why, in a long text of Java."""
+    """Find the line with the reason in the output of Java."""
     reason = re.search(r"^.*(?:Exception|Error): (.*\S)", text, re.MULTILINE)
-    return reason[1] if reason else text.strip().partition("\n")[0] or "it does not say why"
+    return reason[1] if reason else text.strip().partition("\n")[0] or "no reason given"
