@@ -212,7 +212,7 @@ def test_a_refused_load_names_its_problems(graph: Graph) -> None:
         "Error: the load was refused, nothing was changed: 2 problems",
         f"  {place}:1: strict property Person.age expects Int32, not 'x'",
         f"  {place}:3: src 'ada' not found in Person",
-        "hint: mend the records and load again",
+        "hint: fix the records and load again",
     ]
     assert counts(graph) == (0, 0, 1)
 

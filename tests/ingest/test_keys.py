@@ -13,14 +13,26 @@ from hypothesis import strategies as st
 
 from omnigraph.core.location import Location
 from omnigraph.formats.hashing import hash_columns
-from omnigraph.ingest.keys import CollisionError, KeyFile, Keys, Numbered, places, read_shares, row_of, task_of
+from omnigraph.ingest.keys import (
+    CollisionError,
+    HashedKeys,
+    KeyFile,
+    KeyKind,
+    KeyOrigin,
+    KeySpace,
+    SortedKeys,
+    places,
+    read_shares,
+    row_of,
+    task_of,
+)
 from omnigraph.storage.objects import ObjectStore
 
 TEXTS = st.lists(st.text(max_size=20) | st.sampled_from(["", "a", "aa", "a\0", "\0", "ü", "abcdefgh", "abcdefghi"]))
 
 
-def numbered(values: list[str], task: int = 0, seed: int = 7) -> Numbered:
-    return Numbered.of([pa.chunked_array([pa.array(values, pa.string())])], places(task, len(values)), seed)
+def numbered(values: list[str], task: int = 0, seed: int = 7) -> HashedKeys:
+    return HashedKeys.of([pa.chunked_array([pa.array(values, pa.string())])], places(task, len(values)), seed)
 
 
 @given(TEXTS)
@@ -100,7 +112,7 @@ def test_the_shares_of_an_exchange_hold_every_key_once(
     for task, values in enumerate(parts):
         file = KeyFile(f"keys/{task}", shares)
         file.add_plain(np.arange(3))
-        file.add("space", "new", numbered(values, task))
+        file.add(KeySpace(KeyKind.ID, "node:Person"), KeyOrigin.NEW, numbered(values, task))
         file.write(objects)
         sections += file.sections
 
@@ -108,7 +120,7 @@ def test_the_shares_of_an_exchange_hold_every_key_once(
 
     everywhere = [(int(task_of(np.array([at]))[0]), int(row_of(np.array([at]))[0])) for s in found for at in s.at]
     assert sorted(everywhere) == [(task, row) for task, values in enumerate(parts) for row in range(len(values))]
-    whole = Numbered.joined([numbered(values, task) for task, values in enumerate(parts)]).in_order()
+    whole = HashedKeys.joined([numbered(values, task) for task, values in enumerate(parts)]).in_order()
     assert np.concatenate([share.high for share in found]).tolist() == whole.high.tolist()
     assert np.concatenate([share.at for share in found]).tolist() == whole.at.tolist()
     assert sum(len(share.starts) for share in found) == len(whole.starts)
@@ -119,6 +131,6 @@ def test_numbers_that_collide_are_noticed() -> None:
     one, two = np.array([5], np.uint64), np.array([5, 5], np.uint64)
 
     with pytest.raises(CollisionError):
-        _ = Keys(two, np.array([1, 2], np.uint64), two).starts
+        _ = SortedKeys(two, np.array([1, 2], np.uint64), two).starts
     with pytest.raises(CollisionError):
-        Keys(one, np.array([1], np.uint64), one).within(Keys(one, np.array([2], np.uint64), one))
+        SortedKeys(one, np.array([1], np.uint64), one).within(SortedKeys(one, np.array([2], np.uint64), one))

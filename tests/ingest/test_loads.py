@@ -5,7 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +27,11 @@ from omnigraph.errors import (
     OmnigraphError,
     ReadOnlyError,
 )
+from omnigraph.formats.batch import ConvertedBatch
+from omnigraph.formats.sources import split_batches
+from omnigraph.formats.splits import Split
 from omnigraph.graph import Graph
+from omnigraph.lang.catalog import Catalog
 from tests.support.loads import (
     PIPELINE,
     SMALL,
@@ -361,3 +365,25 @@ def test_a_load_of_8192_records_stays_in_memory_and_one_more_goes_through_the_pi
         seen[count] = "write rows" in writes
     assert seen == {8192: False, 8193: True}
     assert people.snapshot().entries["node:Company"].row_count == 2 + 8192 + 8193
+
+
+def test_converting_in_memory_stops_with_the_record_that_is_too_many(
+    people: Graph, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    converted: list[int] = []
+
+    def counting(split: Split, catalog: Catalog) -> Iterator[ConvertedBatch]:
+        for batch in split_batches(split, catalog):
+            converted.append(batch.lines)
+            yield batch
+
+    monkeypatch.setattr("omnigraph.ingest.load.split_batches", counting)
+    monkeypatch.setattr("omnigraph.formats.jsonl.BLOCK", 2**14)
+    file = tmp_path / "companies.jsonl.gz"  # by its size it is small
+    lines = (b'{"type":"Company","data":{"name":"c%d"}}\n' % at for at in range(50_000))
+    file.write_bytes(gzip.compress(b"".join(lines)))
+
+    people.load(file, mode="append", engine="local")
+
+    assert 8192 < sum(converted) < 8192 + 2 * max(converted)
+    assert people.snapshot().entries["node:Company"].row_count == 2 + 50_000

@@ -16,9 +16,9 @@ from omnigraph.formats.files import BOM, decompressed
 from omnigraph.formats.sources import discover, split_batches
 from omnigraph.formats.splits import Split
 from omnigraph.formats.writers import contents, json_lines
-from omnigraph.ingest.distributed import TASK_BITS, placed
+from omnigraph.ingest.distributed import TASK_BITS, numbered_across_input
 from omnigraph.ingest.inputs import as_files
-from omnigraph.ingest.load import Places, refuse
+from omnigraph.ingest.load import RecordLocations, raise_problems
 from omnigraph.lang.catalog import Catalog
 from omnigraph.write.pending import RECORD
 
@@ -32,7 +32,7 @@ class Upload:
 
     file: IO[bytes]
     records: _Numbers
-    places: Places
+    places: RecordLocations
 
     def located(self, error: LoadRejectedError) -> LoadRejectedError:
         """Tell problems by the files of this side, as if they had been loaded here."""
@@ -71,8 +71,8 @@ def _written(file: IO[bytes], splits: Sequence[Split], catalog: Catalog) -> Uplo
         elif split.file not in begun:  # its first split stands for the whole file
             begun.add(split.file)
             writing.copy(task, split)
-    places = Places(splits, writing.counts)
-    refuse(writing.problems, places)
+    places = RecordLocations(splits, writing.counts)
+    raise_problems(writing.problems, places)
     return Upload(file, np.concatenate([np.empty(0, np.int64), *writing.records]), places)
 
 
@@ -99,7 +99,7 @@ class _Writing:
         """Make lines of rows, type by type."""
         for piece in split_batches(split, catalog):
             self.counts[task] += piece.lines
-            self.problems += [placed(problem, task) for problem in piece.problems]
+            self.problems += [numbered_across_input(problem, task) for problem in piece.problems]
             for key, rows in piece.tables.items():
                 self.file.write(contents(json_lines(key, rows.drop_columns([RECORD]))))
                 self._number(task, rows[RECORD].to_numpy())

@@ -1,6 +1,6 @@
-"""Keys as 128-bit numbers, made of whole columns at once: equal keys have equal numbers, and nothing else has.
+"""128-bit hashes of keys, computed for whole columns at once.
 
-Two keys that differ share a number with a chance of 2**-128; what uses the numbers compares all 128 bits.
+Two different keys share a hash with a chance of 2**-128; users of the hashes compare all 128 bits.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ MASKS = np.array([(1 << (8 * count)) - 1 for count in range(_WORD)] + [2**64 - 1
 
 
 def hash_columns(columns: Sequence[pa.ChunkedArray | pa.Array], seed: int) -> tuple[U64, U64]:
-    """Number the rows by the values of some columns, none of which is null; the number is in two halves."""
+    """Hash the rows by the values of some columns without nulls; return the two halves of the hashes."""
     texts = [_text(column) for column in columns]
     states = tuple(np.full(len(texts[0]), np.uint64((seed + half) % 2**64), np.uint64) for half in range(2))
     for text in texts:
@@ -34,7 +34,7 @@ def hash_columns(columns: Sequence[pa.ChunkedArray | pa.Array], seed: int) -> tu
 
 
 def _mix_text(states: tuple[U64, ...], text: pa.LargeStringArray) -> None:
-    """Mix texts into the states, as many of them at a time as fit the caches of a processor."""
+    """Mix texts into the states, as many at a time as fit the caches of a processor."""
     offsets = np.frombuffer(text.buffers()[1], np.int64)[text.offset : text.offset + len(text) + 1]
     words = overlapping_words(text.buffers()[2])
     for begin in range(0, len(text), _TEXTS):
@@ -43,7 +43,7 @@ def _mix_text(states: tuple[U64, ...], text: pa.LargeStringArray) -> None:
 
 
 def _mix_some(states: tuple[U64, ...], words: U64, offsets: Places) -> None:
-    """Mix eight bytes of all texts at a time. Their lengths tell where one ends."""
+    """Mix eight bytes of all texts at a time. The lengths are mixed in, so that padding changes no hash."""
     starts, lengths = offsets[:-1], np.diff(offsets)
     for half, state in enumerate(states):
         _mix(state, lengths.astype(np.uint64), half)
@@ -56,7 +56,7 @@ def _mix_some(states: tuple[U64, ...], words: U64, offsets: Places) -> None:
 
 
 def _mix_most(states: tuple[U64, ...], words: U64, starts: Places, left: Places, chosen: Places) -> None:
-    """Mix a word into all states, and keep what comes of it where there is one."""
+    """Mix a word into all states, and keep the result for texts that are long enough."""
     word = words[np.minimum(starts, len(words) - 1)] & MASKS[np.clip(left, 0, _WORD)]
     for half, state in enumerate(states):
         mixed = state.copy()
@@ -73,7 +73,7 @@ def _mix_few(states: tuple[U64, ...], words: U64, starts: Places, left: Places, 
 
 
 def overlapping_words(data: pa.Buffer | None) -> U64:
-    """A view of the bytes as overlapping words: the one at i is made of the bytes i to i + 7."""
+    """Return the bytes as overlapping words: word i is made of the bytes i to i + 7."""
     raw = b"" if data is None else memoryview(data)
     padded = np.empty(len(raw) + _WORD, np.uint8)
     padded[: len(raw)] = np.frombuffer(raw, np.uint8)
@@ -91,7 +91,7 @@ def _mix(state: U64, words: U64, half: int) -> None:
 
 
 def _text(column: pa.ChunkedArray | pa.Array) -> pa.LargeStringArray:
-    """Spell values so that equal ones are spelled alike."""
+    """Write values as texts, equal values as equal texts."""
     if isinstance(column, pa.ChunkedArray):
         column = column.combine_chunks()
     if pa.types.is_date64(column.type):

@@ -1,4 +1,4 @@
-"""A load of any size: executors convert, check and write; keys are compared in shares; the driver stages one plan."""
+"""A load of any size: tasks convert, check and write; keys are compared in shares; the driver publishes one plan."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from omnigraph.errors import Violation
 from omnigraph.formats.hashing import U64
 from omnigraph.formats.splits import Split
 from omnigraph.ingest import steps
-from omnigraph.ingest.keys import Section, row_of, task_of
-from omnigraph.ingest.steps import LOST, OLD, CompareTask, Exchange, Excluded, StageResult, Wanted
+from omnigraph.ingest.keys import EdgeEnd, KeySpace, Section, row_of, task_of
+from omnigraph.ingest.steps import LOST, NEW, OLD, CompareTask, Excluded, KeyExchange, KeyExtract, StageResult
 from omnigraph.lang.catalog import Cardinality, EdgeType, NodeType
 from omnigraph.manifest.publisher import Lineage
 from omnigraph.storage.columns import declared_of, table_key
@@ -38,13 +38,13 @@ from omnigraph.write.validate import TAKEN, TWICE, dangling, miscounted, not_uni
 _ROWS_PER_TASK = 1_000_000
 _RECORD_BYTES = 8
 TASK_BITS = 32
-_KEYS_PER_TASK = 100_000  # as many are compared about as quickly as a task is scheduled
+_KEYS_PER_TASK = 100_000  # comparing so many takes about as long as scheduling a task
 _NONE: U64 = np.empty(0, np.uint64)
 
 
 @dataclass(frozen=True, slots=True)
-class Loaded:
-    """What the input holds for one table."""
+class StagedInput:
+    """The staged rows of the input for one table."""
 
     declared: NodeType | EdgeType
     written: list[str]
@@ -52,8 +52,8 @@ class Loaded:
     fresh: bool
 
 
-class BigLoad:
-    """One load. Its input is staged once; what depends on the graph is done anew for every state it is tried on."""
+class DistributedLoad:
+    """One load. Its input is staged once; the checks against the graph run again for each state that it is tried on."""
 
     def __init__(self, store: Store, executor: Executor, splits: Sequence[Split], mode: LoadMode, shares: int) -> None:
         self.store = store
@@ -61,9 +61,9 @@ class BigLoad:
         self.splits = splits
         self.mode = mode
         directory = f"__tmp/load-{secrets.token_hex(8)}"
-        self.exchange = Exchange(store.location, directory, secrets.randbits(64), shares)
+        self.exchange = KeyExchange(store.location, directory, secrets.randbits(64), shares)
         self.results: list[StageResult] = []
-        self.made_to_look: list[str] = []
+        self.preview_files: list[str] = []
         self.bases: dict[str, TableVersion] = {}
         self.inherited: dict[str, TableVersion] = {}
 
@@ -80,8 +80,8 @@ class BigLoad:
         for key in txn.forks.keys() - {key for result in self.results for key in result.tables}:
             self._delete_fork(txn.forks.pop(key))
 
-    def suits(self, txn: WriteTxn) -> bool:
-        """Tell whether what is staged can be committed on a later state; a fork serves only what it was forked from."""
+    def can_commit_on(self, txn: WriteTxn) -> bool:
+        """Return whether the staged files fit this state; a fork fits only the version it was forked from."""
         if not self.results:
             return False
         for key in {key for result in self.results for key in result.tables}:
@@ -96,14 +96,14 @@ class BigLoad:
         assert fork.branch
         self.store.tables.delete_fork(fork.path, fork.branch)
 
-    def discard(self) -> None:
-        """Remove what only the checks needed."""
+    def delete_exchange(self) -> None:
+        """Delete the files that only the checks needed."""
         self.store.objects.delete_below(self.exchange.directory)
-        for name in self.made_to_look:
+        for name in self.preview_files:
             self.store.objects.delete(name)
 
-    def take_back(self) -> None:
-        """Remove the files of a load that will not be published; what failed tasks left is for `cleanup`."""
+    def delete_staged(self) -> None:
+        """Delete the staged files of a load that is not published; `cleanup` deletes those of failed tasks."""
         written = {key for result in self.results for key in result.tables}
         for key in written & self.inherited.keys():
             self._delete_fork(self.bases[key])
@@ -112,42 +112,42 @@ class BigLoad:
                 for name in self.store.tables.files_of(self.bases[key], result.tables[key].written):
                     self.store.objects.delete(name)
 
-    def loaded(self, txn: WriteTxn) -> dict[str, Loaded]:
-        """What was staged for each table, in the order of the input."""
-        found: dict[str, Loaded] = {}
+    def loaded(self, txn: WriteTxn) -> dict[str, StagedInput]:
+        """Return the staged rows of each table, in the order of the input."""
+        found: dict[str, StagedInput] = {}
         for key in sorted({key for result in self.results for key in result.tables}):
             parts = [result.tables[key] for result in self.results if key in result.tables]
             written = [text for part in parts for text in part.written]
             declared = declared_of(txn.catalog, key)
-            found[key] = Loaded(declared, written, sum(p.rows for p in parts), all(p.fresh for p in parts))
+            found[key] = StagedInput(declared, written, sum(p.rows for p in parts), all(p.fresh for p in parts))
         return found
 
     def value_problems(self) -> Iterator[Violation]:
         for number, result in enumerate(self.results):
             for problem in result.problems:
-                yield placed(problem, number)
+                yield numbered_across_input(problem, number)
 
 
-def placed(problem: Violation, task: int) -> Violation:
-    """Number the record of a problem through the whole input."""
+def numbered_across_input(problem: Violation, task: int) -> Violation:
+    """Number the record of a problem across the whole input."""
     return problem if problem.record is None else replace(problem, record=(task << TASK_BITS) | problem.record)
 
 
 @dataclass(frozen=True, slots=True)
-class _Question:
-    """A step, the space that it is about, and what makes violations of its answers."""
+class _KeyCheck:
+    """A comparison of one key space: the step that tasks run, and the function that turns results into violations."""
 
     step: Callable[[CompareTask], Any]
-    space: str
-    answer: Callable[[list[Any]], Iterator[Violation]]
+    space: KeySpace
+    violations: Callable[[list[Any]], Iterator[Violation]]
     excluded: Excluded = field(default_factory=Excluded)
     bounds: Cardinality = field(default_factory=Cardinality)
 
 
-class Comparison:
-    """A staged load against one state of the graph."""
+class KeyComparison:
+    """Compares the keys of a staged load with one state of the graph."""
 
-    def __init__(self, load: BigLoad, txn: WriteTxn) -> None:
+    def __init__(self, load: DistributedLoad, txn: WriteTxn) -> None:
         self.load = load
         self.txn = txn
         self.tables = load.store.tables
@@ -160,12 +160,10 @@ class Comparison:
         self._appends: dict[str, lance.LanceDataset] = {}
 
     def problems(self) -> Iterator[Violation]:
-        """Yield what is wrong with the input as it stands beside the graph; find what it replaces.
-
-        Which rows count is known only when the ids are compared, so there are two rounds of questions.
-        """
-        yield from self._answered([*self._id_questions(), *self._end_questions()])
-        yield from self._answered([*self._unique_questions(), *self._cardinality_questions()])
+        """Yield all violations of keys, endpoints, uniqueness and cardinality; find the rows that are replaced."""
+        # Two rounds: the rows that a later record or the load itself replaces are known only from the ids.
+        yield from self._violations([*self._id_checks(), *self._end_checks()])
+        yield from self._violations([*self._unique_checks(), *self._cardinality_checks()])
 
     def plan(self, lineage: Lineage) -> PublishPlan:
         actions = tuple(TableAction(self._staged(key)) for key in self.loaded)
@@ -179,16 +177,16 @@ class Comparison:
             must_be_unchanged=must_be_unchanged,
         )
 
-    # What the keys say
+    # Checks
 
-    def _id_questions(self) -> Iterator[_Question]:
+    def _id_checks(self) -> Iterator[_KeyCheck]:
         for key, loaded in self.loaded.items():
             if not loaded.fresh:
-                space = steps.id_space(loaded.declared)
-                yield _Question(steps.compare_ids, space, partial(self._identities, key, loaded.declared))
+                space = steps.id_space(key)
+                yield _KeyCheck(steps.compare_ids, space, partial(self._identities, key, loaded.declared))
 
     def _identities(
-        self, key: str, declared: NodeType | EdgeType, parts: Sequence[steps.Identities]
+        self, key: str, declared: NodeType | EdgeType, parts: Sequence[steps.IdMatches]
     ) -> Iterator[Violation]:
         again, superseded, there, replaced = (
             _joined(getattr(part, name) for part in parts) for name in ("again", "superseded", "existing", "replaced")
@@ -204,28 +202,28 @@ class Comparison:
         elif not self.overwrites:
             self.replaced[key] = replaced
 
-    def _end_questions(self) -> Iterator[_Question]:
+    def _end_checks(self) -> Iterator[_KeyCheck]:
         for node in self.txn.catalog.nodes.values():
-            yield _Question(steps.find_dangling, steps.id_space(node), partial(self._endpoints, node))
+            yield _KeyCheck(steps.find_dangling, steps.id_space(table_key(node)), partial(self._endpoints, node))
 
-    def _endpoints(self, node: NodeType, parts: Sequence[dict[str, U64]]) -> Iterator[Violation]:
-        for role in sorted({role for part in parts for role in part}):
-            kind, key, column = role.split(" ")
-            at = _joined(part[role] for part in parts if role in part)
-            edge = declared_of(self.txn.catalog, key)
+    def _endpoints(self, node: NodeType, parts: Sequence[dict[EdgeEnd, U64]]) -> Iterator[Violation]:
+        for end in sorted({end for part in parts for end in part}):
+            at = _joined(part[end] for part in parts if end in part)
+            edge = declared_of(self.txn.catalog, end.table)
             assert isinstance(edge, EdgeType)
-            if kind == "ref":
-                at = at[~np.isin(at, self.superseded[key])]
-                yield from dangling(edge, column, node.name, self._rows(key, at, (column,)))
+            if end.origin is NEW:
+                at = at[~np.isin(at, self.superseded[end.table])]
+                rows = self._rows(end.table, at, (end.column,))
             else:
-                yield from dangling(edge, column, node.name, self._committed_rows(key, at, (column,)))
+                rows = self._committed_rows(end.table, at, (end.column,))
+            yield from dangling(edge, end.column, node.name, rows)
 
-    def _unique_questions(self) -> Iterator[_Question]:
+    def _unique_checks(self) -> Iterator[_KeyCheck]:
         for key, loaded in self.loaded.items():
             for columns in loaded.declared.unique:
                 space = steps.unique_space(loaded.declared, columns)
                 answer = partial(self._unique, loaded.declared, columns)
-                yield _Question(steps.compare_unique, space, answer, self._excluded(key))
+                yield _KeyCheck(steps.compare_unique, space, answer, self._excluded(key))
 
     def _unique(
         self, declared: NodeType | EdgeType, columns: Sequence[str], parts: Sequence[tuple[U64, U64]]
@@ -235,15 +233,15 @@ class Comparison:
         yield from not_unique(declared, self._rows(key, again, columns), columns, TWICE)
         yield from not_unique(declared, self._rows(key, taken, columns), columns, TAKEN)
 
-    def _cardinality_questions(self) -> Iterator[_Question]:
+    def _cardinality_checks(self) -> Iterator[_KeyCheck]:
         for key, loaded in self.loaded.items():
             edge = loaded.declared
             if isinstance(edge, EdgeType) and steps.is_bounded(edge.cardinality):
                 answer = partial(self._cardinality, edge)
                 space = steps.source_space(edge)
-                yield _Question(steps.count_sources, space, answer, self._excluded(key), edge.cardinality)
+                yield _KeyCheck(steps.count_sources, space, answer, self._excluded(key), edge.cardinality)
 
-    def _cardinality(self, edge: EdgeType, parts: Sequence[steps.Miscounted]) -> Iterator[Violation]:
+    def _cardinality(self, edge: EdgeType, parts: Sequence[steps.EdgeCounts]) -> Iterator[Violation]:
         key = table_key(edge)
         at, is_new, counts = (
             np.concatenate([getattr(part, name) for part in parts]) if parts else _NONE
@@ -264,7 +262,7 @@ class Comparison:
         return Excluded.of(self.superseded[key], self.replaced[key], self.exchange)
 
     def _nodes_among(self, type_name: str, ids: pa.Array) -> set[str]:
-        """Tell which nodes are there after the load; one that goes may have too few edges."""
+        """Return which of the ids are nodes after the load: a node that is removed may have too few edges."""
         key = f"node:{type_name}"
         if key in self.loaded and self.overwrites:
             found = self.tables.scan_staged(self._opened(self._staged(key)), [ID], OneOf(ID, ids))
@@ -272,33 +270,33 @@ class Comparison:
             found = self.tables.scan(self.txn.entries[key].table, [ID], OneOf(ID, ids))
         return set(found[ID].to_pylist())
 
-    # Keys
+    # SortedKeys
 
-    def _answered(self, questions: Sequence[_Question]) -> Iterator[Violation]:
-        """Put questions, all of them at once, and yield what the answers show."""
-        tasks = [list(self._tasks(question)) for question in questions]
-        answers = iter(self.load.executor.run("check", steps.compare, [one for some in tasks for one in some]))
-        for question, some in zip(questions, tasks, strict=True):
-            yield from question.answer(list(islice(answers, len(some))))
+    def _violations(self, checks: Sequence[_KeyCheck]) -> Iterator[Violation]:
+        """Run checks, all of them in one job, and yield their violations."""
+        tasks = [list(self._tasks(check)) for check in checks]
+        results = iter(self.load.executor.run("check", steps.compare, [one for some in tasks for one in some]))
+        for check, some in zip(checks, tasks, strict=True):
+            yield from check.violations(list(islice(results, len(some))))
 
-    def _tasks(self, question: _Question) -> Iterator[CompareTask]:
-        sections = tuple(self._by_space.get(question.space, ()))
+    def _tasks(self, check: _KeyCheck) -> Iterator[CompareTask]:
+        sections = tuple(self._by_space.get(check.space, ()))
         if all(section.role == OLD for section in sections):
             return
         shares = tuple(range(self.exchange.shares))
         few = sum(section.count for section in sections) < _KEYS_PER_TASK
         for some in [shares] if few else [(share,) for share in shares]:
-            yield CompareTask(question.step, some, sections, self.exchange, question.excluded, question.bounds)
+            yield CompareTask(check.step, some, sections, self.exchange, check.excluded, check.bounds)
 
     @cached_property
-    def _by_space(self) -> dict[str, list[Section]]:
-        found: dict[str, list[Section]] = defaultdict(list)
+    def _by_space(self) -> dict[KeySpace, list[Section]]:
+        found: dict[KeySpace, list[Section]] = defaultdict(list)
         for section in (*(one for result in self.load.results for one in result.sections), *self._committed()):
             found[section.space].append(section)
         return found
 
     def _committed(self) -> list[Section]:
-        """Have the keys of committed rows handed on, as far as the input must be compared with them."""
+        """Extract the committed keys that the input must be compared with."""
         tasks = []
         for key, wanted in sorted(self._wanted().items()):
             entry = self.txn.entries[key]
@@ -310,42 +308,42 @@ class Comparison:
                 ]
         return [section for found in self.load.executor.run("keys", steps.committed_keys, tasks) for section in found]
 
-    def _wanted(self) -> dict[str, list[Wanted]]:
-        wanted: dict[str, list[Wanted]] = defaultdict(list)
+    def _wanted(self) -> dict[str, list[KeyExtract]]:
+        wanted: dict[str, list[KeyExtract]] = defaultdict(list)
         for key, loaded in self.loaded.items():
             for one in self._wanted_of(loaded):
                 wanted[key].append(one)
             if isinstance(loaded.declared, EdgeType):
-                for end in {loaded.declared.source: None, loaded.declared.target: None}:
-                    ids = Wanted(f"id node:{end}", OLD, (ID,))
-                    if not (f"node:{end}" in self.loaded and self.overwrites) and ids not in wanted[f"node:{end}"]:
-                        wanted[f"node:{end}"].append(ids)
+                for node in {f"node:{loaded.declared.source}": None, f"node:{loaded.declared.target}": None}:
+                    ids = KeyExtract(steps.id_space(node), OLD, (ID,))
+                    if not (node in self.loaded and self.overwrites) and ids not in wanted[node]:
+                        wanted[node].append(ids)
             elif self.overwrites:
                 for edge in self.txn.catalog.incident_edges(loaded.declared.name):
                     if table_key(edge) not in self.loaded:
                         wanted[table_key(edge)] += [
-                            Wanted(steps.id_space(loaded.declared), steps.reference(edge, column, "kept"), (column,))
+                            KeyExtract(steps.id_space(key), EdgeEnd(table_key(edge), column, OLD), (column,))
                             for column, end in ((SRC, edge.source), (DST, edge.target))
                             if end == loaded.declared.name
                         ]
         return {key: ones for key, ones in wanted.items() if ones}
 
-    def _wanted_of(self, loaded: Loaded) -> Iterator[Wanted]:
-        """The committed keys of a table's own rows; an overwrite takes those away."""
+    def _wanted_of(self, loaded: StagedInput) -> Iterator[KeyExtract]:
+        """Yield the committed keys of the table itself; an overwrite removes those rows."""
         declared = loaded.declared
         if isinstance(declared, EdgeType) and steps.is_bounded(declared.cardinality):
-            yield Wanted(steps.source_space(declared), LOST if self.overwrites else OLD, (SRC,))
+            yield KeyExtract(steps.source_space(declared), LOST if self.overwrites else OLD, (SRC,))
         if self.overwrites:
             return
         if not loaded.fresh:
-            yield Wanted(steps.id_space(declared), OLD, (ID,))
+            yield KeyExtract(steps.id_space(table_key(declared)), OLD, (ID,))
         for columns in declared.unique:
-            yield Wanted(steps.unique_space(declared, columns), OLD, tuple(columns))
+            yield KeyExtract(steps.unique_space(declared, columns), OLD, tuple(columns))
 
     # Rows
 
     def _rows(self, key: str, at: U64, columns: Sequence[str]) -> pa.Table:
-        """Read staged rows by their places, each with its record."""
+        """Read staged rows by their places, each with the number of its record."""
         at = np.sort(at)
         names = list(dict.fromkeys((ID, *columns)))
         if not len(at):
@@ -360,14 +358,14 @@ class Comparison:
         return rows.append_column(RECORD, pa.nulls(rows.num_rows, pa.int64()))
 
     def _positions(self, key: str, at: U64) -> np.ndarray[Any, Any]:
-        """The numbers of rows by their places, counted through all that was staged for a table."""
+        """Return the positions of rows among all staged rows of a table."""
         sizes = [result.tables[key].rows if key in result.tables else 0 for result in self.load.results]
         before = np.concatenate([[0], np.cumsum(sizes)])
         positions: np.ndarray[Any, Any] = before[task_of(at)] + row_of(at)
         return positions
 
     def _records(self, key: str, at: U64) -> list[int]:
-        """The records of rows by their places: the number of the task, and of the line in its piece of the input."""
+        """Return the record numbers of rows: `task << 32 | record`."""
         found: list[int] = []
         for task in np.unique(task_of(at)).tolist():
             part = self.load.results[task].tables[key]
@@ -380,7 +378,7 @@ class Comparison:
     # Staging
 
     def _appended(self, key: str) -> lance.LanceDataset:
-        """The table as it would be if all that was written were appended."""
+        """Open the table as it would be with all staged rows appended."""
         if key not in self._appends:
             base = self.txn.writable_table(self.tables, key)
             self._appends[key] = self._opened(self.tables.stage_written(base, self.loaded[key].written, _NONE))
@@ -388,7 +386,7 @@ class Comparison:
 
     def _opened(self, staged: Staged) -> lance.LanceDataset:
         opened = self.tables.read_staged(staged)
-        self.load.made_to_look += self.tables.files_of_staged(staged, opened)
+        self.load.preview_files += self.tables.files_of_staged(staged, opened)
         return opened
 
     def _staged(self, key: str) -> Staged:
@@ -408,7 +406,7 @@ def _joined(parts: Any) -> U64:
 
 
 def _groups(fragments: dict[int, int]) -> Iterator[tuple[int, ...]]:
-    """Cut the fragments of a table into groups of about a million rows."""
+    """Divide the fragments of a table into groups of about a million rows."""
     group: list[int] = []
     rows = 0
     for fragment, count in fragments.items():

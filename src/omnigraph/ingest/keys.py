@@ -1,13 +1,14 @@
-"""Exchanging keys between tasks: files of 128-bit key numbers, cut by number, so that each task gets its share.
+"""Exchange keys between tasks: files of 128-bit key hashes, divided by hash, so that equal keys meet in one task.
 
-Payload stays where it is; only keys travel. A key is met with where it comes from: `at` is the place of an input row,
-`task << 32 | row`, or the address of a committed row.
+Rows stay where they are; only keys travel. Each key has a place, `at`: that of an input row, `task << 32 | row`, or the
+address of a committed row.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 from functools import cached_property
 from itertools import pairwise
 from typing import Any, Self
@@ -26,29 +27,29 @@ _NONE: U64 = np.empty(0, np.uint64)
 
 
 class CollisionError(Exception):
-    """Two keys that differ share half of their numbers. Another seed numbers them apart."""
+    """Two different keys share half of their hashes. Another seed separates them."""
 
 
 @dataclass(frozen=True)
-class Numbered:
-    """Keys in the order of their places."""
+class HashedKeys:
+    """Hashes of keys, in the order of their places."""
 
     high: U64
     low: U64
     at: U64
 
     @classmethod
-    def of(cls, columns: Sequence[pa.ChunkedArray], at: U64, seed: int) -> Numbered:
-        """Number rows, whose places ascend."""
-        return Numbered(*hash_columns(columns, seed), at)
+    def of(cls, columns: Sequence[pa.ChunkedArray], at: U64, seed: int) -> HashedKeys:
+        """Hash rows, whose places ascend."""
+        return HashedKeys(*hash_columns(columns, seed), at)
 
     @classmethod
-    def joined(cls, parts: Iterable[Numbered]) -> Numbered:
-        """Put parts together whose places ascend from one to the next."""
+    def joined(cls, parts: Iterable[HashedKeys]) -> HashedKeys:
+        """Concatenate parts whose places ascend from one to the next."""
         found = list(parts)
         if not found:
-            return Numbered(_NONE, _NONE, _NONE)
-        return Numbered(*(np.concatenate([getattr(part, name) for part in found]) for name in ("high", "low", "at")))
+            return HashedKeys(_NONE, _NONE, _NONE)
+        return HashedKeys(*(np.concatenate([getattr(part, name) for part in found]) for name in ("high", "low", "at")))
 
     def __len__(self) -> int:
         return len(self.high)
@@ -57,12 +58,12 @@ class Numbered:
         return type(self)(self.high[chosen], self.low[chosen], self.at[chosen])
 
     def without(self, at: U64) -> Self:
-        """Leave out the keys that come from these places."""
+        """Leave out the keys from these places."""
         return self.where(~np.isin(self.at, at)) if len(at) else self
 
-    def within(self, others: Keys) -> np.ndarray[Any, Any]:
-        """Tell of each key whether it is among the others."""
-        _ = others.starts  # sees that their numbers are good
+    def within(self, others: SortedKeys) -> np.ndarray[Any, Any]:
+        """Return for each key whether it is among the others."""
+        _ = others.starts  # raises if their hashes collide
         found = pc.index_in(pa.array(self.high), pa.array(others.high))
         same: np.ndarray[Any, Any] = found.is_valid().to_numpy(zero_copy_only=False)
         places = found.drop_null().to_numpy()
@@ -70,17 +71,17 @@ class Numbered:
             raise CollisionError
         return same
 
-    def in_order(self) -> Keys:
+    def in_order(self) -> SortedKeys:
         order = _order(self.high)
-        return Keys(self.high[order], self.low[order], self.at[order])
+        return SortedKeys(self.high[order], self.low[order], self.at[order])
 
 
-class Keys(Numbered):
-    """Keys in the order of their numbers, and those of one number in that of their places."""
+class SortedKeys(HashedKeys):
+    """Keys sorted by hash, equal ones by place."""
 
     @cached_property
     def starts(self) -> np.ndarray[Any, Any]:
-        """Where each distinct key begins."""
+        """The index of the first occurrence of each distinct key."""
         same = self.high[1:] == self.high[:-1]
         if np.any(same & (self.low[1:] != self.low[:-1])):
             raise CollisionError
@@ -88,26 +89,26 @@ class Keys(Numbered):
 
     @cached_property
     def counts(self) -> np.ndarray[Any, Any]:
-        """How often each distinct key occurs."""
+        """The number of occurrences of each distinct key."""
         return np.diff(np.append(self.starts, len(self)))
 
     @property
     def later(self) -> U64:
-        """Where each key comes from after the first time."""
+        """The places of all occurrences but the first of each key."""
         first = np.zeros(len(self), bool)
         first[self.starts] = True
         return self.at[~first]
 
     @property
     def earlier(self) -> U64:
-        """Where each key comes from before the last time."""
+        """The places of all occurrences but the last of each key."""
         last = np.zeros(len(self), bool)
         last[self.starts + self.counts - 1] = True
         return self.at[~last]
 
 
 def _order(numbers: U64) -> np.ndarray[Any, Any]:
-    """Sort so that equal numbers stay as they are; only for those, since it takes twice as long."""
+    """Sort stably. Only repeated numbers are sorted stably, because that takes twice as long."""
     order: np.ndarray[Any, Any] = np.argsort(numbers)
     ordered = numbers[order]
     same = ordered[1:] == ordered[:-1]
@@ -119,7 +120,7 @@ def _order(numbers: U64) -> np.ndarray[Any, Any]:
 
 
 def places(task: int, rows: int) -> U64:
-    """The places of the rows of one task's input."""
+    """Return the places of the rows of one task."""
     return (np.uint64(task << _ROW_BITS)) + np.arange(rows, dtype=np.uint64)
 
 
@@ -131,12 +132,47 @@ def row_of(at: U64) -> np.ndarray[Any, Any]:
     return (at & np.uint64(2**_ROW_BITS - 1)).astype(np.int64)
 
 
+class KeyKind(StrEnum):
+    ID = "id"
+    UNIQUE = "unique"
+    SOURCE = "source"  # the source of an edge, to count the edges of a node
+
+
+@dataclass(frozen=True, slots=True)
+class KeySpace:
+    """A set of keys that are compared with each other: those of one kind, from one table and some of its columns."""
+
+    kind: KeyKind
+    table: str
+    columns: tuple[str, ...] = ()
+
+
+class KeyOrigin(StrEnum):
+    """The rows that a key comes from."""
+
+    NEW = "new"  # the input
+    OLD = "old"  # committed rows
+    LOST = "lost"  # committed rows that an overwrite removes
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class EdgeEnd:
+    """One end of the edges of a table, compared with the ids of nodes."""
+
+    table: str
+    column: str
+    origin: KeyOrigin
+
+
+KeyRole = KeyOrigin | EdgeEnd
+
+
 @dataclass(frozen=True, slots=True)
 class Section:
-    """Keys of one space and role in a file: where they begin in it, and where each share of them does."""
+    """The keys of one space and role in a file: where they start, and where each share of them starts."""
 
-    space: str
-    role: str
+    space: KeySpace
+    role: KeyRole
     file: str
     start: int
     bounds: tuple[int, ...]
@@ -147,7 +183,7 @@ class Section:
 
 
 class KeyFile:
-    """The keys that one task hands on."""
+    """The keys that one task writes for the others."""
 
     def __init__(self, name: str, shares: int) -> None:
         self.name = name
@@ -156,7 +192,7 @@ class KeyFile:
         self._size = 0
         self.sections: list[Section] = []
 
-    def add(self, space: str, role: str, keys: Numbered) -> None:
+    def add(self, space: KeySpace, role: KeyRole, keys: HashedKeys) -> None:
         if not len(keys):
             return
         share = _share_of(keys.high, self._shares)
@@ -169,7 +205,7 @@ class KeyFile:
         self._size += len(keys) * _ITEM
 
     def add_plain(self, numbers: np.ndarray[Any, Any]) -> int:
-        """Keep some numbers beside the keys; return where they begin."""
+        """Store some numbers beside the keys; return where they start."""
         start = self._size
         self._parts.append(numbers.tobytes())
         self._size += len(self._parts[-1])
@@ -181,18 +217,18 @@ class KeyFile:
 
 
 def _share_of(numbers: U64, shares: int) -> np.ndarray[Any, Any]:
-    """Tell which share each number belongs to: the first ones have the smallest."""
+    """Return the share of each number; shares are ranges of numbers."""
     share: np.ndarray[Any, Any] = (((numbers >> _HALF) * np.uint64(shares)) >> _HALF).astype(np.uint8)
     return share
 
 
-def read_shares(objects: ObjectStore, sections: Iterable[Section], shares: Sequence[int]) -> Numbered:
-    """Read some shares of the keys of some sections, in the order of the sections."""
+def read_shares(objects: ObjectStore, sections: Iterable[Section], shares: Sequence[int]) -> HashedKeys:
+    """Read some shares of some sections, in the order of the sections."""
     parts = []
     for section in sections:
         for share in shares:
             begin, end = section.bounds[share], section.bounds[share + 1]
             if begin < end:
                 data = objects.read_range(section.file, section.start + begin * _ITEM, (end - begin) * _ITEM)
-                parts.append(Numbered(*np.frombuffer(data, np.uint64).reshape(3, -1)))
-    return Numbered.joined(parts)
+                parts.append(HashedKeys(*np.frombuffer(data, np.uint64).reshape(3, -1)))
+    return HashedKeys.joined(parts)

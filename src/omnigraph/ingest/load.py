@@ -1,4 +1,4 @@
-"""Loading data: where it comes from, how large it is and who does the work; then one commit, or nothing."""
+"""Load data in one commit or not at all: in memory if it is small, else by an executor."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ from omnigraph.errors import (
     RefExistsError,
     Violation,
 )
-from omnigraph.formats.batch import ConvertedBatch
-from omnigraph.formats.sources import convert_split
+from omnigraph.formats.batch import ConvertedBatch, joined
+from omnigraph.formats.sources import convert_split, split_batches
 from omnigraph.formats.splits import Split
 from omnigraph.history.branches import create_branch, delete_branch
-from omnigraph.ingest.distributed import TASK_BITS, BigLoad, Comparison, placed
+from omnigraph.ingest.distributed import TASK_BITS, DistributedLoad, KeyComparison, numbered_across_input
 from omnigraph.ingest.executor import LocalExecutor
 from omnigraph.ingest.inputs import named
 from omnigraph.ingest.keys import CollisionError
@@ -62,9 +62,9 @@ class LoadRequest:
 
 
 def load(store: Store, request: LoadRequest) -> LoadResult:
-    """Load data: all of it becomes visible in one commit, or, with every problem named, none of it does.
+    """Load data in one commit, or raise an error that lists every problem.
 
-    If the branch is not there and a base is named, the branch is made of it first, and goes again if nothing is loaded.
+    A branch that does not exist is created from the base first, if one is given, and deleted if the load fails.
     """
     base, branch, refs = request.base, request.branch, store.manifest.table
     if base is None or branch is None or refs.has_branch(branch):
@@ -82,7 +82,7 @@ def _load_forked(store: Store, request: LoadRequest, branch: str, base: str) -> 
     except RefExistsError:
         if not store.manifest.table.has_branch(branch):
             raise
-        # Somebody else has just made it.
+        # Another writer has just created it: load into that one.
         return replace(_load(store, request), base_branch=base)
     try:
         done = _load(store, request)
@@ -90,7 +90,7 @@ def _load_forked(store: Store, request: LoadRequest, branch: str, base: str) -> 
         raise
     except BaseException:
         assert begins.head, "a branch has commits"
-        with suppress(OmnigraphError):  # why nothing was loaded is what to tell; somebody may be using the branch
+        with suppress(OmnigraphError):  # report why the load failed; another writer may be using the branch
             delete_branch(store, branch, begins.head.commit_id)
         raise
     return replace(done, base_branch=base, branch_created=True)
@@ -99,48 +99,68 @@ def _load_forked(store: Store, request: LoadRequest, branch: str, base: str) -> 
 def _load(store: Store, request: LoadRequest) -> LoadResult:
     lineage = Lineage.new(request.actor, operation_id=request.operation_id)
     if request.engine is not Engine.SPARK and sum(split.size for split in request.splits) <= MOST_BYTES:
-        small = _Small(store, request, lineage)
-        if small.records <= MOST_RECORDS:
-            return small.run()
-    return _big(store, request, lineage)
-
-
-class _Small:
-    """A load in this process, in memory."""
-
-    def __init__(self, store: Store, request: LoadRequest, lineage: Lineage) -> None:
-        self.store = store
-        self.request = request
-        self.lineage = lineage
         contract = store.schema_of(store.manifest.load())
         assert contract, "the graph was opened"
-        self._convert(contract.catalog)
+        request.progress.phase("read", len(request.splits))
+        converted = _convert(request.splits, contract.catalog, MOST_RECORDS)
+        if converted is not None:
+            return _LoadInMemory(store, request, lineage, contract.catalog, converted).run()
+    return _load_by_executor(store, request, lineage)
 
-    def _convert(self, catalog: Catalog) -> None:
-        self.request.progress.phase("read", len(self.request.splits))
-        self.catalog = catalog
-        self.converted = [convert_split(split, catalog) for split in self.request.splits]
-        self.batches = _batches(catalog, self.converted)
 
-    @property
-    def records(self) -> int:
-        return sum(part.lines for part in self.converted)
+def _convert(splits: Sequence[Split], catalog: Catalog, most: int) -> list[ConvertedBatch] | None:
+    """Convert every split; return None as soon as there are more than `most` records."""
+    # The sizes of the files do not bound the records: 1 MB compressed may hold a million of them.
+    found, records = [], 0
+    for split in splits:
+        batches = []
+        for batch in split_batches(split, catalog):
+            records += batch.lines
+            if records > most:
+                return None
+            batches.append(batch)
+        found.append(joined(batches))
+    return found if records <= most else None
+
+
+class _LoadInMemory:
+    """A load in this process, of records that fit its memory."""
+
+    def __init__(
+        self,
+        store: Store,
+        request: LoadRequest,
+        lineage: Lineage,
+        catalog: Catalog,
+        converted: Sequence[ConvertedBatch],
+    ) -> None:
+        self._store = store
+        self._request = request
+        self._lineage = lineage
+        self._catalog = catalog
+        self._converted = converted
 
     def run(self) -> LoadResult:
-        published, counts = write(self.store, self.request.branch, self._prepare)
-        return _result(self.request, counts, published)
+        published, counts = write(self._store, self._request.branch, self._prepare)
+        return _result(self._request, counts, published)
 
     def _prepare(self, txn: WriteTxn) -> tuple[PublishPlan | None, dict[str, int]]:
-        if txn.catalog != self.catalog:  # the schema was changed since the input was converted
-            self._convert(txn.catalog)
-        load = SmallLoad(self.store.tables, txn, self.request.mode)
-        problems = [placed(problem, task) for task, part in enumerate(self.converted) for problem in part.problems]
-        problems += load.problems(self.batches)
-        refuse(problems, Places(self.request.splits, [part.lines for part in self.converted]))
-        counts = {key: batch.rows.num_rows for key, batch in self.batches.items()}
-        if self.request.dry_run or not self.batches:
+        if txn.catalog != self._catalog:  # the schema changed after the input was converted
+            self._catalog = txn.catalog
+            self._converted = [convert_split(split, txn.catalog) for split in self._request.splits]
+        batches = _batches(self._catalog, self._converted)
+        load = SmallLoad(self._store.tables, txn, self._request.mode)
+        problems = [
+            numbered_across_input(problem, task)
+            for task, part in enumerate(self._converted)
+            for problem in part.problems
+        ]
+        problems += load.problems(batches)
+        raise_problems(problems, RecordLocations(self._request.splits, [part.lines for part in self._converted]))
+        counts = {key: batch.rows.num_rows for key, batch in batches.items()}
+        if self._request.dry_run or not batches:
             return None, counts
-        return load.plan(self.batches, self.lineage), counts
+        return load.plan(batches, self._lineage), counts
 
 
 def _batches(catalog: Catalog, converted: Sequence[ConvertedBatch]) -> dict[str, Batch]:
@@ -153,38 +173,36 @@ def _batches(catalog: Catalog, converted: Sequence[ConvertedBatch]) -> dict[str,
     return found
 
 
-def _big(store: Store, request: LoadRequest, lineage: Lineage) -> LoadResult:
+def _load_by_executor(store: Store, request: LoadRequest, lineage: Lineage) -> LoadResult:
     _reclaim_abandoned(store)
     executor = _executor(request)
     for attempt in range(_SEEDS):
-        big = BigLoad(store, executor, request.splits, request.mode, _shares(request.splits))
+        big = DistributedLoad(store, executor, request.splits, request.mode, _shares(request.splits))
         try:
             result = _run_big(store, request, lineage, big)
         except (CollisionError, LoadRejectedError) as error:
-            big.take_back()
+            big.delete_staged()
             if attempt == _SEEDS - 1 or isinstance(error, LoadRejectedError):
                 raise
         else:
             if request.dry_run:
-                big.take_back()
+                big.delete_staged()
             return result
         finally:
-            big.discard()
+            big.delete_exchange()
             request.progress.finish()
     raise AssertionError("unreachable")
 
 
 def _reclaim_abandoned(store: Store) -> None:
-    """Remove what loads left behind that died, of whatever machine.
-
-    Nobody can ask whether a load elsewhere is alive, so their age tells. Should one take longer than that, it fails for
-    want of its files; it can neither load half of its data nor harm anything.
-    """
+    """Remove the files of loads that died, on any machine."""
+    # By age, because a process on another machine cannot be asked whether it is alive. A load that takes longer fails
+    # when it misses its files; it cannot publish half of its data.
     reclaim.remove(store.objects, reclaim.orphans(store.objects, "__tmp", dt.datetime.now(dt.UTC) - _ABANDONED))
 
 
 def _shares(splits: Sequence[Split]) -> int:
-    """Into how many shares the keys are cut, so that a task can hold one."""
+    """Return the number of shares to divide the keys into, so that a task can hold one in memory."""
     return min(_MOST_SHARES, max(_FEWEST_SHARES, sum(split.size for split in splits) // _BYTES_PER_SHARE))
 
 
@@ -194,15 +212,15 @@ def _executor(request: LoadRequest) -> Executor:
     return request.spark(request.progress)
 
 
-def _run_big(store: Store, request: LoadRequest, lineage: Lineage, big: BigLoad) -> LoadResult:
+def _run_big(store: Store, request: LoadRequest, lineage: Lineage, big: DistributedLoad) -> LoadResult:
     def prepare(txn: WriteTxn) -> tuple[PublishPlan | None, dict[str, int]]:
-        if not big.suits(txn):
-            big.take_back()
+        if not big.can_commit_on(txn):
+            big.delete_staged()
             big.stage(txn)
-        comparison = Comparison(big, txn)
+        comparison = KeyComparison(big, txn)
         counts = {key: loaded.rows for key, loaded in comparison.loaded.items()}
         problems = [*big.value_problems(), *comparison.problems()]
-        refuse(problems, Places(request.splits, [result.lines for result in big.results]))
+        raise_problems(problems, RecordLocations(request.splits, [result.lines for result in big.results]))
         if request.dry_run or not comparison.loaded:
             return None, counts
         request.progress.phase("publish", 1)
@@ -212,8 +230,8 @@ def _run_big(store: Store, request: LoadRequest, lineage: Lineage, big: BigLoad)
     return _result(request, counts, published)
 
 
-class Places:
-    """Where records are: in which file, and in which line of it."""
+class RecordLocations:
+    """Finds the file and line of a record by its number."""
 
     def __init__(self, splits: Sequence[Split], lines: Sequence[int]) -> None:
         self._splits = splits
@@ -230,22 +248,22 @@ class Places:
         return replace(problem, file=named(self._splits[task].file), line=self._before[task] + record + 1)
 
 
-def refuse(problems: Iterable[Violation], places: Places) -> None:
-    """Raise if there are problems: all of them, in the order of the input."""
+def raise_problems(problems: Iterable[Violation], places: RecordLocations) -> None:
+    """Raise an error with all problems, in the order of the input, if there are any."""
     found = sorted(problems, key=lambda problem: (problem.record is None, problem.record or 0, problem.message))
     if not found:
         return
     located = tuple(places.located(problem) for problem in found)
     count = f"{len(found):,} problems" if len(found) > 1 else "1 problem"
     message = f"the load was refused, nothing was changed: {count}"
-    hint = located[0].hint or "mend the records and load again"
+    hint = located[0].hint or "fix the records and load again"
     if all(problem.rule == "key" for problem in found):
         raise KeyConflictError(message, violations=located, hint=hint)
     raise LoadRejectedError(message, violations=located, hint=hint)
 
 
 def _numbered(part: ConvertedBatch, key: str, task: int) -> pa.Table:
-    """Number the records of a part through the whole input."""
+    """Number the records of a split across the whole input."""
     rows = part.tables[key]
     at = rows.schema.get_field_index(RECORD)
     return rows.set_column(at, RECORD, pa.array(rows[RECORD].to_numpy() | (task << TASK_BITS), pa.int64()))

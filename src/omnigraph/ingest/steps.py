@@ -1,4 +1,4 @@
-"""The steps of a load that run on executors: each a plain function from a small task to a small result."""
+"""The steps of a load that run on executors: plain functions from a small task to a small result."""
 
 from __future__ import annotations
 
@@ -19,7 +19,19 @@ from omnigraph.formats.hashing import U64
 from omnigraph.formats.sources import split_batches
 from omnigraph.formats.splits import Split
 from omnigraph.ingest.credentials import Credentials, credentials
-from omnigraph.ingest.keys import KeyFile, Keys, Numbered, Section, places, read_shares
+from omnigraph.ingest.keys import (
+    EdgeEnd,
+    HashedKeys,
+    KeyFile,
+    KeyKind,
+    KeyOrigin,
+    KeyRole,
+    KeySpace,
+    Section,
+    SortedKeys,
+    places,
+    read_shares,
+)
 from omnigraph.lang.catalog import Cardinality, Catalog, EdgeType, NodeType
 from omnigraph.storage.columns import declared_of, table_key
 from omnigraph.storage.objects import ObjectStore
@@ -28,14 +40,14 @@ from omnigraph.storage.stage import TableStorage
 from omnigraph.write.pending import RECORD, to_store
 from omnigraph.write.validate import are_complete, value_violations, with_required
 
-NEW, OLD, LOST = "new", "old", "lost"
+NEW, OLD, LOST = KeyOrigin.NEW, KeyOrigin.OLD, KeyOrigin.LOST
 _PLACE = 8  # bytes
 _ROWS, _BYTES = 2**18, 2**26  # of a table at most, before they are written
 
 
 @dataclass(frozen=True, slots=True)
-class Exchange:
-    """Where tasks leave keys for each other, how they number them, and into how many shares they cut them."""
+class KeyExchange:
+    """The directory in which tasks exchange keys, the seed of the key hash and the number of shares."""
 
     location: Location
     directory: str
@@ -43,7 +55,7 @@ class Exchange:
     shares: int
 
     def file(self) -> KeyFile:
-        """Start a file under a name of its own, for a task may run twice."""
+        """Start a file with a unique name, because a task may run twice."""
         return KeyFile(f"{self.directory}/{uuid.uuid4().hex}", self.shares)
 
     @property
@@ -51,7 +63,7 @@ class Exchange:
         return _objects(self.location, credentials())
 
 
-# Who opens a store with other credentials gets another one.
+# Cached by credentials, too: a worker outlives them, and a store keeps those it was opened with.
 
 
 @lru_cache(maxsize=4)
@@ -64,31 +76,26 @@ def _tables(location: Location, _: Credentials) -> TableStorage:
     return TableStorage(location)
 
 
-# Spaces: keys that must be told apart from each other -----------------------------------------------
+# Key spaces ----------------------------------------------------------------------------------------
 
 
-def id_space(declared: NodeType | EdgeType) -> str:
-    return f"id {table_key(declared)}"
+def id_space(key: str) -> KeySpace:
+    return KeySpace(KeyKind.ID, key)
 
 
-def unique_space(declared: NodeType | EdgeType, columns: Sequence[str]) -> str:
-    return f"unique {table_key(declared)} {','.join(columns)}"
+def unique_space(declared: NodeType | EdgeType, columns: Sequence[str]) -> KeySpace:
+    return KeySpace(KeyKind.UNIQUE, table_key(declared), tuple(columns))
 
 
-def source_space(edge: EdgeType) -> str:
-    return f"source {table_key(edge)}"
-
-
-def reference(edge: EdgeType, column: str, kind: str) -> str:
-    """The role of an edge's end among the ids of nodes."""
-    return f"{kind} {table_key(edge)} {column}"
+def source_space(edge: EdgeType) -> KeySpace:
+    return KeySpace(KeyKind.SOURCE, table_key(edge))
 
 
 def is_bounded(bounds: Cardinality) -> bool:
     return bool(bounds.lower) or bounds.upper is not None
 
 
-# Staging: from a piece of input to files of the tables ---------------------------------------------
+# Staging -------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,12 +104,12 @@ class StageTask:
     split: Split
     catalog: Catalog
     paths: dict[str, tuple[str, str | None]]
-    exchange: Exchange
+    exchange: KeyExchange
 
 
 @dataclass(frozen=True, slots=True)
 class StagedTable:
-    """The rows of one table that one task wrote: where, their files, how many they are, and where their records are."""
+    """The rows of one table that one task wrote, and the file and offset of their record numbers."""
 
     path: str
     written: tuple[str, ...]
@@ -124,7 +131,7 @@ class StageResult:
 
 
 def stage(task: StageTask) -> StageResult:
-    """Convert a piece of input, check its values, write its rows and hand on its keys; a part at a time."""
+    """Convert a split, check its values, write its rows and extract its keys, batch by batch."""
     file = task.exchange.file()
     tables: dict[str, _Table] = {}
     problems: list[Violation] = []
@@ -142,7 +149,7 @@ def stage(task: StageTask) -> StageResult:
 
 
 class _Table:
-    """What one task stages for one table. Rows are gathered first: a few large files take half as long as many."""
+    """The rows that one task stages for one table. They are buffered: few large files take half as long as many."""
 
     def __init__(self, task: StageTask, declared: NodeType | EdgeType) -> None:
         self.task = task
@@ -152,17 +159,17 @@ class _Table:
         self.written: list[str] = []
         self.records: list[Any] = []
         self.fresh = True
-        self._gathered: list[pa.Table] = []
+        self._buffered: list[pa.Table] = []
 
     def add(self, rows: pa.Table, file: KeyFile, *, fresh: bool) -> None:
-        self._gathered.append(rows)
+        self._buffered.append(rows)
         self.fresh &= fresh
-        if sum(len(part) for part in self._gathered) >= _ROWS or sum(part.nbytes for part in self._gathered) >= _BYTES:
+        if sum(len(part) for part in self._buffered) >= _ROWS or sum(part.nbytes for part in self._buffered) >= _BYTES:
             self._write(file)
 
     def _write(self, file: KeyFile) -> None:
-        """Hand on the keys of what was gathered, and write it."""
-        rows, self._gathered = pa.concat_tables(self._gathered), []
+        """Extract the keys of the buffered rows, and write the rows."""
+        rows, self._buffered = pa.concat_tables(self._buffered), []
         at = places(self.task.number, rows.num_rows) + np.uint64(self.rows)
         for key in _new_keys(self.declared, fresh=self.fresh):
             file.add(key.space, key.role, _complete_keys(rows, key.columns, at, self.task.exchange.seed))
@@ -173,41 +180,41 @@ class _Table:
             self.written += store.write_rows(self.path, self.branch, to_store(self.declared, rows))
 
     def staged(self, file: KeyFile) -> StagedTable:
-        if self._gathered:
+        if self._buffered:
             self._write(file)
         records = file.add_plain(np.concatenate(self.records))
         return StagedTable(self.path, tuple(self.written), self.rows, self.fresh, (file.name, records))
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
-    """Keys to be handed on: for which space, in which role, from which columns."""
+class KeyExtract:
+    """Keys to extract from some columns, for a space and in a role."""
 
-    space: str
-    role: str
+    space: KeySpace
+    role: KeyRole
     columns: tuple[str, ...]
 
 
-def _new_keys(declared: NodeType | EdgeType, *, fresh: bool) -> Iterator[Wanted]:
-    """What new rows are compared by. Fresh ids are not: none of them can be there already."""
+def _new_keys(declared: NodeType | EdgeType, *, fresh: bool) -> Iterator[KeyExtract]:
+    """Yield the keys of new rows. Fresh ids are left out: none of them can exist already."""
     if not fresh:
-        yield Wanted(id_space(declared), NEW, (ID,))
+        yield KeyExtract(id_space(table_key(declared)), NEW, (ID,))
     for columns in declared.unique:
-        yield Wanted(unique_space(declared, columns), NEW, tuple(columns))
+        yield KeyExtract(unique_space(declared, columns), NEW, tuple(columns))
     if isinstance(declared, EdgeType):
         for column, end in ((SRC, declared.source), (DST, declared.target)):
-            yield Wanted(f"id node:{end}", reference(declared, column, "ref"), (column,))
+            yield KeyExtract(id_space(f"node:{end}"), EdgeEnd(table_key(declared), column, NEW), (column,))
         if is_bounded(declared.cardinality):
-            yield Wanted(source_space(declared), NEW, (SRC,))
+            yield KeyExtract(source_space(declared), NEW, (SRC,))
 
 
-def _complete_keys(rows: pa.Table, columns: Sequence[str], at: U64, seed: int) -> Numbered:
-    """Number the rows that have a value in every column."""
+def _complete_keys(rows: pa.Table, columns: Sequence[str], at: U64, seed: int) -> HashedKeys:
+    """Hash the rows that have a value in every column: a null is equal to nothing."""
     complete = are_complete(rows, columns)
     if pc.all(complete, min_count=0).as_py():
-        return Numbered.of([rows[name] for name in columns], at, seed)
+        return HashedKeys.of([rows[name] for name in columns], at, seed)
     kept = rows.filter(complete)
-    return Numbered.of([kept[name] for name in columns], at[complete.to_numpy(zero_copy_only=False)], seed)
+    return HashedKeys.of([kept[name] for name in columns], at[complete.to_numpy(zero_copy_only=False)], seed)
 
 
 # Committed keys ------------------------------------------------------------------------------------
@@ -217,12 +224,12 @@ def _complete_keys(rows: pa.Table, columns: Sequence[str], at: U64, seed: int) -
 class CommittedTask:
     table: TableVersion
     fragments: tuple[int, ...]
-    wanted: tuple[Wanted, ...]
-    exchange: Exchange
+    wanted: tuple[KeyExtract, ...]
+    exchange: KeyExchange
 
 
 def committed_keys(task: CommittedTask) -> tuple[Section, ...]:
-    """Hand on the keys of some fragments of a committed table."""
+    """Extract the keys of some fragments of a committed table."""
     columns = sorted({name for one in task.wanted for name in one.columns})
     rows = _tables(task.exchange.location, credentials()).scan_fragments(task.table, task.fragments, columns)
     at = rows[ADDRESS].to_numpy()
@@ -238,9 +245,9 @@ def committed_keys(task: CommittedTask) -> tuple[Section, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Excluded:
-    """Rows that do not count: those of the input that later ones replace, and committed ones that it replaces.
+    """Rows to ignore: input rows that later ones replace, and committed rows that the input replaces.
 
-    They may be many, so a file has them: where it begins with the first, the others follow.
+    They may be many, so they are in a file: first the input rows, then the committed ones.
     """
 
     file: str = ""
@@ -248,7 +255,7 @@ class Excluded:
     old: int = 0
 
     @classmethod
-    def of(cls, new: U64, old: U64, exchange: Exchange) -> Self:
+    def of(cls, new: U64, old: U64, exchange: KeyExchange) -> Self:
         if not len(new) and not len(old):
             return cls()
         name = f"{exchange.directory}/{uuid.uuid4().hex}"
@@ -269,45 +276,45 @@ class Excluded:
 
 @dataclass(frozen=True, slots=True)
 class CompareTask:
-    """A question about some shares of one space."""
+    """Some shares of one key space, and the function that compares them."""
 
-    question: Callable[[CompareTask], Any]
+    step: Callable[[CompareTask], Any]
     shares: tuple[int, ...]
     sections: tuple[Section, ...]
-    exchange: Exchange
+    exchange: KeyExchange
     excluded: Excluded = field(default_factory=Excluded)
     bounds: Cardinality = field(default_factory=Cardinality)
 
-    def numbered(self, role: str) -> Numbered:
+    def numbered(self, role: KeyRole) -> HashedKeys:
         rows = self.excluded.new_rows if role == NEW else self.excluded.old_rows
         return self._read(role).without(rows(self.exchange.objects))
 
-    def keys(self, role: str) -> Keys:
+    def keys(self, role: KeyRole) -> SortedKeys:
         return self.numbered(role).in_order()
 
-    def lost(self) -> Keys:
-        """The keys of committed rows that the load takes away."""
+    def lost(self) -> SortedKeys:
+        """Return the keys of committed rows that the load removes."""
         old = self._read(OLD)
         taken = old.where(np.isin(old.at, self.excluded.old_rows(self.exchange.objects)))
-        return Numbered.joined([self.numbered(LOST), taken]).in_order()
+        return HashedKeys.joined([self.numbered(LOST), taken]).in_order()
 
-    def _read(self, role: str) -> Numbered:
+    def _read(self, role: KeyRole) -> HashedKeys:
         chosen = [section for section in self.sections if section.role == role]
         return read_shares(self.exchange.objects, chosen, self.shares)
 
     @property
-    def roles(self) -> list[str]:
-        return sorted({section.role for section in self.sections})
+    def edge_ends(self) -> list[EdgeEnd]:
+        return sorted({section.role for section in self.sections if isinstance(section.role, EdgeEnd)})
 
 
 def compare(task: CompareTask) -> Any:
-    """Answer the question of a task: one of those below."""
-    return task.question(task)
+    """Run the comparison of a task: one of those below."""
+    return task.step(task)
 
 
 @dataclass(frozen=True, slots=True)
-class Identities:
-    """Rows of the input that repeat an id, that a later one repeats, that are there; committed rows that come again."""
+class IdMatches:
+    """Input rows whose id repeats an earlier one, repeats later, or exists; committed rows with an id of the input."""
 
     again: U64
     superseded: U64
@@ -315,61 +322,60 @@ class Identities:
     replaced: U64
 
 
-def compare_ids(task: CompareTask) -> Identities:
+def compare_ids(task: CompareTask) -> IdMatches:
     new, old = task.keys(NEW), task.keys(OLD)
-    return Identities(new.later, new.earlier, new.at[new.within(old)], old.at[old.within(new)])
+    return IdMatches(new.later, new.earlier, new.at[new.within(old)], old.at[old.within(new)])
 
 
 def compare_unique(task: CompareTask) -> tuple[U64, U64]:
-    """Find input rows that have what an earlier one has, and what a committed one has."""
+    """Find input rows with the key of an earlier input row, and with that of a committed row."""
     new, old = task.keys(NEW), task.keys(OLD)
     return new.later, new.at[new.within(old)]
 
 
-def find_dangling(task: CompareTask) -> dict[str, U64]:
-    """Find ends of edges, by their role, that are no node."""
-    nodes = Numbered.joined([task.numbered(OLD), task.numbered(NEW)]).in_order()
-    found: dict[str, U64] = {}
-    for role in task.roles:
-        if role not in (NEW, OLD):
-            ends = task.numbered(role)
-            found[role] = ends.at[~ends.within(nodes)]
+def find_dangling(task: CompareTask) -> dict[EdgeEnd, U64]:
+    """Find the ends of edges that are not the id of any node."""
+    nodes = HashedKeys.joined([task.numbered(OLD), task.numbered(NEW)]).in_order()
+    found: dict[EdgeEnd, U64] = {}
+    for end in task.edge_ends:
+        keys = task.numbered(end)
+        found[end] = keys.at[~keys.within(nodes)]
     return found
 
 
 @dataclass(frozen=True, slots=True)
-class Miscounted:
-    """Sources with too many edges or too few: an edge of each, whether it is of the input, and how many there are."""
+class EdgeCounts:
+    """Sources with too many or too few edges: one edge of each, whether it is of the input, and the count."""
 
     at: U64
     is_new: np.ndarray[Any, Any]
     counts: np.ndarray[Any, Any]
 
 
-def count_sources(task: CompareTask) -> Miscounted:
-    """Count the edges of every source that the load touches: those of its rows, and of those that it takes away."""
+def count_sources(task: CompareTask) -> EdgeCounts:
+    """Count the edges of every source that the load adds edges to or removes edges from."""
     new, old = task.keys(NEW), task.keys(OLD)
     gone = task.lost()
-    touched = Numbered.joined([gone, old, new]).in_order()
+    touched = HashedKeys.joined([gone, old, new]).in_order()
     keys = touched.where(touched.starts)
     of_new, of_old, lost = (_occurrences(keys, part) for part in (new, old, gone))
     counts = of_new + of_old
     most = np.inf if task.bounds.upper is None else task.bounds.upper
     wrong = ((of_new > 0) | (lost > 0)) & ((counts < task.bounds.lower) | (counts > most))
     last = _last_places(keys, new)
-    return Miscounted(np.where(of_new > 0, last, keys.at)[wrong], (of_new > 0)[wrong], counts[wrong])
+    return EdgeCounts(np.where(of_new > 0, last, keys.at)[wrong], (of_new > 0)[wrong], counts[wrong])
 
 
-def _occurrences(keys: Keys, part: Keys) -> np.ndarray[Any, Any]:
-    """Count how often each key occurs in a part."""
+def _occurrences(keys: SortedKeys, part: SortedKeys) -> np.ndarray[Any, Any]:
+    """Return how often each key occurs in a part."""
     distinct = part.where(part.starts)
     counts = np.zeros(len(keys), np.int64)
     counts[np.searchsorted(keys.high, distinct.high)] = part.counts
     return counts
 
 
-def _last_places(keys: Keys, part: Keys) -> U64:
-    """Where each key comes from last in a part; anything where it does not occur."""
+def _last_places(keys: SortedKeys, part: SortedKeys) -> U64:
+    """Return the last place of each key in a part; undefined for keys that do not occur."""
     at = np.zeros(len(keys), np.uint64)
     at[np.searchsorted(keys.high, part.high[part.starts])] = part.at[part.starts + part.counts - 1]
     return at
