@@ -52,9 +52,9 @@ from omnigraph.errors import (
 from omnigraph.formats.sources import discover
 from omnigraph.history.branches import create_branch, create_tag, delete_branch, delete_tag, tags
 from omnigraph.history.diff import Diff, diff
-from omnigraph.history.feed import ChangeRequest, Feed
+from omnigraph.history.feed import Feed, FeedRequest
 from omnigraph.history.log import log
-from omnigraph.history.merge import MergeRequest, merge, preview, revert
+from omnigraph.history.merge import MergeSpec, merge, preview, revert
 from omnigraph.history.resolve import find_commit, resolve, state_to_read
 from omnigraph.ingest.executor import LocalExecutor
 from omnigraph.ingest.export import ExportRequest, export_files, export_lines
@@ -75,7 +75,7 @@ from omnigraph.manifest.rows import MANIFEST_PATH
 from omnigraph.manifest.state import GraphState, ManifestState
 from omnigraph.manifest.time_travel import reclaimed
 from omnigraph.query.blob import find_blob
-from omnigraph.query.query import Current, Query, Reader
+from omnigraph.query.query import Current, Query, QueryReader
 from omnigraph.query.view import TableCache
 from omnigraph.schema.apply import apply_schema, preview_schema
 from omnigraph.schema.init import graph_exists, init_graph
@@ -257,15 +257,15 @@ class Graph(GraphAPI):
     @_handles(op.RunQuery)
     def _query(self, asked: op.RunQuery) -> Result:
         try:
-            return self._read(asked, Reader.run)
+            return self._read(asked, QueryReader.run)
         except HistoryReclaimedError:
             if asked.snapshot is not None:
                 raise
-            return self._read(asked, Reader.run)  # the branch has moved on, and a cleanup removed its former state
+            return self._read(asked, QueryReader.run)  # the branch has moved on, and a cleanup removed its former state
 
     @_handles(op.ExplainQuery)
     def _explain(self, asked: op.ExplainQuery) -> Explanation:
-        return self._read(asked, Reader.explain)
+        return self._read(asked, QueryReader.explain)
 
     @_handles(op.ExportLines)
     def _export_lines(self, export: op.ExportLines) -> Iterator[str]:
@@ -282,15 +282,15 @@ class Graph(GraphAPI):
         with _explaining_reclaimed(self._store, state):
             return export_files(self._store, state, request)
 
-    def _read(self, asked: op.RunQuery | op.ExplainQuery, do: Callable[[Reader, Query], _T]) -> _T:
+    def _read(self, asked: op.RunQuery | op.ExplainQuery, do: Callable[[QueryReader, Query], _T]) -> _T:
         text = source_given(asked.source, ".gq", "<query>")
         state, catalog = self._state(asked.branch, asked.snapshot)
         reported = state.snapshot.branch or MAIN if asked.snapshot is None else asked.branch.strip()
         with _explaining_reclaimed(self._store, state):
             return do(self._reader(state, catalog), Query(text, asked.name, asked.params, reported))
 
-    def _reader(self, state: GraphState, catalog: Catalog) -> Reader:
-        return Reader(self._store.tables, state, catalog, self._cache, self._embedding)
+    def _reader(self, state: GraphState, catalog: Catalog) -> QueryReader:
+        return QueryReader(self._store.tables, state, catalog, self._cache, self._embedding)
 
     def _state(self, branch: str, snapshot: str | None) -> tuple[GraphState, Catalog]:
         """Find the state to read; the head of main takes one request, unless it has changed."""
@@ -396,13 +396,13 @@ class Graph(GraphAPI):
         runner = _choose_runner(asked)
         with finishing(asked.progress):
             actor, resolution = self._actor(asked.actor), Resolution.of(asked.resolve)
-            request = MergeRequest(source, into, actor, resolution, self._operation)
+            request = MergeSpec(source, into, actor, resolution, self._operation)
             return (preview if asked.dry_run else merge)(self._store, request, runner)
 
     @_handles(op.RevertCommit)
     def _revert(self, asked: op.RevertCommit) -> MergeResult:
         on, resolution = named_branch(asked.branch), Resolution.of(asked.resolve)
-        request = MergeRequest(MAIN, on, self._actor(asked.actor), resolution, self._operation)
+        request = MergeSpec(MAIN, on, self._actor(asked.actor), resolution, self._operation)
         return revert(self._store, self.commit(asked.commit_id), request, _choose_runner(op.MergeBranch(MAIN)))
 
     @_handles(op.ListTags)
@@ -432,13 +432,13 @@ class Graph(GraphAPI):
     @_handles(op.FindChangeCursor)
     def _change_cursor(self, find: op.FindChangeCursor) -> str:
         self._look()
-        return self._feed.cursor(ChangeRequest(checked_name(find.branch), f"after:{find.after}"))
+        return self._feed.cursor(FeedRequest(checked_name(find.branch), f"after:{find.after}"))
 
     @_handles(op.FindBaseline)
     def _baseline(self, find: op.FindBaseline) -> Baseline:
         self._look()
         return self._feed.baseline(
-            ChangeRequest(checked_name(find.branch), kinds=find.kinds, types=find.types, operations=find.operations)
+            FeedRequest(checked_name(find.branch), kinds=find.kinds, types=find.types, operations=find.operations)
         )
 
     @_handles(op.ReadLog)
@@ -514,10 +514,10 @@ def named_branch(name: str) -> str | None:
     return None if name == MAIN else name
 
 
-def _change_request(asked: op.PollChanges | op.ReadCommitChanges, *more: str) -> ChangeRequest:
+def _change_request(asked: op.PollChanges | op.ReadCommitChanges, *more: str) -> FeedRequest:
     branch = checked_name(asked.branch) if isinstance(asked, op.PollChanges) else MAIN
     names = ("page_token", "kinds", "types", "operations", "limit", "max_bytes", *more)
-    return ChangeRequest(branch, **{name: getattr(asked, name) for name in names})
+    return FeedRequest(branch, **{name: getattr(asked, name) for name in names})
 
 
 def _drops(asked: op.PlanSchema | op.ApplySchema) -> DropMode:
@@ -569,7 +569,7 @@ def _lines(store: Store, state: GraphState, request: ExportRequest) -> Iterator[
 class SnapshotView:
     """One state of a graph, to read. Every query and every export of it sees the same, whatever others write."""
 
-    def __init__(self, store: Store, reader: Reader, schema: str, allow_export: Callable[[], None]) -> None:
+    def __init__(self, store: Store, reader: QueryReader, schema: str, allow_export: Callable[[], None]) -> None:
         self._store = store
         self._reader = reader
         self._allow_export = allow_export

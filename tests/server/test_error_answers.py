@@ -90,7 +90,7 @@ REFUSED = [
     post("/load", 400, "<records>:1", {"data": "{"}),
     post("/export", 400, "unknown export type 'X'", {"type_names": ["X"]}),
     get("/changes?cursor=x", 400, "change cursor rejected: "),
-    get("/changes?cursor=x&start=now", 400, "exclude each other"),
+    get("/changes?cursor=x&start=now", 400, "cannot be combined"),
     get("/changes?kind=nodes", 400, "'nodes' is no kind"),
     get("/changes?type=Nobody", 400, "'Nobody'"),
     get("/changes?op=upsert", 400, "'upsert' is no"),

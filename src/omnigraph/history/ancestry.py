@@ -16,7 +16,7 @@ from omnigraph.manifest.state import ManifestState
 
 
 class Ancestry:
-    """The commits of some states. Those that were merged are on other branches, and are looked for if need be."""
+    """The commits of some states. Merged commits live on other branches and are loaded only when needed."""
 
     def __init__(self, manifest: Manifest, states: Iterable[ManifestState]) -> None:
         self._manifest = manifest
@@ -24,18 +24,18 @@ class Ancestry:
         self._looked: set[str] = set()
 
     def find(self, commit_id: str) -> Commit | None:
-        """Find a commit among those that are known so far."""
+        """Return a commit if it is loaded."""
         return self._known.get(commit_id)
 
     def contains(self, head: Commit, commit_id: str) -> bool:
-        """Tell whether a commit descends from another."""
+        """Whether a commit descends from another."""
         found = self.distances(head)
         while commit_id not in found and self._look_for(found):
             found = self.distances(head)
         return commit_id in found
 
     def distances(self, *commits: Commit) -> dict[str, int]:
-        """How many steps each known ancestor of some commits is away, by the shortest way; they themselves are at 0."""
+        """Return the length of the shortest path to each loaded ancestor of some commits; their own is 0."""
         found, waiting = {commit.commit_id: 0 for commit in commits}, deque(commits)
         while waiting:
             one = waiting.popleft()
@@ -47,12 +47,12 @@ class Ancestry:
         return found
 
     def bases(self, ones: Sequence[Commit], other: Commit, without: Container[str] = ()) -> list[Commit]:
-        """The latest commits that both one of some and another descend from, the nearest first.
+        """Return the merge bases: the latest common ancestors of `other` and any of `ones`, the nearest first.
 
-        One that another descends from tells nothing more. Where branches were merged crosswise several are left. What
-        was merged before the sides parted is looked at only to tell several apart: else the cost would follow the
-        length of the history.
+        After a criss-cross merge there are several.
         """
+        # What was merged before the sides parted is loaded only to tell several bases apart: otherwise the cost of a
+        # merge would grow with the length of the history.
         latest = self._latest(ones, other, without, xor)
         return latest if len(latest) == 1 else self._latest(ones, other, without, or_)
 
@@ -73,18 +73,19 @@ class Ancestry:
         return sorted(latest, key=lambda one: (common[one.commit_id], -one.manifest_version, one.commit_id))
 
     def _look_for(self, names: Iterable[str]) -> bool:
-        """Look for what some commits merged and is not known, where it was made; tell whether anything was found."""
+        """Load the merged parents that some commits have and that are not loaded; return whether any was found."""
         merges = [self._known[name] for name in names if self._known[name].merged_parent_id]
         missing = [commit for commit in merges if commit.merged_parent_id not in self._known]
         if not missing:
             return False
         living = {*self._living} - self._looked
         named = {commit.merged_branch for commit in missing}
+        # Merges of older releases do not record the branch of their second parent: then every branch is searched.
         chosen = living if None in named else living & named
         self._looked |= chosen
         before = len(self._known)
         for name in sorted(chosen):
-            with suppress(BranchNotFoundError):  # it is gone meanwhile
+            with suppress(BranchNotFoundError):  # deleted since it was listed
                 state = self._manifest.load(None if name == MAIN else name)
                 self._known.update({commit.commit_id: commit for commit in state.commits()})
         return len(self._known) > before
@@ -94,19 +95,20 @@ class Ancestry:
         return self._manifest.branches()
 
     def _unrelated(self, commits: list[Commit]) -> list[Commit]:
-        """Leave out those that others descend from by way of a commit that does not count."""
+        """Leave out ancestors of other commits in the list, also those reached through excluded commits."""
         if len(commits) < 2:  # noqa: PLR2004 - one is related to none
             return commits
         older = {name for commit in commits for name, steps in self.distances(commit).items() if steps}
         return [commit for commit in commits if commit.commit_id not in older]
 
     def _parents_among(self, commit: Commit, common: Mapping[str, int]) -> Iterable[str]:
-        """Every ancestor of a common commit is common, so those right before it are enough to know."""
+        """Return the parents of a commit that are common ancestors, too."""
+        # Every ancestor of a common ancestor is one as well, so direct parents are enough.
         return (name for name in (commit.parent_id, commit.merged_parent_id) if name and name in common)
 
 
 def common_past(commits: Iterable[Commit], heads: Iterable[str]) -> set[str]:
-    """Of every two heads the latest commits that both descend from, and so on of those, as a merge looks at them.
+    """Return all commits that a merge of any two heads may use as a base, and the bases of those in turn.
 
     Where branches were merged crosswise, two of them have several such commits, and these have some in turn.
     """
@@ -127,7 +129,7 @@ def _children_first(known: Mapping[str, Commit]) -> list[str]:
         for parent in _parents(known, commit):
             left[parent] += 1
     ordered = [name for name, children in left.items() if not children]
-    for name in ordered:  # it grows meanwhile
+    for name in ordered:  # the list grows while it is walked
         for parent in _parents(known, known[name]):
             left[parent] -= 1
             if not left[parent]:
@@ -141,7 +143,10 @@ def _parents(known: Mapping[str, Commit], commit: Commit) -> Iterator[str]:
 
 
 def _latest(known: Mapping[str, Commit], ordered: Sequence[str], asked: set[str]) -> set[str]:
-    """Every commit gets a number with one bit for each head that descends from it: two bits, and both share it."""
+    """Return the commits that are latest common ancestors of at least two of the heads asked for.
+
+    Each commit gets a bit mask of the heads that descend from it.
+    """
     bits = {name: 1 << at for at, name in enumerate(sorted(asked))}
     below: dict[str, set[int]] = defaultdict(set)
     found = set()
@@ -159,7 +164,7 @@ def _latest(known: Mapping[str, Commit], ordered: Sequence[str], asked: set[str]
 
 
 def _is_latest_of_two(mine: int, children: set[int]) -> bool:
-    """Tell whether two heads descend from a commit, and from none of its children do both."""
+    """Whether two heads descend from a commit, and from none of its children do both."""
     left = mine
     while left:
         head = left & -left

@@ -1,4 +1,4 @@
-"""MergeAttempt the change between two states onto a branch, in one commit, or refusing it with all conflicts."""
+"""Apply a three-way merge to a branch in one commit, or report all conflicts."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _KINDS = {
 
 @dataclass(frozen=True, slots=True)
 class MergeInput:
-    """What to bring onto a branch: the change from the past to the source, and what becomes of contradictions.
+    """What to merge into a branch: the changes from the merge base to the source, and how conflicts are resolved.
 
     `is_checked` says that the result is the source itself, which was checked when it was written.
     """
@@ -53,7 +53,7 @@ class MergeInput:
 
 
 class MergeAttempt:
-    """One attempt at attempt a change onto one state of a branch."""
+    """A merge tried on one state of the target branch; a branch that moves needs another attempt."""
 
     def __init__(self, store: Store, txn: WriteTxn, merge_input: MergeInput, choose: ChooseExecutor) -> None:
         self.choose = choose
@@ -61,7 +61,7 @@ class MergeAttempt:
         self.txn = txn
         self.input = merge_input
         if merge_input.source.schema != txn.base.schema:
-            message = "the schema was changed between the two states: what one holds cannot be brought onto the other"
+            message = "the two states have different schemas and cannot be merged"
             raise SchemaBoundaryError(message, hint="export the entities at the earlier state and load them instead")
         merge_input.resolution.check(txn.entries)
         self.partitioned: dict[str, PartitionedMerge] = {}
@@ -84,12 +84,12 @@ class MergeAttempt:
         if rows <= partitions.MOST_ROWS or one.most_rows(tables) <= partitions.MOST_ROWS:
             return one.run(tables, self.input.resolution)
         self.partitioned[key] = PartitionedMerge(tables, one, self.input.resolution)
-        combined, problems = self.partitioned[key].look(self.choose)
+        combined, problems = self.partitioned[key].compare(self.choose)
         self.problems += problems
         return combined
 
     def _conflicts(self) -> tuple[MergeConflict, ...]:
-        """Rows that contradict each other; if there are none, the rules that the result would break."""
+        """Find rows that conflict; if there are none, the rules of the schema that the result would break."""
         clashes = tuple(conflict for combined in self.tables.values() for conflict in combined.conflicts)
         if clashes or self.input.is_checked:
             return clashes
@@ -114,7 +114,7 @@ class MergeAttempt:
         return tuple(key for key, combined in self.tables.items() if combined.compared)
 
     def plan(self, lineage: Lineage) -> PublishPlan:
-        """Stage what the branch gets. The head counts among what was read: the common past depends on it."""
+        """Stage the changed tables and plan their publication."""
         adoptions = {key: row for key in self.tables if (row := self._adoption(key))}
         changing = [key for key, one in self.tables.items() if not one.is_empty and key not in adoptions]
         return PublishPlan(
@@ -123,11 +123,15 @@ class MergeAttempt:
             tuple(TableAction(self._stage(key)) for key in changing),
             adoptions=tuple(adoptions.values()),
             lineage=lineage,
+            # The merge base depends on the head, so a head that moves makes the plan stale even if no table moved.
             read_set=frozenset({HEAD, *self.tables, *self.committed.read_set}),
         )
 
     def _adoption(self, key: str) -> VersionRow | None:
-        """A version of main that a branch can take over as it is: main stays, whatever becomes of other branches."""
+        """Return the version of main that a branch can refer to instead of copying rows, if there is one.
+
+        Only main qualifies: any other branch may be deleted together with its files.
+        """
         entry, target = self.input.source.entries.get(key), self.txn.entries[key].table
         on_main = self.txn.branch is not None and entry is not None and entry.table.branch is None
         if entry is None or not on_main or not self.tables[key].adopts or entry.table.version <= target.version:
@@ -173,8 +177,8 @@ def apply_merge(
 def refuse(conflicts: Sequence[MergeConflict]) -> None:
     if conflicts:
         count = f"{len(conflicts):,} conflicts" if len(conflicts) > 1 else "1 conflict"
-        hint = "look at both merge_input, then choose with `ours` or `theirs`, or change one of the branches"
-        message = f"the two merge_input contradict each other, nothing was changed: {count}"
+        hint = "look at both sides, then choose with `ours` or `theirs`, or change one of the branches"
+        message = f"the two sides contradict each other, nothing was changed: {count}"
         raise MergeConflictError(message, conflicts=tuple(conflicts), hint=hint)
 
 

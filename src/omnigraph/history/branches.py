@@ -1,4 +1,4 @@
-"""Branches and tags: names for states of the graph that move, and names for states that do not."""
+"""Create, list and delete branches and tags."""
 
 from __future__ import annotations
 
@@ -43,14 +43,14 @@ def create_branch(store: Store, name: str, base: str) -> ManifestState:
 
 
 def _refuse_other_schema(manifest: Manifest, base: str, source: ManifestState) -> None:
-    """All branches have one schema, so that each can be merged into any other."""
+    """Refuse a base with another schema: all branches share one, so that any two can be merged."""
     if source.schema != manifest.load().schema:
-        message = f"the schema was changed since '{base}': no branch can begin there"
-        raise SchemaBoundaryError(message, hint="read it as a snapshot, or begin at a later commit")
+        message = f"cannot create a branch at '{base}': the schema has changed since"
+        raise SchemaBoundaryError(message, hint="read it as a snapshot, or choose a later commit")
 
 
 def _refuse_unclear(name: str) -> None:
-    """A new name must not read as something else, or it would shadow that wherever a state is named."""
+    """Refuse a name that reads as something else, which it would shadow wherever a state is named."""
     if name == MAIN:
         raise RefNameError(f"branch '{MAIN}' already exists", name=name, hint="choose another name")
     if reads_as_commit(name):
@@ -59,7 +59,7 @@ def _refuse_unclear(name: str) -> None:
 
 
 def _refuse_taken(manifest: Manifest, name: str) -> None:
-    """A branch and a tag cannot share a name: one would shadow the other."""
+    """Refuse the name of a branch or a tag: one would shadow the other."""
     for kind, names in (("branch", manifest.branches()), ("tag", manifest.table.tags())):
         if name in names:
             hint = "choose another name, or delete it first"
@@ -67,7 +67,7 @@ def _refuse_taken(manifest: Manifest, name: str) -> None:
 
 
 def _refuse_nested(manifest: Manifest, name: str) -> None:
-    """No name may lie below another: a branch is a directory, and one inside of another would go with it."""
+    """Refuse a name below another: Lance stores a branch as a directory, and deleting one would delete both."""
     for other in manifest.branches():
         if other.startswith(f"{name}/") or name.startswith(f"{other}/"):
             message = f"branch '{name}' cannot exist beside '{other}': one name lies below the other"
@@ -75,13 +75,13 @@ def _refuse_nested(manifest: Manifest, name: str) -> None:
 
 
 def delete_branch(store: Store, name: str, if_head: str | None = None) -> None:
-    """Delete a branch and what only it had. It is gone with its name; what cannot be removed then is for cleanup.
+    """Delete a branch and the files that only it uses. Files that cannot be removed are left to cleanup.
 
-    With `if_head` it is deleted only if it is at that commit.
+    With `if_head`, delete it only if it is at that commit.
     """
     name = checked_name(name)
     if name == MAIN:
-        raise RefNameError(f"'{MAIN}' cannot be deleted", name=name, hint="name another branch")
+        raise RefNameError(f"branch '{MAIN}' cannot be deleted", name=name, hint="name another branch")
     heal(store)
     with store.gates.hold(ref_gates(name)) as held:
         known = store.manifest.table.branches()
@@ -98,6 +98,7 @@ def delete_branch(store: Store, name: str, if_head: str | None = None) -> None:
         forks = [entry.table for entry in state.snapshot.entries.values()]
         held.check()
         store.manifest.delete_branch(name)
+    # The branch is gone from here on, even if removing its files fails.
     failpoints.reach(failpoints.BRANCH_DELETED)
     _reclaim(store, [table for table in forks if table.owner == name])
 

@@ -1,4 +1,4 @@
-"""Where a reader of changes stands: an opaque text that fits one graph, one branch and one filter."""
+"""Cursors and page tokens of the change feed: opaque texts, each valid for one graph, branch and filter."""
 
 from __future__ import annotations
 
@@ -17,41 +17,41 @@ _VERSION = 1
 
 
 @dataclass(frozen=True, slots=True)
-class Scope:
-    """What a cursor is bound to: the graph, the branch as it was made, and the filter."""
+class CursorScope:
+    """What a cursor is valid for: the graph, the incarnation of the branch, and the filter."""
 
     graph: str
     branch: str
     filter: str
 
     @classmethod
-    def of(cls, graph: str, branch: str, incarnation: str, digest: str) -> Scope:
+    def of(cls, graph: str, branch: str, incarnation: str, digest: str) -> CursorScope:
         return cls(graph, hashlib.sha256(f"{branch}\0{incarnation}".encode()).hexdigest()[:16], digest)
 
 
 @dataclass(frozen=True, slots=True)
-class Position:
-    """The last commit that was told in full; in a page token also how far the next one was told, and where to end."""
+class CursorPosition:
+    """The last commit delivered in full; a page token also has the position inside the next, and the last commit."""
 
     after: str
     until: str | None = None
     table: str | None = None
     entity: str | None = None
 
-    def encode(self, scope: Scope) -> str:
+    def encode(self, scope: CursorScope) -> str:
         text = json.dumps([_VERSION, asdict(scope), asdict(self)], separators=(",", ":"))
         encoded = base64.urlsafe_b64encode(text.encode()).decode().rstrip("=")
         assert len(encoded) <= _LONGEST, "a token is short, whatever the ids are"
         return encoded
 
 
-def decode(text: str, scope: Scope) -> Position:
-    """Read a cursor or page token, if it is one of ours and belongs to this scope."""
+def decode(text: str, scope: CursorScope) -> CursorPosition:
+    """Decode a cursor or page token; raise ChangeCursorError if it is invalid or of another scope."""
     if len(text) > _LONGEST:
         raise _rejected("it is too long to be one")
     try:
         version, theirs, position = json.loads(base64.urlsafe_b64decode(text + "=" * (-len(text) % 4)))
-        found, bound = Position(**position), Scope(**theirs)
+        found, bound = CursorPosition(**position), CursorScope(**theirs)
     except (ValueError, TypeError, RecursionError):
         raise _rejected("it cannot be read") from None
     if version != _VERSION or not _is_text(found):
@@ -66,7 +66,7 @@ def decode(text: str, scope: Scope) -> Position:
     return found
 
 
-def _is_text(position: Position) -> bool:
+def _is_text(position: CursorPosition) -> bool:
     optional = (position.until, position.table, position.entity)
     return isinstance(position.after, str) and all(isinstance(part, str | None) for part in optional)
 
@@ -76,11 +76,11 @@ def _rejected(reason: str) -> ChangeCursorError:
 
 
 _LONGEST_ID, _PREFIX = 256, 64  # bytes
-_HASHED = "\0"  # no id has it in it
+_HASHED = "\0"  # occurs in no id
 
 
 def short_id(text: str) -> str:
-    """An id as it stands in a token: a long one as its beginning and a hash."""
+    """Return the form of an id in a token: a long id becomes a prefix and a hash, so that tokens stay short."""
     data = text.encode()
     if len(data) <= _LONGEST_ID:
         return text
@@ -88,12 +88,12 @@ def short_id(text: str) -> str:
 
 
 def whole_id(short: str, ids: pa.ChunkedArray) -> str:
-    """Find the id that a token means among those that it can be."""
+    """Find the id that `short_id` made a token of."""
     prefix, hashed, _ = short.partition(_HASHED)
     if not hashed:
         return short
     alike = ids.filter(pc.starts_with(ids, prefix)).to_pylist()
     found = next((one for one in alike if short_id(one) == short), None)
     if found is None:
-        raise ChangeCursorError("change cursor rejected: the entity it stops at is not there", hint="start again")
+        raise ChangeCursorError("change cursor rejected: the entity it stops at no longer exists", hint="start again")
     return str(found)

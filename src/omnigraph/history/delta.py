@@ -30,7 +30,7 @@ Mask = np.ndarray[Any, np.dtype[np.bool_]]
 
 
 def differing_rows(one: pa.Table, other: pa.Table) -> Mask:
-    """Compare two tables of the same columns row by row."""
+    """Return which rows differ between two tables with the same columns."""
     differs = np.zeros(one.num_rows, np.bool_)
     for name in one.column_names:
         differs |= differing(one[name], other[name])
@@ -38,7 +38,7 @@ def differing_rows(one: pa.Table, other: pa.Table) -> Mask:
 
 
 def differing(one: pa.ChunkedArray, other: pa.ChunkedArray) -> Mask:
-    """Compare two columns of one type: null equals null and nothing else, -0.0 is not 0.0, NaN is what its bits are."""
+    """Return which values of two columns differ. Null equals only null; floats are compared bit by bit."""
     assert one.type == other.type, "values of two types do not compare"
     return _differing(_whole(one), _whole(other))
 
@@ -59,13 +59,14 @@ def _differing(one: pa.Array, other: pa.Array) -> Mask:
 
 
 def _unequal(one: pa.Array, other: pa.Array) -> Mask:
-    """Compare values none of which is null."""
+    """Compare values without nulls."""
     if pa.types.is_fixed_size_list(one.type):
         inner = _differing(one.flatten(), other.flatten())
         return np.asarray(inner.reshape(len(one), -1).any(axis=1))
     if pa.types.is_list(one.type):
         return _unequal_lists(one, other)
     if pa.types.is_floating(one.type):
+        # Bit by bit: -0.0 is a change from 0.0, and a NaN that stays the same is none.
         bits = np.dtype(f"u{one.type.bit_width // 8}")
         return np.asarray(_numpy(one).view(bits) != _numpy(other).view(bits))
     return np.asarray(_numpy(pc.not_equal(one, other)))
@@ -91,10 +92,10 @@ _NONE = np.empty(0, np.int64)
 
 @dataclass(frozen=True, slots=True)
 class TableDelta:
-    """The rows that one version inserts, updates and deletes with respect to another.
+    """The rows that one version of a table inserts, updates and deletes relative to another.
 
     `inserted` and `updated` hold whole rows as they are afterwards, a Blob as its bytes; `deleted` the ids, and the
-    endpoints of edges. `compared` says that nothing tells what the versions have in common, so all rows were compared.
+    endpoints of edges. `compared`: the versions share no files, so all rows were compared.
     """
 
     inserted: pa.Table
@@ -112,7 +113,7 @@ def table_delta(
 
 
 def image_schema(declared: NodeType | EdgeType) -> pa.Schema:
-    """The columns of a table as they are read: a Blob is its bytes."""
+    """Return the columns of a table as they are compared: a Blob as its bytes."""
     stored = table_schema(declared)
     blobs = {name for name, property_ in declared.properties.items() if property_.type.is_blob}
     return pa.schema(
@@ -122,7 +123,7 @@ def image_schema(declared: NodeType | EdgeType) -> pa.Schema:
 
 @dataclass(frozen=True, slots=True)
 class Touched:
-    """The rows that two versions of a table do not share, by their keys and addresses; values are read on request.
+    """The rows that two versions of a table do not share, by key and address; values are read on request.
 
     `deleted` are rows of `before` and `inserted` rows of `after`; `old` and `new` are the two rows of one id, which may
     turn out to be equal.
@@ -140,7 +141,7 @@ class Touched:
     images: tuple[pa.Table | None, pa.Table | None] = (None, None)
 
     def updates(self, size: int = MOST_VALUES) -> Iterator[tuple[pa.Table, pa.Table]]:
-        """Read the rows of ids that are on both sides, some at a time, and keep those that differ: before, after."""
+        """Yield rows of ids that exist on both sides and differ, before and after, a batch at a time."""
         for at in range(0, self.new.num_rows, size):
             before, after = self.rows_before(self.old.slice(at, size)), self.rows_after(self.new.slice(at, size))
             differs = differing_rows(before, after)
@@ -149,7 +150,7 @@ class Touched:
                 yield before.filter(mask), after.filter(mask)
 
     def delta(self) -> TableDelta:
-        """Read the rows; what turns out to be equal is not part of it."""
+        """Read the rows and leave out those that turn out to be equal."""
         updated = [now for _, now in self.updates()]
         return TableDelta(
             self.rows_after(self.inserted),
@@ -159,13 +160,13 @@ class Touched:
         )
 
     def within(self, first: str | None, last: str | None) -> Touched:
-        """Leave out the entities whose ids are before `first`, or not before `last`."""
+        """Keep the entities with `first` <= id < `last`; None is no bound."""
         kept = {name: _within(getattr(self, name), first, last) for name in ("inserted", "deleted", "old", "new")}
         return replace(self, **kept)
 
     @property
     def ids(self) -> pa.ChunkedArray:
-        """The ids that are not the same stored row on both sides."""
+        """The ids whose stored row is not the same on both sides."""
         chunks = [chunk for keys in (self.inserted, self.deleted, self.new) for chunk in keys[ID].chunks]
         return pa.chunked_array(chunks, pa.string())
 
@@ -176,7 +177,7 @@ class Touched:
         return self._rows(self.after, self.images[1], keys)
 
     def _rows(self, table: TableVersion | None, image: pa.Table | None, keys: pa.Table) -> pa.Table:
-        """Whole rows, out of the image if there is one."""
+        """Read whole rows, from memory if they were read already."""
         if table is None or not keys.num_rows:
             return self.schema.empty_table()
         if image is not None:
@@ -197,7 +198,7 @@ def _stored(tables: TableReader, table: TableVersion, schema: pa.Schema) -> list
 
 
 def _conformed(rows: pa.Table, schema: pa.Schema) -> pa.Table:
-    """Give rows all columns of a schema; a property that their version does not have is null."""
+    """Add the columns that a version of the table lacks, as nulls."""
     stored = rows.column_names
     columns = [
         rows[field.name].cast(field.type) if field.name in stored else pa.nulls(rows.num_rows, field.type)
@@ -213,7 +214,7 @@ def touched_rows(
     schema: pa.Schema,
     keys: Sequence[str],
 ) -> Touched:
-    """Find the rows that are not the same stored row in both versions, and match them by id.
+    """Find the rows that the two versions do not store in the same place, and match them by id.
 
     Rows are read in the columns of `schema`, their keys in those of `keys`.
     """
@@ -239,7 +240,7 @@ def touched_rows(
 
 
 def most_touched(tables: TableReader, before: TableVersion | None, after: TableVersion | None) -> int:
-    """How many rows of the later version are not the same stored row in the earlier, at most; none is read."""
+    """Return an upper bound of the rows of `after` that `before` does not share, without reading any."""
     return _parts(tables, before, after)[1].most_rows
 
 
@@ -257,7 +258,7 @@ def _in_both(old: pa.Table, new: pa.Table) -> tuple[pa.ChunkedArray, pa.ChunkedA
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """Some rows of a version: all of some fragments, and others by their addresses."""
+    """Rows of a version: whole fragments, and single rows by address."""
 
     table: TableVersion | None
     whole: Sequence[Fragment] = ()
@@ -265,7 +266,7 @@ class _Part:
 
     @property
     def most_rows(self) -> int:
-        """How many rows there are at most: those that are deleted count too."""
+        """An upper bound of the number of rows: deleted ones are counted."""
         return len(self.addresses) + sum(fragment.rows for fragment in self.whole)
 
 
@@ -274,7 +275,7 @@ def _everything(tables: TableReader, table: TableVersion | None) -> _Part:
 
 
 def _unshared(tables: TableReader, before: TableVersion, after: TableVersion) -> tuple[_Part, _Part, bool]:
-    """Leave out the rows that both versions have in the same files, and those that a compaction only moved."""
+    """Leave out rows that both versions have in the same files, and rows that a compaction only moved."""
     old, new = ({one.files: one for one in fragments(tables, table)} for table in (before, after))
     both = old.keys() & new.keys()
     gone, came = [], []
@@ -300,7 +301,7 @@ def _are_traced(*parts: _Part) -> bool:
 
 
 def _without_moved(tables: TableReader, one: _Part, other: _Part, since: int) -> tuple[_Part, _Part]:
-    """Leave out the rows of whole fragments that both versions have from their common past.
+    """Leave out rows of whole fragments that both versions inherited from their common version.
 
     A compaction keeps the number of each row and the version that wrote it. One version of one branch writes a number
     at most once, so up to the version that both come from, equal pairs are one row.
@@ -326,7 +327,7 @@ def _column(found: pa.Table, name: str) -> Addresses:
 
 
 def _image(tables: TableReader, part: _Part, schema: pa.Schema) -> pa.Table | None:
-    """Read all columns of few rows at once: to come back for them takes longer. Blobs may be too large for that."""
+    """Read all columns at once if the rows are few: a second read would cost more. Blobs may be too large for it."""
     if not 0 < part.most_rows <= MOST_VALUES or pa.large_binary() in schema.types or part.table is None:
         return None
     rows = _read(tables, part, _stored(tables, part.table, schema))
@@ -334,7 +335,7 @@ def _image(tables: TableReader, part: _Part, schema: pa.Schema) -> pa.Table | No
 
 
 def _keys(tables: TableReader, part: _Part, names: Sequence[str]) -> pa.Table:
-    """Read the keys of some rows, with their addresses."""
+    """Read the keys and addresses of rows."""
     if part.table is None or not part.most_rows:
         return pa.schema([*((name, pa.string()) for name in names), (ADDRESS, pa.int64())]).empty_table()
     return _read(tables, part, names)

@@ -36,7 +36,7 @@ _Numbers = np.ndarray[Any, Any]
 
 @dataclass(frozen=True, slots=True)
 class ChangeFilter:
-    """Which changes are wanted: of some kinds, types and operations. Made by `chosen`."""
+    """Which kinds, types and operations to report. Made by `chosen`, which validates them."""
 
     kinds: frozenset[EntityKind] = frozenset(EntityKind)
     types: frozenset[str] | None = None
@@ -48,7 +48,7 @@ class ChangeFilter:
 
     @property
     def digest(self) -> str:
-        """Identify the filter in a cursor."""
+        """A short hash that identifies the filter in a cursor."""
         parts = (sorted(self.kinds), "*" if self.types is None else sorted(self.types), sorted(self.operations))
         return hashlib.sha256(repr(parts).encode()).hexdigest()[:16]
 
@@ -59,10 +59,10 @@ def chosen(
     operations: Collection[str] | None,
     known: Collection[str],
 ) -> ChangeFilter:
-    """Check what somebody asks for; None is everything. `known` are the names of all types."""
+    """Validate a filter; None means everything. `known` are the names of all types."""
     for name in types or ():
         if name not in known:
-            message = f"there is no type '{name}'"
+            message = f"type '{name}' not found"
             hint = did_you_mean(name, sorted(known)) or f"use {', '.join(sorted(known))}"
             raise ChangeRequestError(message, option="type", hint=hint)
     return ChangeFilter(
@@ -81,13 +81,13 @@ def _members(choices: type[_E], given: Collection[str] | None, option: str) -> f
     for name in given:
         if name not in list(choices):
             hint = f"use {', '.join(choices)}"
-            raise ChangeRequestError(f"'{name}' is no {option} of change", option=option, hint=hint)
+            raise ChangeRequestError(f"unknown {option} '{name}'", option=option, hint=hint)
     return frozenset(map(choices, given))
 
 
 @dataclass(frozen=True, slots=True)
 class TablePair:
-    """A table that differs between two states: its versions there, None where it is not."""
+    """A table that differs between two states: its version in each, or None."""
 
     key: str
     before: TableVersion | None
@@ -108,7 +108,7 @@ class TablePair:
 
     @property
     def shown(self) -> TableVersion:
-        """The version whose columns are compared: those of the later state, if it has the table."""
+        """The version whose columns are compared: that of the later state, if it has the table."""
         version = self.after or self.before
         assert version is not None
         return version
@@ -142,7 +142,7 @@ class ChangedRows:
 
 @dataclass(frozen=True, slots=True)
 class Diff:
-    """What turns one state of a graph into another. Nothing is read before it is asked for, and only in parts.
+    """The changes from one state of a graph to another, read on demand and in batches.
 
     Changes come in order: nodes before edges, then by type and id.
     """
@@ -157,7 +157,7 @@ class Diff:
             yield from rows.changes()
 
     def rows(self) -> Iterator[ChangedRows]:
-        """The changed rows, some at a time and each time of one type."""
+        """Yield the changed rows in batches, each of one type."""
         with self.telling_reclaimed():
             for pair in self.pairs():
                 yield from changed_rows(pair.key, touched(self.tables, pair), self.filter)
@@ -171,7 +171,7 @@ class Diff:
 
     @property
     def schema(self) -> SchemaDifference:
-        """How the types differ, of all tables that the two states do not share."""
+        """The types and properties that only one of the two states has."""
         types: tuple[list[str], list[str]] = ([], [])
         properties: tuple[list[str], list[str]] = ([], [])
         for pair in self.pairs():
@@ -184,11 +184,11 @@ class Diff:
         return SchemaDifference(*map(tuple, (*types, *properties)))
 
     def to_arrow(self) -> pa.Table:
-        """All changes as one table; the properties before and after are JSON texts."""
+        """Return all changes as one table; `before` and `after` are JSON."""
         return change_table(rows.changes() for rows in self.rows())
 
     def pairs(self) -> list[TablePair]:
-        """The tables that the two states do not share, in order."""
+        """Return the tables that differ, nodes before edges."""
         old, new = self.before.snapshot.entries, self.after.snapshot.entries
         found = [
             TablePair(key, old[key].table if key in old else None, new[key].table if key in new else None)
@@ -198,7 +198,7 @@ class Diff:
         return sorted((pair for pair in found if pair.before != pair.after), key=lambda pair: pair.order)
 
     def check_readable(self) -> None:
-        """See that the tables of both states are still there; raises what names the commit of which one is not."""
+        """Raise HistoryReclaimedError if a cleanup has removed tables of one of the states."""
         for state, tables in self._sides():
             try:
                 for table in tables:
@@ -210,7 +210,7 @@ class Diff:
 
     @contextmanager
     def telling_reclaimed(self) -> Iterator[None]:
-        """Tell of files that are missing whether a cleanup has removed them since their tables were opened."""
+        """Turn a missing file into HistoryReclaimedError if a cleanup removed it since the tables were opened."""
         try:
             yield
         except StorageError as error:
@@ -222,7 +222,7 @@ class Diff:
             raise
 
     def _sides(self) -> list[tuple[GraphState, list[TableVersion]]]:
-        """Each state with those of its tables that the other does not share."""
+        """Return each state with its tables that the other does not share."""
         pairs = self.pairs()
         return [
             (self.before, [pair.before for pair in pairs if pair.before]),
@@ -239,7 +239,7 @@ def diff(
     types: Collection[str] | None = None,
     operations: Collection[str] | None = None,
 ) -> Diff:
-    """Find two states by their refs, and what differs between them."""
+    """Return the changes from one state to another, each named by a ref."""
     one, other = (resolve(store.manifest, ref, no_commit).graph_state for ref in (before, after))
     found = Diff(store.tables, one, other, chosen(kinds, types, operations, type_names(one, other)))
     found.check_readable()
@@ -251,12 +251,12 @@ def type_names(*states: GraphState) -> set[str]:
 
 
 def touched(tables: TableReader, pair: TablePair) -> Touched:
-    """Find the rows of a table that its two versions do not share."""
+    """Find the rows that the two versions of a table do not share."""
     return touched_rows(tables, pair.before, pair.after, tables.columns(pair.shown), pair.keys)
 
 
 def changed_rows(key: str, touched: Touched, wanted: ChangeFilter, beyond: str | None = None) -> Iterator[ChangedRows]:
-    """Read the changed rows of one table in the order of their ids, from behind one of them if it is given."""
+    """Yield the changed rows of one table in the order of their ids, starting after `beyond`."""
     size = _ROWS_WITH_BLOBS if pa.large_binary() in touched.schema.types else _ROWS
     which, places = _in_order(touched, wanted, beyond)
     for at in range(0, len(which), size):
@@ -266,7 +266,7 @@ def changed_rows(key: str, touched: Touched, wanted: ChangeFilter, beyond: str |
 
 
 def _in_order(touched: Touched, wanted: ChangeFilter, beyond: str | None) -> tuple[_Numbers, _Numbers]:
-    """Put the touched rows in the order of their ids: of each, which operation it is of, and its place among those."""
+    """Return the operation of each touched row in the order of ids, and its index among the rows of that operation."""
     parts = [touched.inserted, touched.new, touched.deleted]
     kept = [
         part.num_rows if operation in wanted.operations else 0

@@ -1,4 +1,4 @@
-"""The changes of a branch, commit by commit, for readers that come again."""
+"""The change feed: the changes of a branch, commit by commit, for readers that poll."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from omnigraph.errors import (
     HistoryReclaimedError,
     ResourceLimitError,
 )
-from omnigraph.history.cursor import Position, Scope, decode, short_id
+from omnigraph.history.cursor import CursorPosition, CursorScope, decode, short_id
 from omnigraph.history.delta import Touched
 from omnigraph.history.diff import ChangeFilter, Diff, TablePair, changed_rows, chosen, touched, type_names
 from omnigraph.history.resolve import find_commit, graph_state_at
@@ -37,12 +37,12 @@ from omnigraph.manifest.publisher import Manifest
 from omnigraph.manifest.state import GraphState, ManifestState
 
 _NOW, _BEGINNING, _AFTER = "now", "beginning", "after:"
-PARENTLESS, SCHEMA_CHANGED = "parentless_commit", "schema_boundary"  # why nobody can say what a commit changed
+PARENTLESS, SCHEMA_CHANGED = "parentless_commit", "schema_boundary"  # why the changes of a commit are unknown
 
 
 @dataclass(frozen=True, slots=True)
-class ChangeRequest:
-    """Which changes of which branch, from where on, and how many at most."""
+class FeedRequest:
+    """Which changes of which branch to return, where to start, and the limits of a page."""
 
     branch: str = MAIN
     start: str | None = None
@@ -55,10 +55,10 @@ class ChangeRequest:
     max_bytes: int = DEFAULT_BYTES
     max_commits: int = DEFAULT_COMMITS
 
-    def checked(self) -> ChangeRequest:
+    def checked(self) -> FeedRequest:
         given = [name for name in ("start", "cursor", "page_token") if getattr(self, name) is not None]
         if len(given) > 1:
-            message = f"{' and '.join(given)} exclude each other"
+            message = f"{' and '.join(given)} cannot be combined"
             raise ChangeRequestError(message, option=given[0], hint=f"give one of them, such as {given[-1]}")
         for name, value, most in (
             ("changes", self.limit, MAX_LIMIT),
@@ -66,24 +66,24 @@ class ChangeRequest:
             ("commits", self.max_commits, MAX_COMMITS),
         ):
             if value > most:
-                message = f"{value:,} {name} are more than a page may have"
+                message = f"a page cannot hold {value:,} {name}"
                 raise ResourceLimitError(
-                    message, resource=name, limit=most, actual=value, hint=f"ask for at most {most:,}"
+                    message, resource=name, limit=most, actual=value, hint=f"the limit is {most:,}"
                 )
             if value < 1:
-                raise ChangeRequestError(f"a page of {value} {name}", option="limit", hint="ask for at least one")
+                raise ChangeRequestError(f"a page cannot hold {value} {name}", option="limit", hint="the minimum is 1")
         return self
 
 
 class Feed:
-    """Tells what was changed. It keeps what it found out about a large commit until that is told in full."""
+    """Reads the change feed. It keeps the changed rows of a large commit until its last page is read."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
         self._found: tuple[TablePair, Touched] | None = None
 
-    def poll(self, request: ChangeRequest) -> ChangePage:
-        """Tell the next changes of a branch."""
+    def poll(self, request: FeedRequest) -> ChangePage:
+        """Return the next page of changes of a branch."""
         request = request.checked()
         history = _History.of(self._store, request.branch)
         wanted, scope = self._scope(request, history)
@@ -92,84 +92,86 @@ class Feed:
             self._check_beginning(history.commits[0])
         at = history.place(position.after)
         last = history.place(position.until) if position.until else at + request.max_commits
-        told = _Told(request, scope, wanted, reaches_head=last >= len(history.commits) - 1)
-        return self._page(told, history.commits[at : last + 1], position)
+        page = _PageBuilder(request, scope, wanted, reaches_head=last >= len(history.commits) - 1)
+        return self._page(page, history.commits[at : last + 1], position)
 
-    def cursor(self, request: ChangeRequest) -> str:
-        """The cursor of a place to start, without reading what comes behind it."""
+    def cursor(self, request: FeedRequest) -> str:
+        """Return the cursor of a starting point without reading any change."""
         history = _History.of(self._store, request.branch)
         _, scope = self._scope(request, history)
         position = history.start(request, scope, self._store.manifest)
         history.place(position.after)
         return position.encode(scope)
 
-    def baseline(self, request: ChangeRequest) -> Baseline:
-        """Where to begin to follow what a request asks for: the branch as it is now."""
+    def baseline(self, request: FeedRequest) -> Baseline:
+        """Return the current commit of the branch, the tables to export at it, and the cursor after it."""
         history = _History.of(self._store, request.branch)
         wanted, scope = self._scope(request, history)
         commit_id = history.commits[-1].commit_id
         tables = tuple(key for key in history.state.snapshot.entries if wanted.wants_table(key))
-        return Baseline(commit_id, Position(commit_id).encode(scope), tables)
+        return Baseline(commit_id, CursorPosition(commit_id).encode(scope), tables)
 
-    def _scope(self, request: ChangeRequest, history: _History) -> tuple[ChangeFilter, Scope]:
+    def _scope(self, request: FeedRequest, history: _History) -> tuple[ChangeFilter, CursorScope]:
         wanted = self._filter(request, history.state.graph_state)
-        return wanted, Scope.of(history.commits[0].commit_id, request.branch, history.incarnation, wanted.digest)
+        return wanted, CursorScope.of(history.commits[0].commit_id, request.branch, history.incarnation, wanted.digest)
 
-    def commit(self, commit_id: str, request: ChangeRequest) -> ChangePage:
-        """Tell what one commit changed with respect to its first parent."""
+    def commit(self, commit_id: str, request: FeedRequest) -> ChangePage:
+        """Return the changes of one commit relative to its first parent."""
         request = request.checked()
         if request.start is not None or request.cursor is not None:
-            raise ChangeRequestError("one commit has no place to start", option="start", hint="use a page token")
+            raise ChangeRequestError(
+                "`start` and `cursor` do not apply to a single commit", option="start", hint="use a page token"
+            )
         manifest = self._store.manifest
         commit = find_commit(manifest, commit_id)
         if commit.parent_id is None:
-            message = f"commit {commit_id} is the first one: there is nothing to compare it with"
+            message = f"commit {commit_id} has no parent to compare it with"
             hint = "export the graph at this commit instead"
             raise ChangeRefusedError(message, commit_id=commit_id, reason=PARENTLESS, hint=hint)
         parent = find_commit(manifest, commit.parent_id)
         wanted = self._filter(request, graph_state_at(manifest, commit))
-        scope = Scope.of(commit.parent_id, "", "", wanted.digest)
+        scope = CursorScope.of(commit.parent_id, "", "", wanted.digest)
         token = request.page_token
-        position = Position(parent.commit_id) if token is None else decode(token, scope)
-        page = self._page(_Told(request, scope, wanted, reaches_head=True), [parent, commit], position)
+        position = CursorPosition(parent.commit_id) if token is None else decode(token, scope)
+        page = self._page(_PageBuilder(request, scope, wanted, reaches_head=True), [parent, commit], position)
         return replace(page, cursor=None)
 
     def _check_beginning(self, first: Commit) -> None:
-        """See that nothing was there before the first change that can be told."""
+        """Refuse to start at a first commit that has entities: the feed could not report them."""
         entries = graph_state_at(self._store.manifest, first).snapshot.entries.values()
         if any(entry.row_count for entry in entries):
-            message = f"commit {first.commit_id} has no parent, and entities: who began there would miss them"
-            hint = f"export the graph at it, and go on with after:{first.commit_id}"
+            message = f"commit {first.commit_id} has entities but no parent: the feed cannot report them"
+            hint = f"export the graph at this commit, then start at after:{first.commit_id}"
             raise ChangeRefusedError(message, commit_id=first.commit_id, reason=PARENTLESS, hint=hint)
 
-    def _filter(self, request: ChangeRequest, state: GraphState) -> ChangeFilter:
+    def _filter(self, request: FeedRequest, state: GraphState) -> ChangeFilter:
         return chosen(request.kinds, request.types, request.operations, type_names(state))
 
-    def _page(self, told: _Told, coming: Sequence[Commit], position: Position) -> ChangePage:
-        """Tell the commits behind the first of some, as far as the page goes."""
+    def _page(self, page: _PageBuilder, coming: Sequence[Commit], position: CursorPosition) -> ChangePage:
+        """Fill a page with the changes of all commits after the first."""
         done, until = coming[0], coming[-1].commit_id
         before = None
         for commit in coming[1:]:
             try:
                 before = before or graph_state_at(self._store.manifest, done)
                 after = graph_state_at(self._store.manifest, commit)
-                diff = _told_diff(Diff(self._store.tables, before, after, told.filter), commit)
+                diff = _checked_diff(Diff(self._store.tables, before, after, page.filter), commit)
                 with diff.telling_reclaimed():
-                    stopped = told.add(commit, self._changes(diff, position))
+                    stopped = page.add(commit, self._changes(diff, position))
             except (HistoryReclaimedError, ChangeRefusedError):
-                if not told.blocks:
+                if not page.blocks:
                     raise
-                told.reaches_head = False  # what comes before it can still be told; the next poll begins with it
+                page.reaches_head = False  # deliver what comes before it; the next poll starts with the error
                 break
             if stopped is not None:
                 token = replace(stopped, after=done.commit_id, until=until)
-                return told.page(None, token.encode(told.scope))
-            done, before, position = commit, after, Position(commit.commit_id)
+                return page.page(None, token.encode(page.scope))
+            done, before, position = commit, after, CursorPosition(commit.commit_id)
         self._found = None
-        return told.page(Position(done.commit_id).encode(told.scope))
+        return page.page(CursorPosition(done.commit_id).encode(page.scope))
 
-    def _changes(self, diff: Diff, position: Position) -> Iterator[tuple[TablePair, Change]]:
-        """The changes of one commit, from a position in it on."""
+    def _changes(self, diff: Diff, position: CursorPosition) -> Iterator[tuple[TablePair, Change]]:
+        """Yield the changes of one commit, starting after a position in it."""
         pairs = diff.pairs()
         beyond = position.entity
         if position.table is not None:
@@ -187,44 +189,44 @@ class Feed:
         return known[1]
 
 
-def _told_diff(diff: Diff, commit: Commit) -> Diff:
-    """See that the difference can be told: both states are there, and the types are the same."""
+def _checked_diff(diff: Diff, commit: Commit) -> Diff:
+    """Refuse a commit whose states were cleaned up, or that changed the schema."""
     diff.check_readable()
     if diff.schema:
-        message = f"commit {commit.commit_id} changed the schema: what it did to each entity is not told"
-        hint = f"go on behind it with after:{commit.commit_id}; export the graph at it for a baseline"
+        message = f"commit {commit.commit_id} changed the schema: the feed cannot report its changes"
+        hint = f"export the graph at this commit as a baseline, then start at after:{commit.commit_id}"
         raise ChangeRefusedError(message, commit_id=commit.commit_id, reason=SCHEMA_CHANGED, hint=hint)
     return diff
 
 
 @dataclass(slots=True)
-class _Told:
-    """A page as it fills."""
+class _PageBuilder:
+    """A page while it is filled."""
 
-    request: ChangeRequest
-    scope: Scope
+    request: FeedRequest
+    scope: CursorScope
     filter: ChangeFilter
     reaches_head: bool
     blocks: list[ChangeBlock] = field(default_factory=list)
     count: int = 0
     size: int = 0
 
-    def add(self, cause: Commit, changes: Iterator[tuple[TablePair, Change]]) -> Position | None:
-        """Add the changes of a commit; if they do not all fit, say which one was the last that did."""
-        told: list[Change] = []
+    def add(self, cause: Commit, changes: Iterator[tuple[TablePair, Change]]) -> CursorPosition | None:
+        """Add the changes of a commit; if they do not all fit, return the position of the last that did."""
+        added: list[Change] = []
         stopped = last = None
         for pair, change in changes:
             if not self._fits(change):
-                stopped = last or Position("")
+                stopped = last or CursorPosition("")
                 break
-            told.append(change)
-            last = Position("", table=short_id(pair.key), entity=short_id(change.id))
-        if told or stopped is None:
-            self.blocks.append(ChangeBlock(cause, tuple(told)))
+            added.append(change)
+            last = CursorPosition("", table=short_id(pair.key), entity=short_id(change.id))
+        if added or stopped is None:
+            self.blocks.append(ChangeBlock(cause, tuple(added)))
         return stopped
 
     def _fits(self, change: Change) -> bool:
-        """Count a change, unless the page is full with it. A page has at least one, however large."""
+        """Count a change if the page has room for it. A page has at least one, however large."""
         size = len(json.dumps(change.to_dict(), ensure_ascii=False).encode())
         if self.count and (self.count >= self.request.limit or self.size + size > self.request.max_bytes):
             return False
@@ -237,7 +239,7 @@ class _Told:
 
 @dataclass(frozen=True, slots=True)
 class _History:
-    """A branch and its commits from the first on, each the first parent of the next."""
+    """A branch and its commits along the first parents, oldest first."""
 
     commits: Sequence[Commit]
     state: ManifestState
@@ -255,28 +257,28 @@ class _History:
             commits.append(parent)
         return cls(commits[::-1], state, incarnation)
 
-    def start(self, request: ChangeRequest, scope: Scope, manifest: Manifest) -> Position:
-        """Find where to begin."""
+    def start(self, request: FeedRequest, scope: CursorScope, manifest: Manifest) -> CursorPosition:
+        """Return the position to start after."""
         if request.cursor is not None:
             return decode(request.cursor, scope)
         if request.page_token is not None:
             return decode(request.page_token, scope)
         start = request.start or _NOW
         if start == _NOW:
-            return Position(self.commits[-1].commit_id)
+            return CursorPosition(self.commits[-1].commit_id)
         if start == _BEGINNING:
-            return Position(self.commits[0].commit_id)
+            return CursorPosition(self.commits[0].commit_id)
         if start.startswith(_AFTER):
             named = start.removeprefix(_AFTER)
             if all(commit.commit_id != named for commit in self.commits):
                 named = find_commit(manifest, named).commit_id
-            return Position(named)
-        message = f"a feed does not start at '{start}'"
+            return CursorPosition(named)
+        message = f"invalid start '{start}'"
         raise ChangeRequestError(message, option="start", hint="use now, beginning or after:<commit>")
 
     def place(self, commit_id: str) -> int:
         for at, commit in enumerate(self.commits):
             if commit.commit_id == commit_id:
                 return at
-        message = f"commit '{commit_id}' is not one of the branch"
-        raise CommitNotFoundError(message, commit_id=commit_id, hint="start again, now or after a commit of the branch")
+        message = f"commit '{commit_id}' is not in the history of the branch"
+        raise CommitNotFoundError(message, commit_id=commit_id, hint="start now, or after a commit of the branch")

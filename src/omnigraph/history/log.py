@@ -1,4 +1,4 @@
-"""The history of a graph, drawn: commits newest first, each below those that came from it."""
+"""`log`: the history of a graph as a list, and as a drawing of its lanes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from omnigraph.manifest.publisher import Manifest
 
 
 def log(manifest: Manifest, refs: Sequence[str] | None) -> list[LogEntry]:
-    """List the commits of some states, or of all branches, newest first, and no commit before one that came from it."""
+    """List the commits of some states, or of all branches, newest first and children before parents."""
     named = manifest.states() if refs is None else ((ref.strip(), resolve(manifest, ref)) for ref in refs)
     states = {name: state for name, state in named if name != FOREIGN_LOCK}
     commits = {commit.commit_id: commit for state in states.values() for commit in state.commits()}
@@ -31,7 +31,7 @@ def parents_of(commit: Commit) -> list[str]:
 
 
 def newest_first(commits: Mapping[str, Commit]) -> Iterator[Commit]:
-    """Order by time, but never a commit before one that came from it, however the clocks went."""
+    """Yield commits by time, but children before their parents even if clocks were wrong."""
     children = dict.fromkeys(commits, 0)
     for commit in commits.values():
         for parent in parents_of(commit):
@@ -54,7 +54,7 @@ def _newest(commit: Commit) -> tuple[int, str]:
 
 
 def drawn(commits: Iterable[Commit]) -> Iterator[tuple[str, Commit | None]]:
-    """Draw the lanes beside each commit; lines between two commits, where lanes part or meet, have none.
+    """Draw the lanes beside each commit; lines where lanes only part or meet have no commit.
 
     A lane is a line of descent on its way to the commit that it comes from. Commits must come as `newest_first` has
     them; one whose parents are not among them ends its lane.
@@ -77,7 +77,7 @@ def drawn(commits: Iterable[Commit]) -> Iterator[tuple[str, Commit | None]]:
 
 
 def _met(lanes: list[str], commit_id: str) -> Iterator[str]:
-    """Lead all lanes that are on their way to a commit into the leftmost of them."""
+    """Join all lanes that lead to a commit into the leftmost of them."""
     while lanes.count(commit_id) > 1:
         target = lanes.index(commit_id)
         last = len(lanes) - 1 - lanes[::-1].index(commit_id)

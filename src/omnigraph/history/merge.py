@@ -1,4 +1,4 @@
-"""Merge a branch into another, or revert a commit."""
+"""Merge a state into a branch, or revert a commit."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from omnigraph.storage.lance_errors import Failure, classify
 
 
 @dataclass(frozen=True, slots=True)
-class MergeRequest:
+class MergeSpec:
     """Which state to merge, by its ref, into which branch. A revert has no source."""
 
     source: str
@@ -35,16 +35,16 @@ class MergeRequest:
     operation_id: str | None = None
 
 
-def merge(store: Store, request: MergeRequest, choose: ChooseExecutor) -> MergeResult:
-    """Bring onto the target what the source has and it has not: one commit with two parents, or a refusal."""
+def merge(store: Store, request: MergeSpec, choose: ChooseExecutor) -> MergeResult:
+    """Merge the source into the target in one commit with two parents, or raise with all conflicts."""
     merging = _Merge(store, request)
     with merging.both_there():
         attempt, commit = apply_merge(store, request.target, merging.merge_input, merging.lineage, choose)
     return merging.result(attempt, commit)
 
 
-def preview(store: Store, request: MergeRequest, choose: ChooseExecutor) -> MergeResult:
-    """Tell what a merge would do, conflicts included, and touch nothing."""
+def preview(store: Store, request: MergeSpec, choose: ChooseExecutor) -> MergeResult:
+    """Return the result that a merge would have, conflicts included, without changing anything."""
     merging = _Merge(store, request)
     target = store.manifest.load(request.target)
     contract = store.schema_of(target)
@@ -55,10 +55,10 @@ def preview(store: Store, request: MergeRequest, choose: ChooseExecutor) -> Merg
         return merging.result(MergeAttempt(store, txn, merge_input, choose) if merge_input else None, None)
 
 
-def revert(store: Store, commit: Commit, request: MergeRequest, choose: ChooseExecutor) -> MergeResult:
-    """Undo one commit of a branch by a new one: what has changed since stays, or contradicts."""
+def revert(store: Store, commit: Commit, request: MergeSpec, choose: ChooseExecutor) -> MergeResult:
+    """Undo one commit by a new one. Entities that have changed since are conflicts."""
     if commit.parent_id is None:
-        message = f"commit '{commit.commit_id}' made the graph; there is nothing to go back to"
+        message = f"commit '{commit.commit_id}' is the first of the graph and cannot be reverted"
         raise _impossible(message, request, "revert a later commit")
     reverting = _Revert(store, commit, request)
     attempt, done = apply_merge(store, request.target, reverting.merge_input, reverting.lineage, choose)
@@ -69,14 +69,14 @@ def revert(store: Store, commit: Commit, request: MergeRequest, choose: ChooseEx
 
 
 def _forks(state: ManifestState) -> set[str | None]:
-    """The tables that a branch has changed, each by a name that no other ever has."""
+    """Return the forks of a branch. Each has a unique name, so they identify the branch even if it is recreated."""
     return {entry.table.branch for entry in state.snapshot.entries.values()}
 
 
 class _Merge:
-    """A merge of the source as it is when the merge begins."""
+    """A merge. The source is resolved once, so retries merge the same state."""
 
-    def __init__(self, store: Store, request: MergeRequest) -> None:
+    def __init__(self, store: Store, request: MergeSpec) -> None:
         if request.source == (request.target or MAIN):
             message = f"branch '{request.source}' cannot be merged into itself"
             raise _impossible(message, request, "name two branches")
@@ -87,7 +87,7 @@ class _Merge:
 
     @contextmanager
     def both_there(self) -> Iterator[None]:
-        """Say it when files are missing because one of the branches was deleted meanwhile, and perhaps made anew."""
+        """Turn a missing file into BranchNotFoundError if one of the branches was deleted, and perhaps recreated."""
         try:
             yield
         except StorageError as error:
@@ -96,16 +96,16 @@ class _Merge:
             gone = [name for name in (self.source.branch, self.request.target) if name and not self._lives(name)]
             if not gone:
                 raise
-            raise BranchNotFoundError(f"branch '{gone[0]}' was deleted meanwhile", branch=gone[0]) from error
+            raise BranchNotFoundError(f"branch '{gone[0]}' was deleted during the merge", branch=gone[0]) from error
 
     def _lives(self, name: str) -> bool:
-        """Tell whether a branch is there, and the source is still the one that it was: it has the same forks."""
+        """Whether a branch exists and, for the source, is still the same one: it has the same forks."""
         if not self.store.manifest.table.has_branch(name):
             return False
         return name != self.source.branch or _forks(self.source) <= _forks(self.store.manifest.load(name))
 
     def merge_input(self, txn: WriteTxn) -> MergeInput | None:
-        """What to bring onto one state of the target; None if it has everything."""
+        """Return what to merge into one state of the target; None if it has everything."""
         source, target = self.source.head, txn.base.head
         assert source, "a branch has commits"
         assert target, "a branch has commits"
@@ -113,7 +113,7 @@ class _Merge:
         finding = _MergeBases(self.store.manifest, ancestry)
         past = finding.of([source], target)
         if not past:
-            message = f"'{self.request.source}' and '{self.request.target or MAIN}' have no common past"
+            message = f"'{self.request.source}' and '{self.request.target or MAIN}' have no common ancestor"
             raise _impossible(message, self.request, "export the entities and load them instead")
         bases = [commit.commit_id for commit, _ in past]
         if source.commit_id in bases:
@@ -138,9 +138,9 @@ class _Merge:
 
 
 class _Revert:
-    """A revert: from the commit to the state before it."""
+    """A revert: a three-way merge with the commit as its base and the parent as its source."""
 
-    def __init__(self, store: Store, commit: Commit, request: MergeRequest) -> None:
+    def __init__(self, store: Store, commit: Commit, request: MergeSpec) -> None:
         self.store = store
         self.commit = commit
         self.request = request
@@ -168,20 +168,20 @@ _Known = tuple[Commit, ManifestState]
 
 
 class _MergeBases:
-    """The common past of two commits, as far as it can still be read."""
+    """Finds the merge bases of two commits whose states can still be read."""
 
     def __init__(self, manifest: Manifest, ancestry: Ancestry) -> None:
         self.manifest = manifest
         self.ancestry = ancestry
 
     def joined(self, found: Sequence[_Known]) -> MergeBase:
-        """What some commits come to, and what each has in common with those before it."""
+        """Return the merge base made of several commits, and the bases of each with those before it."""
         commits = [commit for commit, _ in found]
         before = [self.joined(self.of(commits[:at], commits[at])) for at in range(1, len(commits))]
         return MergeBase([tables_of(state.snapshot.entries) for _, state in found] or [{}], before)
 
     def of(self, ones: Sequence[Commit], other: Commit) -> list[_Known]:
-        """The latest common commits and their states. One that was deleted with its branch is passed over."""
+        """Return the merge bases and their states. Commits that were deleted with their branch are skipped."""
         gone: set[str] = set()
         while True:
             commits = self.ancestry.bases(ones, other, gone)
@@ -197,18 +197,18 @@ class _MergeBases:
         except BranchNotFoundError:
             return None
         except HistoryReclaimedError:
-            if self._is_there(commit):  # to pass it over would bring back what one side has deleted since
+            if self._is_there(commit):  # an older base would bring back what one side has deleted since
                 raise
             return None
         return state if state.head == commit else None
 
     def _is_there(self, commit: Commit) -> bool:
-        """Tell whether the branch of a commit is still the one that it was made on."""
+        """Whether the branch of a commit is still the one that it was made on."""
         try:
             return self.manifest.load(commit.branch).commit(commit.commit_id) is not None
         except BranchNotFoundError:
             return False
 
 
-def _impossible(message: str, request: MergeRequest, hint: str) -> MergeError:
+def _impossible(message: str, request: MergeSpec, hint: str) -> MergeError:
     return MergeError(message, source=request.source, target=request.target or MAIN, hint=hint)

@@ -1,4 +1,4 @@
-"""Combining a table in shares: ranges of ids, so that one share of what changed is held at a time, here or on Spark."""
+"""Merge a large table in partitions: ranges of ids, one in memory at a time, here or on Spark."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from omnigraph.storage.stage import TableStorage
 from omnigraph.write.pending import RECORD, to_store
 from omnigraph.write.validate import value_violations
 
-MOST_ROWS = 500_000  # that are combined at once
+MOST_ROWS = 500_000  # merged at once
 
 
 @dataclass(frozen=True, slots=True)
 class MergePartition:
-    """The entities of one table with ids in a range. `base` is where their rows go; without it they are looked at."""
+    """The entities of one table with ids in a range. With `base` their rows are written, without it only compared."""
 
     location: Location
     combination: TableMerge
@@ -37,7 +37,7 @@ class MergePartition:
 
 @dataclass(frozen=True, slots=True)
 class PartitionResult:
-    """What a share comes to: the keys of its rows, what is wrong with their values, and the files they were put in."""
+    """The result of a partition: the keys of its rows, the rules that their values break, the files written."""
 
     combined: MergedTable | None
     problems: tuple[Violation, ...]
@@ -49,7 +49,7 @@ class PartitionResult:
 
 
 class PartitionedMerge:
-    """One table that is combined in shares."""
+    """One table that is merged in partitions."""
 
     def __init__(self, tables: TableStorage, combination: TableMerge, resolution: Resolution) -> None:
         ids = combination.ids(tables)
@@ -58,39 +58,39 @@ class PartitionedMerge:
         self._parts = [replace(combination, span=span) for span in spans(ids)]
         self._rows = len(ids)
 
-    def look(self, choose: ChooseExecutor) -> tuple[MergedTable, tuple[Violation, ...]]:
-        """Combine the two sides, and check the values of what comes; of the rows only the keys are kept."""
+    def compare(self, choose: ChooseExecutor) -> tuple[MergedTable, tuple[Violation, ...]]:
+        """Merge the two sides and check the values. Only keys are kept, so that memory follows ids and not rows."""
         results = self._run(choose, None)
         found = [result.combined for result in results if result.combined]
         assert found, "the two sides are not the same"
         return _joined(found), tuple(problem for result in results for problem in result.problems)
 
     def write(self, choose: ChooseExecutor, base: TableVersion) -> list[str]:
-        """Write the rows that come to files of a table."""
+        """Merge again, and write the resulting rows to files of the table."""
         return [text for result in self._run(choose, base) for text in result.written]
 
     def _run(self, choose: ChooseExecutor, base: TableVersion | None) -> list[PartitionResult]:
         tasks = [MergePartition(self._location, part, self._resolution, base) for part in self._parts]
-        return choose(self._rows).run("write" if base else "compare", combine, tasks)
+        return choose(self._rows).run("write" if base else "compare", merge_partition, tasks)
 
 
-def combine(share: MergePartition) -> PartitionResult:
-    """Combine one share."""
-    tables = TableStorage(share.location)
-    combined = share.combination.run(tables, share.resolution)
+def merge_partition(partition: MergePartition) -> PartitionResult:
+    """Merge one partition."""
+    tables = TableStorage(partition.location)
+    combined = partition.combination.run(tables, partition.resolution)
     if combined is None:
         return PartitionResult(None, (), ())
     rows = combined.rows
-    if share.base is not None:
+    if partition.base is not None:
         stored = to_store(combined.declared, rows)
-        written = tables.write_rows(share.base.path, share.base.branch, stored) if rows.num_rows else []
+        written = tables.write_rows(partition.base.path, partition.base.branch, stored) if rows.num_rows else []
         return PartitionResult(_keys_of(combined), (), tuple(written))
     numbered = rows.append_column(RECORD, pa.nulls(rows.num_rows, pa.int64()))
     return PartitionResult(_keys_of(combined), tuple(value_violations(combined.declared, numbered)), ())
 
 
 def spans(ids: pa.Array) -> Iterator[Span]:
-    """Cut ids into ranges of about as many as are combined at once."""
+    """Cut ids into ranges of at most `MOST_ROWS`, roughly."""
     count = -(-len(ids) // MOST_ROWS)
     ordered = ids.take(pc.sort_indices(ids))
     at = np.linspace(0, len(ids), count + 1).astype(np.int64)[1:-1]
@@ -99,7 +99,7 @@ def spans(ids: pa.Array) -> Iterator[Span]:
 
 
 def relations(declared: NodeType | EdgeType) -> list[str]:
-    """The columns by which entities are judged beside each other."""
+    """Return the columns that rules between entities need: ids, ends and unique properties."""
     ends = [SRC, DST] if isinstance(declared, EdgeType) else []
     return list(dict.fromkeys([ID, *ends, *(name for columns in declared.unique for name in columns)]))
 

@@ -31,30 +31,30 @@ from omnigraph.storage.stage import TableStorage
 
 @dataclass(frozen=True, slots=True)
 class AlignedRows:
-    """The rows of some entities in one state, in one order for all states; those that are not there are all null."""
+    """The rows of some entities in one state, in the same order for all states; missing entities are null rows."""
 
     there: Mask
     rows: pa.Table
 
     def differs(self, other: AlignedRows) -> Mask:
-        """Tell of each entity whether it is another in another state."""
+        """Return which entities differ between two states."""
         differs: Mask = self.there != other.there
         both = np.flatnonzero(self.there & other.there)
         differs[both] = differing_rows(self.rows.take(both), other.rows.take(both))
         return differs
 
     def where(self, mask: Mask, other: AlignedRows) -> AlignedRows:
-        """Take the marked entities as they are here, and the others as they are there."""
+        """Take the marked entities from here and the rest from `other`."""
         at = np.where(mask, np.arange(len(mask)), np.arange(len(mask)) + len(mask))
         both = pa.concat_tables([self.rows, other.rows])
         return AlignedRows(np.where(mask, self.there, other.there), both.take(at))
 
     def after(self, ids: pa.Array, touched: Touched) -> AlignedRows:
-        """The entities as they are in the later state of `touched`; this is how they were in the earlier."""
+        """Return the entities in the later state of `touched`, given the earlier."""
         return self._replaced(ids, _touched_ids(touched), _later(touched))
 
     def before(self, ids: pa.Array, touched: Touched) -> AlignedRows:
-        """The entities as they are in the earlier state of `touched`; this is how they were in the later."""
+        """Return the entities in the earlier state of `touched`, given the later."""
         return self._replaced(ids, _touched_ids(touched), _earlier(touched))
 
     def _replaced(self, ids: pa.Array, changed: pa.Array, rows: pa.Table) -> AlignedRows:
@@ -69,7 +69,7 @@ def align(ids: pa.Array, rows: pa.Table) -> AlignedRows:
 
 
 def latest(declared: NodeType | EdgeType, touched: Sequence[Touched]) -> tuple[pa.Array, AlignedRows]:
-    """The ids that any of some changes to one state touches, and the entities as they are in that state."""
+    """Return the ids that any of some changes touches, and those entities in the later state."""
     ids = pc.unique(pa.chunked_array([_touched_ids(one) for one in touched], pa.string()))
     nobody = np.zeros(len(ids), np.bool_)
     image = AlignedRows(nobody, align(ids, image_schema(declared).empty_table()).rows)
@@ -94,7 +94,7 @@ _NOWHERE = -1
 
 
 def row_addresses(tables: TableReader, ids: pa.Array, since: Touched, change: Touched) -> Addresses:
-    """Find the addresses of entities in the target, in order.
+    """Find the row addresses of entities in the target of a merge, in order.
 
     `since` is what the target did to the base, `change` what the source did to it. What the target has not touched is
     in the same file as in the base; only if a compaction has moved it there must the table be searched.
@@ -113,14 +113,14 @@ def row_addresses(tables: TableReader, ids: pa.Array, since: Touched, change: To
 
 
 def _addresses(ids: pa.Array, *parts: pa.Table) -> Addresses:
-    """The addresses of those ids that are among some rows."""
+    """Return the addresses of ids that are among some rows, and `_NOWHERE` for the rest."""
     rows = pa.concat_tables([part.select([ID, ADDRESS]) for part in parts])
     at = pc.index_in(ids, value_set=rows[ID])
     return np.array(rows[ADDRESS].take(at).fill_null(_NOWHERE).to_numpy(), np.int64)  # a copy, to write to
 
 
 def _moved(tables: TableReader, before: TableVersion, after: TableVersion, addresses: Addresses) -> Addresses:
-    """Turn addresses of one version into those of another, for rows that are in the same files there."""
+    """Translate addresses of one version into those of another, for rows that are in the same files."""
     if before == after:
         return addresses
     files = {one.files: one.number for one in fragments(tables, after)}
@@ -138,7 +138,7 @@ Span = tuple[str | None, str | None]
 
 @dataclass(frozen=True, slots=True)
 class MergeBase:
-    """What both sides come from: one state, or several.
+    """The merge base: one state, or several after a criss-cross merge.
 
     `before` has for each state but the first what it comes from together with those ahead of it.
     """
@@ -149,7 +149,7 @@ class MergeBase:
 
 @dataclass(frozen=True, slots=True)
 class MergedTable:
-    """What the target must get of one table: rows that are new or other, ids that go, and what contradicts.
+    """The changes that a merge makes to one table of the target, and its conflicts.
 
     `replaced` are the addresses in the target of what it has of them. `adopts` says that the target has not touched the
     table, so that it gets all that the source has.
@@ -174,13 +174,13 @@ class MergedTable:
 
     @property
     def rows(self) -> pa.Table:
-        """The rows that come."""
+        """The rows to write."""
         return pa.concat_tables([self.inserted, self.updated])
 
 
 @dataclass(frozen=True, slots=True)
 class TableMerge:
-    """One table in the states that are combined, or the entities in it whose ids are in a span."""
+    """The three-way merge of one table, or of the entities in it whose ids are in a span."""
 
     declared: NodeType | EdgeType
     past: MergeBase
@@ -193,18 +193,18 @@ class TableMerge:
         return [base.get(table_key(self.declared)) for base in self.past.bases]
 
     def most_rows(self, tables: TableStorage) -> int:
-        """How many rows of the source may be new to the target, at most."""
+        """Return an upper bound of the rows that the source changed."""
         if self.source == self.target:
             return 0
         return max(most_touched(tables, base, self.source) for base in self._bases)
 
     def ids(self, tables: TableStorage) -> pa.Array:
-        """The ids that the source may have something for the target of."""
+        """Return the ids that the source may have changed."""
         found = [self._touched(tables, base, self.source).ids for base in self._bases]
         return pc.unique(pa.chunked_array([chunk for ids in found for chunk in ids.chunks], pa.string()))
 
     def run(self, tables: TableStorage, resolution: Resolution) -> MergedTable | None:
-        """Combine the two sides; None if the source has nothing for the target."""
+        """Merge the two sides; None if the source changed nothing that the target lacks."""
         bases = self._bases
         if self.source == self.target or all(base == self.source for base in bases):
             return None
@@ -246,7 +246,7 @@ class TableMerge:
         return self._placed(tables, combined, since, changes[bases[0]])
 
     def _placed(self, tables: TableStorage, combined: MergedTable, since: Touched, change: Touched) -> MergedTable:
-        """Find what changes and what goes in the target, if there is any."""
+        """Add the addresses of the target rows that are updated or deleted."""
         ids = pa.concat_arrays([*combined.updated[ID].chunks, *combined.deleted[ID].chunks, pa.array([], pa.string())])
         if combined.conflicts or not len(ids):
             return combined
@@ -262,10 +262,9 @@ class TableMerge:
     def _common(
         self, past: MergeBase, image_of: Callable[[TableVersion | None], AlignedRows]
     ) -> tuple[AlignedRows, Mask]:
-        """The common past of the entities: of several states, the three-way combination of them all.
-
-        Where they contradict each other, somebody has chosen since; what that was is not known any more.
-        """
+        """Return the entities in the merge base, and which are unknown; several bases are merged with each other."""
+        # Where several bases conflict, a later merge chose one side. Which one is unknown, so both sides count as
+        # changed: the merge reports a conflict instead of silently taking one.
         images = [image_of(base.get(table_key(self.declared))) for base in past.bases]
         image, unknown = images[0], np.zeros(len(images[0].there), np.bool_)
         for other, before in zip(images[1:], past.before, strict=True):
@@ -288,7 +287,7 @@ class TableMerge:
 
 @dataclass(frozen=True, slots=True)
 class _Settled:
-    """Which conflicts a resolution settles, and which of those in favour of the source."""
+    """Which conflicts a resolution settles, and which of those for the source."""
 
     settled: Mask
     theirs: Mask
@@ -296,7 +295,7 @@ class _Settled:
 
 @dataclass(frozen=True, slots=True)
 class _Conflicts:
-    """Entities that the two sides changed each in its own way."""
+    """Entities that both sides changed differently."""
 
     declared: NodeType | EdgeType
     ids: pa.Array

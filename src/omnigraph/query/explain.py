@@ -11,7 +11,7 @@ from omnigraph.lang import ir
 from omnigraph.lang.ir import Operator
 from omnigraph.query.frame import Frame
 from omnigraph.query.match import Matcher
-from omnigraph.query.read import Execution, Rows
+from omnigraph.query.read import BoundRows, Execution
 from omnigraph.query.view import GraphView, TableView
 from omnigraph.storage.observe import counted
 
@@ -202,5 +202,5 @@ class TracedExecution(Execution):
         self.matcher = _TracedMatcher(self, self.trace)
         self.trace.matcher = self.tally.matcher = self.matcher
 
-    def step(self, at: int, step: ir.Step, rows: Rows) -> Rows:
-        return self.trace.note(step, lambda: super(TracedExecution, self).step(at, step, rows), Rows.standing_for)
+    def step(self, at: int, step: ir.Step, rows: BoundRows) -> BoundRows:
+        return self.trace.note(step, lambda: super(TracedExecution, self).step(at, step, rows), BoundRows.standing_for)

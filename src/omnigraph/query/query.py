@@ -106,7 +106,7 @@ class Query:
 
 
 @dataclass(frozen=True, slots=True)
-class Reader:
+class QueryReader:
     """What reads of one state have in common."""
 
     tables: TableStorage

@@ -22,15 +22,15 @@ _MATCH = ir.Scan | ir.Expand | ir.Filter | ir.AntiJoin
 
 
 @dataclass
-class Rows:
+class BoundRows:
     """Bindings until the result is shaped; then its columns, beside the bindings if these still belong to its rows."""
 
     frame: Frame
     shaped: list[pa.Array] | None = None
 
-    def take(self, rows: np.ndarray[Any, Any]) -> Rows:
+    def take(self, rows: np.ndarray[Any, Any]) -> BoundRows:
         chosen = None if self.shaped is None else [array.take(pa.array(rows)) for array in self.shaped]
-        return Rows(self.frame.take(rows) if len(self.frame.columns) else self.frame, chosen)
+        return BoundRows(self.frame.take(rows) if len(self.frame.columns) else self.frame, chosen)
 
     def standing_for(self) -> int:
         """How many rows these are, if one that stands for many counts as many."""
@@ -59,7 +59,7 @@ class Execution:
 
     def table(self) -> pa.Table:
         plan = self.plan
-        rows = Rows(count_pushdown.start() if self.counts else ONE_ROW)
+        rows = BoundRows(count_pushdown.start() if self.counts else ONE_ROW)
         for at, step in enumerate(plan.steps):
             rows = self.step(at, step, rows)
         assert rows.shaped is not None, "a plan shapes its result"
@@ -70,30 +70,30 @@ class Execution:
         ]
         return pa.Table.from_arrays(arrays, schema=pa.schema(fields))
 
-    def step(self, at: int, step: ir.Step, rows: Rows) -> Rows:
+    def step(self, at: int, step: ir.Step, rows: BoundRows) -> BoundRows:
         match step:
             case ir.Project(columns):
-                return Rows(rows.frame, project(columns, rows.frame, self.values))
+                return BoundRows(rows.frame, project(columns, rows.frame, self.values))
             case ir.Aggregate(columns) if self.counts:
-                return Rows(Frame(0), [pa.array([count_pushdown.total(rows.frame)], pa.int64())] * len(columns))
+                return BoundRows(Frame(0), [pa.array([count_pushdown.total(rows.frame)], pa.int64())] * len(columns))
             case ir.Aggregate(columns):
-                return Rows(Frame(0), aggregate(columns, rows.frame, self.values))
+                return BoundRows(Frame(0), aggregate(columns, rows.frame, self.values))
             case ir.Order():
                 return rows.take(self._order(step, rows))
             case ir.Limit(count):
                 return rows.take(np.arange(min(count, rows.count)))
             case ir.Rank():
-                return Rows(rank(step, rows.frame, self.values, self.scanned.get(step.ranking.variable)))
+                return BoundRows(rank(step, rows.frame, self.values, self.scanned.get(step.ranking.variable)))
             case ir.Scan(variable) if variable == self.fused:
                 frame = self.matcher.step(step, rows.frame)
                 self.scanned[variable] = frame.views[variable].distinct(frame.columns[variable])
-                return Rows(frame)
+                return BoundRows(frame)
             case _ if self.counts:
-                return Rows(self.tally.step(step, rows.frame, self.needed[at]))
+                return BoundRows(self.tally.step(step, rows.frame, self.needed[at]))
             case _:
-                return Rows(self.matcher.step(step, rows.frame))
+                return BoundRows(self.matcher.step(step, rows.frame))
 
-    def _order(self, step: ir.Order, rows: Rows) -> np.ndarray[Any, Any]:
+    def _order(self, step: ir.Order, rows: BoundRows) -> np.ndarray[Any, Any]:
         frame = rows.frame
         keys = [] if frame.scores is None else [_places(frame.scores)]
         keys += [ranks(self._key(key.by, rows), descending=key.descending) for key in step.keys]
@@ -103,7 +103,7 @@ class Execution:
     def _ties(self, names: Sequence[str], frame: Frame) -> list[str]:
         return [name for name in names if name in frame.columns]
 
-    def _key(self, by: ir.Operand | ir.EntityRef | ir.ResultColumn, rows: Rows) -> pa.Array:
+    def _key(self, by: ir.Operand | ir.EntityRef | ir.ResultColumn, rows: BoundRows) -> pa.Array:
         if isinstance(by, ir.ResultColumn):
             assert rows.shaped is not None
             return rows.shaped[by.position]
