@@ -20,12 +20,12 @@ from tests.support.serving import ADD, ALL, client, one_graph, people_graph, run
 def test_an_actor_gets_no_more_places_than_there_are_and_gets_them_back() -> None:
     admission = Admission(Limits(actor_requests=2))
     with admission.admit("ann", 1), admission.admit("ann", 1), admission.admit("bob", 1):
-        assert admission.under_way() == 3
+        assert admission.in_progress() == 3
         with pytest.raises(TooManyRequestsError, match="'ann' has 2 changes"), admission.admit("ann", 1):
             pass
-    assert admission.under_way() == 0
+    assert admission.in_progress() == 0
     with admission.admit("ann", 1):
-        assert admission.under_way() == 1
+        assert admission.in_progress() == 1
 
 
 def test_an_actor_gets_no_more_bytes_than_there_are() -> None:
@@ -34,24 +34,24 @@ def test_an_actor_gets_no_more_bytes_than_there_are() -> None:
         with pytest.raises(TooManyRequestsError, match="10 bytes"), admission.admit("ann", 5):
             pass
         with admission.admit("ann", 4), admission.admit(None, 10):
-            assert admission.under_way() == 3
+            assert admission.in_progress() == 3
 
 
 def test_all_actors_together_leave_threads_for_those_who_read() -> None:
     admission = Admission(Limits(changes=2))
     with admission.admit("ann", 1), admission.admit("bob", 1):
-        assert admission.under_way() == 2
+        assert admission.in_progress() == 2
         with pytest.raises(TooManyRequestsError, match="the server has 2 changes"), admission.admit("cid", 1):
             pass
     with admission.admit("cid", 1):
-        assert admission.under_way() == 1
+        assert admission.in_progress() == 1
 
 
 def test_a_change_that_fails_gives_its_place_back() -> None:
     admission = Admission(Limits(actor_requests=1))
     with pytest.raises(ZeroDivisionError), admission.admit("ann", 1):
         raise ZeroDivisionError
-    assert admission.under_way() == 0
+    assert admission.in_progress() == 0
 
 
 def test_many_threads_never_have_more_than_the_limit() -> None:
@@ -68,7 +68,7 @@ def test_many_threads_never_have_more_than_the_limit() -> None:
 
     with ThreadPoolExecutor(8) as pool:
         assert set(pool.map(work, range(most))) <= {"in", "out"}
-    assert admission.under_way() == 0
+    assert admission.in_progress() == 0
 
 
 @pytest.mark.parametrize("said, counted", [("5", 5), (None, 100), ("x", 100), ("500", 100)])

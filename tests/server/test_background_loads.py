@@ -17,8 +17,7 @@ from omnigraph.api.access import Principal, Role
 from omnigraph.errors import ForbiddenError, LoadNotFoundError, OutcomeUnknownError
 from omnigraph.graph import open as open_graph
 from omnigraph.lang.identity import new_id
-from omnigraph.server.load_roots import check_addresses
-from omnigraph.server.loads import LoadOrder, Loads
+from omnigraph.server.loads import LoadOrder, Loads, check_addresses
 from omnigraph.server.metrics import Metrics
 from omnigraph.server.settings import Limits, Serving
 from tests.support.server_process import served, writes_waiting
@@ -175,7 +174,7 @@ def test_a_load_can_be_asked_about_in_another_process_and_is_not_running_when_it
     mine, other = Loads(serving, Metrics()), Loads(serving, Metrics())
     graph = open_graph(place / "graph").acting_as(Principal("ann", Role.WRITE))
     operation = new_id()
-    load_id = mine.begin("people", graph, LoadOrder((str(place / "inbox" / "people.jsonl"),), operation_id=operation))
+    load_id = mine.start("people", graph, LoadOrder((str(place / "inbox" / "people.jsonl"),), operation_id=operation))
     mine.close()
     made = graph.outcome(operation)
     assert made == graph.commits()[0]

@@ -47,7 +47,7 @@ def test_the_command_is_installed_by_its_name() -> None:
 def test_a_server_that_nobody_told_what_to_serve_ends_with_64(tmp_path: Path) -> None:
     run = refused(cwd=tmp_path)
     assert (run.code, run.out) == (64, "")
-    assert run.err.startswith("Error: no graph configured\nhint: give the address of a graph")
+    assert run.err.startswith("Error: no graph configured\nhint: pass the address of a graph")
 
 
 def test_wrong_arguments_end_with_2(tmp_path: Path) -> None:

@@ -178,7 +178,7 @@ def test_several_processes_serve_together_and_one_that_dies_is_replaced(graph: P
         assert server.end(signal.SIGKILL) == -signal.SIGKILL
         _until(lambda: not any(_is_alive(pid) for pid in (second, third)))  # they do not stay behind
     book.check(graph)
-    assert any(line["event"].startswith("a process of the server has ended") for line in server.log_lines())
+    assert any(line["event"].startswith("a server process has ended") for line in server.log_lines())
 
 
 def _requests(client: httpx.Client) -> float:

@@ -62,7 +62,7 @@ def one_graph(uri: str, **more: Any) -> Serving:
 def running(serving: Serving) -> Iterator[str]:
     """Serve; give the address."""
     ready = threading.Event()
-    server = worker.made(serving, ready.set)
+    server = worker.create_server(serving, ready.set)
     with socket.create_server(("127.0.0.1", 0)) as listening:
         port = listening.getsockname()[1]
         thread = threading.Thread(target=server.run, args=([listening],), name="omnigraph-test-server")

@@ -17,7 +17,7 @@ from urllib.parse import SplitResult, unquote, urlencode, urlsplit
 import httpcore
 
 from omnigraph.api import problems
-from omnigraph.api.http import JSON, NDJSON
+from omnigraph.api.http import CLIENT_HEADER, JSON, NDJSON
 from omnigraph.client.steps import Answer, Lines, Pause, Request, Steps, Stream, segment
 from omnigraph.core.http_pool import HTTP_FAILURES, NOT_SENT, async_http_pool, http_pool, timeouts
 from omnigraph.errors import (
@@ -48,7 +48,7 @@ class Address:
         self._extensions = timeouts(timeout, _CONNECT_SECONDS)
         self._headers = {
             "Host": parts.netloc.rpartition("@")[2],
-            "Omnigraph-Client": f"python/{__version__}",
+            CLIENT_HEADER: f"python/{__version__}",
             **_authorization(parts, token),
         }
 

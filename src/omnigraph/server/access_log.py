@@ -14,7 +14,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from omnigraph.errors import ServerFailedError
 from omnigraph.server import logs
-from omnigraph.server.errors import ERROR, answer
+from omnigraph.server.errors import ERROR, error_response
 from omnigraph.server.metrics import Metrics
 
 PRINCIPAL = "principal"
@@ -57,7 +57,7 @@ class AccessLog:
             if entry.status is not None:
                 # The server then closes the connection, so that the client cannot take a part for the whole.
                 raise
-            await answer(Request(scope), _internal_error(entry.id))(scope, receive, entry.send)
+            await error_response(Request(scope), _internal_error(entry.id))(scope, receive, entry.send)
 
 
 class _Entry:

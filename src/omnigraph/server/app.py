@@ -1,4 +1,4 @@
-"""The application: all routes, twice, behind one guard."""
+"""The ASGI application: every route, for a named graph and for the default one, behind the middleware."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 from anyio import to_thread
 from fastapi import APIRouter, FastAPI
 from fastapi.routing import APIRoute
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from omnigraph.server import errors, openapi
 from omnigraph.server.access_log import AccessLog
@@ -18,9 +19,8 @@ from omnigraph.server.latency import LatencyTracker
 from omnigraph.server.limits import RequestLimits
 from omnigraph.server.loads import Loads
 from omnigraph.server.metrics import Metrics
-from omnigraph.server.opening import open_graphs
+from omnigraph.server.open_graphs import open_graphs
 from omnigraph.server.routes import blob, branches, changing, history, loads, reading, service, stored
-from omnigraph.server.routing import RawPath
 from omnigraph.server.settings import Serving
 from omnigraph.version import __version__
 
@@ -37,7 +37,7 @@ _NAMED = "cluster_"
 
 
 def create_app(serving: Serving) -> FastAPI:
-    """Open the graphs, and make the application that serves them."""
+    """Open the graphs and create the application that serves them."""
     app = FastAPI(
         title="Omnigraph",
         version=serving.reported_version or __version__,
@@ -46,25 +46,40 @@ def create_app(serving: Serving) -> FastAPI:
         redoc_url=None,
         redirect_slashes=False,
     )
-    known = _service(serving)
-    app.state.service = known
+    shared = _service(serving)
+    app.state.service = shared
     app.include_router(service.routes, generate_unique_id_function=_plain_id)
     for routes in GRAPH_ROUTERS:
         _include(app, routes)
     errors.install(app)
-    # The one added last is the outermost.
+    # The one added last is the outermost: nothing is answered without a log line, and nothing is read beyond a limit.
     app.add_middleware(RawPath)
-    app.add_middleware(InlineQueries, service=known)
+    app.add_middleware(InlineQueries, service=shared)
     app.add_middleware(RequestLimits, limits=serving.limits)
-    app.add_middleware(AccessLog, metrics=known.metrics)
-    openapi.install(app, known)
+    app.add_middleware(AccessLog, metrics=shared.metrics)
+    openapi.install(app, shared)
     return app
+
+
+class RawPath:
+    """ASGI middleware: routes by the path as it was sent, so that `review%2Fx` stays one segment.
+
+    An ASGI server decodes the path first, and the branch `review/x` would become two segments.
+    """
+
+    def __init__(self, app: ASGIApp) -> None:
+        self.app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http" and scope.get("raw_path"):
+            scope["path"] = scope["raw_path"].decode("latin-1")
+        await self.app(scope, receive, send)
 
 
 def _service(serving: Serving) -> Service:
     opened, metrics = open_graphs(serving), Metrics()
     metrics.graphs.labels("served").set(len(opened.graphs))
-    metrics.graphs.labels("left out").set(len(opened.left_out))
+    metrics.graphs.labels("left out").set(len(opened.skipped))
     loads = Loads(serving, metrics)
     return Service(serving, opened, Admission(serving.limits), metrics, loads, LatencyTracker())
 
@@ -72,14 +87,13 @@ def _service(serving: Serving) -> Service:
 @asynccontextmanager
 async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
     service: Service = app.state.service
-    limits = service.serving.limits
-    to_thread.current_default_thread_limiter().total_tokens = limits.threads
+    to_thread.current_default_thread_limiter().total_tokens = service.serving.limits.threads
     yield
     await to_thread.run_sync(service.loads.close)
 
 
 def _include(app: FastAPI, routes: APIRouter) -> None:
-    """Serve routes for a graph that the path names, and for the default graph."""
+    """Serve routes for the graph that the path names, and for the default graph."""
     app.include_router(routes, prefix="/graphs/{graph_id:segment}", generate_unique_id_function=_named_id)
     app.include_router(routes, generate_unique_id_function=_plain_id)
 

@@ -9,6 +9,7 @@ from typing import IO, Annotated
 from fastapi import Depends, Request
 
 from omnigraph.api.access import Access, Action, Principal, authorize
+from omnigraph.api.http import GRAPH_ID_PATTERN
 from omnigraph.errors import ForbiddenError, GraphNotFoundError, RequestError
 from omnigraph.graph import Graph
 from omnigraph.server.access_log import PRINCIPAL
@@ -16,10 +17,10 @@ from omnigraph.server.admission import Admission
 from omnigraph.server.latency import LatencyTracker
 from omnigraph.server.loads import Loads
 from omnigraph.server.metrics import Metrics
-from omnigraph.server.opening import Opened, OpenGraph
+from omnigraph.server.open_graphs import OpenGraph, OpenGraphs
 from omnigraph.server.settings import Serving
 
-_GRAPH_ID = re.compile(r"[A-Za-z0-9-]{1,64}")
+_GRAPH_ID = re.compile(GRAPH_ID_PATTERN)
 _RESERVED = "policies"
 _KEY = "omnigraph.call"
 
@@ -29,7 +30,7 @@ class Service:
     """What all requests share."""
 
     serving: Serving
-    opened: Opened
+    opened: OpenGraphs
     admission: Admission
     metrics: Metrics
     loads: Loads

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from omnigraph.api.http import GRAPH_ID_PATTERN
 from omnigraph.errors import ConfigError, ServerStartError
 from omnigraph.lang.source import did_you_mean
 from omnigraph.server.settings import Limits, QueryFile, ServedGraph, Serving
@@ -38,7 +39,7 @@ DEFAULT_BIND = "127.0.0.1:8080"
 DEFAULT_GRAPH = "default"
 """The id of a graph that is served by its address alone."""
 
-_GRAPH_ID = re.compile(r"(?!policies$)[A-Za-z0-9-]{1,64}")
+_GRAPH_ID = re.compile(rf"(?!policies$){GRAPH_ID_PATTERN}")
 
 
 @dataclass(frozen=True, slots=True)

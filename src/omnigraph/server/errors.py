@@ -1,4 +1,4 @@
-"""Errors as answers: each with its status, its text and its one detail."""
+"""Error responses: status, body and headers of every error."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from starlette.exceptions import HTTPException
 from starlette.routing import Match
 
 from omnigraph.api import problems
+from omnigraph.api.http import CLIENT_HEADER
 from omnigraph.errors import (
     MethodNotAllowedError,
     OmnigraphError,
@@ -23,31 +24,26 @@ from omnigraph.errors import (
 )
 from omnigraph.server.admission import RETRY_AFTER
 
-CLIENT = "Omnigraph-Client"
 ERROR = "error"
-"""Where in the state of a request the error is with which it was answered."""
+"""Key in the state of a request: the error of its response, for the access log."""
 
 _UNKNOWN_MEMBER = "extra_forbidden"
 _NOT_FOUND, _NOT_ALLOWED = 404, 405
 _METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE")
+_HINT = "see the OpenAPI document at /openapi.json"
 
 
 def install(app: FastAPI) -> None:
-    """Let an application answer with our errors, whoever raises them."""
-    app.add_exception_handler(OmnigraphError, _ours)
-    app.add_exception_handler(RequestValidationError, _malformed)
-    app.add_exception_handler(HTTPException, _not_routed)
+    """Register the error handlers of an application."""
+    app.add_exception_handler(OmnigraphError, _on_omnigraph_error)
+    app.add_exception_handler(RequestValidationError, _on_validation_error)
+    app.add_exception_handler(HTTPException, _on_routing_error)
 
 
-def told(request: Request, error: OmnigraphError | RequestValidationError) -> Response:
-    """Answer with an error, whoever raised it."""
-    return answer(request, error if isinstance(error, OmnigraphError) else _shape_error(error.errors()))
-
-
-def answer(request: Request, error: OmnigraphError) -> Response:
-    """Tell an error; to a client of ours, in full. The log will tell of it too."""
+def error_response(request: Request, error: OmnigraphError) -> Response:
+    """Return the response for an error. Our own clients get all of its fields."""
     setattr(request.state, ERROR, error)
-    body = problems.body(error, full=CLIENT in request.headers)
+    body = problems.body(error, full=CLIENT_HEADER in request.headers)
     content = json.dumps(body, ensure_ascii=False, separators=(",", ":"))
     return Response(content, problems.status(error), _headers(error), "application/json")
 
@@ -58,45 +54,43 @@ def _headers(error: OmnigraphError) -> dict[str, str]:
     return {"WWW-Authenticate": "Bearer"} if isinstance(error, UnauthorizedError) else {}
 
 
-async def _ours(request: Request, error: Exception) -> Response:
+async def _on_omnigraph_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, OmnigraphError)
-    return answer(request, error)
+    return error_response(request, error)
 
 
-async def _malformed(request: Request, error: Exception) -> Response:
+async def _on_validation_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError)
-    return told(request, error)
+    return error_response(request, _shape_error(error.errors()))
 
 
 def _shape_error(found: Sequence[Any]) -> OmnigraphError:
-    """A member that nobody knows is one thing, a form that does not fit another."""
+    # Unknown members are a 400 and a wrong form is a 422, so the former must not hide among the latter.
     unknown = [_member(one) for one in found if one["type"] == _UNKNOWN_MEMBER]
     if unknown:
-        message = f"the request has unknown members: {', '.join(unknown)}"
-        return RequestError(message, hint="leave them out; the OpenAPI document at /openapi.json says what there is")
-    told = "; ".join(f"{_member(one)}: {one['msg']}" for one in found)
-    return RequestShapeError(f"the request is not of the right form: {told}", hint="see /openapi.json")
+        return RequestError(f"the request has unknown members: {', '.join(unknown)}", hint=f"remove them; {_HINT}")
+    reasons = "; ".join(f"{_member(one)}: {one['msg']}" for one in found)
+    return RequestShapeError(f"the request has the wrong form: {reasons}", hint=_HINT)
 
 
 def _member(one: Any) -> str:
     return ".".join(str(part)[:80] for part in one["loc"][1:]) or "the body"
 
 
-async def _not_routed(request: Request, error: Exception) -> Response:
+async def _on_routing_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     place = f"{request.method} {request.scope['path']:.200}"
-    hint = "see /openapi.json for what there is"
     if error.status_code == _NOT_FOUND:
-        return answer(request, RouteNotFoundError(f"there is nothing at {place}", hint=hint))
+        return error_response(request, RouteNotFoundError(f"no route for {place}", hint=_HINT))
     if error.status_code == _NOT_ALLOWED:
-        response = answer(request, MethodNotAllowedError(f"{place} is not possible", hint=hint))
-        response.headers["Allow"] = ", ".join(_possible(request))
+        response = error_response(request, MethodNotAllowedError(f"{place} is not allowed", hint=_HINT))
+        response.headers["Allow"] = ", ".join(_allowed_methods(request))
         return response
-    return answer(request, RequestError(str(error.detail), hint=hint))
+    return error_response(request, RequestError(str(error.detail), hint=_HINT))
 
 
-def _possible(request: Request) -> list[str]:
-    """The methods of all routes at a path: the framework tells those of the first."""
+def _allowed_methods(request: Request) -> list[str]:
+    # Starlette reports only the methods of the first route that has the path.
     routes, scope = request.app.routes, request.scope
     return [
         method

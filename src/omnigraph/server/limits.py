@@ -23,7 +23,7 @@ from omnigraph.errors import (
     ResourceLimitError,
     TooManyRequestsError,
 )
-from omnigraph.server.errors import answer
+from omnigraph.server.errors import error_response
 from omnigraph.server.settings import KIBI, Limits
 
 _CONNECTION = "omnigraph.connection"
@@ -212,7 +212,7 @@ class RequestLimits:
 
 async def _refuse(scope: Scope, receive: Receive, send: Send, error: OmnigraphError, status: int | None = None) -> None:
     """Respond without reading the rest of the request, which may be long."""
-    response = answer(Request(scope), error)
+    response = error_response(Request(scope), error)
     response.status_code = status or response.status_code
     response.headers["Connection"] = "close"
     await response(scope, receive, send)

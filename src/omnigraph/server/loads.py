@@ -1,16 +1,19 @@
-"""Loads that run in the background: begun by one request, asked about by others, in whichever process they arrive.
+"""Background loads: started by one request, polled by others, in any process of the server.
 
-What is known of a load is a small file that its process replaces now and then. The processes of one server share the
-directory; it goes when the server does.
+The state of a load is a small file that its process replaces now and then. The processes of one server share the
+directory, which is removed when the server stops.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import re
 import sys
 import threading
 import time
+import urllib.parse
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -19,8 +22,10 @@ from typing import Any
 from ulid import ULID
 
 from omnigraph.api import problems
+from omnigraph.api.access import Action
 from omnigraph.api.documents import ingest_output
 from omnigraph.errors import (
+    ForbiddenError,
     LoadNotFoundError,
     OmnigraphError,
     OutcomeUnknownError,
@@ -28,17 +33,16 @@ from omnigraph.errors import (
     TooManyRequestsError,
 )
 from omnigraph.graph import Graph
-from omnigraph.server.load_roots import check_addresses
 from omnigraph.server.metrics import Metrics
 from omnigraph.server.settings import Serving
 
-_EVERY = 0.25
+_WRITE_SECONDS = 0.25
 _RUNNING, _DONE, _FAILED = "running", "done", "failed"
 
 
 @dataclass(frozen=True, slots=True)
 class LoadOrder:
-    """What to load, and how."""
+    """The arguments of a load."""
 
     data: tuple[str, ...]
     mode: str = "merge"
@@ -51,53 +55,53 @@ class LoadOrder:
 
 
 class Loads:
-    """The loads of one process."""
+    """The loads of one process. Thread-safe."""
 
     def __init__(self, serving: Serving, metrics: Metrics) -> None:
         self._own = None if serving.folder else TemporaryDirectory(prefix="omnigraph-loads-")
         self._folder = Path(self._own.name if self._own else str(serving.folder))
         self._roots = serving.load_roots
-        self._at_once = serving.limits.loads
+        self._max_running = serving.limits.loads
         self._patience = serving.limits.shutdown_seconds
         self._deadline = float("inf")
         self._metrics = metrics
         self._lock = threading.Lock()
         self._running: dict[str, threading.Thread] = {}
 
-    def begin(self, graph_id: str, graph: Graph, order: LoadOrder) -> str:
-        """Begin a load in the name of whoever holds the graph; return its id."""
+    def start(self, graph_id: str, graph: Graph, order: LoadOrder) -> str:
+        """Start a load as the principal of the graph handle; return its id."""
         check_addresses(order.data, self._roots)
         load_id = str(ULID())
         record = _Record(self._folder / f"{graph_id}.{load_id}.json", load_id, order.operation_id)
         graph = graph if order.operation_id is None else graph.as_operation(order.operation_id)
         thread = threading.Thread(target=self._run, args=(load_id, graph, order, record), name=load_id, daemon=True)
         with self._lock:
-            if len(self._running) >= self._at_once:
-                hint = "wait until one of them is done"
-                raise TooManyRequestsError(f"{self._at_once} loads are under way already", hint=hint)
+            if len(self._running) >= self._max_running:
+                hint = "retry when one of them is done"
+                raise TooManyRequestsError(f"the maximum of {self._max_running} loads is running", hint=hint)
             self._running[load_id] = thread
         record.write()
         thread.start()
         return load_id
 
     def state(self, graph_id: str, load_id: str) -> dict[str, Any]:
-        """Tell how far a load of a graph is."""
+        """Return the state of a load."""
         try:
             known = str(ULID.from_str(load_id)) == load_id
             text = (self._folder / f"{graph_id}.{load_id}.json").read_text() if known else None
         except (OSError, ValueError):
             text = None
         if text is None:
-            hint = "ask the server that began it; it forgets its loads when it ends"
+            hint = "ask the server that started it; a server forgets its loads when it stops"
             raise LoadNotFoundError(f"load {load_id!r:.40} not found", load_id=load_id[:40], hint=hint)
-        return _told(json.loads(text))
+        return _reported(json.loads(text))
 
     def end(self) -> None:
-        """From now on the time runs in which everything must be done, loads and requests alike."""
+        """Start the time limit for shutting down, which requests and loads share."""
         self._deadline = min(self._deadline, time.monotonic() + self._patience)
 
     def close(self) -> None:
-        """Wait for what is under way; what is not done then changes nothing."""
+        """Wait for the running loads. One that is cut off has changed nothing."""
         self.end()
         for thread in list(self._running.values()):
             thread.join(max(0.0, self._deadline - time.monotonic()))
@@ -118,9 +122,9 @@ class Loads:
         except OmnigraphError as error:
             record.end(_FAILED, error=problems.body(error, full=True))
         except BaseException:
-            problem = ServerFailedError("the load failed, and the log of the server says why")
+            problem = ServerFailedError("the load failed; see the server log")
             record.end(_FAILED, error=problems.body(problem, full=True))
-            raise  # to the log
+            raise  # the excepthook of threads logs it
         finally:
             with self._lock:
                 self._running.pop(load_id)
@@ -128,7 +132,7 @@ class Loads:
 
 @dataclass(slots=True)
 class _Record:
-    """What is known of a load: a pipeline tells it, and now and then it is written down."""
+    """The state of a load. It is a progress listener, and writes itself to a file now and then."""
 
     path: Path
     load_id: str
@@ -150,7 +154,7 @@ class _Record:
     def advance(self, tasks: int, rows: int) -> None:
         self.done += tasks
         self.rows += rows
-        if time.monotonic() - self.written > _EVERY:
+        if time.monotonic() - self.written > _WRITE_SECONDS:
             self.write()
 
     def finish(self) -> None:
@@ -162,7 +166,7 @@ class _Record:
         self.write()
 
     def write(self) -> None:
-        """Replace the file at once: whoever reads it sees one state or the next."""
+        """Replace the file atomically: a reader sees one state or the next."""
         known = {"load_id": self.load_id, "state": self.state, "phase": self.name or None}
         counts = {"done": self.done, "total": self.total, "rows": self.rows}
         owner = {"pid": os.getpid(), "operation_id": self.operation_id}
@@ -172,12 +176,12 @@ class _Record:
         self.written = time.monotonic()
 
 
-def _told(known: dict[str, Any]) -> dict[str, Any]:
-    """A load whose process is gone is not running, whatever it has written last."""
+def _reported(known: dict[str, Any]) -> dict[str, Any]:
+    """Return the state to report. A load whose process is gone is not running, whatever it wrote last."""
     pid, operation_id = known.pop("pid"), known.pop("operation_id")
     if known["state"] == _RUNNING and not _is_alive(pid):
-        asked = "look whether its commit is there" if operation_id is None else f"ask for the outcome of {operation_id}"
-        message, hint = "the process that loaded has ended", f"{asked}; if it changed nothing, load again"
+        asked = "check whether its commit exists" if operation_id is None else f"ask for the outcome of {operation_id}"
+        message, hint = "the process of the load has ended", f"{asked}; if it changed nothing, load again"
         error = OutcomeUnknownError(message, operation_id=operation_id, hint=hint)
         return {**known, "state": _FAILED, "error": problems.body(error, full=True)}
     return known
@@ -191,3 +195,42 @@ def _is_alive(pid: int) -> bool:
     except PermissionError:
         return True
     return True
+
+
+# Load roots ----------------------------------------------------------------------------------------
+
+_S3, _FILE = "s3://", "file://"
+_WILDCARD = re.compile(r"[*?\[]")
+
+
+def check_addresses(addresses: Iterable[str], roots: Iterable[str]) -> None:
+    """Refuse an address outside the roots. The error reveals neither what is there nor which roots exist."""
+    allowed = [_parts(root) for root in roots]
+    for address in addresses:
+        if not any(_is_below(address, root) for root in allowed):
+            message = f"{address!r:.200} is outside the load roots of this server"
+            raise ForbiddenError(
+                message, action=Action.CHANGE, hint="the operator of the server can add a root to load_roots"
+            )
+
+
+def _is_below(address: str, root: tuple[str, ...]) -> bool:
+    if ".." in re.split(r"[/\\]", urllib.parse.unquote(address)) or "\0" in address:
+        return False
+    found = _parts(_fixed(address))
+    return found[: len(root)] == root
+
+
+def _fixed(address: str) -> str:
+    """Return the part before the first name with a wildcard: everything that matches has it."""
+    wild = _WILDCARD.search(address)
+    return address if wild is None else address[: wild.start()].rpartition("/")[0]
+
+
+def _parts(address: str) -> tuple[str, ...]:
+    """Return the names on the way to an address. Local links are resolved, so that none leads out of a root."""
+    if address.lower().startswith(_S3):
+        return ("s3", *filter(None, address[len(_S3) :].split("/")))
+    if address.lower().startswith(_FILE):
+        address = urllib.parse.unquote(address[len(_FILE) :]).removeprefix("localhost")
+    return ("file", *Path(os.path.realpath(address)).parts)

@@ -1,7 +1,7 @@
-"""The log: one line of JSON on stderr for everything that happens, and never a secret in it.
+"""JSON log: one object per line on stderr, without secrets.
 
-Tokens, bodies, query strings and the values of headers are not written, whatever the level. Of a request it says the
-route, not the path; of an error that is not one of ours, its kind and where it came from, not what it says.
+Tokens, bodies, query strings and header values are never written, at any level. A request is logged with its route,
+not its path; an error that is not one of ours, with its class and stack, not its message.
 """
 
 from __future__ import annotations
@@ -22,26 +22,27 @@ LEVEL = "OMNIGRAPH_LOG"
 REQUESTS = logging.getLogger("omnigraph.server.requests")
 _FIELDS = "fields"
 _LEVELS = ("debug", "info", "warning", "error")
-_QUIET = ("uvicorn.access", "uvicorn.error", "py4j", "asyncio", "httpx", "httpcore")
-_FRAMES = 20
+_QUIET = ("uvicorn.access", "uvicorn.error", "py4j", "asyncio", "httpcore")
+_MAX_FRAMES = 20
+_ENCODER = json.JSONEncoder(ensure_ascii=False, default=str)
 
 
 def level_from(text: str) -> str:
-    """The level that a variable asks for; info if it asks for nothing that there is."""
+    """Return the level that a variable names, or info if there is no such level."""
     wanted = text.strip().lower()
     return wanted if wanted in _LEVELS else "info"
 
 
 def set_up(level: str = "", stream: TextIO | None = None) -> None:
-    """Let everything that this process logs be lines of JSON."""
+    """Make everything that this process logs lines of JSON."""
     handler = logging.StreamHandler(stream or sys.stderr)
     handler.setFormatter(JsonLines())
-    # What no line shows need not be found out for each: where in the code it was said, and by which thread.
-    logging._srcfile = None  # noqa: SLF001 - as the manual of logging has it
+    # No line shows the source position or the thread, so logging need not find them out for each record.
+    logging._srcfile = None  # noqa: SLF001 - as the logging manual recommends
     logging.logThreads = logging.logMultiprocessing = False
     root = logging.getLogger()
     root.handlers[:] = [handler]
-    threading.excepthook = _thread_failed
+    threading.excepthook = _log_thread_failure
     root.setLevel(level_from(level or os.environ.get(LEVEL, "")).upper())
     for name in _QUIET:
         logger = logging.getLogger(name)
@@ -52,20 +53,17 @@ def set_up(level: str = "", stream: TextIO | None = None) -> None:
 
 def log(logger: logging.Logger, level: int, event: str, error: BaseException | None = None, /, **fields: Any) -> None:
     """Log an event with its fields."""
-    about = None if error is None else (type(error), error, error.__traceback__)
-    logger.log(level, event, extra={_FIELDS: fields}, exc_info=about)
+    exc_info = None if error is None else (type(error), error, error.__traceback__)
+    logger.log(level, event, extra={_FIELDS: fields}, exc_info=exc_info)
 
 
-def _thread_failed(about: threading.ExceptHookArgs) -> None:
-    name = about.thread.name if about.thread else None
-    log(logging.getLogger(__name__), logging.ERROR, "a thread has failed", about.exc_value, thread=name)
-
-
-_JSON = json.JSONEncoder(ensure_ascii=False, default=str)
+def _log_thread_failure(failure: threading.ExceptHookArgs) -> None:
+    name = failure.thread.name if failure.thread else None
+    log(logging.getLogger(__name__), logging.ERROR, "a thread has failed", failure.exc_value, thread=name)
 
 
 class JsonLines(logging.Formatter):
-    """One object per record, on one line."""
+    """Formats a record as one JSON object on one line."""
 
     def format(self, record: logging.LogRecord) -> str:
         line = {
@@ -75,20 +73,20 @@ class JsonLines(logging.Formatter):
             "logger": record.name,
             "pid": record.process,
             **getattr(record, _FIELDS, {}),
-            **_error(record.exc_info),
+            **_error_fields(record.exc_info),
         }
-        return _JSON.encode(line)
+        return _ENCODER.encode(line)
 
 
-def _error(about: Any) -> dict[str, Any]:
-    if not about or about[1] is None:
+def _error_fields(exc_info: Any) -> dict[str, Any]:
+    if not exc_info or exc_info[1] is None:
         return {}
-    error: BaseException = about[1]
-    told = {"error": type(error).__name__, "frames": _frames(about[2])}
-    # What others say may hold what a client sent.
-    return {**told, "message": error.message} if isinstance(error, OmnigraphError) else told
+    error: BaseException = exc_info[1]
+    fields = {"error": type(error).__name__, "frames": _frames(exc_info[2])}
+    # The message of a foreign error may contain what a client sent.
+    return {**fields, "message": error.message} if isinstance(error, OmnigraphError) else fields
 
 
 def _frames(trace: TracebackType | None) -> list[str]:
-    found = traceback.extract_tb(trace)[-_FRAMES:]
+    found = traceback.extract_tb(trace)[-_MAX_FRAMES:]
     return [f"{frame.filename}:{frame.lineno} {frame.name}" for frame in found]

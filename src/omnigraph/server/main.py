@@ -1,4 +1,4 @@
-"""The `omnigraph-server` command: read what to serve, listen, say so, serve."""
+"""The `omnigraph-server` command: read the configuration, listen, announce the address, serve."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from omnigraph.settings import FILE
 from omnigraph.version import __version__
 
 LISTENING = "OMNIGRAPH_LISTEN_ADDR"
-NOTHING_SAID = 64
+NOTHING_TO_SERVE = 64
 _BACKLOG = 2048
 
 app = typer.Typer(
@@ -35,7 +35,7 @@ app = typer.Typer(
 )
 
 
-def _print_version(wanted: bool) -> None:  # noqa: FBT001 - the shape typer wants of a callback
+def _print_version(wanted: bool) -> None:  # noqa: FBT001 - the signature of a typer callback
     if wanted:
         sys.stdout.write(f"omnigraph-server {__version__}\n")
         raise typer.Exit
@@ -49,11 +49,11 @@ def serve(
         str | None, typer.Option(help=f"The configuration file. Default: {FILE}, if it exists.", metavar="FILE")
     ] = None,
     target: Annotated[str | None, typer.Option(help="Serve this graph of the configuration.", metavar="NAME")] = None,
-    bind: Annotated[str | None, typer.Option(help="Where to listen; 127.0.0.1:8080.", metavar="HOST:PORT")] = None,
-    workers: Annotated[int | None, typer.Option(help="How many processes serve; 1.", min=1, max=256)] = None,
-    unauthenticated: Annotated[bool, typer.Option("--unauthenticated", help="Let everybody do everything.")] = False,
+    bind: Annotated[str | None, typer.Option(help="The listen address; 127.0.0.1:8080.", metavar="HOST:PORT")] = None,
+    workers: Annotated[int | None, typer.Option(help="The number of server processes; 1.", min=1, max=256)] = None,
+    unauthenticated: Annotated[bool, typer.Option("--unauthenticated", help="Serve without tokens.")] = False,
     require_all_graphs: Annotated[
-        bool, typer.Option("--require-all-graphs", help="Do not start if one of several graphs cannot be served.")
+        bool, typer.Option("--require-all-graphs", help="Do not start if any graph cannot be served.")
     ] = False,
     _version: Annotated[
         bool, typer.Option("--version", "-v", help="Print the version.", callback=_print_version, is_eager=True)
@@ -62,9 +62,9 @@ def serve(
     """Serve graphs over HTTP."""
     options = Options(uri, config, target, bind, workers, unauthenticated, require_all_graphs)
     if not is_configured(options, os.environ):
-        hint = f"give the address of a graph, or --config FILE, or write {FILE} in this directory"
-        _tell(ServerStartError("no graph configured", hint=hint))
-        raise typer.Exit(NOTHING_SAID)
+        hint = f"pass the address of a graph, or --config FILE, or write {FILE} in this directory"
+        _print_error(ServerStartError("no graph configured", hint=hint))
+        raise typer.Exit(NOTHING_TO_SERVE)
     for library in ("fastapi", "uvicorn", "prometheus_client"):
         require(library, "omnigraph[server]")
     logs.set_up()
@@ -74,11 +74,11 @@ def serve(
 
 
 def _serve(plan: ServerPlan, listening: socket.socket) -> None:
-    ready = partial(_say, listening)
+    ready = partial(_announce, listening)
     with tempfile.TemporaryDirectory(prefix="omnigraph-server-") as folder:
         serving = replace(plan.serving, folder=folder)
         if plan.workers == 1:
-            from omnigraph.server.worker import serve  # noqa: PLC0415 - the engine, which a supervisor does not need
+            from omnigraph.server.worker import serve  # noqa: PLC0415 - loads the engine, which a supervisor does not need
 
             serve(serving, listening, ready)
             return
@@ -102,21 +102,21 @@ def _listening(plan: ServerPlan) -> Iterator[socket.socket]:
         yield listening
 
 
-def _say(listening: socket.socket) -> None:
-    """Tell whoever waits that the server can be asked, and where."""
+def _announce(listening: socket.socket) -> None:
+    """Print the address, for a program that waits until the server is ready."""
     host, port = listening.getsockname()[:2]
     sys.stdout.write(f"{LISTENING}={f'[{host}]' if ':' in host else host}:{port}\n")
     sys.stdout.flush()
 
 
-def _tell(error: OmnigraphError) -> None:
+def _print_error(error: OmnigraphError) -> None:
     sys.stderr.write(f"Error: {error}\n")
 
 
 def main() -> None:
-    """Run the server: 0 after a signal, 1 if it cannot start, 2 for wrong arguments, 64 if nothing is to be served."""
+    """Run the server. Exit codes: 0 after a signal, 1 if it cannot start, 2 for wrong arguments, 64 without a graph."""
     try:
         app()
     except OmnigraphError as error:
-        _tell(error)
+        _print_error(error)
         raise SystemExit(1) from None

@@ -1,4 +1,4 @@
-"""Numbers about the server, for Prometheus: of this process, or of all processes of one server together."""
+"""Prometheus metrics, of this process or of all processes of one server."""
 
 from __future__ import annotations
 
@@ -22,13 +22,14 @@ from omnigraph.storage import observe
 
 CONTENT_TYPE = CONTENT_TYPE_LATEST
 
-disable_created_metrics()  # type: ignore[no-untyped-call] # when each number was first counted: as many again, and nobody asks
-_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
-_STORAGE_EVERY = 1.0
+# Creation times would double the number of time series.
+disable_created_metrics()  # type: ignore[no-untyped-call]
+_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
+_STORAGE_SECONDS = 1.0
 
 
 class Metrics:
-    """What one application counts. Requests that admission refuses are those with the status 429."""
+    """The metrics of one application. Requests that admission control refuses are those with status 429."""
 
     def __init__(self) -> None:
         own = CollectorRegistry()
@@ -38,36 +39,38 @@ class Metrics:
             "omnigraph_http_requests", "Requests that were answered.", (*route, "status"), registry=own
         )
         self._seconds = Histogram(
-            "omnigraph_http_request_seconds", "How long they took.", route, buckets=_SECONDS, registry=own
+            "omnigraph_http_request_seconds", "Duration of requests.", route, buckets=_BUCKETS, registry=own
         )
         self.in_flight = Gauge(
-            "omnigraph_http_requests_in_flight", "Requests under way.", multiprocess_mode="livesum", registry=own
+            "omnigraph_http_requests_in_flight", "Requests in progress.", multiprocess_mode="livesum", registry=own
         )
-        self.loads = Gauge("omnigraph_loads_running", "Loads under way.", multiprocess_mode="livesum", registry=own)
+        self.loads = Gauge("omnigraph_loads_running", "Loads in progress.", multiprocess_mode="livesum", registry=own)
         self.graphs = Gauge(
             "omnigraph_graphs", "Graphs by state.", ("state",), multiprocess_mode="livemax", registry=own
         )
         self._storage = Counter("omnigraph_storage_requests", "Requests to the storage.", ("kind",), registry=own)
-        self._known: dict[tuple[str, str, int], tuple[Counter, Histogram]] = {}
+        self._children: dict[tuple[str, str, int], tuple[Counter, Histogram]] = {}
         self._counted = observe.snapshot()
         self._counted_at = time.monotonic()
 
     def answered(self, method: str, route: str, status: int, seconds: float) -> None:
-        count, times = self._of(method, route, status)
+        """Count one request."""
+        count, times = self._children_of(method, route, status)
         count.inc()
         times.observe(seconds)
-        if time.monotonic() - self._counted_at > _STORAGE_EVERY:
+        if time.monotonic() - self._counted_at > _STORAGE_SECONDS:
             self._count_storage()
 
-    def _of(self, method: str, route: str, status: int) -> tuple[Counter, Histogram]:
-        """The numbers of one route; to find them by their labels takes longer than to count."""
+    def _children_of(self, method: str, route: str, status: int) -> tuple[Counter, Histogram]:
+        # To find a time series by its labels takes longer than to count.
         key = method, route, status
-        if key not in self._known:
-            self._known[key] = (self._requests.labels(method, route, str(status)), self._seconds.labels(method, route))
-        return self._known[key]
+        if key not in self._children:
+            children = self._requests.labels(method, route, str(status)), self._seconds.labels(method, route)
+            self._children[key] = children
+        return self._children[key]
 
     def render(self) -> bytes:
-        """All numbers, as Prometheus reads them."""
+        """Return all metrics in the text format of Prometheus."""
         self._count_storage()
         if METRICS_FOLDER not in os.environ:
             return generate_latest(self._registry)

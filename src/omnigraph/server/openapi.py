@@ -1,4 +1,4 @@
-"""The OpenAPI document: what is served, and nothing else."""
+"""The OpenAPI document of the routes that a server has."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 
+from omnigraph.api.http import GRAPH_ID_PATTERN
 from omnigraph.server.calls import Service
 
 _ABOUT = "A typed property graph, versioned like git. A path without a graph means the default one."
@@ -18,12 +19,12 @@ _GRAPH_ID = {
     "in": "path",
     "required": True,
     "description": "The id of the graph.",
-    "schema": {"type": "string", "pattern": "^[A-Za-z0-9-]{1,64}$"},
+    "schema": {"type": "string", "pattern": f"^{GRAPH_ID_PATTERN}$"},
 }
 
 
 def install(app: FastAPI, service: Service) -> None:
-    """Let an application tell what it serves."""
+    """Set the OpenAPI document of an application."""
 
     def document() -> dict[str, Any]:
         if app.openapi_schema is None:
@@ -37,7 +38,7 @@ def _document(app: FastAPI, service: Service) -> dict[str, Any]:
     found = get_openapi(title=app.title, version=app.version, routes=app.routes, description=_ABOUT)
     for path, operations in found["paths"].items():
         if path.startswith(_NAMED):
-            operations["parameters"] = [_GRAPH_ID]  # which the guard reads: no route has it among its own
+            operations["parameters"] = [_GRAPH_ID]  # the guard reads it, so no route declares it
     if service.serving.open_mode:
         for operation in _operations(found):
             operation["responses"].pop(_UNAUTHORIZED, None)

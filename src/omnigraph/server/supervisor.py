@@ -1,6 +1,6 @@
-"""Several processes that serve together: they share one socket, and one of them that dies is replaced.
+"""Several server processes on one socket; a process that dies is replaced.
 
-They are made anew, not forked: the threads of lance do not survive a fork.
+They are spawned, not forked: the threads of Lance do not survive a fork.
 """
 
 from __future__ import annotations
@@ -23,35 +23,35 @@ from omnigraph.server.settings import Serving
 
 _LOG = logging.getLogger(__name__)
 _SPAWN = multiprocessing.get_context("spawn")
-_PAUSE = 1.0  # before a process that has died is replaced
-_MARGIN = 5.0
+_RESTART_SECONDS = 1.0  # a process that dies at once must not be restarted in a busy loop
+_MARGIN_SECONDS = 5.0
 
 
-def supervise(serving: Serving, listening: socket.socket, workers: int, when_ready: Callable[[], None]) -> None:
-    """Serve with so many processes until a signal says to end; then let each finish what it has under way."""
-    with _signals() as told:
-        crew = _Crew(serving, listening, told)
+def supervise(serving: Serving, listening: socket.socket, workers: int, on_ready: Callable[[], None]) -> None:
+    """Serve with `workers` processes until a signal arrives; then let each finish its requests."""
+    with _signals() as stopping:
+        pool = _WorkerPool(serving, listening, stopping)
         try:
-            crew.start(workers)
-            if not crew.is_told():
-                when_ready()
-            crew.keep()
+            pool.start(workers)
+            if not pool.is_stopping():
+                on_ready()
+            pool.keep()
         finally:
-            crew.end()
+            pool.end()
 
 
 @contextmanager
 def _signals() -> Iterator[Connection]:
-    """Something to wait for: it can be read once a signal has said to end."""
-    told, tell = multiprocessing.Pipe(duplex=False)
+    """Return a pipe that becomes readable when a signal asks the server to stop."""
+    stopping, stop = multiprocessing.Pipe(duplex=False)
 
-    def end(_number: int, _frame: FrameType | None) -> None:
+    def on_signal(_number: int, _frame: FrameType | None) -> None:
         with suppress(OSError):
-            tell.send(None)
+            stop.send(None)
 
-    before = {number: signal.signal(number, end) for number in (signal.SIGTERM, signal.SIGINT)}
+    before = {number: signal.signal(number, on_signal) for number in (signal.SIGTERM, signal.SIGINT)}
     try:
-        yield told
+        yield stopping
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
@@ -63,73 +63,74 @@ class _Worker:
     pipe: Connection
 
     def outcome(self) -> OmnigraphError | None:
-        """Wait until it is ready (None), or has said why it cannot be."""
+        """Wait until the process is ready (None) or reports why it cannot start."""
         try:
             error: OmnigraphError | None = self.pipe.recv()
         except EOFError:
-            return ServerStartError("a process of the server ended while it started", hint="see its log")
+            return ServerStartError("a server process ended while it started", hint="see the server log")
         return error
 
 
-class _Crew:
-    """The processes that serve."""
+class _WorkerPool:
+    """The server processes."""
 
-    def __init__(self, serving: Serving, listening: socket.socket, told: Connection) -> None:
+    def __init__(self, serving: Serving, listening: socket.socket, stopping: Connection) -> None:
         self._serving = serving
         self._listening = listening
-        self._told = told
+        self._stopping = stopping
         self._workers: list[_Worker] = []
 
     def start(self, count: int) -> None:
-        """Start them, the first one alone: it makes graphs that are not there yet, and finds out whether it can be."""
+        """Start the processes."""
+        # The first one alone: it creates missing graphs, and shows whether the server can start at all.
         for some in (1, count - 1):
-            new = [self._new() for _ in range(some)]
+            new = [self._spawn() for _ in range(some)]
             self._workers += new
             for worker in new:
-                wait([worker.pipe, worker.process.sentinel, self._told])
-                if self.is_told():
+                wait([worker.pipe, worker.process.sentinel, self._stopping])
+                if self.is_stopping():
                     return
                 if error := worker.outcome():
                     raise error
 
-    def is_told(self) -> bool:
-        return self._told.poll()
+    def is_stopping(self) -> bool:
+        return self._stopping.poll()
 
     def keep(self) -> None:
-        """Replace whoever dies, until it is time to end."""
-        while not self.is_told():
-            wait([self._told, *(worker.process.sentinel for worker in self._workers)])
+        """Replace processes that die, until a signal arrives."""
+        while not self.is_stopping():
+            wait([self._stopping, *(worker.process.sentinel for worker in self._workers)])
             for at, worker in enumerate(self._workers):
-                if not worker.process.is_alive() and not self.is_told():
-                    self._bury(worker)
-                    self._told.poll(_PAUSE)
-                    self._workers[at] = self._new()
+                if not worker.process.is_alive() and not self.is_stopping():
+                    self._log_death(worker)
+                    self._stopping.poll(_RESTART_SECONDS)
+                    self._workers[at] = self._spawn()
 
     def end(self) -> None:
         for worker in self._workers:
             worker.process.terminate()
-        deadline = time.monotonic() + self._serving.limits.shutdown_seconds + _MARGIN
+        deadline = time.monotonic() + self._serving.limits.shutdown_seconds + _MARGIN_SECONDS
         for worker in self._workers:
             worker.process.join(max(0.0, deadline - time.monotonic()))
             worker.process.kill()
 
-    def _new(self) -> _Worker:
+    def _spawn(self) -> _Worker:
         ours, theirs = _SPAWN.Pipe()
         process = _SPAWN.Process(target=_work, args=(self._serving, self._listening, theirs), daemon=False)
         process.start()
-        theirs.close()  # so that its end is seen here
+        theirs.close()  # else the end of the child would not be seen here
         return _Worker(process, ours)
 
-    def _bury(self, worker: _Worker) -> None:
-        from prometheus_client import multiprocess  # noqa: PLC0415 - only now it matters
+    def _log_death(self, worker: _Worker) -> None:
+        from prometheus_client import multiprocess  # noqa: PLC0415 - a supervisor rarely needs it
 
         pid, code = worker.process.pid, worker.process.exitcode
-        logs.log(_LOG, logging.ERROR, "a process of the server has ended, and is replaced", worker=pid, exit_code=code)
+        logs.log(_LOG, logging.ERROR, "a server process has ended and is replaced", worker=pid, exit_code=code)
         worker.pipe.close()
         multiprocess.mark_process_dead(pid)  # type: ignore[no-untyped-call]
 
 
 def _work(serving: Serving, listening: socket.socket, parent: Connection) -> None:
-    from omnigraph.server.worker import serve_as_child  # noqa: PLC0415 - the supervisor itself needs no engine
+    from omnigraph.server.worker import serve_as_child  # noqa: PLC0415 - loads the engine, which a supervisor does not need
 
     serve_as_child(serving, listening, parent)

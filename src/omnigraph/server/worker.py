@@ -1,4 +1,4 @@
-"""One process that serves: uvicorn around the application, on a socket that listens already."""
+"""One server process: uvicorn around the application, on a socket that already listens."""
 
 from __future__ import annotations
 
@@ -21,28 +21,28 @@ from omnigraph.server.app import create_app
 from omnigraph.server.limits import GuardedConnection
 from omnigraph.server.settings import Limits, Serving
 
-_KEEP_ALIVE = 30  # longer than clients leave between two requests, shorter than proxies keep a connection
+_KEEP_ALIVE = 30  # longer than clients pause between requests, shorter than proxies keep a connection
 
 
-def serve(serving: Serving, listening: socket.socket, when_ready: Callable[[], None]) -> None:
-    """Serve until a signal says to end; then finish what is under way."""
-    _run(made(serving, when_ready), listening)
+def serve(serving: Serving, listening: socket.socket, on_ready: Callable[[], None]) -> None:
+    """Serve until a signal arrives; then finish the requests in progress."""
+    _run(create_server(serving, on_ready), listening)
 
 
 def serve_as_child(serving: Serving, listening: socket.socket, parent: Pipe) -> None:
-    """Do the same in a process that another has started: tell it what comes of it, and end when it does."""
+    """Serve in a child process: report to the parent whether it started, and stop when the parent is gone."""
     logs.set_up()
     try:
-        server = made(serving, partial(_tell, parent, None))
+        server = create_server(serving, partial(_report, parent, None))
     except OmnigraphError as error:
-        _tell(parent, error)
+        _report(parent, error)
         return
-    threading.Thread(target=_end_with, args=(parent, server), daemon=True).start()
+    threading.Thread(target=_stop_with, args=(parent, server), daemon=True).start()
     _run(server, listening)
 
 
-def made(serving: Serving, when_ready: Callable[[], None]) -> Served:
-    """Make what serves: the application, and the connections to it."""
+def create_server(serving: Serving, on_ready: Callable[[], None]) -> OmnigraphServer:
+    """Create the application and the uvicorn server that runs it."""
     app = create_app(serving)
     config = Config(
         app,
@@ -58,53 +58,53 @@ def made(serving: Serving, when_ready: Callable[[], None]) -> Served:
     )
     config.load()
     config.http_protocol_class = _guarded(config.http_protocol_class, serving.limits)
-    server = Served(config)
-    server.when_ready = when_ready
-    server.when_ending = app.state.service.loads.end
+    server = OmnigraphServer(config)
+    server.on_ready = on_ready
+    server.on_stopping = app.state.service.loads.end
     return server
 
 
 def _guarded(protocol: type[asyncio.Protocol], limits: Limits) -> type[asyncio.Protocol]:
-    """Put the guard in front of the protocol that uvicorn chose."""
+    """Put the guard in front of the protocol that uvicorn chose; uvicorn takes a class and gives it no settings."""
 
-    class Connection(GuardedConnection):
+    class HttpConnection(GuardedConnection):
         def __init__(self, *, app_state: dict[str, Any], **options: Any) -> None:
             super().__init__(partial(protocol, **options), limits, app_state)
 
-    return Connection
+    return HttpConnection
 
 
-class Served(Server):
-    """A server of uvicorn that says when it can be asked, and when it is to end."""
+class OmnigraphServer(Server):
+    """A uvicorn server that reports when it is ready and when it begins to stop."""
 
-    when_ready: Callable[[], None]
-    when_ending: Callable[[], None]
+    on_ready: Callable[[], None]
+    on_stopping: Callable[[], None]
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
         if self.started:
-            self.when_ready()
+            self.on_ready()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        self.when_ending()
+        self.on_stopping()
         await super().shutdown(sockets)
 
 
-def _run(server: Served, listening: socket.socket) -> None:
-    # uvicorn puts its own in their place, and when it has ended it raises what it got once more: that is no news then.
+def _run(server: OmnigraphServer, listening: socket.socket) -> None:
+    # uvicorn installs handlers of its own and, once it has stopped, raises the signal again: these then ignore it.
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: setattr(server, "should_exit", True))
-    gc.freeze()  # what is there now stays: no need to look through it again and again
+    gc.freeze()  # modules and open graphs stay: collections need not scan them
     server.run(sockets=[listening])
 
 
-def _tell(parent: Pipe, error: OmnigraphError | None) -> None:
-    with suppress(OSError):  # it may be gone already
+def _report(parent: Pipe, error: OmnigraphError | None) -> None:
+    with suppress(OSError):  # the parent may be gone already
         parent.send(error)
 
 
-def _end_with(parent: Pipe, server: Server) -> None:
-    """Wait for the end of the process that has started this one: nobody else would end it then."""
+def _stop_with(parent: Pipe, server: Server) -> None:
+    """Stop the server when the parent process ends: nothing else would stop it then."""
     try:
         parent.recv()
     except (EOFError, OSError):

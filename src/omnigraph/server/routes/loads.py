@@ -43,7 +43,7 @@ def begin_load(call: CallNow, operation_id: OperationId, body: requests.LoadRequ
     branch = or_main(body.branch)
     how = (body.mode, branch, body.from_, body.format, body.mapping, body.dry_run)
     order = LoadOrder(tuple(body.data), *how, operation_id)
-    load_id = call.service.loads.begin(call.opened.graph_id, call.graph, order)
+    load_id = call.service.loads.start(call.opened.graph_id, call.graph, order)
     return replies.document({"load_id": load_id}, _ACCEPTED)
 
 

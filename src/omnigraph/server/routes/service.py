@@ -33,7 +33,7 @@ async def healthz(request: Request) -> Response:
 async def readyz(request: Request) -> Response:
     """Say whether graphs are served, without their names."""
     opened = service_of(request).opened
-    return replies.document({"status": "ready", "graphs": len(opened.graphs), "left_out": len(opened.left_out)})
+    return replies.document({"status": "ready", "graphs": len(opened.graphs), "left_out": len(opened.skipped)})
 
 
 @routes.get("/graphs", response_model=responses.GraphListResponse, responses=told((400, 401, 403, 405, 500)))

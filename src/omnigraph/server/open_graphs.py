@@ -1,4 +1,4 @@
-"""Opening the graphs of a server: some at a time; one that cannot be served is left out, and the log says why."""
+"""Open the graphs of a server, several at a time. A graph that cannot be served is skipped, with a log entry."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from omnigraph.graph import Graph
 from omnigraph.server.settings import ServedGraph, Serving
 from omnigraph.server.stored import StoredQueries
 
-_AT_ONCE = 4
+_THREADS = 4
 _LOG = logging.getLogger(__name__)
 
 
@@ -28,39 +28,39 @@ class OpenGraph:
 
 
 @dataclass(frozen=True, slots=True)
-class Opened:
-    """What came of opening: graphs to serve, and why others are not."""
+class OpenGraphs:
+    """The graphs to serve, and the error of each graph that was skipped."""
 
     graphs: Mapping[str, OpenGraph]
-    left_out: Mapping[str, OmnigraphError]
+    skipped: Mapping[str, OmnigraphError]
 
 
-def open_graphs(serving: Serving) -> Opened:
-    """Open all graphs, and check their stored queries."""
-    with ThreadPoolExecutor(_AT_ONCE, "omnigraph-open") as pool:
-        found = dict(zip(serving.graphs, pool.map(_tried, serving.graphs.items()), strict=True))
+def open_graphs(serving: Serving) -> OpenGraphs:
+    """Open all graphs and check their stored queries. Raise ServerStartError if none can be served."""
+    with ThreadPoolExecutor(_THREADS, "omnigraph-open") as pool:
+        found = dict(zip(serving.graphs, pool.map(_try_open, serving.graphs.items()), strict=True))
     healthy = {name: one for name, one in found.items() if isinstance(one, OpenGraph)}
-    left_out = {name: one for name, one in found.items() if isinstance(one, OmnigraphError)}
-    for name, error in left_out.items():
+    skipped = {name: one for name, one in found.items() if isinstance(one, OmnigraphError)}
+    for name, error in skipped.items():
         _LOG.error("graph '%s' is not served: %s", name, error)
-    if left_out and (serving.require_all_graphs or not healthy):
-        name, error = next(iter(left_out.items()))
-        raise ServerStartError(f"graph '{name}' cannot be served: {error}", hint="mend it, or leave it out")
-    return Opened(healthy, left_out)
+    if skipped and (serving.require_all_graphs or not healthy):
+        name, error = next(iter(skipped.items()))
+        raise ServerStartError(f"graph '{name}' cannot be served: {error}", hint="fix it, or remove it")
+    return OpenGraphs(healthy, skipped)
 
 
-def _tried(item: tuple[str, ServedGraph]) -> OpenGraph | OmnigraphError:
+def _try_open(item: tuple[str, ServedGraph]) -> OpenGraph | OmnigraphError:
     name, served = item
     try:
         stored = StoredQueries.read(served.queries)
-        graph = _opened(served)
+        graph = _open_or_init(served)
         stored.check(graph.catalog)
     except OmnigraphError as error:
         return error
     return OpenGraph(name, graph, stored)
 
 
-def _opened(served: ServedGraph) -> Graph:
+def _open_or_init(served: ServedGraph) -> Graph:
     try:
         return graphs.open(served.uri)
     except GraphNotFoundError:
