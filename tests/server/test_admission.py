@@ -41,7 +41,10 @@ def test_all_actors_together_leave_threads_for_those_who_read() -> None:
     admission = Admission(Limits(changes=2))
     with admission.admit("ann", 1), admission.admit("bob", 1):
         assert admission.in_progress() == 2
-        with pytest.raises(TooManyRequestsError, match="the server has the maximum of 2 changes"), admission.admit("cid", 1):
+        with (
+            pytest.raises(TooManyRequestsError, match="the server has the maximum of 2 changes"),
+            admission.admit("cid", 1),
+        ):
             pass
     with admission.admit("cid", 1):
         assert admission.in_progress() == 1
