@@ -104,11 +104,11 @@ def unused_address() -> str:
         return f"http://127.0.0.1:{listening.getsockname()[1]}"
 
 
-def awaited(name: str, url: str) -> OmnigraphError:
+def awaited(name: str, url: str, timeout: float = 120) -> OmnigraphError:
     """What a call raises in an event loop."""
 
     async def call() -> None:
-        async with omnigraph.connect_async(url, timeout=0.3) as graph:
+        async with omnigraph.connect_async(url, timeout=timeout) as graph:
             found: Any = CHANGES.get(name, READS.get(name))
             await found(graph)
 
@@ -117,8 +117,8 @@ def awaited(name: str, url: str) -> OmnigraphError:
     return caught.value
 
 
-def blocked(name: str, url: str) -> OmnigraphError:
-    with pytest.raises(OmnigraphError) as caught, omnigraph.connect(url, timeout=0.3) as graph:
+def blocked(name: str, url: str, timeout: float = 120) -> OmnigraphError:
+    with pytest.raises(OmnigraphError) as caught, omnigraph.connect(url, timeout=timeout) as graph:
         (CHANGES | READS)[name](graph)
     return caught.value
 
@@ -150,10 +150,10 @@ def test_a_lost_answer_leaves_open_whether_a_change_was_made(name: str) -> None:
 @pytest.mark.parametrize("name", ["mutate", "query"])
 @pytest.mark.parametrize("call", [blocked, awaited])
 def test_an_answer_that_does_not_come_in_time_is_a_lost_one(
-    call: Callable[[str, str], OmnigraphError], name: str
+    call: Callable[[str, str, float], OmnigraphError], name: str
 ) -> None:
     with fake(hangs=True) as (_, url):
-        error = call(name, url)
+        error = call(name, url, 0.3)
 
     assert type(error) is (OutcomeUnknownError if name == "mutate" else ServerUnavailableError)
     assert error.hint

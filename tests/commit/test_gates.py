@@ -36,7 +36,7 @@ from tests.support.graphs import (
     write_plan,
 )
 
-_LIFETIME = 1.0
+_LIFETIME = 2.0  # of a lease: it is renewed in time on a busy machine too
 _BRIEFLY = 0.05
 WRITE = [Gate("schema", shared=True), Gate("branch:main")]
 APPLY = [Gate("schema"), Gate("branch:main")]
@@ -101,7 +101,7 @@ def test_one_process_at_a_time_is_behind_a_gate(root_uri: str) -> None:
 
 
 def test_all_writers_are_behind_the_shared_schema_gate_at_once(root_uri: str) -> None:
-    everybody, met = threading.Barrier(4, timeout=30), list[int]()
+    everybody, met = threading.Barrier(4, timeout=120), list[int]()
 
     def work(number: int) -> None:
         with gates_at(root_uri).hold([Gate("schema", shared=True), Gate(f"branch:{number}")]):
@@ -127,7 +127,7 @@ def test_a_change_of_the_schema_and_any_other_write_keep_each_other_out(
 def test_those_who_share_a_gate_by_turns_do_not_keep_out_whoever_wants_it_alone(root_uri: str) -> None:
     """While he waits for those who are inside, nobody else goes in."""
     newcomer = [Gate("schema", shared=True), Gate("branch:other")]
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 120
 
     def alone() -> None:
         with gates_at(root_uri).hold(APPLY):
@@ -153,7 +153,7 @@ def test_those_who_share_a_gate_by_turns_do_not_keep_out_whoever_wants_it_alone(
 
 def test_whoever_waits_for_the_schema_gate_holds_nothing_that_its_owner_needs(s3_uri: str) -> None:
     """On an object store a writer looks at the schema gate, takes its own, and must look again."""
-    applier, applying, taken = gates_at(s3_uri, timeout=3), ExitStack(), threading.Event()
+    applier, applying, taken = gates_at(s3_uri, timeout=60), ExitStack(), threading.Event()
 
     def hook(_: str, path: str) -> None:
         if path.endswith(LEASE) and threading.current_thread() is writer and not taken.is_set():
@@ -189,7 +189,7 @@ def test_writers_of_random_tables_never_wait_for_each_other_in_a_circle(root_uri
     owners: dict[str, int] = {}
 
     def work(number: int) -> None:
-        chance, gates = random.Random(number), gates_at(root_uri, timeout=20)  # noqa: S311 - repeatable
+        chance, gates = random.Random(number), gates_at(root_uri, timeout=120)  # noqa: S311 - repeatable
         for _ in range(rounds):
             asked = gates_for(chance.choice([None, "dev"]), chance.sample("abcde", chance.randint(0, 3)))
             with gates.hold(asked) as held:
@@ -343,7 +343,7 @@ def test_a_renewal_that_fails_is_tried_again(s3_uri: str) -> None:
             again.set()
 
     with hooked(hook), gates_at(s3_uri).hold(WRITE):
-        assert again.wait(timeout=5 * _LIFETIME)
+        assert again.wait(60)
 
 
 def test_no_two_leases_look_alike(s3_uri: str) -> None:

@@ -57,7 +57,7 @@ from tests.support.faults import (
 )
 from tests.support.graphs import COMPANY, PERSON, append, company, contents, person, plan, write_plan
 
-_LIFETIME = 1.0
+_LIFETIME = 2.0  # of a lease: it is renewed in time on a busy machine too
 _MAIN = [Gate("branch:main")]
 BACK, FORWARD = RecoveryKind.ROLLED_BACK, RecoveryKind.ROLLED_FORWARD
 ONE_MOVED = failpoints.PUBLISH_AFTER_TABLE_COMMIT
@@ -193,7 +193,7 @@ def test_a_write_that_was_prepared_before_its_table_went_is_refused(local: Store
 def test_a_table_goes_once(local: Store) -> None:
     publish(local, drop(begin(local)))
     again = PublishPlan(begin(local), WriterKind.SCHEMA_APPLY, (), (), (TombstoneRow(COMPANY, 4),))
-    with pytest.raises(ConflictError, match="gone"):
+    with pytest.raises(ConflictError, match="does not exist any more"):
         publish(local, again)
 
 
@@ -382,7 +382,7 @@ def test_an_answer_that_is_lost_costs_nobody_the_lease(s3_uri: str, number: int)
             renewed.set()
 
     with hooked(hook), LeaseGates(unanswered, 60, _LIFETIME).hold(_MAIN) as held:
-        assert renewed.wait(10)
+        assert renewed.wait(60)
         held.check()
 
 
@@ -445,7 +445,7 @@ def test_whoever_changes_a_lease_does_not_wait_for_an_answer_until_it_is_over(
         start = time.monotonic()
         with pytest.raises(StorageError):
             ObjectStore(Location.parse(s3_uri)).create("lease", b"")
-    assert time.monotonic() - start < 5
+    assert time.monotonic() - start < 20  # the limit of the library itself is 30 seconds
 
 
 def test_a_lease_that_is_seen_for_the_first_time_is_not_over(s3_uri: str) -> None:
@@ -464,7 +464,7 @@ def test_a_lease_that_is_seen_for_the_first_time_is_not_over(s3_uri: str) -> Non
 
 
 def test_opening_does_not_wait_for_a_writer_who_shows_that_he_is_alive(remote: Store) -> None:
-    lifetime = 6.0
+    lifetime = 60.0
     txn = begin(remote)
     work, writer = plan(txn, append(remote, txn, COMPANY, [company("x")])), Rendezvous()
     slow = store_at(remote.location.uri, lifetime=lifetime)
@@ -473,7 +473,7 @@ def test_opening_does_not_wait_for_a_writer_who_shows_that_he_is_alive(remote: S
         writer.wait_until_reached()
         start = time.monotonic()
         omnigraph.Graph(store_at(remote.location.uri, lifetime=lifetime), read_only=False)
-        assert time.monotonic() - start < lifetime * 0.8
+        assert time.monotonic() - start < lifetime / 2
         assert len(remote.sidecars.pending()) == 1
         writer.release()
         publishing.result(60)

@@ -70,7 +70,7 @@ def hang_up(handler: BaseHTTPRequestHandler) -> None:
 def cut_short(handler: BaseHTTPRequestHandler) -> None:
     """Announce more than is sent."""
     handler.send_response(200)
-    handler.send_header("Content-Length", "1000")
+    handler.send_header("Content-Length", "100000")
     handler.end_headers()
     handler.wfile.write(b'{"data"')
     handler.wfile.flush()
@@ -80,9 +80,9 @@ def cut_short(handler: BaseHTTPRequestHandler) -> None:
 def drip(handler: BaseHTTPRequestHandler) -> None:
     """Send a byte now and then, and never all."""
     handler.send_response(200)
-    handler.send_header("Content-Length", "1000")
+    handler.send_header("Content-Length", "100000")
     handler.end_headers()
-    for _ in range(100):
+    for _ in range(2_000):
         try:
             handler.wfile.write(b" ")
             handler.wfile.flush()

@@ -317,7 +317,7 @@ def test_a_branch_is_filled_and_main_stays_as_it_is(graph: Graph) -> None:
 
 def test_two_that_fill_at_once_do_no_harm(graph: Graph) -> None:
     load(graph, {f"d{number}": f"text {number}" for number in range(20)})
-    together = threading.Barrier(2, timeout=30)
+    together = threading.Barrier(2, timeout=120)
     failed: list[OmnigraphError] = []
 
     def run() -> None:

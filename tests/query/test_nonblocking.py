@@ -126,7 +126,7 @@ def test_a_query_that_is_not_compiled_is_not_compiled_at_once(graph: Graph) -> N
 
 
 def test_nobody_waits_while_somebody_else_puts_ids_in_order(graph: Graph, monkeypatch: pytest.MonkeyPatch) -> None:
-    both, made = threading.Barrier(2, timeout=20), SortedTexts.of
+    both, made = threading.Barrier(2, timeout=120), SortedTexts.of
 
     def together(texts: pa.Array) -> SortedTexts:
         both.wait()  # for ever, if one has to wait until the other is done

@@ -176,7 +176,7 @@ def test_a_method_that_is_not_there_says_which_are(http: httpx.Client) -> None:
 
 def test_who_may_not_is_refused_before_anything_is_sent(address: str) -> None:
     """Only the head of the request is sent: whoever waited for the rest would wait for ever."""
-    asking = HTTPConnection(httpx.URL(address).netloc.decode(), timeout=30)
+    asking = HTTPConnection(httpx.URL(address).netloc.decode(), timeout=120)
     asking.putrequest("POST", "/load/ndjson")
     for name, value in {**bearer("read"), **LINES, "Content-Length": "1000000"}.items():
         asking.putheader(name, value)

@@ -206,7 +206,7 @@ def test_the_body_may_come_with_the_head_or_after_it(
     served: tuple[str, int], found: list[Rows | None], cut: int | None
 ) -> None:
     body = question()
-    with socket.create_connection(served, 10) as connection:
+    with socket.create_connection(served, 120) as connection:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         for part in [head(body) + body] if cut is None else [head(body), body[:cut], body[cut:]]:
             connection.sendall(part)
@@ -225,7 +225,7 @@ def test_requests_that_are_sent_together_are_answered_in_their_order(
 ) -> None:
     names = ["ann", "bob", "Zoe", "bob", "ann"]
     sent = b"".join(head(question(name)) + question(name) for name in names)
-    with socket.create_connection(served, 10) as connection:
+    with socket.create_connection(served, 120) as connection:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         for _ in range(2):
             connection.sendall(sent[: len(sent) - cut])
@@ -241,7 +241,7 @@ def test_requests_that_are_sent_together_are_answered_in_their_order(
 @pytest.mark.usefixtures("at_first")
 def test_a_long_body_may_come_together_with_the_next_head(served: tuple[str, int]) -> None:
     long, short = question(x="y" * 40_000), question()
-    with socket.create_connection(served, 10) as connection:
+    with socket.create_connection(served, 120) as connection:
         connection.sendall(head(long) + long + head(short)[:20])
         time.sleep(0.05)
         connection.sendall(head(short)[20:] + short)
@@ -259,7 +259,7 @@ def test_what_a_client_wants_of_the_connection_is_done(
     served: tuple[str, int], found: list[Rows | None], more: str, answer: bytes
 ) -> None:
     body = question()
-    with socket.create_connection(served, 10) as connection:
+    with socket.create_connection(served, 120) as connection:
         connection.sendall(head(body, more) + body)
         answered = received(connection, 1)
 
@@ -273,7 +273,7 @@ def test_a_request_whose_head_has_come_is_answered_though_the_server_ends(tmp_pa
     serving, body = running(one_graph(people_graph(tmp_path / "graph"))), question()
     address = httpx.URL(serving.__enter__())
     ending = threading.Thread(target=serving.__exit__, args=(None, None, None))
-    with socket.create_connection((address.host, address.port or 0), 10) as connection:
+    with socket.create_connection((address.host, address.port or 0), 120) as connection:
         connection.sendall(head(body))
         time.sleep(0.1)
         ending.start()
@@ -290,9 +290,9 @@ def test_a_request_whose_head_has_come_is_answered_though_the_server_ends(tmp_pa
 def test_a_client_that_goes_away_before_its_body_comes_harms_nobody(served: tuple[str, int]) -> None:
     body = question()
     for _ in range(3):
-        with socket.create_connection(served, 10) as connection:
+        with socket.create_connection(served, 120) as connection:
             connection.sendall(head(body) + body[:10])
-    with socket.create_connection(served, 10) as connection:
+    with socket.create_connection(served, 120) as connection:
         connection.sendall(head(body) + body)
         assert b'"p.name":"ann"' in received(connection, 1)
 

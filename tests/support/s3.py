@@ -124,7 +124,7 @@ def running() -> Iterator[S3Server]:
             yield S3Server("127.0.0.1", int(port))
         finally:
             process.stdin.close()
-            process.wait(timeout=20)
+            process.wait(timeout=120)
 
 
 class _Application:

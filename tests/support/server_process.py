@@ -56,7 +56,7 @@ class ServerProcess:
         return self.process.wait(_PATIENCE)
 
     def connection(self) -> socket.socket:
-        return socket.create_connection((self.host, self.port), timeout=30)
+        return socket.create_connection((self.host, self.port), timeout=_PATIENCE)
 
     def raw(self, sent: bytes) -> bytes:
         """Send bytes as they are; give all that comes back until the server closes, or has answered."""
