@@ -12,9 +12,10 @@ from tests.support import markers
 from tests.support.inbox import inbox
 from tests.support.s3 import s3_server, s3_uri
 from tests.support.spark import _one_cluster, _one_session, spark, spark_cluster
+from tests.support.templates import templates
 
 # Here and in no other conftest.py, so that a process has one server, one session and one cluster for all of its tests.
-__all__ = ["_one_cluster", "_one_session", "inbox", "s3_server", "s3_uri", "spark", "spark_cluster"]
+__all__ = ["_one_cluster", "_one_session", "inbox", "s3_server", "s3_uri", "spark", "spark_cluster", "templates"]
 
 # The size of a generated text varies a lot, and so does the time it takes.
 settings.register_profile(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -12,6 +12,7 @@ import omnigraph
 from omnigraph import Graph, RemoteGraph
 from tests.support.s3 import S3Server
 from tests.support.serving import one_graph, running
+from tests.support.templates import Templates
 
 ACTOR, TOKEN = "act-admin", "admin-token"  # whose token the client has; who opens a graph says so
 SCHEMA = """
@@ -59,10 +60,13 @@ def shared(way: str, storage: S3Server | None, tmp_path_factory: pytest.TempPath
 
 
 @pytest.fixture
-def own(way: str, storage: S3Server | None, tmp_path: Path) -> Iterator[Reached]:
+def own(way: str, storage: S3Server | None, templates: Templates, tmp_path: Path) -> Iterator[Reached]:
     """A graph of people for one test."""
-    with reached(way, storage, tmp_path) as graph:
-        graph.load(_file(tmp_path), mode="append", actor=ACTOR)
+
+    def make(uri: str) -> None:
+        omnigraph.init(uri, SCHEMA).load(_file(tmp_path), mode="append", actor=ACTOR)
+
+    with reached(way, storage, tmp_path, lambda uri: templates.copy("accepted", make, uri)) as graph:
         yield graph
 
 
@@ -81,11 +85,16 @@ def _file(directory: Path) -> Path:
 
 
 @contextmanager
-def reached(way: str, s3: S3Server | None, directory: Path) -> Iterator[Reached]:
+def reached(
+    way: str,
+    s3: S3Server | None,
+    directory: Path,
+    make: Callable[[str], Graph] = lambda uri: omnigraph.init(uri, SCHEMA),
+) -> Iterator[Reached]:
     """A new graph, and a way to it."""
     with pytest.MonkeyPatch.context() as environment:
         uri = _bucket(s3, environment) if s3 else str(directory / "graph")
-        made = omnigraph.init(uri, SCHEMA)
+        made = make(uri)
         if way.startswith("embedded"):
             yield made
             return

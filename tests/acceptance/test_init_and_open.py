@@ -48,6 +48,7 @@ from tests.support.deaths import die_each, dying_init
 from tests.support.faults import CrashError, add_company, interrupt, small_graph
 from tests.support.graphs import COMPANY, PERSON, SCHEMA, append, contents, heads_and_pins, person, plan
 from tests.support.s3 import S3Server
+from tests.support.templates import Templates
 
 TINY = "node A { name: String @key } node B { name: String @key } edge Likes: A -> B"
 SCHEMA_FILES = ["__schema_state.json", "_schema.ir.json", "_schema.pg"]
@@ -56,8 +57,8 @@ modes = pytest.mark.parametrize("read_only", [True, False], ids=["read-only", "r
 
 
 @pytest.fixture
-def graph(root_uri: str) -> omnigraph.Graph:
-    return omnigraph.init(root_uri, SCHEMA)
+def graph(root_uri: str, templates: Templates) -> omnigraph.Graph:
+    return templates.copy("people", lambda uri: omnigraph.init(uri, SCHEMA), root_uri)
 
 
 def store_of(uri: str) -> Store:

@@ -20,18 +20,17 @@ with its rule, its file and line (`-` if it has none), and a fragment of its mes
 from __future__ import annotations
 
 import re
-import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
 
-import omnigraph
 from omnigraph.api.results import LoadResult
 from omnigraph.errors import LoadRejectedError
 from omnigraph.graph import Graph
-from tests.support.loads import GRAPHS, PIPELINE, SMALL, SPARK, difference, load_by, look, make_graph, nothing_changes
+from tests.support.loads import PIPELINE, SMALL, SPARK, difference, load_by, look, make_graph, nothing_changes
+from tests.support.templates import Templates
 
 _COUNTS = re.compile(r"(\d+)/(\d+)")
 _PROBLEM = re.compile(r"(\w+) (\S+) (.+)")
@@ -117,21 +116,9 @@ TESTED_ELSEWHERE = {"L18", "E40", "E42"}  # other line ends: test_loads.py; bran
 OMITTED = {"L20", "L24", "L25", "L27"}  # of the compatible parser, which is not here, and of branches
 
 
-@pytest.fixture(scope="module")
-def templates(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("templates")
-    for name in GRAPHS:
-        make_graph(name, folder / name)
-    return folder
-
-
 @pytest.fixture
-def copy_of(templates: Path, tmp_path: Path) -> Callable[[str], Graph]:
-    def make(name: str) -> Graph:
-        shutil.copytree(templates / name, tmp_path / name)
-        return omnigraph.open(tmp_path / name)
-
-    return make
+def copy_of(templates: Templates, tmp_path: Path) -> Callable[[str], Graph]:
+    return lambda name: templates.copy(f"loaded-{name}", lambda uri: make_graph(name, Path(uri)), tmp_path / name)
 
 
 def carry_out(way: str, graph: Graph, load: Load) -> LoadResult:

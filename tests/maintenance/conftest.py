@@ -1,28 +1,20 @@
 """Graphs to look after, and Spark for those that are large."""
 
-import shutil
 from pathlib import Path
 
 import pytest
 
-import omnigraph
 from omnigraph.commit.store import Store
 from omnigraph.graph import Graph
 from tests.maintenance.scene import grown
 from tests.support.mutations import store_of
-
-
-@pytest.fixture(scope="session")
-def pattern(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A graph to copy: six people who know each other, each from a commit of its own."""
-    path = tmp_path_factory.mktemp("pattern") / "g"
-    grown(path)
-    return path
+from tests.support.templates import Templates
 
 
 @pytest.fixture
-def graph(pattern: Path, tmp_path: Path) -> Graph:
-    return omnigraph.open(shutil.copytree(pattern, tmp_path / "g"))
+def graph(templates: Templates, tmp_path: Path) -> Graph:
+    """Six people who know each other, each from a commit of its own."""
+    return templates.copy("grown", grown, tmp_path / "g")
 
 
 @pytest.fixture

@@ -293,7 +293,7 @@ def test_a_row_that_somebody_else_publishes_first_is_not_rewritten(store: Store)
 
     with (
         before_each_publish(lambda _: publish(rival, version(PERSON, 2, None, 7))),
-        pytest.raises(ConflictError, match="published already"),
+        pytest.raises(ConflictError, match="already published"),
     ):
         publish(store, version(PERSON, 2, None, 8))
 

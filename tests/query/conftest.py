@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -13,32 +13,25 @@ from omnigraph.graph import Graph
 from omnigraph.query import view
 from tests.query import generator
 from tests.query.scene import GRAPHS
+from tests.support.templates import Templates
 
 
-@pytest.fixture(scope="session")
-def templates(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("templates")
-    for name, (schema, data) in GRAPHS.items():
-        graph = omnigraph.init(folder / name, schema)
-        if data:
-            graph.load(data, mode="append")
-    omnigraph.init(folder / "random", generator.SCHEMA)
-    return folder
+def _make(name: str, uri: str) -> None:
+    schema, data = GRAPHS.get(name, (generator.SCHEMA, []))
+    graph = omnigraph.init(uri, schema)
+    if data:
+        graph.load(data, mode="append")
 
 
 @pytest.fixture
-def copy_of(templates: Path, tmp_path: Path) -> Callable[[str], Graph]:
-    def make(name: str) -> Graph:
-        shutil.copytree(templates / name, tmp_path / name)
-        return omnigraph.open(tmp_path / name)
-
-    return make
+def copy_of(templates: Templates, tmp_path: Path) -> Callable[[str], Graph]:
+    return lambda name: templates.copy(f"read-{name}", partial(_make, name), tmp_path / name)
 
 
 @pytest.fixture
-def shared(templates: Path) -> Callable[[str], Graph]:
+def shared(templates: Templates) -> Callable[[str], Graph]:
     """A graph that is only read; each has its own cache."""
-    return lambda name: omnigraph.open(templates / name, read_only=True)
+    return lambda name: omnigraph.open(templates.path(f"read-{name}", partial(_make, name)), read_only=True)
 
 
 @pytest.fixture

@@ -79,8 +79,11 @@ class S3Server:
     def copy_bucket(self, bucket: str) -> str:
         """Make a bucket with all that is in another one, in a single step."""
         copy = self.create_bucket()
-        self._ask("POST", f"{_COPY}{bucket}/{copy}")
+        self.copy_objects(bucket, copy)
         return copy
+
+    def copy_objects(self, bucket: str, other: str) -> None:
+        self._ask("POST", f"{_COPY}{bucket}/{other}")
 
     def requests(self, bucket: str) -> Counter[str]:
         """Count the requests that the bucket has received, by kind."""

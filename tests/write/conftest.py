@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,26 +9,19 @@ import pytest
 
 import omnigraph
 from omnigraph.graph import Graph
+from tests.support.templates import Templates
 from tests.write import scene
 
 _GRAPHS = {"people": (scene.PEOPLE, scene.PEOPLE_DATA), "rules": (scene.RULES, scene.RULES_DATA)}
 
 
-@pytest.fixture(scope="session")
-def templates(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("templates")
-    for name, (schema, data) in _GRAPHS.items():
-        omnigraph.init(folder / name, schema).mutate(data)
-    return folder
-
-
 @pytest.fixture
-def copy_of(templates: Path, tmp_path: Path) -> Callable[[str], Graph]:
-    def make(name: str) -> Graph:
-        shutil.copytree(templates / name, tmp_path / name)
-        return omnigraph.open(tmp_path / name)
+def copy_of(templates: Templates, tmp_path: Path) -> Callable[[str], Graph]:
+    def copied(name: str) -> Graph:
+        schema, data = _GRAPHS[name]
+        return templates.copy(f"written-{name}", lambda uri: omnigraph.init(uri, schema).mutate(data), tmp_path / name)
 
-    return make
+    return copied
 
 
 @pytest.fixture
