@@ -80,6 +80,7 @@ bench: setup .peers/.done
 	$(BIN)/python benchmarks/merge.py
 	$(BIN)/python benchmarks/maintenance.py
 	$(BIN)/python benchmarks/convert.py
+	$(BIN)/python -m benchmarks.cold
 	$(BIN)/python -m benchmarks.server
 	$(BIN)/python -m benchmarks.load
 	$(BIN)/python -m benchmarks.query

@@ -88,6 +88,11 @@ def test_help_names_every_command_and_option(command: list[str], words: list[str
     assert [word for word in words if word not in result.stdout] == []
 
 
+@pytest.mark.parametrize("words", [["--help"], ["query", "--help"], ["branch", "merge", "--help"]])
+def test_help_shows_no_type_for_a_flag(words: list[str]) -> None:
+    assert "bool" not in CliRunner().invoke(app, words, env={"COLUMNS": "200"}).stdout
+
+
 @pytest.mark.parametrize(
     "arguments",
     [
@@ -147,7 +152,8 @@ def test_completion_knows_commands_and_options(words: str, completed: str) -> No
 
 def test_a_closed_pipe_ends_the_program_quietly(folder: Path) -> None:
     (folder / "many.gq").write_text(_READ * 200)
-    for arguments in (["lint", "--query", "many.gq", "--schema", "schema.pg"], ["fmt", "--lang", "pg", "-"]):
+    many = ["lint", "--query", "many.gq", "--schema", "schema.pg"]
+    for arguments in (many, ["fmt", "--lang", "pg", "-"], ["version"], ["--version"]):
         reader, writer = os.pipe()
         os.close(reader)
         with os.fdopen(writer, "wb") as stdout:
@@ -155,7 +161,7 @@ def test_a_closed_pipe_ends_the_program_quietly(folder: Path) -> None:
                 [PROGRAM, *arguments], input=_MESSY.encode(), stdout=stdout, stderr=subprocess.PIPE, check=False
             )
 
-        assert (run.returncode, run.stderr) == (1, b"")
+        assert (run.returncode, run.stderr) == (141, b""), arguments
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="the system has no full device")

@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
+from rich.cells import cell_len
 
 import omnigraph
+from omnigraph.api.documents import read_head
+from omnigraph.api.rows import Result
+from omnigraph.cli import tables
+from omnigraph.cli.output import Line
 from tests.support.cli import Run, command
 
 SCHEMA = "node Note { slug: String @key  text: String?  marks: [I32]?  weight: F64? }"
@@ -123,3 +130,36 @@ def test_the_format_is_the_one_asked_for_else_the_projects_else_the_operators(ho
     wrong = query(store, NONE)
     assert (wrong.code, wrong.out) == (1, "")
     assert "cli.output_format is 'xml'" in wrong.err
+
+
+# On a terminal
+
+
+@pytest.fixture
+def terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tables, "terminal_size", lambda: os.terminal_size((30, 10)))
+
+
+@pytest.mark.usefixtures("terminal")
+def test_a_table_fits_the_terminal_and_short_columns_keep_their_width() -> None:
+    lines = list(tables.table(["id", "text", "more"], [["a", "x" * 50, "y" * 40]]))
+
+    assert lines[0] == "id | text        | more       "
+    assert lines[2] == f"a  | {'x' * 10}… | {'y' * 10}…"
+    assert {cell_len(line) for line in lines} == {30}
+
+
+def test_a_pipe_gets_whole_cells() -> None:
+    assert list(tables.table(["id"], [["x" * 70]]))[-1] == "x" * 70
+
+
+@pytest.mark.usefixtures("terminal")
+def test_a_terminal_shows_the_first_rows_and_how_many_are_left() -> None:
+    found = Result("q", "main", pa.table({"n": list(range(tables.MOST_ON_TERMINAL + 5))}), None)
+
+    shown = list(tables.rows_text(found, read_head(found, None), tables.Look()))
+
+    assert len(shown) == tables.MOST_ON_TERMINAL + 4
+    assert isinstance(shown[-1], Line)
+    assert shown[-1].is_note
+    assert shown[-1].text.startswith("… 5 more rows; use --format csv")

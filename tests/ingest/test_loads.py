@@ -200,6 +200,13 @@ def test_problems_of_what_a_program_brings_are_named_after_it(people: Graph, way
     assert {(one.file, one.line) for one in caught.value.violations} == {("<records>", 2)}
 
 
+@pytest.mark.parametrize("make", [lambda: PEOPLE, PEOPLE.to_pandas], ids=["arrow", "pandas"])
+def test_a_table_without_its_type_is_refused_with_the_way_to_name_it(people: Graph, make: Callable[[], Any]) -> None:
+    with pytest.raises(InputTypeError, match="cannot tell which type") as caught:
+        people.load(make(), mode="append")
+    assert "mapping from types to tables" in str(caught.value.hint)
+
+
 def test_spark_dataframes_are_loaded(people: Graph, spark: SparkContext) -> None:
     from pyspark.sql import SparkSession  # noqa: PLC0415
 

@@ -159,7 +159,7 @@ def test_only_finite_numbers_are_floats(type_: Type, item: float) -> None:
 @pytest.mark.parametrize("text", ["NaN", "Infinity", "-Infinity"])
 def test_what_a_lenient_json_parser_reads_as_not_a_number_is_refused(text: str) -> None:
     with pytest.raises(ParameterError, match="finite"):
-        decode_parameters({}, json.loads(f'{{"p": {text}}}'))
+        decode_parameters({"p": Type(Scalar.F64)}, json.loads(f'{{"p": {text}}}'))
 
 
 @pytest.mark.parametrize("scalar, text", [("Date", "2024-02-30"), ("DateTime", "yesterday")])
@@ -249,10 +249,10 @@ def test_a_parameter_used_only_inside_a_binding_is_just_as_required() -> None:
         decode_parameters(compile_query(Source(text), catalog).parameters, {})
 
 
-def test_a_missing_parameter_names_a_close_key_that_the_query_does_not_declare() -> None:
-    with pytest.raises(ParameterError) as caught:
+def test_a_misspelt_key_gets_the_declared_name_it_is_close_to() -> None:
+    with pytest.raises(ParameterError, match="unknown parameter 'nmae'") as caught:
         decode_parameters({"name": STRING}, {"nmae": "Ada", "limit": 3})
-    assert "did you mean `nmae`?" in str(caught.value.hint)
+    assert "did you mean `name`?" in str(caught.value.hint)
 
 
 def test_a_close_key_that_is_a_parameter_of_its_own_is_no_suggestion() -> None:
@@ -270,41 +270,18 @@ def test_parameters_must_be_an_object(given: object) -> None:
 # Undeclared keys
 
 
-@pytest.mark.parametrize(
-    "item, value",
-    [
-        ("x", "x"),
-        (True, True),
-        (None, None),
-        (3, 3),
-        (2**63 - 1, 2**63 - 1),
-        (-(2**63), -(2**63)),
-        (2**63, float(2**63)),
-        (0.5, 0.5),
-        ([1, "a", None], (1, "a", None)),
-        ([], ()),
-    ],
-)
-def test_an_undeclared_key_keeps_the_type_its_json_suggests(item: object, value: object) -> None:
-    decoded = decode_parameters({}, {"p": item})["p"]
-
-    assert decoded == value
-    assert type(decoded) is type(value)
-
-
-@pytest.mark.parametrize("item", [{}, {"a": 1}, [{"a": 1}]])
-def test_an_undeclared_object_is_refused(item: object) -> None:
-    with pytest.raises(ParameterError, match="an object"):
+@pytest.mark.parametrize("item", ["x", 3, None, {}, [{"a": 1}]])
+def test_an_undeclared_key_is_refused_whatever_its_value(item: object) -> None:
+    with pytest.raises(ParameterError, match="unknown parameter 'p'") as caught:
         decode_parameters({}, {"p": item})
+    assert caught.value.parameter == "p"
+    assert caught.value.hint == "the query declares no parameters"
 
 
-def test_arrays_nested_too_deep_are_refused_by_name() -> None:
-    item: list[object] = []
-    for _ in range(5_000):
-        item = [item]
-
-    with pytest.raises(ParameterError, match="'p'"):
-        decode_parameters({}, {"p": item})
+def test_an_undeclared_key_gets_the_declared_names() -> None:
+    with pytest.raises(ParameterError, match="unknown parameter 'p'") as caught:
+        decode_parameters({"name": STRING, "age": STRING}, {"name": "a", "age": "b", "p": 1})
+    assert caught.value.hint == "the query declares $name, $age"
 
 
 # Integers from JavaScript
@@ -324,12 +301,6 @@ def test_the_safe_limit_of_javascript_holds_for_negative_integers_and_elements()
     _refused(Type(Scalar.I64), -(2**53), IntegerMode.JAVASCRIPT)
     assert "element 1" in _refused(_list("I64"), [1, 2**53], IntegerMode.JAVASCRIPT).message
     assert _decode(Type(Scalar.I64), -(2**53) + 1, IntegerMode.JAVASCRIPT) == -(2**53) + 1
-
-
-@pytest.mark.parametrize("item", [2**53, -(2**53), 2**70])
-def test_an_undeclared_integer_past_the_safe_limit_of_javascript_is_refused(item: int) -> None:
-    with pytest.raises(ParameterError, match="JavaScript"):
-        decode_parameters({}, {"p": item}, IntegerMode.JAVASCRIPT)
 
 
 def test_the_range_is_checked_in_javascript_mode_too() -> None:

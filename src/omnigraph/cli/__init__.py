@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import os
 import sys
 from importlib import import_module
 from importlib.abc import MetaPathFinder
@@ -19,7 +18,6 @@ from omnigraph.cli.flags import COMMON
 from omnigraph.errors import OmnigraphError
 from omnigraph.version import INTERNAL_SCHEMA_VERSION, __version__
 
-_CLOSED_PIPE = 141  # what a shell reports for a program that SIGPIPE ended
 _ABSENT = ("cluster", "policy")
 _OLD: dict[tuple[str, ...], str] = {
     ("read",): "query",
@@ -130,7 +128,8 @@ app = typer.Typer(
 
 def _print_version(wanted: bool) -> None:  # noqa: FBT001 - the shape typer wants of a callback
     if wanted:
-        output.data(f"omnigraph {__version__}")
+        with output.closed_pipe_ends_quietly():
+            output.data(f"omnigraph {__version__}")
         raise typer.Exit
 
 
@@ -170,14 +169,13 @@ def main() -> None:
         try:
             app()
         finally:
-            sys.stdout.flush()
+            with output.closed_pipe_ends_quietly():
+                sys.stdout.flush()
     except OmnigraphError as error:
         output.error(error)
         raise SystemExit(1) from None
     except OSError as error:
-        # The reader of our output is gone, or its disk is full; nothing may be written there any more.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        if isinstance(error, BrokenPipeError):
-            raise SystemExit(_CLOSED_PIPE) from None
+        # The disk below stdout is full.
+        output.discard_stdout()
         sys.stderr.write(f"Error: cannot write the output: {error.strerror or error}\n")
         raise SystemExit(1) from None

@@ -17,12 +17,12 @@ from omnigraph.cli import output
 from omnigraph.cli.credentials import token_for
 from omnigraph.cli.emit import emit
 from omnigraph.cli.flags import Capability, Flags, rule_of
-from omnigraph.cli.server import Server
 from omnigraph.errors import AddressError, OmnigraphError
 
 if TYPE_CHECKING:
     from omnigraph.api.protocol import GraphAPI
     from omnigraph.cli.settings import Operator, Project
+    from omnigraph.client import RemoteGraph
 
 _HTTP = ("http://", "https://")
 _WAYS = ("uri", "store", "server", "cluster", "target")
@@ -152,10 +152,10 @@ class Target:
             output.note(f"omnigraph {self.scope.command} → {self.uri} ({self.address.way})")
         return self.write()
 
-    def stored(self) -> Server:
-        """The server that runs the stored queries of the graph."""
+    def stored(self) -> RemoteGraph:
+        """The graph on its server, which runs its stored queries."""
         if isinstance(self.address, Served):
-            return Server(self.address.uri, self.address.token)
+            return self._connect(self.address)
         message = f"stored queries run on a server, but {self.uri} is storage"
         raise AddressError(message, hint="give the query with --query or -e, or a server with --server")
 
@@ -171,7 +171,7 @@ class Target:
         if sys.stdin.readline().strip().lower() not in ("y", "yes"):
             raise typer.Exit(1)
 
-    def _connect(self, address: Served) -> GraphAPI:
+    def _connect(self, address: Served) -> RemoteGraph:
         graph = omnigraph.connect(address.url, graph=address.graph, token=address.token)
         self.scope.end.callback(graph.close)
         return graph
@@ -266,6 +266,13 @@ def served(scope: Scope, server: str, default: str | None = None) -> Served:
     return address
 
 
+def graphs_of(address: Served) -> list[tuple[str, str]]:
+    """The ids and addresses of the graphs of a server."""
+    from omnigraph.client import served_graphs  # noqa: PLC0415 - loads the client
+
+    return served_graphs(address.url, token=address.token)
+
+
 def _with_token(scope: Scope, address: Served, variable: str | None = None) -> Served:
     return replace(address, token=token_for(address.uri, scope.operator.servers, variable))
 
@@ -273,6 +280,6 @@ def _with_token(scope: Scope, address: Served, variable: str | None = None) -> S
 def _served_graphs(address: Served) -> list[str]:
     """The graphs of a server; none if it does not list them, as a server of a single graph."""
     try:
-        return [graph_id for graph_id, _ in Server(address.url, address.token).graphs()]
+        return [graph_id for graph_id, _ in graphs_of(address)]
     except OmnigraphError:
         return []

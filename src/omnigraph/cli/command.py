@@ -11,6 +11,7 @@ from typing import Annotated, Any, TypeVar
 import typer
 from typer.core import TyperCommand, TyperGroup
 
+from omnigraph.cli import output
 from omnigraph.cli.address import Scope
 from omnigraph.cli.flags import Flags, refuse_foreign, rule_of, spelled
 from omnigraph.errors import OmnigraphError
@@ -109,7 +110,7 @@ def _with_flags(function: Callable[..., None], path: str, *, has_json: bool) -> 
         flags = _collect(context, given)
         with ExitStack() as end:
             scope = Scope(path, flags, end, as_json=given.pop("as_json", False))
-            with _errors_as_json(scope):
+            with _errors_as_json(scope), output.closed_pipe_ends_quietly():
                 refuse_foreign(path, flags)
                 function(scope, **given)
 

@@ -5,13 +5,15 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any, NamedTuple, TextIO
 
 import typer
 
 from omnigraph.errors import OmnigraphError
 
+_CLOSED_PIPE = 141  # what a shell reports for a program that SIGPIPE ended
 _STYLES: dict[str, dict[str, Any]] = {
     "bold": {"bold": True},
     "dim": {"dim": True},
@@ -69,6 +71,23 @@ def document(value: dict[str, Any] | list[Any]) -> None:
 def raw(text: str) -> None:
     """Print text byte for byte."""
     sys.stdout.write(text)
+
+
+@contextmanager
+def closed_pipe_ends_quietly() -> Iterator[None]:
+    """End the program, without a message, if the reader of its output is gone."""
+    try:
+        yield
+        # A short output is still in the buffer: only this tells whether it is read.
+        sys.stdout.flush()
+    except BrokenPipeError:
+        discard_stdout()
+        raise SystemExit(_CLOSED_PIPE) from None
+
+
+def discard_stdout() -> None:
+    """Drop what is still buffered: the interpreter would try to write it at its end."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def deprecated(typed: str, now: str) -> None:

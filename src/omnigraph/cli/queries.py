@@ -80,7 +80,7 @@ def query(
 
 def _answer(target: Target, wanted: Wanted, place: dict[str, Any]) -> Result:
     if wanted.source is None:
-        return target.stored().invoke_read(wanted.stored_name, wanted.params, **place)
+        return target.stored().invoke_query(wanted.stored_name, wanted.params, **place)
     return target.read().query(wanted.source, wanted.params, name=wanted.name, **place)
 
 
@@ -117,7 +117,7 @@ def mutate(
 def _change(target: Target, wanted: Wanted, place: dict[str, Any]) -> MutationResult:
     actor = target.actor
     if wanted.source is None:
-        return target.stored().invoke_change(wanted.stored_name, wanted.params, **place)
+        return target.stored().invoke_mutation(wanted.stored_name, wanted.params, **place)
     return target.write().mutate(wanted.source, wanted.params, name=wanted.name, actor=actor, **place)
 
 
@@ -137,7 +137,7 @@ def alias(
     given = _parameters(params, params_file) or {}
     values = {**found.params, **_by_position(name, found.args, words or ()), **given}
     target = Target(scope, served(scope, str(found.server), found.graph or scope.operator.defaults.default_graph))
-    result = target.stored().invoke_read(str(found.query), values or None, branch="main", snapshot=None)
+    result = target.stored().invoke_query(str(found.query), values or None, branch="main", snapshot=None)
     scope.emit(result, snapshot=None, look=_look(scope, chosen or found.format))
 
 

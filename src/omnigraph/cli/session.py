@@ -9,11 +9,10 @@ from typing import Annotated, Any
 import typer
 
 from omnigraph.cli import output
-from omnigraph.cli.address import Scope, server_of
+from omnigraph.cli.address import Scope, graphs_of, server_of
 from omnigraph.cli.command import command, group
 from omnigraph.cli.credentials import credentials_file, remove_token, store_token
 from omnigraph.cli.emit import Document, Lines, renders
-from omnigraph.cli.server import Server
 from omnigraph.cli.settings import Profile
 from omnigraph.errors import ConfigError
 
@@ -122,8 +121,7 @@ def _defaults(scope: Scope) -> dict[str, Any]:
 @command(graphs_group, "graphs list")
 def list_served(scope: Scope) -> None:
     """List the graphs of a server."""
-    address = server_of(scope)
-    scope.emit(Server(address.url, address.token).graphs())
+    scope.emit(graphs_of(server_of(scope)))
 
 
 @renders("login")

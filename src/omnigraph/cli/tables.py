@@ -22,7 +22,7 @@ from omnigraph.cli.output import Line
 FORMATS = ("table", "kv", "csv", "jsonl", "json")
 LAYOUTS = ("truncate", "wrap")
 WIDEST = 80
-_MOST_ON_TERMINAL = 200  # rows of a table
+MOST_ON_TERMINAL = 200  # rows of a table
 _NARROWEST = 8
 _BETWEEN = " | "
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
@@ -82,7 +82,7 @@ def _pairs(found: Result, head: dict[str, Any]) -> Iterator[str]:
 
 def _capped_table(found: Result, look: Look) -> Iterator[Line | str]:
     """Show the first rows on a terminal and say so. A pipe gets all of them: a program would miss the note."""
-    most = None if terminal_size() is None else _MOST_ON_TERMINAL
+    most = None if terminal_size() is None else MOST_ON_TERMINAL
     rows = [[one_line(value) for value in row] for row in itertools.islice(found.cells(), most)]
     yield from table(found.columns, rows, look)
     if len(rows) < len(found):

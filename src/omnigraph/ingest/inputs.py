@@ -31,6 +31,10 @@ def as_files(data: Any, location: Location, catalog: Catalog) -> Iterator[tuple[
 
     They lie below the root of the graph, where every executor can read them.
     """
+    if hasattr(data, "__arrow_c_stream__") or hasattr(data, "toArrow"):
+        # A DataFrame iterates over the names of its columns, which would be read as paths.
+        message = f"cannot tell which type the rows of a {type(data).__name__} have"
+        raise InputTypeError(message, path="<data>", hint='pass a mapping from types to tables: {"Person": table}')
     if not isinstance(data, Mapping) and not _is_records(data):
         yield data, None
         return

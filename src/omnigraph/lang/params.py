@@ -42,16 +42,24 @@ class IntegerMode(Enum):
 def decode_parameters(
     declared: Mapping[str, Type], given: object, mode: IntegerMode = IntegerMode.STANDARD
 ) -> dict[str, PlainValue]:
-    """Decode a JSON object of parameters. A missing nullable one is null, a missing required one an error."""
+    """Decode a JSON object of parameters. Unknown ones are refused; a missing nullable one is null."""
     if given is None:
         given = {}
     if not isinstance(given, Mapping):
         raise ParameterError(f"parameters must be a JSON object, not {kind_of(given)}", parameter=None)
     if not all(isinstance(name, str) for name in given):
         raise ParameterError("the names of parameters must be strings", parameter=None)
-    values = {name: _declared(name, declared, given, mode) for name in declared}
-    extra = {name: _inferred(name, item, mode) for name, item in given.items() if name not in declared}
-    return values | extra
+    for name in given:
+        # First, because a misspelt name is also a missing one, and the person typed the misspelt one.
+        if name not in declared:
+            hint = did_you_mean(name, declared) or _declares(declared)
+            raise ParameterError(f"unknown parameter '{clipped(name)}'", parameter=name, hint=hint)
+    return {name: _declared(name, declared, given, mode) for name in declared}
+
+
+def _declares(declared: Mapping[str, Type]) -> str:
+    names = ", ".join(f"${name}" for name in declared)
+    return f"the query declares {names}" if names else "the query declares no parameters"
 
 
 def _declared(name: str, declared: Mapping[str, Type], given: Mapping[str, Any], mode: IntegerMode) -> PlainValue:
@@ -59,9 +67,7 @@ def _declared(name: str, declared: Mapping[str, Type], given: Mapping[str, Any],
     if name not in given:
         if type_.nullable:
             return None
-        undeclared = did_you_mean(name, [key for key in given if key not in declared])
-        hint = f"pass a {type_}" + (f"; {undeclared}" if undeclared else "")
-        raise ParameterError(f"parameter '{name}' not provided", parameter=name, hint=hint)
+        raise ParameterError(f"parameter '{name}' not provided", parameter=name, hint=f"pass a {type_}")
     item = given[name]
     if item is None:
         if type_.nullable:
@@ -145,30 +151,3 @@ _DECODERS: Mapping[Scalar, Callable[[object], PlainValue]] = {
     Scalar.DATE: lambda item: to_date(_text(item)),
     Scalar.DATETIME: lambda item: to_datetime(_text(item)),
 }
-
-
-def _inferred(name: str, item: object, mode: IntegerMode) -> PlainValue:
-    """Decode a parameter the query does not declare: accepted, with the type its JSON suggests."""
-    decode = partial(_suggested, mode=mode)
-    try:
-        if isinstance(item, list | tuple):
-            return tuple(_at(at, decode, element) for at, element in enumerate(item))
-        return decode(item)
-    except ConversionError as problem:
-        raise ParameterError(f"parameter '{name}': {problem}", parameter=name, hint=problem.hint) from None
-
-
-def _suggested(item: object, mode: IntegerMode) -> PlainValue:
-    if item is None or isinstance(item, bool):
-        return item
-    if isinstance(item, str):
-        return _text(item)
-    if isinstance(item, int):
-        low, high = INTEGER_BOUNDS[Scalar.I64]
-        exact = low <= item <= high or mode is IntegerMode.JAVASCRIPT
-        return _integer(Scalar.I64, item, mode) if exact else _float(item)
-    if isinstance(item, float):
-        return _float(item)
-    raise ConversionError(
-        f"{kind_of(item)} has no parameter type, and the query does not declare one", "pass a scalar or an array"
-    )
