@@ -9,7 +9,7 @@ from omnigraph.errors import QueryError, QueryNotFoundError
 from omnigraph.lang import ir
 from omnigraph.lang import query_tree as tree
 from omnigraph.lang.catalog import Catalog
-from omnigraph.lang.expressions import ANONYMOUS, Scope
+from omnigraph.lang.expressions import ANONYMOUS, NameScope
 from omnigraph.lang.mutation_check import check_mutation
 from omnigraph.lang.query_parser import parse_query_file
 from omnigraph.lang.read_check import check_read
@@ -58,7 +58,7 @@ def compile_query(source: Source, catalog: Catalog, name: str | None = None) -> 
 
 def check_query(query: tree.QueryDecl, catalog: Catalog) -> CompiledQuery:
     """Type-check and plan one query; raises Rejection."""
-    scope = Scope(catalog, _declared_parameters(query))
+    scope = NameScope(catalog, _declared_parameters(query))
     if isinstance(query.body, tree.ReadBody):
         plan: ir.Plan = check_read(query.body, scope)
     else:

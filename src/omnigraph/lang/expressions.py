@@ -38,7 +38,7 @@ class Bound:
 
 
 @dataclass(slots=True)
-class Scope:
+class NameScope:
     """The meaning of each name at one point of a query."""
 
     catalog: Catalog
@@ -47,10 +47,10 @@ class Scope:
     suffix: str = ""
     _serial: count[int] = field(default_factory=lambda: count(1))
 
-    def inner(self) -> Scope:
+    def inner(self) -> NameScope:
         """Open the scope of a `not` block: it sees the bindings of this one, and its own stay inside."""
         # `~` cannot be part of a name, so a suffixed name never collides with a variable of the query.
-        return Scope(self.catalog, self.parameters, dict(self.variables), f"~{next(self._serial)}", self._serial)
+        return NameScope(self.catalog, self.parameters, dict(self.variables), f"~{next(self._serial)}", self._serial)
 
     def bind_node(self, variable: Name, type_name: str) -> Bound:
         # Each `$_` is a variable of its own and is never looked up again, so it does not enter the scope.
@@ -105,7 +105,7 @@ def _list_constant(literal: tree.ListLiteral) -> ir.Constant:
     return ir.Constant(tuple(item.value for item in items), Type(scalar, is_list=True))
 
 
-def property_ref(access: tree.PropertyAccess, scope: Scope) -> ir.PropertyRef:
+def property_ref(access: tree.PropertyAccess, scope: NameScope) -> ir.PropertyRef:
     """Resolve `$variable.property` on a node or a bound edge."""
     bound = scope.variables.get(access.variable)
     if bound is None:
@@ -122,7 +122,7 @@ def property_ref(access: tree.PropertyAccess, scope: Scope) -> ir.PropertyRef:
     return ir.PropertyRef(bound.name, found.name, found.type)
 
 
-def _unbound(variable: Name, scope: Scope) -> tuple[str, Span]:
+def _unbound(variable: Name, scope: NameScope) -> tuple[str, Span]:
     if variable == ANONYMOUS:
         return "`$_` matches anything and is never bound; name the variable to use it", variable.span
     if variable in scope.parameters:
@@ -131,7 +131,7 @@ def _unbound(variable: Name, scope: Scope) -> tuple[str, Span]:
     return f"variable `${variable}` is not bound here{'; ' + close if close else ''}", variable.span
 
 
-def variable_ref(variable: tree.Variable, scope: Scope) -> ir.ParameterRef | ir.EntityRef:
+def variable_ref(variable: tree.Variable, scope: NameScope) -> ir.ParameterRef | ir.EntityRef:
     """Resolve a bare `$name`: a parameter, which shadows a variable, or a node. A bound edge has no value."""
     name = variable.name
     if name in scope.parameters:
@@ -147,7 +147,7 @@ def variable_ref(variable: tree.Variable, scope: Scope) -> ir.ParameterRef | ir.
     return ir.EntityRef(bound.name, bound.type_name)
 
 
-def value(expression: tree.Expression, scope: Scope) -> ir.Value:
+def value(expression: tree.Expression, scope: NameScope) -> ir.Value:
     """Type a constant, a parameter or `now()`: an expression that needs no row."""
     if isinstance(expression, tree.Literal | tree.ListLiteral):
         return constant(expression)
@@ -161,7 +161,7 @@ def value(expression: tree.Expression, scope: Scope) -> ir.Value:
 # Comparisons ---------------------------------------------------------------------------------------
 
 
-def operand(expression: tree.Expression, scope: Scope) -> ir.Operand:
+def operand(expression: tree.Expression, scope: NameScope) -> ir.Operand:
     """Type one side of a filter: a scalar, never a node, a rank or an aggregate."""
     match expression:
         case tree.PropertyAccess():
@@ -224,7 +224,7 @@ def compares(left: Type, right: Type) -> str | None:
 
 
 def entry(
-    property_: Property, written: Name, expression: tree.Expression, variable: str, scope: Scope
+    property_: Property, written: Name, expression: tree.Expression, variable: str, scope: NameScope
 ) -> ir.Comparison:
     """Type `property: value` in a binding: equality, or membership when the property is a list."""
     type_ = property_.type
@@ -262,7 +262,7 @@ def _enum_member(type_: Type, word: ir.PlainValue, span: Span) -> None:
 # Assignments ---------------------------------------------------------------------------------------
 
 
-def declared_value(expression: tree.Expression, scope: Scope) -> ir.Value:
+def declared_value(expression: tree.Expression, scope: NameScope) -> ir.Value:
     """Type a value in a mutation, where every variable is a parameter."""
     if isinstance(expression, tree.Variable) and expression.name not in scope.parameters:
         hint = did_you_mean(expression.name, scope.parameters) or "declare it between the query's parentheses"
@@ -270,7 +270,7 @@ def declared_value(expression: tree.Expression, scope: Scope) -> ir.Value:
     return value(expression, scope)
 
 
-def assigned(type_: Type, written: Name, expression: tree.Expression, scope: Scope) -> ir.Value:
+def assigned(type_: Type, written: Name, expression: tree.Expression, scope: NameScope) -> ir.Value:
     """Type `property: value` in a mutation; a constant is converted to the type of the property."""
     given = declared_value(expression, scope)
     if isinstance(given, ir.Constant):
@@ -318,7 +318,7 @@ def _scalar(type_: Type, given: ir.Constant, written: Name, span: Span) -> ir.Pl
 # Search --------------------------------------------------------------------------------------------
 
 
-def text_match(call: tree.TextCall, scope: Scope) -> ir.TextMatch:
+def text_match(call: tree.TextCall, scope: NameScope) -> ir.TextMatch:
     code = "T20" if call.function == "match_text" else "T19"
     text, query = _text_arguments(call.function, call.text, call.query, scope, code)
     edits = None
@@ -330,7 +330,7 @@ def text_match(call: tree.TextCall, scope: Scope) -> ir.TextMatch:
 
 
 def _text_arguments(
-    function: str, text: tree.Expression, query: tree.Expression, scope: Scope, code: str
+    function: str, text: tree.Expression, query: tree.Expression, scope: NameScope, code: str
 ) -> tuple[ir.PropertyRef, ir.Value]:
     if not isinstance(text, tree.PropertyAccess):
         raise Rejection(code, f"the first argument of {function} must be a String property of a node", text.span)
@@ -346,7 +346,9 @@ def _text_arguments(
     return column, phrase
 
 
-def _query_value(expression: tree.Expression, scope: Scope, code: str, message: str) -> ir.Constant | ir.ParameterRef:
+def _query_value(
+    expression: tree.Expression, scope: NameScope, code: str, message: str
+) -> ir.Constant | ir.ParameterRef:
     if isinstance(expression, tree.Variable):
         variable_ref(expression, scope)  # reports an unknown variable as T0, before the type of the argument
     if isinstance(expression, tree.Literal | tree.ListLiteral | tree.Variable) and not (
@@ -358,24 +360,24 @@ def _query_value(expression: tree.Expression, scope: Scope, code: str, message: 
     raise Rejection(code, message, expression.span)
 
 
-def _not_an_edge(access: tree.PropertyAccess, function: str, scope: Scope) -> None:
+def _not_an_edge(access: tree.PropertyAccess, function: str, scope: NameScope) -> None:
     bound = scope.variables.get(access.variable)
     if bound and bound.kind == "edge":
         raise Rejection("T23", f"{function} cannot search the edge `${access.variable}`", access.span)
 
 
-def ranking(rank: tree.Rank, scope: Scope) -> ir.Ranking:
+def ranking(rank: tree.Rank, scope: NameScope) -> ir.Ranking:
     """Type a ranking expression."""
     if isinstance(rank, tree.Rrf):
         return _fused(rank, scope)
     return _nearest(rank, scope) if isinstance(rank, tree.Nearest) else _bm25(rank, scope)
 
 
-def _bm25(rank: tree.Bm25, scope: Scope) -> ir.Bm25Rank:
+def _bm25(rank: tree.Bm25, scope: NameScope) -> ir.Bm25Rank:
     return ir.Bm25Rank(*_text_arguments("bm25", rank.text, rank.query, scope, "T20"))
 
 
-def _nearest(rank: tree.Nearest, scope: Scope) -> ir.NearestRank:
+def _nearest(rank: tree.Nearest, scope: NameScope) -> ir.NearestRank:
     _not_an_edge(rank.vector, "nearest", scope)
     try:
         vector = property_ref(rank.vector, scope)
@@ -402,7 +404,7 @@ def _vector_query(query: ir.Constant | ir.ParameterRef, vector: Type, span: Span
     raise Rejection("T15", f"nearest: {vector} needs a {vector} or a String to compare to, not {query.type}", span)
 
 
-def _fused(rank: tree.Rrf, scope: Scope) -> ir.FusedRank:
+def _fused(rank: tree.Rrf, scope: NameScope) -> ir.FusedRank:
     first, second = ranking(rank.first, scope), ranking(rank.second, scope)
     assert not isinstance(first, ir.FusedRank) and not isinstance(second, ir.FusedRank)  # noqa: PT018
     if first.variable != second.variable:

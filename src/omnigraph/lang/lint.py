@@ -188,7 +188,7 @@ def _operation(plan: ir.Plan, catalog: Catalog) -> dict[str, Any]:
         result = [{"name": column.name, **_column_type(column).describe()} for column in plan.columns]
         return {"result": result, "reads": _entities(_read_by(plan.steps, catalog)), "writes": []}
     reads = {entity for statement in plan.statements for entity in _read_by_statement(statement, catalog)}
-    writes = {entity for statement in plan.statements for entity in _written(statement, catalog)}
+    writes = {entity for statement in plan.statements for entity in _written_types(statement, catalog)}
     return {"result": [], "reads": _entities(reads), "writes": _entities(writes)}
 
 
@@ -220,12 +220,12 @@ def _edge_and_ends(edge_type: str, catalog: Catalog) -> Iterator[_Entity]:
 
 
 def _read_by_statement(statement: ir.Statement, catalog: Catalog) -> Iterator[_Entity]:
-    yield from _written(statement, catalog)
+    yield from _written_types(statement, catalog)
     if isinstance(statement, ir.InsertEdge):
         yield from _edge_and_ends(statement.type_name, catalog)
 
 
-def _written(statement: ir.Statement, catalog: Catalog) -> Iterator[_Entity]:
+def _written_types(statement: ir.Statement, catalog: Catalog) -> Iterator[_Entity]:
     yield "edge" if isinstance(statement, ir.InsertEdge | ir.DeleteEdges) else "node", statement.type_name
     # Deleting a node deletes its edges, so they count as written although the query does not name them.
     if isinstance(statement, ir.DeleteNodes):

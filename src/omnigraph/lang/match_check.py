@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from omnigraph.lang import ir
 from omnigraph.lang import query_tree as tree
 from omnigraph.lang.catalog import EdgeType
-from omnigraph.lang.expressions import ANONYMOUS, Bound, Scope, comparison, entry, operand, text_match
+from omnigraph.lang.expressions import ANONYMOUS, Bound, NameScope, comparison, entry, operand, text_match
 from omnigraph.lang.source import Name, Rejection, did_you_mean
 
 
@@ -47,12 +47,12 @@ class Not:
 TypedClause = Node | Hop | Not | ir.Comparison | ir.TextMatch
 
 
-def check_match(clauses: Iterable[tree.Clause], scope: Scope) -> tuple[TypedClause, ...]:
+def check_match(clauses: Iterable[tree.Clause], scope: NameScope) -> tuple[TypedClause, ...]:
     """Type the clauses of a `match` or `not` block, and add their bindings to the scope."""
     return tuple(_clause(clause, scope) for clause in clauses)
 
 
-def _clause(clause: tree.Clause, scope: Scope) -> TypedClause:
+def _clause(clause: tree.Clause, scope: NameScope) -> TypedClause:
     match clause:
         case tree.Binding():
             return _binding(clause, scope)
@@ -66,7 +66,7 @@ def _clause(clause: tree.Clause, scope: Scope) -> TypedClause:
             return _negation(clause, scope)
 
 
-def _binding(clause: tree.Binding, scope: Scope) -> Node:
+def _binding(clause: tree.Binding, scope: NameScope) -> Node:
     node = scope.catalog.nodes.get(clause.type)
     if node is None:
         hint = did_you_mean(clause.type, scope.catalog.nodes)
@@ -94,7 +94,7 @@ def _binding(clause: tree.Binding, scope: Scope) -> Node:
     return Node(bound.name, node.name, tuple(predicates))
 
 
-def _filter(clause: tree.FilterClause, scope: Scope) -> ir.Predicate:
+def _filter(clause: tree.FilterClause, scope: NameScope) -> ir.Predicate:
     # A text clause is shorthand for this comparison.
     if isinstance(clause.left, tree.TextCall) and clause.operator == "=" and _is_true(clause.right):
         return text_match(clause.left, scope)
@@ -108,7 +108,7 @@ def _is_true(expression: tree.Expression) -> bool:
 # Traversals ----------------------------------------------------------------------------------------
 
 
-def _traversal(clause: tree.Traversal, scope: Scope) -> Hop:
+def _traversal(clause: tree.Traversal, scope: NameScope) -> Hop:
     edge = scope.catalog.edge_by_word(clause.edge)
     if edge is None:
         # Suggest the spelling that traversals use, lower case first.
@@ -158,7 +158,7 @@ def _direction(clause: tree.Traversal, edge: EdgeType, source: Bound | None, tar
     raise Rejection("T5", message, written.span)
 
 
-def _endpoint(variable: Name, scope: Scope) -> Bound | None:
+def _endpoint(variable: Name, scope: NameScope) -> Bound | None:
     bound = scope.variables.get(variable) if variable != ANONYMOUS else None
     if bound and bound.kind == "edge":
         raise Rejection("T23", f"`${variable}` is an edge and cannot be the end of an edge", variable.span)
@@ -180,7 +180,7 @@ def _hops(clause: tree.Traversal) -> tuple[int, int]:
     return hops.least, hops.most
 
 
-def _edge_binding_fits(clause: tree.Traversal, scope: Scope) -> None:
+def _edge_binding_fits(clause: tree.Traversal, scope: NameScope) -> None:
     name = clause.binding
     if name is None or name == ANONYMOUS:
         return
@@ -193,7 +193,7 @@ def _edge_binding_fits(clause: tree.Traversal, scope: Scope) -> None:
 # Negation ------------------------------------------------------------------------------------------
 
 
-def _negation(clause: tree.Negation, scope: Scope) -> Not:
+def _negation(clause: tree.Negation, scope: NameScope) -> Not:
     mentioned = _mentioned(clause.clauses, scope)
     # Names as in the plan: inside a nested `not` they carry the suffix of the scope that bound them.
     outer = frozenset(scope.variables[name].name for name in mentioned if name in scope.variables)
@@ -203,7 +203,7 @@ def _negation(clause: tree.Negation, scope: Scope) -> Not:
     return Not(check_match(clause.clauses, scope.inner()), outer)
 
 
-def _mentioned(clauses: Iterable[tree.Clause], scope: Scope) -> Iterator[str]:
+def _mentioned(clauses: Iterable[tree.Clause], scope: NameScope) -> Iterator[str]:
     for clause in clauses:
         match clause:
             case tree.Binding():
@@ -219,7 +219,7 @@ def _mentioned(clauses: Iterable[tree.Clause], scope: Scope) -> Iterator[str]:
                 yield from _mentioned(clause.clauses, scope)
 
 
-def _variables(expression: tree.Expression, scope: Scope) -> Iterator[str]:
+def _variables(expression: tree.Expression, scope: NameScope) -> Iterator[str]:
     match expression:
         case tree.PropertyAccess():
             yield expression.variable

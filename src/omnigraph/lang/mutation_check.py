@@ -7,14 +7,14 @@ from collections.abc import Iterable, Mapping
 from omnigraph.lang import ir, types
 from omnigraph.lang import query_tree as tree
 from omnigraph.lang.catalog import EdgeType, NodeType, Property
-from omnigraph.lang.expressions import Scope, assigned, compares, declared_value
+from omnigraph.lang.expressions import NameScope, assigned, compares, declared_value
 from omnigraph.lang.source import Name, Rejection, did_you_mean
 from omnigraph.lang.types import Type
 
 _ENDPOINTS = {"from": "src", "to": "dst"}
 
 
-def check_mutation(query: tree.QueryDecl, body: tree.WriteBody, scope: Scope) -> ir.MutationPlan:
+def check_mutation(query: tree.QueryDecl, body: tree.WriteBody, scope: NameScope) -> ir.MutationPlan:
     statements = tuple(_statement(statement, scope) for statement in body.statements)
     _one_kind(query.name, body.statements, statements)
     return ir.MutationPlan(statements)
@@ -34,7 +34,7 @@ def _one_kind(name: Name, written: Iterable[tree.Statement], statements: tuple[i
         raise Rejection("D2", message, span, hint=hint)
 
 
-def _statement(statement: tree.Statement, scope: Scope) -> ir.Statement:
+def _statement(statement: tree.Statement, scope: NameScope) -> ir.Statement:
     declared = _target_type(statement.type, scope)
     match statement:
         case tree.Insert() if isinstance(declared, NodeType):
@@ -50,7 +50,7 @@ def _statement(statement: tree.Statement, scope: Scope) -> ir.Statement:
             return ir.DeleteEdges(declared.name, _where(statement.predicate, declared, scope), statement.type.span)
 
 
-def _target_type(name: Name, scope: Scope) -> NodeType | EdgeType:
+def _target_type(name: Name, scope: NameScope) -> NodeType | EdgeType:
     """Resolve a type name exactly; a node type wins over an edge type of the same name."""
     # No case folding here, unlike in traversals: the two could name different types.
     found = scope.catalog.nodes.get(name) or scope.catalog.edges.get(name)
@@ -60,13 +60,13 @@ def _target_type(name: Name, scope: Scope) -> NodeType | EdgeType:
     return found
 
 
-def _insert_node(statement: tree.Insert, node: NodeType, scope: Scope) -> ir.InsertNode:
+def _insert_node(statement: tree.Insert, node: NodeType, scope: NameScope) -> ir.InsertNode:
     values = _assigned_values(statement.assignments, _assignable_columns(node), node, scope)
     _required(statement.type, node.properties, values)
     return ir.InsertNode(node.name, tuple(values.items()), statement.type.span)
 
 
-def _insert_edge(statement: tree.Insert, edge: EdgeType, scope: Scope) -> ir.InsertEdge:
+def _insert_edge(statement: tree.Insert, edge: EdgeType, scope: NameScope) -> ir.InsertEdge:
     values = _assigned_values(statement.assignments, _assignable_columns(edge), edge, scope)
     for endpoint, type_name in (("from", edge.source), ("to", edge.target)):
         if endpoint not in values:
@@ -78,7 +78,7 @@ def _insert_edge(statement: tree.Insert, edge: EdgeType, scope: Scope) -> ir.Ins
     return ir.InsertEdge(edge.name, source, target, tuple(values.items()), statement.type.span)
 
 
-def _update(statement: tree.Update, declared: NodeType | EdgeType, scope: Scope) -> ir.UpdateNodes:
+def _update(statement: tree.Update, declared: NodeType | EdgeType, scope: NameScope) -> ir.UpdateNodes:
     if isinstance(declared, EdgeType):
         message = f"`{declared.name}` is an edge type; edges cannot be updated"
         raise Rejection("T16", message, statement.type.span, hint="delete the edge and insert it again")
@@ -98,7 +98,7 @@ def _assignable_columns(declared: NodeType | EdgeType) -> Mapping[str, Type]:
 
 
 def _assigned_values(
-    assignments: Iterable[tree.Assignment], columns: Mapping[str, Type], declared: NodeType | EdgeType, scope: Scope
+    assignments: Iterable[tree.Assignment], columns: Mapping[str, Type], declared: NodeType | EdgeType, scope: NameScope
 ) -> dict[str, ir.Value]:
     values: dict[str, ir.Value] = {}
     for written in assignments:
@@ -133,7 +133,7 @@ def _required(type_name: Name, properties: Mapping[str, Property], values: Mappi
             raise Rejection("T12", message, type_name.span, hint="assign one of the two")
 
 
-def _where(predicate: tree.Predicate, declared: NodeType | EdgeType, scope: Scope) -> ir.Where:
+def _where(predicate: tree.Predicate, declared: NodeType | EdgeType, scope: NameScope) -> ir.Where:
     name = predicate.property
     type_ = _assignable(name, _assignable_columns(declared), declared)
     if type_.is_blob:

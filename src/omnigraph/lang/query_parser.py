@@ -39,7 +39,7 @@ class _QueryBuilder(Transformer[Token, Any]):
 
     # Queries and parameters
 
-    def query(self, name: Token, parameters: tuple[tree.Parameter, ...] | None, *parts: Any) -> tree.QueryDecl:
+    def query(self, name: Token, parameters: tuple[tree.ParameterDecl, ...] | None, *parts: Any) -> tree.QueryDecl:
         *annotations, body = parts
         texts: dict[str, str] = {}
         for kind, text in annotations:
@@ -52,11 +52,11 @@ class _QueryBuilder(Transformer[Token, Any]):
     def query_annotation(self, kind: Token, text: Token) -> tuple[Name, str]:
         return annotation_name(kind), parsing.text_of(text, SYNTAX)
 
-    def parameters(self, *parameters: tree.Parameter) -> tuple[tree.Parameter, ...]:
+    def parameters(self, *parameters: tree.ParameterDecl) -> tuple[tree.ParameterDecl, ...]:
         return parameters
 
-    def parameter(self, variable: Token, type_: Type) -> tree.Parameter:
-        return tree.Parameter(name_of(variable, skip=1), type_)
+    def parameter(self, variable: Token, type_: Type) -> tree.ParameterDecl:
+        return tree.ParameterDecl(name_of(variable, skip=1), type_)
 
     def scalar(self, base: Token, nullable: Token | None) -> Type:
         return Type(Scalar(base), nullable=nullable is not None)

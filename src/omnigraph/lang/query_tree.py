@@ -230,7 +230,7 @@ class WriteBody:
 
 
 @dataclass(frozen=True, slots=True)
-class Parameter:
+class ParameterDecl:
     name: Name
     type: Type
 
@@ -238,7 +238,7 @@ class Parameter:
 @dataclass(frozen=True, slots=True)
 class QueryDecl:
     name: Name
-    parameters: tuple[Parameter, ...]
+    parameters: tuple[ParameterDecl, ...]
     description: str | None
     instruction: str | None
     body: ReadBody | WriteBody

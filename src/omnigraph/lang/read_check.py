@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from omnigraph.lang import ir, types
 from omnigraph.lang import query_tree as tree
-from omnigraph.lang.expressions import Scope, constant, property_ref, ranking, variable_ref
+from omnigraph.lang.expressions import NameScope, constant, property_ref, ranking, variable_ref
 from omnigraph.lang.match_check import check_match
 from omnigraph.lang.planner import plan_match
 from omnigraph.lang.source import Rejection, Span, did_you_mean
@@ -18,7 +18,7 @@ _RANK_CODES = {tree.Nearest: "T17", tree.Bm25: "T20", tree.Rrf: "T21"}
 _RANK_NAMES = {tree.Nearest: "nearest", tree.Bm25: "bm25", tree.Rrf: "rrf"}
 
 
-def check_read(body: tree.ReadBody, scope: Scope) -> ir.ReadPlan:
+def check_read(body: tree.ReadBody, scope: NameScope) -> ir.ReadPlan:
     """Type and plan a read: match, then rank or order, limit and project; or aggregate, order and limit."""
     steps: list[ir.Step] = list(plan_match(check_match(body.match, scope)))
     rank = _rank(body, scope)
@@ -57,7 +57,7 @@ class _Ranked:
         return self.written.span
 
 
-def _rank(body: tree.ReadBody, scope: Scope) -> _Ranked | None:
+def _rank(body: tree.ReadBody, scope: NameScope) -> _Ranked | None:
     """Find the ranking that is the first sort key, directly or through an alias."""
     found = [_aliased(key, body.items) for key in body.order]
     for key, later in zip(body.order[1:], found[1:], strict=True):
@@ -102,7 +102,7 @@ def _aliased(key: tree.Key, items: Sequence[tree.Item]) -> tree.Expression:
 # Return --------------------------------------------------------------------------------------------
 
 
-def _return_column(item: tree.Item, scope: Scope, rank: _Ranked | None) -> ir.Column | ir.AggregateColumn:
+def _return_column(item: tree.Item, scope: NameScope, rank: _Ranked | None) -> ir.Column | ir.AggregateColumn:
     written = item.expression
     name = str(item.alias or _column_name(written))
     if isinstance(written, tree.AggregateCall):
@@ -136,7 +136,7 @@ def _column_name(written: tree.Expression) -> str:
             return _RANK_NAMES[type(written)]
 
 
-def _row_value(written: tree.Expression, scope: Scope) -> ir.Operand | ir.EntityRef:
+def _row_value(written: tree.Expression, scope: NameScope) -> ir.Operand | ir.EntityRef:
     """Type an expression with a value per row: property, node, parameter, literal or now()."""
     match written:
         case tree.PropertyAccess():
@@ -167,7 +167,7 @@ def _no_blob(operand: ir.PropertyRef | ir.ParameterRef, span: Span) -> ir.Proper
     return operand
 
 
-def _aggregate(name: str, written: tree.AggregateCall, scope: Scope) -> ir.AggregateColumn:
+def _aggregate(name: str, written: tree.AggregateCall, scope: NameScope) -> ir.AggregateColumn:
     function = str(written.function)
     argument = _row_value(written.argument, scope)
     span = written.argument.span
@@ -207,7 +207,7 @@ def _order_step(
     return [ir.Order(tuple(resolved), tie_break)]
 
 
-def _row_key(key: tree.Key, items: Sequence[tree.Item], columns: Sequence[ir.Column], scope: Scope) -> _SortBy:
+def _row_key(key: tree.Key, items: Sequence[tree.Item], columns: Sequence[ir.Column], scope: NameScope) -> _SortBy:
     """Resolve a sort key of a plain query: a property, returned or not, or a result column."""
     written = key.expression
     if isinstance(written, tree.PropertyAccess):
