@@ -40,7 +40,7 @@ demo: $(VENV)/.runtime
 
 # The graphs of tests are small and many: they live in memory where it has room for them. A file's tests, and all that
 # use Spark, share servers and sessions, so they stay together.
-ROOM := $(shell df -k --output=avail /dev/shm 2>/dev/null | awk 'NR > 1 && $$1 > 4000000 {print "TMPDIR=/dev/shm"}')
+ROOM := $(shell df -k --output=avail /dev/shm 2>/dev/null | awk 'NR > 1 && $$1 > 8000000 {print "TMPDIR=/dev/shm"}')
 PYTEST := $(ROOM) $(BIN)/python -m pytest -n 2 --dist loadgroup
 
 test: setup
