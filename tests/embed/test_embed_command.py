@@ -192,9 +192,9 @@ def test_a_failure_leaves_no_output(folder: Path, service: Service, monkeypatch:
 @pytest.mark.parametrize(
     "spec, message",
     [
-        ("{", "no JSON"),
+        ("{", "not valid JSON"),
         ("nowhere.json", "cannot read nowhere.json"),
-        ("in.jsonl", "no JSON"),
+        ("in.jsonl", "not valid JSON"),
         ("{}", "`dimension`"),
         ('{"dimension": true, "types": {}}', "`dimension`"),
         ('{"dimension": 0, "types": {}}', "`dimension`"),

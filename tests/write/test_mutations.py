@@ -97,7 +97,7 @@ def test_a_pending_row_hides_the_committed_one_and_only_an_id_tells(people: Grap
     wanted = comparison("name", STRING, Operator.GE, "Bob")
 
     found = scan_with_pending(store.tables, table, pending.image(), ["id", "name"], wanted)
-    with pytest.raises(AssertionError, match="without its id"):
+    with pytest.raises(AssertionError, match="the id is needed"):
         scan_with_pending(store.tables, table, pending.image(), ["name"], wanted)
 
     assert sorted(found["name"].to_pylist()) == ["Bob", "Charlie", "Diana"]

@@ -113,6 +113,11 @@ class PublishPlan:
         return sorted({*(action.table_key for action in self.actions), *(row.table_key for row in rows)})
 
     @property
+    def relied_on(self) -> set[str]:
+        """The tables whose pins must be the same at the publish as when the plan was prepared."""
+        return {*self.table_keys, *self.read_set, *self.must_be_unchanged}
+
+    @property
     def moves_tables(self) -> bool:
         """Whether the plan takes more than one step, and so can be interrupted."""
         return bool(self.actions or self.registrations or self.tombstones or self.schema)

@@ -53,11 +53,11 @@ def begin(store: Store, branch: str | None = None) -> WriteTxn:
 def capture(store: Store, branch: str | None) -> WriteTxn:
     """Capture the state that a write is prepared on. It is read once; everything below works on it."""
     state = store.manifest.load_to_write(branch)
-    contract = store.schema_of(state)
-    if contract is None:
+    accepted = store.schema_of(state)
+    if accepted is None:
         uri = store.location.uri
         raise GraphNotFoundError(f"no graph at {uri}", uri=uri, hint="create one with `omnigraph init`")
-    return WriteTxn(branch, state, contract.catalog)
+    return WriteTxn(branch, state, accepted.catalog)
 
 
 def write(store: Store, branch: str | None, prepare: Prepare[T]) -> tuple[Published | None, T]:
@@ -108,7 +108,7 @@ def _write_gated(store: Store, first: PublishPlan, prepare: Prepare[T]) -> tuple
         if plan is None:
             return None, made
         with store.gates.hold(table_gates(plan.branch, plan.table_keys)):
-            return _carry_out(store, plan, held), made
+            return publish_held(store, plan, held), made
 
 
 def publish(store: Store, plan: PublishPlan) -> Published:
@@ -123,9 +123,21 @@ def publish(store: Store, plan: PublishPlan) -> Published:
         return _publish(store, plan)
 
 
+def _publish(store: Store, plan: PublishPlan) -> Published:
+    with store.gates.hold(gates_for(plan.branch, plan.table_keys)) as held:
+        return publish_held(store, plan, held)
+
+
 def publish_held(store: Store, plan: PublishPlan, held: Held) -> Published:
     """Carry out a plan whose gates, or stronger ones, the caller holds."""
-    return _carry_out(store, plan, held)
+    failpoints.reach(failpoints.PUBLISH_AFTER_GATES)
+    state = store.manifest.refreshed(plan.txn.base)
+    _check(store, plan, state, held)
+    if plan.moves_tables:
+        return _move(store, plan, state, held)
+    # A single step, the publish: there is nothing to recover, so no record is needed.
+    held.check()
+    return store.manifest.publish(plan.branch, _changes(store, plan, ()), _pins(plan, state), plan.lineage, state)
 
 
 def adopt_heads(
@@ -138,15 +150,8 @@ def adopt_heads(
     return store.manifest.publish(state.branch, Changes(rows), expected, lineage)
 
 
-def _publish(store: Store, plan: PublishPlan) -> Published:
-    with store.gates.hold(gates_for(plan.branch, plan.table_keys)) as held:
-        return _carry_out(store, plan, held)
-
-
-def _carry_out(store: Store, plan: PublishPlan, held: Held) -> Published:
-    failpoints.reach(failpoints.PUBLISH_AFTER_GATES)
-    # Everything is checked again under the gates: what the plan was prepared on may have moved since.
-    state = store.manifest.refreshed(plan.txn.base)
+def _check(store: Store, plan: PublishPlan, state: ManifestState, held: Held) -> None:
+    """Raise unless everything that the plan was prepared on still holds, now that the gates are held."""
     _check_not_done(plan, state)
     _check_head_commit(plan, state)
     _check_schema(plan, state)
@@ -164,17 +169,17 @@ def _carry_out(store: Store, plan: PublishPlan, held: Held) -> Published:
     for tombstone in plan.tombstones:
         _check_tombstone(store, held, tombstone, state)
     _refuse_pending(store, plan)
-    # Without a table to move there is a single step, the publish, so there is nothing to recover.
-    if not plan.moves_tables:
-        held.check()
-        return store.manifest.publish(plan.branch, _changes(store, plan, ()), _pins(plan, state), plan.lineage, state)
+
+
+def _move(store: Store, plan: PublishPlan, state: ManifestState, held: Held) -> Published:
+    """Carry out a checked plan in four phases: record (A), heads (B), manifest (C), cleanup (D)."""
     sidecar = arm(plan, state)
     # A lease may have expired while the checks ran. No step that others can see is taken without checking.
     held.check()
-    store.sidecars.write(sidecar)  # phase A: from here on recovery can finish or undo it
+    store.sidecars.write(sidecar)  # A: from here on recovery can finish or undo it
     failpoints.reach(failpoints.PUBLISH_AFTER_SIDECAR)
     try:
-        versions = tuple(_move_head(store, held, action, state) for action in plan.actions)  # phase B
+        versions = tuple(_move_head(store, held, action, state) for action in plan.actions)  # B
     except OmnigraphError as error:
         return _undo(store, plan, sidecar, held, error)
     failpoints.reach(failpoints.PUBLISH_BEFORE_MANIFEST)
@@ -186,7 +191,7 @@ def _carry_out(store: Store, plan: PublishPlan, held: Held) -> Published:
         # The heads have moved and the record says so: the next write or open finishes or undoes it.
         raise _unknown(sidecar, error) from error
     failpoints.reach(failpoints.PUBLISH_AFTER_MANIFEST)
-    _clean_up(store, plan, published, sidecar)  # phase D
+    _clean_up(store, plan, published, sidecar)  # D
     return published
 
 
@@ -196,12 +201,11 @@ def _refuse_pending(store: Store, plan: PublishPlan) -> None:
     Under the gate of the branch no writer is alive. If recovery finished that record later, it could contradict a
     change that was validated without it.
     """
-    concerned = {*plan.table_keys, *plan.read_set, *plan.must_be_unchanged}
     for operation_id in store.sidecars.pending():
         sidecar = store.sidecars.read(operation_id)
         if sidecar is None or sidecar.branch != plan.branch:
             continue
-        if plan.if_head or HEAD in plan.read_set or sidecar.if_head or concerned & {*sidecar.table_keys}:
+        if plan.if_head or HEAD in plan.read_set or sidecar.if_head or plan.relied_on & {*sidecar.table_keys}:
             message = f"operation {operation_id} was interrupted and must be recovered first"
             raise RecoveryRequiredError(message, operation_id=operation_id, hint=_REOPEN)
 
@@ -365,7 +369,7 @@ def _changes(store: Store, plan: PublishPlan, versions: tuple[VersionRow, ...]) 
 
 
 def _pins(plan: PublishPlan, state: ManifestState) -> dict[str, int]:
-    return {key: state.actual_version(key) for key in {*plan.table_keys, *plan.read_set, *plan.must_be_unchanged}}
+    return {key: state.actual_version(key) for key in plan.relied_on}
 
 
 def _undo(store: Store, plan: PublishPlan, sidecar: Sidecar, held: Held, failure: OmnigraphError) -> Published:

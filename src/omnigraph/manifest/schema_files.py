@@ -49,7 +49,7 @@ class SchemaFilesReader:
             return None
         files = (source, self._objects.read_if_exists(STATE), self._objects.read_if_exists(IR))
         if self._known is None or self._known[0] != files:
-            self._known = files, _contract(*files)
+            self._known = files, _accepted(*files)
         return self._known[1]
 
 
@@ -99,7 +99,7 @@ def compiled(text: str) -> AcceptedSchema:
     return AcceptedSchema(text, compile_schema(Source(text, SOURCE)))
 
 
-def _contract(source_data: bytes, state_data: bytes | None, ir_data: bytes | None) -> AcceptedSchema:
+def _accepted(source_data: bytes, state_data: bytes | None, ir_data: bytes | None) -> AcceptedSchema:
     state, compiled = _document(STATE, state_data), _document(IR, ir_data)
     source = Source.decode(source_data, SOURCE)
     catalog = compile_schema(source)

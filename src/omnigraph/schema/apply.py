@@ -116,9 +116,9 @@ def _origin(store: Store, txn: WriteTxn) -> str:
     """Return the schema that the graph was created with: states from before the first change are read by it."""
     if txn.base.schema:
         return txn.base.schema.origin
-    contract = store.schema_files.read()
-    assert contract, "the graph is there"
-    return contract.text
+    accepted = store.schema_files.read()
+    assert accepted, "the graph is there"
+    return accepted.text
 
 
 def _rows(plan: SchemaPlan, desired: Catalog, txn: WriteTxn) -> dict[str, int]:
@@ -146,8 +146,8 @@ def _refuse_pending(store: Store) -> None:
 
 def _rewrite_source(store: Store, source: Source, txn: WriteTxn) -> None:
     """Store a source text of equal meaning, such as one with other comments. This is no change of the graph."""
-    contract = store.schema_of(txn.base)
-    if contract and contract.text != source.text:
+    accepted = store.schema_of(txn.base)
+    if accepted and accepted.text != source.text:
         rewrite_source(store.objects, source.text)
 
 

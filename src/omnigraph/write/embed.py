@@ -49,11 +49,11 @@ def embed_mode(name: str) -> EmbedMode:
 
 def embed_graph(store: Store, request: EmbedRequest, embedding: Embedding) -> EmbedResult:
     """Embed the texts of a graph. Committed batches stay; after a failure, the next run does the rest."""
-    contract = store.schema_of(store.manifest.load())
-    assert contract, "the graph was opened"
+    accepted = store.schema_of(store.manifest.load())
+    assert accepted, "the graph was opened"
     embedded: dict[str, int] = {}
     commits: list[Commit] = []
-    for node, property_ in _targets(contract.catalog, request.types):
+    for node, property_ in _targets(accepted.catalog, request.types):
         label = f"{node.name}.{property_.name}"
         embedded[label] = 0
         for commit, rows in _Target(store, request, embedding, node, property_).fill():
