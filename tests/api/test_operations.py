@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import ast
 import inspect
 import re
+from pathlib import Path
 from typing import get_type_hints
 
 from omnigraph.api.methods import AsyncGraphMethods, GraphMethods
 from omnigraph.api.operation import OPERATIONS
 from omnigraph.graph import _HANDLERS, Graph
 from scripts.generate_methods import TARGET, generated
+
+SRC = Path(__file__).parents[2] / "src" / "omnigraph"
 
 
 def test_the_methods_are_those_that_the_operations_make() -> None:
@@ -41,3 +45,20 @@ def test_routes_differ_and_name_only_fields() -> None:
             names = {route.wire_name(name) for name in known.sent}
             assert set(re.findall(r"\{(\w+)\}", route.path)) <= names, route.path
             assert set(route.names) <= set(known.parameters), route.path
+
+
+def test_an_operation_is_written_in_three_places() -> None:
+    """The value, its handler, and how the command line prints the result; the engine below has one function."""
+    places = set()
+    for path in sorted(SRC.rglob("*.py")):
+        if path == TARGET:
+            continue
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            named = getattr(node, "attr", None) or getattr(node, "id", None) or getattr(node, "name", None)
+            if named in ("create_tag", "CreateTag"):
+                places.add(path.relative_to(SRC).as_posix())
+
+    engine = {place for place in places if place.startswith(("history/", "storage/"))}
+    commands = {place for place in places if place.startswith("cli/")}
+    assert len(commands) <= 1
+    assert places - commands - engine == {"api/operations.py", "graph.py"}

@@ -44,7 +44,8 @@ class Route:
     """How HTTP asks for an operation.
 
     `names` are the members and parameters whose names differ from the fields; `answer` is the document of an answer
-    that is more than the result: where each of its members comes from. `given` are fields that the path implies.
+    that is more than the result: where each of its members comes from. `given` are fields that the path implies; `id`
+    is the operationId, if it is not the name of the operation, and `doc` the description of a route that differs.
     """
 
     verb: str
@@ -54,6 +55,8 @@ class Route:
     condition: str | None = None
     action: Action | None = None
     answer: tuple[str, Mapping[str, str]] | None = None
+    id: str | None = None
+    doc: str | None = None
 
     def wire_name(self, name: str) -> str:
         return self.names.get(name, name)

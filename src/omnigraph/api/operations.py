@@ -86,7 +86,7 @@ def _delete(path: str, **more: Any) -> Route:
 
 @operation(
     Action.READ,
-    _get("/schema", answer=("SchemaOutput", {"schema_source": "."})),
+    _get("/schema", id="schema", answer=("SchemaOutput", {"schema_source": "."})),
     method="",
     command="schema show",
 )
@@ -94,7 +94,7 @@ class ReadSchema(Operation[str]):
     """Return the accepted schema, as it was written."""
 
 
-@operation(Action.READ, _get("/snapshot"), method="snapshot", command="snapshot")
+@operation(Action.READ, _get("/snapshot", id="snapshot"), method="snapshot", command="snapshot")
 class ReadSnapshot(Operation[Snapshot]):
     """Return which version of each table a branch consists of."""
 
@@ -114,14 +114,14 @@ class ListCommits(Operation[list[Commit]]):
     actor: str | None = None
 
 
-@operation(Action.READ, _get("/commits/{commit_id}"), method="commit", command="commit show")
+@operation(Action.READ, _get("/commits/{commit_id}", id="get_commit"), method="commit", command="commit show")
 class FindCommit(Operation[Commit]):
     """Find a commit on any branch."""
 
     commit_id: CommitId
 
 
-@operation(Action.READ, _get("/states/{ref}"), method="", source="ref")
+@operation(Action.READ, _get("/states/{ref}", id="get_state"), method="", source="ref")
 class ResolveState(Operation[NamedState]):
     """Resolve a branch, a tag or a commit to the commit it is at, with the schema of that state."""
 
@@ -140,7 +140,7 @@ class RunQuery(Operation[Result]):
     snapshot: SnapshotId = None
 
 
-@operation(Action.READ, _post("/explain", names={"source": "query"}), method="explain", command="query")
+@operation(Action.READ, _post("/explain", id="explain", names={"source": "query"}), method="explain", command="query")
 class ExplainQuery(Operation[Explanation]):
     """Run a read query, and return how it was executed: its steps, their rows and what they cost."""
 
@@ -186,7 +186,13 @@ class ExportFiles(Operation[ExportResult]):
 @operation(
     Action.CHANGE,
     _post("/mutate", names={"source": "query"}),
-    _post("/mutate/if-graph-commit", names={"source": "query"}, condition="if_commit"),
+    _post(
+        "/mutate/if-graph-commit",
+        id="mutate_if_graph_commit",
+        names={"source": "query"},
+        condition="if_commit",
+        doc="Run a mutation only if its branch is at the commit that the header names.",
+    ),
     commits=True,
     command="mutate",
 )
@@ -258,7 +264,11 @@ class PlanSchema(Operation[SchemaResult]):
 
 @operation(
     Action.SCHEMA_APPLY,
-    _post("/schema/apply", names={"schema": "schema_source"}),
+    _post(
+        "/schema/apply",
+        names={"schema": "schema_source"},
+        doc="Change the schema in one commit. Refused if a stored query does not fit the new schema.",
+    ),
     commits=True,
     command="schema apply",
 )
@@ -276,7 +286,7 @@ class ApplySchema(Operation[SchemaResult]):
 
 @operation(
     Action.READ,
-    _get("/outcomes/{operation_id}", answer=("OutcomeOutput", {"commit": "."})),
+    _get("/outcomes/{operation_id}", id="get_outcome", answer=("OutcomeOutput", {"commit": "."})),
     method="outcome",
 )
 class FindOutcome(Operation[Commit | None]):
@@ -291,7 +301,7 @@ class FindOutcome(Operation[Commit | None]):
 
 @operation(
     Action.READ,
-    _get("/branches", answer=("BranchListOutput", {"branches": "."})),
+    _get("/branches", answer=("BranchListOutput", {"branches": "."}), doc="List the branches, sorted."),
     method="branches",
     command="branch list",
 )
@@ -336,7 +346,14 @@ class DeleteBranch(Operation[None]):
 @operation(
     Action.BRANCH_MERGE,
     _post("/branches/merge", names={"into": "target"}),
-    _post("/branches/merge/preview", names={"into": "target"}, given={"dry_run": True}, action=Action.READ),
+    _post(
+        "/branches/merge/preview",
+        id="preview_merge",
+        names={"into": "target"},
+        given={"dry_run": True},
+        action=Action.READ,
+        doc="Return what a merge would do, conflicts included, and change nothing.",
+    ),
     method="merge",
     commits=True,
     command="branch merge",
@@ -363,7 +380,7 @@ class MergeBranch(Operation[MergeResult]):
     progress: Reporting = SILENT
 
 
-@operation(Action.CHANGE, _post("/revert"), method="revert", commits=True, command="revert")
+@operation(Action.CHANGE, _post("/revert", id="revert"), method="revert", commits=True, command="revert")
 class RevertCommit(Operation[MergeResult]):
     """Undo what one commit changed, by a new commit. What was changed again since then is a conflict."""
 
@@ -404,7 +421,7 @@ class DeleteTag(Operation[None]):
 
 @operation(
     Action.READ,
-    _get("/log", names={"branches": "branch"}, answer=("LogOutput", {"commits": "."})),
+    _get("/log", id="log", names={"branches": "branch"}, answer=("LogOutput", {"commits": "."})),
     method="log",
     command="log",
 )
@@ -442,7 +459,7 @@ class PollChanges(Operation[ChangePage]):
 
 @operation(
     Action.READ,
-    _get("/changes/cursor", answer=("ChangeCursorOutput", {"cursor": "."})),
+    _get("/changes/cursor", id="get_change_cursor", answer=("ChangeCursorOutput", {"cursor": "."})),
     method="change_cursor",
     command="changes",
 )
@@ -453,7 +470,9 @@ class FindChangeCursor(Operation[str]):
     branch: Branch = MAIN
 
 
-@operation(Action.READ, _get("/changes/baseline", names=_FILTERS), method="baseline", command="changes")
+@operation(
+    Action.READ, _get("/changes/baseline", id="get_baseline", names=_FILTERS), method="baseline", command="changes"
+)
 class FindBaseline(Operation[Baseline]):
     """Return where to start following a branch: what to export at which commit, and the cursor to continue with.
 
@@ -468,7 +487,10 @@ class FindBaseline(Operation[Baseline]):
 
 
 @operation(
-    Action.READ, _get("/commits/{commit_id}/changes", names=_FILTERS), method="commit_changes", command="changes"
+    Action.READ,
+    _get("/commits/{commit_id}/changes", id="get_commit_changes", names=_FILTERS),
+    method="commit_changes",
+    command="changes",
 )
 class ReadCommitChanges(Operation[ChangePage]):
     """Return what one commit changed, compared with its first parent."""

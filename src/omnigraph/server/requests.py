@@ -81,39 +81,13 @@ class ExportRequest(Request):
     table_keys: list[str] = Field(default_factory=list, description="The same by `node:<Type>` or `edge:<Type>`.")
 
 
-class BranchCreateRequest(Request):
-    name: str
-    from_: str | None = Field(None, alias="from", description="A branch, a tag or a commit; main if none is named.")
-
-
-class MergePreviewRequest(Request):
+class MergeRequest(Request):
     source: str
     target: str | None = Field(None, description="main, if none is named.")
     resolve: str | dict[str, Any] | list[dict[str, Any]] | None = Field(
         None, description="Who wins conflicts: `ours`, `theirs`, one of them for each type, or for each conflict."
     )
-
-
-class MergeRequest(MergePreviewRequest):
     delete_branch: bool = Field(default=False, description="Delete the source after the merge.")
-
-
-class RevertRequest(Request):
-    commit_id: str
-    branch: _Branch = None
-    resolve: str | dict[str, Any] | list[dict[str, Any]] | None = None
-
-
-class TagCreateRequest(Request):
-    name: str
-    ref: str | None = Field(
-        None, description="The state to tag: a branch, a tag, a commit, `ref~n` or `ref@version`; main by default."
-    )
-
-
-class SchemaRequest(Request):
-    schema_source: str = Field(description="A schema in the language of `.pg` files.")
-    allow_data_loss: bool = Field(default=False, description="Give up at once what is dropped.")
 
 
 class ChangeBaselineRequest(Request):

@@ -2,9 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+import functools
+import operator
+from types import NoneType
+from typing import Any, Literal, get_args, get_origin
 
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, Field, create_model
+
+from omnigraph.api import operations as op
+from omnigraph.api.changes import Baseline, ChangePage
+from omnigraph.api.operation import Description, Route
+from omnigraph.api.results import Commit, LogEntry, MutationResult, NamedState, Snapshot, Tag
+from omnigraph.api.rows import Explanation
 
 Entities = dict[str, Any]
 
@@ -88,17 +97,9 @@ class CommitOutput(BaseModel):
     merged_branch: str | None = None
 
 
-class CommitListOutput(BaseModel):
-    commits: list[CommitOutput]
-
-
 class LogItem(CommitOutput):
     branches: list[str]
     tags: list[str]
-
-
-class LogOutput(BaseModel):
-    commits: list[LogItem]
 
 
 class TableItem(BaseModel):
@@ -126,10 +127,6 @@ class SnapshotOutput(BaseModel):
     graph_branch: str
     graph_manifest_version: int
     datasets: list[DatasetItem]
-
-
-class SchemaOutput(BaseModel):
-    schema_source: str
 
 
 class StateOutput(BaseModel):
@@ -215,20 +212,6 @@ class IngestOutput(GraphBatchLoadOutput):
     uri: str
 
 
-class BranchListOutput(BaseModel):
-    branches: list[str]
-
-
-class BranchDeleteOutput(BaseModel):
-    uri: str
-    name: str
-    actor_id: str | None = None
-
-
-class BranchCreateOutput(BranchDeleteOutput):
-    from_: str = Field(alias="from")
-
-
 class BroughtOutput(BaseModel):
     outcome: Literal["already_up_to_date", "fast_forward", "merged"]
     actor_id: str | None = None
@@ -253,19 +236,6 @@ class RevertOutput(BroughtOutput):
 class TagOutput(BaseModel):
     name: str
     commit: CommitOutput
-
-
-class TagListOutput(BaseModel):
-    tags: list[TagOutput]
-
-
-class TagDeleteOutput(BaseModel):
-    uri: str
-    name: str
-
-
-class OutcomeOutput(BaseModel):
-    commit: CommitOutput | None = Field(description="None, if the operation changed nothing.")
 
 
 class QueryParameter(BaseModel):
@@ -331,11 +301,51 @@ class ChangeFeedOutput(BaseModel):
     caught_up: bool
 
 
-class ChangeCursorOutput(BaseModel):
-    cursor: str
-
-
 class ChangeBeginningOutput(BaseModel):
     snapshot_commit_id: str
     resume_cursor: str
     tables: list[str]
+
+
+_MODELS: dict[Any, type[BaseModel]] = {
+    Baseline: ChangeBeginningOutput,
+    ChangePage: ChangeFeedOutput,
+    Commit: CommitOutput,
+    Explanation: ExplainOutput,
+    LogEntry: LogItem,
+    MutationResult: ChangeOutput,
+    NamedState: StateOutput,
+    Snapshot: SnapshotOutput,
+    Tag: TagOutput,
+    op.MergeBranch: BranchMergeOutput,
+    op.RevertCommit: RevertOutput,
+    op.PlanSchema: SchemaPlanOutput,
+    op.ApplySchema: SchemaApplyOutput,
+    op.ReadCommitChanges: CommitChangesOutput,
+}
+"""The forms of results, by their type; of some operations, by the operation."""
+
+
+def model_of(known: Description, route: Route) -> type[BaseModel]:
+    """Return the form of the answers of a route."""
+    if route.answer is None:
+        return _MODELS.get(known.kind) or _MODELS[known.result]
+    name, members = route.answer
+    kinds = {"@uri": str, "@actor": str | None, ".": _modelled(known.result)}
+    fields: dict[str, Any] = {member: _field(kinds.get(place, str)) for member, place in members.items()}
+    return create_model(name, **fields)
+
+
+def _modelled(kind: Any) -> Any:
+    """Replace results in a type by their forms."""
+    if kind in _MODELS:
+        return _MODELS[kind]
+    parts = get_args(kind)
+    if not parts:
+        return kind
+    inner = tuple(map(_modelled, parts))
+    return list[inner[0]] if get_origin(kind) is list else functools.reduce(operator.or_, inner)  # type: ignore[valid-type]
+
+
+def _field(kind: Any) -> tuple[Any, Any]:
+    return kind, None if NoneType in get_args(kind) else ...

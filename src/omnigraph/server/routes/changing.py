@@ -1,54 +1,33 @@
-"""Changing a graph: mutations, loads, its schema."""
+"""Changing a graph by what no operation describes: uploads, merges that delete the branch, and older routes."""
 
 from __future__ import annotations
 
 import io
 from typing import Annotated, Literal
 
-from fastapi import Query, Request, Response
+from fastapi import Query, Response
 
 from omnigraph.api import documents
 from omnigraph.api.access import Action
 from omnigraph.api.results import LoadResult
+from omnigraph.errors import OmnigraphError
 from omnigraph.graph import Graph
-from omnigraph.lang import Source, compile_schema
-from omnigraph.server import intake, replies, requests, responses
-from omnigraph.server.calls import CallNow
-from omnigraph.server.guard import Brings, Condition, Need, needs
-from omnigraph.server.replies import CHANGING, LINES_BODY, READING, Conditional
+from omnigraph.server import replies, requests, responses
+from omnigraph.server.calls import Call, CallNow
+from omnigraph.server.guard import Brings, Need, needs
+from omnigraph.server.replies import CHANGING, LINES_BODY
 from omnigraph.server.routes.common import Branch, Committing, or_main, router, text
 
 routes = router("changing")
-
-
-@routes.post("/mutate", response_model=responses.ChangeOutput, responses=CHANGING)
-@needs(Action.CHANGE)
-def mutate(graph: Committing, body: requests.ChangeRequest) -> Response:
-    """Insert, update or delete by a query: all of it in one commit, or nothing."""
-    return _mutate(graph, body)
 
 
 @routes.post("/change", response_model=responses.ChangeOutput, responses=CHANGING, deprecated=True)
 @needs(Action.CHANGE)
 def change(graph: Committing, body: requests.ChangeRequest) -> Response:
     """Change a graph, as older clients ask for it."""
-    return replies.deprecated(_mutate(graph, body), "mutate")
-
-
-@routes.post("/mutate/if-graph-commit", response_model=responses.ChangeOutput, responses=CHANGING)
-@needs(Need(Action.CHANGE, condition=Condition.REQUIRED))
-def mutate_if_graph_commit(
-    graph: Committing, request: Request, body: requests.ChangeRequest, _condition: Conditional
-) -> Response:
-    """Change a graph only if its branch is at the commit that the header names."""
-    return _mutate(graph, body, intake.condition(request))
-
-
-def _mutate(graph: Graph, body: requests.ChangeRequest, if_commit: str | None = None) -> Response:
-    done = graph.mutate(
-        text(body.query, ".gq"), body.params, name=body.name, branch=or_main(body.branch), if_commit=if_commit
-    )
-    return replies.document(documents.change_output(done))
+    branch = or_main(body.branch)
+    done = graph.mutate(text(body.query, ".gq"), body.params, name=body.name, branch=branch)
+    return replies.deprecated(replies.document(documents.change_output(done)), "mutate")
 
 
 @routes.post("/load", response_model=responses.IngestOutput, responses=CHANGING)
@@ -92,20 +71,20 @@ def load_ndjson(
     return replies.document(documents.batch_output(done))
 
 
-@routes.post("/schema/plan", response_model=responses.SchemaPlanOutput, responses=READING)
-@needs(Action.READ)
-def plan_schema(call: CallNow, body: requests.SchemaRequest) -> Response:
-    """Tell which steps lead to a schema, and touch nothing."""
-    graph = call.graph
-    done = graph.plan_schema(text(body.schema_source, ".pg"), allow_data_loss=body.allow_data_loss)
-    return replies.document(documents.schema_plan_output(graph.uri, done))
+@routes.post("/branches/merge", response_model=responses.BranchMergeOutput, responses=CHANGING)
+@needs(Action.BRANCH_MERGE)
+def merge_branches(call: CallNow, graph: Committing, body: requests.MergeRequest) -> Response:
+    """Bring onto a branch what another has: in one commit, or a refusal with every conflict."""
+    resolution = documents.resolution_of(body.resolve)
+    done = graph.merge(body.source, or_main(body.target), resolve=resolution)
+    deleted = _deleted(call, body.source) if body.delete_branch else {}
+    return replies.document({**documents.merge_output(done, call.actor), **deleted})
 
 
-@routes.post("/schema/apply", response_model=responses.SchemaApplyOutput, responses=CHANGING)
-@needs(Action.SCHEMA_APPLY)
-def apply_schema(call: CallNow, graph: Committing, body: requests.SchemaRequest) -> Response:
-    """Change the schema in one commit. It is refused if a stored query would not suit it any more."""
-    source = text(body.schema_source, ".pg")
-    call.opened.stored.check(compile_schema(Source(source, "<schema>")))
-    done = graph.apply_schema(source, allow_data_loss=body.allow_data_loss)
-    return replies.document(documents.schema_apply_output(graph.uri, done))
+def _deleted(call: Call, name: str) -> dict[str, bool | str]:
+    """Delete a branch that was merged. The merge is done, whether that works or not."""
+    try:
+        call.graph.delete_branch(name)
+    except OmnigraphError as error:
+        return {"branch_deleted": False, "branch_delete_error": str(error)}
+    return {"branch_deleted": True}

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from fastapi import Request, Response
 
-from omnigraph.api import documents
 from omnigraph.api.access import Action
-from omnigraph.api.results import NamedState
 from omnigraph.server import replies, requests, responses
 from omnigraph.server.calls import Call, CallNow
 from omnigraph.server.guard import needs
 from omnigraph.server.latency import query_key
 from omnigraph.server.replies import AS_ARROW, AS_LINES, READING
-from omnigraph.server.routes.common import Branch, router, state, text
+from omnigraph.server.routes.common import router, state, text
 
 routes = router("reading")
 
@@ -39,40 +37,9 @@ def read(call: CallNow, request: Request, body: requests.ReadRequest) -> Respons
     return replies.deprecated(ask(call, body, request.headers.get("accept")).response(), "query")
 
 
-@routes.post("/explain", response_model=responses.ExplainOutput, responses=READING)
-@needs(Action.READ)
-def explain(call: CallNow, body: requests.QueryRequest) -> Response:
-    """Run a query that reads, and tell how it was done instead of its rows."""
-    where = state(body.branch, body.snapshot)
-    found = call.graph.explain(text(body.query, ".gq"), body.params, name=body.name, **where)
-    return replies.document(documents.explain_output(found))
-
-
-@routes.get("/snapshot", response_model=responses.SnapshotOutput, responses=READING)
-@needs(Action.READ)
-def snapshot(call: CallNow, branch: Branch = "main") -> Response:
-    """Tell which version of each table a branch consists of."""
-    return replies.document(documents.snapshot_output(call.graph.snapshot(branch)))
-
-
-@routes.get("/schema", response_model=responses.SchemaOutput, responses=READING)
-@needs(Action.READ)
-def schema(call: CallNow) -> Response:
-    """Tell the schema as it was written."""
-    return replies.document(documents.schema_output(call.graph.schema))
-
-
 @routes.post("/export", response_class=Response, responses={**READING, **AS_LINES})
 @needs(Action.EXPORT)
 def export(call: CallNow, body: requests.ExportRequest) -> Response:
     """Write the entities of a state as lines of JSON, edges before nodes, in a form that a load takes."""
     types = [*body.type_names, *body.table_keys] or None
     return replies.lines(call.graph.export(types=types, **state(body.branch, body.snapshot)))
-
-
-@routes.get("/states/{ref:segment}", response_model=responses.StateOutput, responses=READING)
-@needs(Action.READ)
-def get_state(call: CallNow, ref: str) -> Response:
-    """Tell which commit a branch is at, or a tag or an id names, and the schema of then."""
-    state = call.graph.at(ref)
-    return replies.document(documents.state_output(NamedState(state.branch, state.commit, state.schema)))
