@@ -15,11 +15,13 @@ import pyarrow as pa
 
 from omnigraph.api.results import TableVersion
 from omnigraph.core.location import Location
+from omnigraph.history.delta import EDGE_KEYS, NODE_KEYS, TableDelta, image_schema, touched_rows
 from omnigraph.lang.catalog import EdgeType, NodeType
 from omnigraph.lang.schema_check import compile_schema
 from omnigraph.lang.source import Source
 from omnigraph.storage.columns import table_path, table_schema, to_array
 from omnigraph.storage.layout import IndexSpec
+from omnigraph.storage.read import TableReader
 from omnigraph.storage.stage import Staged, TableStorage
 from omnigraph.write.pending import column_types
 from tests.support.graphs import stage_delete
@@ -161,3 +163,11 @@ def any_row(one: random.Random, key: str) -> Row:
     }
     changed = one.sample(sorted(choices), k=one.choice([0, 1, 2]))
     return {"id": key, **dict.fromkeys(choices), **{name: one.choice(choices[name]) for name in changed}}
+
+
+def table_delta(
+    tables: TableReader, before: TableVersion | None, after: TableVersion | None, declared: NodeType | EdgeType
+) -> TableDelta:
+    """Find what turns `before` into `after`; None means that the table is not there. Equal rows are not part of it."""
+    keys = EDGE_KEYS if isinstance(declared, EdgeType) else NODE_KEYS
+    return touched_rows(tables, before, after, image_schema(declared), keys).delta()

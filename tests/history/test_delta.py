@@ -11,9 +11,8 @@ from secrets import token_hex
 import pytest
 
 from omnigraph.api.results import TableVersion
-from omnigraph.history.delta import table_delta
 from omnigraph.storage.read import TableReader
-from tests.history.tables import LINK, THING, State, Versions, any_row, exact, plain
+from tests.history.tables import LINK, THING, State, Versions, any_row, exact, plain, table_delta
 
 
 def _delta(

@@ -51,8 +51,8 @@ class Ancestry:
 
         After a criss-cross merge there are several.
         """
-        # What was merged before the sides parted is loaded only to tell several bases apart: otherwise the cost of a
-        # merge would grow with the length of the history.
+        # What was merged before the sides parted is loaded only to decide between several bases: otherwise the cost
+        # of a merge would grow with the length of the history.
         latest = self._latest(ones, other, without, xor)
         return latest if len(latest) == 1 else self._latest(ones, other, without, or_)
 

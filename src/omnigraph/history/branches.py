@@ -82,11 +82,12 @@ def delete_branch(store: Store, name: str, if_head: str | None = None) -> None:
     name = checked_name(name)
     if name == MAIN:
         raise RefNameError(f"branch '{MAIN}' cannot be deleted", name=name, hint="name another branch")
-    heal(store)
+    heal(store)  # an interrupted write to the branch must not be recovered after its files are gone
     with store.gates.hold(ref_gates(name)) as held:
         known = store.manifest.table.branches()
         if name not in known:
             raise store.manifest.missing(name)
+        # Lance branches and tags share files with the branch they were made from.
         users = [f"branch '{other}'" for other, one in known.items() if one["parent_branch"] == name]
         users += [f"tag '{tag}'" for tag, one in store.manifest.table.tags().items() if one["branch"] == name]
         if users:

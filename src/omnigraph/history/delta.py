@@ -77,6 +77,7 @@ def _unequal_lists(one: pa.Array, other: pa.Array) -> Mask:
     differs: Mask = lengths != _numpy(pc.list_value_length(other))
     alike = np.flatnonzero(~differs)
     inner = _differing(one.take(alike).flatten(), other.take(alike).flatten())
+    # A list differs if any of its items does, so mark the list that each differing item belongs to.
     owners = np.repeat(alike, lengths[alike])
     differs[owners[inner]] = True
     return differs
@@ -102,14 +103,6 @@ class TableDelta:
     updated: pa.Table
     deleted: pa.Table
     compared: bool
-
-
-def table_delta(
-    tables: TableReader, before: TableVersion | None, after: TableVersion | None, declared: NodeType | EdgeType
-) -> TableDelta:
-    """Find what turns `before` into `after`; None means that the table is not there. Equal rows are not part of it."""
-    keys = EDGE_KEYS if isinstance(declared, EdgeType) else NODE_KEYS
-    return touched_rows(tables, before, after, image_schema(declared), keys).delta()
 
 
 def image_schema(declared: NodeType | EdgeType) -> pa.Schema:
@@ -277,6 +270,7 @@ def _everything(tables: TableReader, table: TableVersion | None) -> _Part:
 def _unshared(tables: TableReader, before: TableVersion, after: TableVersion) -> tuple[_Part, _Part, bool]:
     """Leave out rows that both versions have in the same files, and rows that a compaction only moved."""
     old, new = ({one.files: one for one in fragments(tables, table)} for table in (before, after))
+    # Data files never change, so a fragment of the same files has the same rows, up to its deletions.
     both = old.keys() & new.keys()
     gone, came = [], []
     for files in both:

@@ -248,6 +248,7 @@ class _History:
     @classmethod
     def of(cls, store: Store, name: str) -> _History:
         branch = branch_of(name)
+        # Before the state is loaded: a branch recreated in between must not get a cursor of the new incarnation.
         incarnation = store.manifest.incarnation(branch)
         state = store.manifest.load(branch)
         assert state.head is not None, "a graph begins with a commit"

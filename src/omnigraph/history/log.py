@@ -32,6 +32,7 @@ def parents_of(commit: Commit) -> list[str]:
 
 def newest_first(commits: Mapping[str, Commit]) -> Iterator[Commit]:
     """Yield commits by time, but children before their parents even if clocks were wrong."""
+    # Kahn's algorithm with a heap: a commit is ready when all its children are out.
     children = dict.fromkeys(commits, 0)
     for commit in commits.values():
         for parent in parents_of(commit):

@@ -120,6 +120,7 @@ class _Merge:
             self.outcome = MergeOutcome.ALREADY_UP_TO_DATE
             return None
         self.outcome = MergeOutcome.FAST_FORWARD if bases == [target.commit_id] else MergeOutcome.MERGED
+        # The result of a fast-forward is the source itself, which was validated when it was written.
         forward = self.outcome is MergeOutcome.FAST_FORWARD
         return MergeInput(finding.joined(past), self.source.snapshot, self.request.resolution, is_checked=forward)
 
@@ -155,6 +156,7 @@ class _Revert:
         parent = ancestry.find(self.commit.parent_id)
         assert parent, "the parent of a commit is on its branch"
         before, after = (graph_state_at(self.store.manifest, commit) for commit in (parent, self.commit))
+        # Check before anything is staged: a cleanup may have removed what the revert has to read.
         Diff(self.store.tables, before, after, ChangeFilter()).check_readable()
         return MergeInput(MergeBase([tables_of(after.snapshot.entries)]), before.snapshot, self.request.resolution)
 

@@ -93,6 +93,7 @@ def spans(ids: pa.Array) -> Iterator[Span]:
     """Cut ids into ranges of at most `MOST_ROWS`, roughly."""
     count = -(-len(ids) // MOST_ROWS)
     ordered = ids.take(pc.sort_indices(ids))
+    # Equal bounds would make an empty range and skip ids, so they are made distinct below.
     at = np.linspace(0, len(ids), count + 1).astype(np.int64)[1:-1]
     bounds: Sequence[str | None] = [None, *dict.fromkeys(ordered.take(at).to_pylist()), None]
     return pairwise(bounds)

@@ -71,8 +71,8 @@ def align(ids: pa.Array, rows: pa.Table) -> AlignedRows:
 def latest(declared: NodeType | EdgeType, touched: Sequence[Touched]) -> tuple[pa.Array, AlignedRows]:
     """Return the ids that any of some changes touches, and those entities in the later state."""
     ids = pc.unique(pa.chunked_array([_touched_ids(one) for one in touched], pa.string()))
-    nobody = np.zeros(len(ids), np.bool_)
-    image = AlignedRows(nobody, align(ids, image_schema(declared).empty_table()).rows)
+    absent = np.zeros(len(ids), np.bool_)
+    image = AlignedRows(absent, align(ids, image_schema(declared).empty_table()).rows)
     for one in touched:
         image = image.after(ids, one)
     return ids, image
@@ -105,6 +105,7 @@ def row_addresses(tables: TableReader, ids: pa.Array, since: Touched, change: To
     if untouched.any() and since.before:
         before = _addresses(ids.filter(pa.array(untouched)), change.deleted, change.old)
         found[untouched] = _moved(tables, since.before, since.after, before)
+    # Moved by a compaction: only a search of the target finds them.
     lost = ids.filter(pa.array(found == _NOWHERE))
     if len(lost):
         looked_up = tables.lookup(since.after, ID, lost, [ID], addresses=True)[ADDRESS].to_numpy()
@@ -234,13 +235,14 @@ class TableMerge:
         target = image_of(bases[0]).after(ids, since)
         past, unknown = self._common(self.past, image_of)
         ours, theirs = target.differs(past) | unknown, source.differs(past) | unknown
+        # Both sides may make the same change: that is no conflict.
         clash = ours & theirs & source.differs(target)
         conflicts = _Conflicts(self.declared, ids, past, source, target)
         taken = conflicts.settle(clash, resolution)
         take = (theirs & ~ours) | taken.theirs
         combined = replace(
             self._chosen(take, source, target),
-            conflicts=conflicts.told(clash & ~taken.settled),
+            conflicts=conflicts.described(clash & ~taken.settled),
             compared=since.compared or any(change.compared for change in changes.values()),
         )
         return self._placed(tables, combined, since, changes[bases[0]])
@@ -311,7 +313,7 @@ class _Conflicts:
         theirs[at] = [side == "theirs" for side in sides]
         return _Settled(settled, theirs)
 
-    def told(self, clash: Mask) -> tuple[MergeConflict, ...]:
+    def described(self, clash: Mask) -> tuple[MergeConflict, ...]:
         return tuple(self._conflicts(np.flatnonzero(clash)))
 
     def _conflicts(self, at: np.ndarray[tuple[int], np.dtype[np.int64]]) -> Iterator[MergeConflict]:

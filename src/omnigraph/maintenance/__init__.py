@@ -1,1 +1,1 @@
-"""Upkeep of a graph: indices and compaction, removal of what nobody needs, repair, and a report of its health."""
+"""Maintenance: indices and compaction, cleanup, repair, and the health report."""

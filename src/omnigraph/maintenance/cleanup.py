@@ -1,4 +1,4 @@
-"""`cleanup`: remove what no kept commit, no branch and no write under way needs, if it is confirmed."""
+"""`cleanup`: remove versions and files that no kept commit, branch or running write needs."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ from omnigraph.storage import reclaim
 from omnigraph.storage.reclaim import Orphan
 
 TEMPORARY = "__tmp"
-# Whoever publishes compares with what was published since the manifest was opened. What was removed in between would go
-# unnoticed, and leave two rows of one; but nobody publishes on what was opened that long ago.
+# A publish compares with what was published since it opened the manifest. If versions in between were removed, Lance
+# would miss the conflict and keep two rows of one object. No publish takes this long.
 MANIFEST_AGE = dt.timedelta(days=1)
 _LOG = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class CleanupRequest:
-    """What to keep, and whether to remove the rest or only to tell what would be removed.
+    """What to keep, and whether to remove the rest or only report it.
 
     Versions of the internal tables that are younger than `manifest_age` stay whatever else is said.
     """
@@ -44,7 +44,7 @@ class CleanupRequest:
 
 
 def cleanup(store: Store, request: CleanupRequest, advance: Callable[[], None] = lambda: None) -> CleanupResult:
-    """Remove old versions by count and age, forks that no branch knows, and files that nothing refers to."""
+    """Remove old versions by count and age, forks of deleted branches, and unreferenced files."""
     policy = _policy(request)
     settle(store)
     _refuse_drift(store)
@@ -58,7 +58,7 @@ def cleanup(store: Store, request: CleanupRequest, advance: Callable[[], None] =
 
 
 def give_up_past(store: Store, table_keys: Collection[str]) -> None:
-    """Remove all of some tables but what the heads of branches, and tags, need. What fails is left to a cleanup."""
+    """Remove all versions of some tables that no branch head and no tag needs. Failures are left to a cleanup."""
     try:
         request = CleanupRequest(keep=1, confirm=True)
         run = _Cleanup(store, _policy(request), request, dt.datetime.now(dt.UTC))
@@ -72,7 +72,7 @@ def give_up_past(store: Store, table_keys: Collection[str]) -> None:
 
 def _policy(request: CleanupRequest) -> Policy:
     if request.keep is None and request.older_than is None:
-        message = "cleanup must be told what to keep"
+        message = "cleanup needs to know what to keep"
         raise RetentionError(message, hint="give a number of commits, an age, or both")
     if (request.keep or 0) < 0 or (request.older_than or dt.timedelta()) < dt.timedelta():
         raise RetentionError("what to keep cannot be negative", hint="give a number of commits, an age, or both")
@@ -80,7 +80,7 @@ def _policy(request: CleanupRequest) -> Policy:
 
 
 def _refuse_drift(store: Store) -> None:
-    """A table that others have moved may have to be given back what cleanup would remove."""
+    """Refuse tables that another program moved: a repair may need what cleanup would remove."""
     for _, state in store.manifest.states():
         owned = [entry.table for entry in state.snapshot.entries.values() if entry.table.owner == state.branch]
         for table, head in zip(owned, map_tables(store.tables.head_version, owned), strict=True):
@@ -89,16 +89,16 @@ def _refuse_drift(store: Store) -> None:
 
 
 def _refuse_drifted(store: Store, branch: str | None, table: TableVersion) -> None:
-    with store.gates.hold(gates_for(branch, [table.key])):  # nobody of ours is moving it now
+    with store.gates.hold(gates_for(branch, [table.key])):  # so no writer of ours is moving it
         pin = store.manifest.load(branch).actual_version(table.key)
         head = store.tables.head_version(table)
     if head != pin:
-        message = f"table '{table.key}' is at version {head}, and its pin is {pin}"
+        message = f"table '{table.key}' is at version {head}, but the graph pins version {pin}"
         raise DriftError(message, table_key=table.key, pin=pin, head=head, hint="run `omnigraph repair` first")
 
 
 class _Cleanup:
-    """One call. Each table is cleaned alone: what fails on one does not stop the others, and may be run again."""
+    """One cleanup. Each table is cleaned on its own: a failure does not stop the others, and can be retried."""
 
     def __init__(self, store: Store, policy: Policy, request: CleanupRequest, now: dt.datetime) -> None:
         self.store = store
@@ -109,12 +109,12 @@ class _Cleanup:
 
     def table(self, key: str, path: str) -> TableCleanup:
         removed, forks = Removal(), list[str]()
-        if not self.store.objects.exists(path):  # it was dropped, and nothing is left of it
+        if not self.store.objects.exists(path):  # dropped, and all its files are gone
             return TableCleanup(key)
         try:
             found = reclaim.forks(self.store.tables, path)
             forks += [one.name for one in found if self._is_orphan(path, one) and self._drop_fork(key, path, one)]
-            # What a fork was made from may go when nothing of the fork needs it any more.
+            # Forks first: the versions that a fork is based on can go once the fork is gone.
             for name in (*(fork.name for fork in found if fork.name not in forks), None):
                 removed += self._versions(key, (path, name))
         except OmnigraphError as error:
@@ -124,11 +124,13 @@ class _Cleanup:
     # Versions
 
     def _versions(self, key: str, place: Place) -> Removal:
-        """Remove the versions of a table, or of a fork, that are not needed, behind the gate of who writes there."""
+        """Remove the versions of a table or fork that are not needed, holding the gate of its writers."""
         path, fork = place
         with self.store.gates.hold(_gates(key, fork)) as held:
             self._look_again()
-            is_gone = fork is None and place not in self.needed.versions  # a type, and lance keeps the latest version
+            is_gone = (
+                fork is None and place not in self.needed.versions
+            )  # the type was dropped; Lance keeps the latest version
             if is_gone and self.request.confirm:
                 held.check()
                 reclaim.empty(self.store.tables, path)
@@ -145,12 +147,12 @@ class _Cleanup:
             return done + self.remove(old)
 
     def _look_again(self) -> None:
-        """A branch or a tag that was made meanwhile may need what none needed before."""
+        """Collect again if branches or tags changed: a new one may need versions that none needed before."""
         if refs_of(self.store) != self.needed.refs:
             self.needed = needed(self.store, self.policy, self.now)
 
     def _not_needed(self, place: Place) -> list[int]:
-        """The versions that nobody needs; those that came since it was looked at are not judged."""
+        """Return the versions that are not needed. Versions newer than the collected heads are left alone."""
         there = reclaim.versions(self.store.tables, *place)[:-1]
         kept, head = self.needed.versions.get(place, frozenset()), self.needed.heads.get(place)
         return [version for version in there if version not in kept and (head is None or version < head)]
@@ -173,7 +175,7 @@ class _Cleanup:
         return _told(path, removed, (), None)
 
     def _internal_versions(self, place: Place) -> Removal:
-        """Remove old versions behind the gate of the branch: nobody publishes meanwhile, and nobody makes a branch."""
+        """Remove old versions while holding the gates, so that no publish and no new branch can come in between."""
         path, branch = place
         with self.store.gates.hold(ref_gates(branch or MAIN)) as held:
             if branch is not None and not self.store.manifest.table.has_branch(branch):
@@ -189,7 +191,7 @@ class _Cleanup:
             return reclaim.remove_versions(self.store.tables, path, branch, chosen)
 
     def _refuse_pending(self, branch: str | None) -> None:
-        """Whoever finishes or undoes an operation looks at the state that it has made."""
+        """Refuse while a dead write is unresolved: its recovery reads the state that it made."""
         for operation in self.store.sidecars.pending():
             sidecar = self.store.sidecars.read(operation)
             if sidecar is not None and sidecar.branch == branch:
@@ -199,7 +201,7 @@ class _Cleanup:
     # Forks
 
     def _is_orphan(self, path: str, fork: reclaim.Fork) -> bool:
-        """No branch knows it; and if its branch is there, no write that is under way can be about to publish it."""
+        """Remove a fork that no branch knows and that no running write can be about to publish."""
         if (path, fork.name) in self.needed.forks:
             return False
         return _owner(fork.name) not in self.needed.branches or fork.made_at < self._orphaned_before
@@ -221,7 +223,7 @@ class _Cleanup:
         return self.now - self.request.orphan_age
 
     def abandoned(self) -> list[Orphan]:
-        """What loads have left behind that died."""
+        """Remove the files of loads that died."""
         return reclaim.orphans(self.store.objects, TEMPORARY, self._orphaned_before)
 
     def remove(self, found: Sequence[Orphan]) -> Removal:
@@ -235,7 +237,7 @@ def _owner(fork: str | None) -> str | None:
 
 
 def _gates(key: str, fork: str | None) -> list[Gate]:
-    """The gates of a table and of who writes to it; meanwhile nobody can make a branch or a tag."""
+    """Return the gates of a table, its writers, and the creation of branches and tags."""
     owner = _owner(fork)
     return [*ref_gates(owner or MAIN), *table_gates(owner, [key])]
 

@@ -1,4 +1,4 @@
-"""`doctor`: one report about the health of a graph, from reading alone; what to run, and why."""
+"""`doctor`: report the health of a graph without changing it; what to run, and why."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from omnigraph.storage.internal import fragment_count
 from omnigraph.storage.layout import TableLayout, layout_of
 from omnigraph.storage.stage import auto_cleanup_settings
 
-# What is worth a person's time: fewer fragments, rows and versions than these are felt by nobody.
+# Below these numbers, optimizing or cleaning up makes no difference that a user notices.
 _MANY_FRAGMENTS = MAX_FRAGMENTS
 _MANY_ROWS = 8192
 _MANY_VERSIONS = 100
@@ -33,7 +33,7 @@ _LONG = 300.0  # seconds
 
 
 def examine(store: Store, catalog: Catalog) -> HealthReport:
-    """Look at every branch and every table; nothing is changed, and nothing that can be read is left out."""
+    """Examine every branch and every table. A part that cannot be read is a finding, and the rest is still examined."""
     return _Examination(store, catalog).report()
 
 
@@ -64,7 +64,7 @@ class _Examination:
         self.findings.append(Finding(severity, subject, message, run))
 
     def _pending(self) -> list[Sidecar]:
-        """Read the records of writes under way, or dead. One that cannot be read is a problem of its own."""
+        """Read the recovery records. One that cannot be read is a finding."""
         found = []
         for operation in self.store.sidecars.pending():
             try:
@@ -78,7 +78,7 @@ class _Examination:
         return found
 
     def _record(self, sidecar: Sidecar) -> None:
-        """Nobody takes long between the record and its removal, so an old one is a dead writer's."""
+        """Report a recovery record. Writes are short, so an old record is that of a dead writer."""
         seconds = time.time() - int(sidecar.started_at) / 1e6 if sidecar.started_at.isdecimal() else _LONG
         dead = seconds >= _LONG
         message = f"{sidecar.writer_kind} {'stopped half-way' if dead else 'is under way'}"
@@ -86,7 +86,7 @@ class _Examination:
         self._find(severity, sidecar.operation_id, message, "open the graph read-write" if dead else "wait for it")
 
     def _staged_schema(self) -> None:
-        """Files of a change of the schema that another program has begun: some only wait for the next who writes."""
+        """Report files of a schema change that another program began; some are resolved by the next writer."""
         found = leftovers(self.store.objects)
         if not found:
             return
@@ -95,7 +95,7 @@ class _Examination:
         except OmnigraphError as error:
             self._find(Severity.PROBLEM, found[0], error.message, error.hint or "")
             return
-        message = "another program was about to change the schema; whether it did is clear"
+        message = "another program began a schema change; it is resolved when the graph is opened read-write"
         self._find(Severity.ADVICE, found[0], message, "open the graph read-write")
 
     def _branch(self, name: str, sidecars: list[Sidecar]) -> set[tuple[str, str | None]]:
@@ -108,7 +108,7 @@ class _Examination:
             self._find(Severity.PROBLEM, f"branch {name}", error.message, error.hint or "restore it from a backup")
             return set()
         if name == FOREIGN_LOCK:
-            message = "another program changes the schema, or has died while it did"
+            message = "another program is changing the schema, or died while it did"
             self._find(Severity.ADVICE, f"branch {name}", message, "if it has died: omnigraph repair --confirm --force")
         self._manifest(state, name)
         moving = {key for sidecar in sidecars for key in sidecar.table_keys}
@@ -177,12 +177,12 @@ class _Examination:
     # Forks
 
     def _forks(self, branches: list[str], known: set[tuple[str, str | None]]) -> None:
-        """A fork of a branch that is gone is not needed; one of a branch that is there may be about to be."""
+        """Report forks of deleted branches. A fork of an existing branch may be about to be published."""
         for path in sorted({path for path, _ in known}):
             for fork in self._forks_of(path):
                 owner = TableVersion("", path, 0, fork.name).owner
                 if (path, fork.name) not in known and owner not in branches:
-                    message = f"fork '{fork.name}' belongs to a branch that is gone"
+                    message = f"fork '{fork.name}' belongs to a deleted branch"
                     self._find(Severity.ADVICE, path, message, "omnigraph cleanup --keep 10")
 
     def _forks_of(self, path: str) -> list[reclaim.Fork]:

@@ -50,17 +50,17 @@ _ATTEMPTS = 5
 
 
 def ensure_indices(store: Store, branch: str | None, runner: ChooseExecutor, actor: str | None = None) -> UpkeepResult:
-    """Build the indices that the schema asks for, and let those that are there cover all rows."""
+    """Build the indices that the schema declares, and extend existing ones to all rows."""
     return _Upkeep(store, branch, runner, WriterKind.ENSURE_INDICES, no_compaction, actor).run()
 
 
 def optimize_tables(store: Store, branch: str | None, runner: ChooseExecutor, actor: str | None = None) -> UpkeepResult:
-    """Rewrite small fragments into large ones, and let every index cover all rows."""
+    """Rewrite small fragments into large ones, and extend every index to all rows."""
     return _Upkeep(store, branch, runner, WriterKind.OPTIMIZE, compaction_groups, actor).run()
 
 
 def settle(store: Store) -> None:
-    """Wait for the writes under way; refuse if one stopped half-way and cannot be finished or undone."""
+    """Recover interrupted writes; raise RecoveryRequiredError if one cannot be recovered."""
     for operation in store.sidecars.pending():
         recover_operation(store, operation)
         if store.sidecars.exists(operation):
@@ -70,7 +70,7 @@ def settle(store: Store) -> None:
 
 @dataclass
 class _Work:
-    """What is being done to one table."""
+    """The work on one table: what it is based on, and what is staged so far."""
 
     base: TableVersion
     made_of: TableLayout
@@ -88,7 +88,7 @@ class _Work:
 
 @dataclass
 class _Upkeep:
-    """One call: its work on each table is kept while it is tried to publish all of it at once."""
+    """One maintenance run. Work on a table survives failed attempts to publish, until that table changes."""
 
     store: Store
     branch: str | None
@@ -129,7 +129,8 @@ class _Upkeep:
         return publish(self.store, PublishPlan(txn, self.kind, actions, lineage=Lineage.new(self.actor)))
 
     def _turn_auto_cleanup_off(self, txn: WriteTxn) -> bool:
-        """Tables of other origin may be set to remove their versions with every commit: no other may come first."""
+        """Publish first that Lance must not clean up by itself; return whether any table needed it."""
+        # A table of another program may be set to remove old versions at every commit, and would remove pinned ones.
         staged = [one for one in map_tables(self._auto_cleanup_off, _owned(txn)) if one]
         if staged:
             actions = tuple(TableAction(one, OpClass.MAINTENANCE) for one in staged)
@@ -142,7 +143,7 @@ class _Upkeep:
         return maintain.stage_auto_cleanup_off(self.store.tables, table)
 
     def _lost(self, error: ExpectedVersionMismatchError) -> None:
-        """Another write changed what was rewritten: prepare this table anew, or leave it if that happens every time."""
+        """Discard the work on a table that another write changed; skip the table after several losses."""
         key = error.table_key
         lost = self.work.pop(key, None)
         self.losses[key] = self.losses.get(key, 0) + 1
@@ -152,14 +153,14 @@ class _Upkeep:
             )
 
     def _preempted(self, error: ConflictError) -> None:
-        """Lance refused what seemed to fit, as it does after a change of the schema and back: begin again."""
+        """Start over after Lance refused a commit that seemed to fit, as it does after a schema change and back."""
         self.refusals += 1
         if self.refusals > _ATTEMPTS or type(error) is not ConflictError:
             raise error
         self.work.clear()
 
     def _drifted(self, key: str, pin: int, head: int) -> None:
-        """Whoever asks for indices expects them; whoever tidies up wants the rest to be tidy."""
+        """Raise for `ensure_indices`, whose caller relies on the indices; `optimize` skips the table."""
         if self.kind is WriterKind.ENSURE_INDICES:
             message = (
                 f"table '{key}' is at version {head}, past its pin {pin}, and no operation of omnigraph explains it"
@@ -171,7 +172,7 @@ class _Upkeep:
     # Preparing
 
     def _prepare(self, txn: WriteTxn) -> None:
-        """Do what is left to do, outside of every gate: others go on writing meanwhile."""
+        """Do the remaining work without holding a gate, so that other writers can go on."""
         tables = self._open_tables(txn)
         fresh = {work.base.key: work for work in map_tables(self._look, tables)}
         self._rewrite(fresh)
@@ -187,7 +188,7 @@ class _Upkeep:
         return [table for table, head in seen if head == table.version or not self._has_drifted(table)]
 
     def _has_drifted(self, table: TableVersion) -> bool:
-        with self.store.gates.hold(gates_for(self.branch, [table.key])):  # nobody of ours is moving it now
+        with self.store.gates.hold(gates_for(self.branch, [table.key])):  # so no writer of ours is moving it
             pin = self.store.manifest.load(self.branch).actual_version(table.key)
             head = self.store.tables.head_version(table)
         if head < pin:
@@ -221,7 +222,7 @@ class _Upkeep:
         return RewriteTask(self.store.location, work.base, group, rows)
 
     def _build(self, fresh: Mapping[str, _Work], types: Mapping[str, NodeType | EdgeType]) -> None:
-        """Build the indices on the tables as they will be."""
+        """Build indices on the rewritten tables before these are published."""
         seen = dict(zip(fresh, map_tables(self._preview, fresh.values()), strict=True))
         try:
             self._build_on(fresh, types, seen)
@@ -260,27 +261,27 @@ class _Upkeep:
         parts = build_parts(made_of, build)
         return [BuildTask(self.store.location, table, build.spec, one, _rows(made_of, one)) for one in parts]
 
-    # Telling
+    # Reporting
 
     def _result(self, txn: WriteTxn, published: Published | None) -> UpkeepResult:
         entries = published.state.snapshot.entries if published else txn.entries
-        done = [self._told(key, work, entries[key].table.version) for key, work in self.work.items()]
+        done = [self._row(key, work, entries[key].table.version) for key, work in self.work.items()]
         rows = sorted([*done, *self.skipped.values()], key=lambda row: row.table_key)
         return UpkeepResult(tuple(rows), published.commit if published else None)
 
-    def _told(self, key: str, work: _Work, version: int) -> TableUpkeep:
+    def _row(self, key: str, work: _Work, version: int) -> TableUpkeep:
         names = tuple(build.spec.name for build in work.builds)
         row = TableUpkeep(key, work.removed, work.added, manifest_version=version, indexes=names)
         return replace(row, committed=work.staged is not None, pending_indexes=tuple(work.pending))
 
 
 def _owned(txn: WriteTxn) -> list[TableVersion]:
-    """The tables that the branch owns; the others are looked after where they belong."""
+    """Return the tables that the branch owns. Inherited tables are maintained on their own branch."""
     return [entry.table for entry in txn.entries.values() if entry.table.owner == txn.branch]
 
 
 def declared_types(catalog: Catalog) -> dict[str, NodeType | EdgeType]:
-    """The types of a schema by the keys of their tables."""
+    """Return the types of a schema by table key."""
     types: list[NodeType | EdgeType] = [*catalog.nodes.values(), *catalog.edges.values()]
     return {table_key(declared): declared for declared in types}
 
@@ -294,7 +295,7 @@ _ATTEMPTS = 5
 
 
 def optimize(store: Store, branch: str | None, runner: ChooseExecutor, actor: str | None = None) -> UpkeepResult:
-    """Rewrite small fragments, extend and build indices, and do the same for the tables that describe the graph."""
+    """Compact tables and build indices, then compact the internal tables."""
     done = optimize_tables(store, branch, runner, actor)
     internal = [_compacted(store, store.manifest.table, branch)]
     if store.objects.exists(audit.PATH):
@@ -303,7 +304,7 @@ def optimize(store: Store, branch: str | None, runner: ChooseExecutor, actor: st
 
 
 def _compacted(store: Store, table: InternalTable, branch: str | None) -> TableUpkeep:
-    """Rewrite the fragments of an internal table into one. Its versions all stay, and nothing is published."""
+    """Rewrite the fragments of an internal table into one. All its versions are kept, and nothing is published."""
     before = fragment_count(table.open(branch))
     if before > 1:
         _compact(store, table, branch)
@@ -320,7 +321,7 @@ def _compacted(store: Store, table: InternalTable, branch: str | None) -> TableU
 
 
 def _compact(store: Store, table: InternalTable, branch: str | None) -> None:
-    """Lance lets a compaction lose to those who write; behind the gate of the branch few can."""
+    """Compact under the gate of the branch. Writers of other programs can still win, so retry."""
     for attempt in range(_ATTEMPTS):
         try:
             with store.gates.hold(gates_for(branch, ())):

@@ -1,4 +1,4 @@
-"""`repair`: look at tables that something else has moved, and pin them to where they are, if that may be done."""
+"""`repair`: classify tables that another program moved, and pin them where they are if that is safe."""
 
 from __future__ import annotations
 
@@ -29,14 +29,16 @@ _UPKEEP = ("Rewrite", "ReserveFragments")
 
 def mode_of(*, confirm: bool, force: bool) -> RepairMode:
     if force and not confirm:
-        raise RepairError("a repair is forced only if it is confirmed too", hint="give both, or look at it first")
+        raise RepairError(
+            "`force` needs `confirm`", hint="give both, or run `repair` without either to see what it would do"
+        )
     if not confirm:
         return RepairMode.PREVIEW
     return RepairMode.FORCE if force else RepairMode.CONFIRM
 
 
 def repair(store: Store, mode: RepairMode) -> RepairResult:
-    """Classify what has moved the tables of all branches, by their transactions, and pin what may be kept.
+    """Classify the tables of all branches that moved, by their transactions, and pin what may be kept.
 
     That is one commit for each branch. Nothing is looked at while a write that stopped half-way explains a head.
     """
@@ -56,17 +58,17 @@ def repair(store: Store, mode: RepairMode) -> RepairResult:
 
 
 def _refuse_dead(store: Store, branch: str | None) -> None:
-    """Under the gate of a branch nobody is writing to it: a record that is still there is that of a dead writer."""
+    """Raise if a dead write explains the moved tables. The caller holds the gate, so any record left is a dead one."""
     for operation_id in store.sidecars.pending():
         sidecar = store.sidecars.read(operation_id)
         if sidecar is not None and sidecar.branch == branch:
-            message = f"operation {operation_id} stopped half-way; what it has moved is not for `repair`"
-            hint = "reopen the graph read-write; that finishes or undoes it"
+            message = f"operation {operation_id} stopped half-way; recovery, not `repair`, takes care of its tables"
+            hint = "reopen the graph read-write, which recovers it"
             raise RecoveryRequiredError(message, operation_id=operation_id, hint=hint)
 
 
 def _lift_foreign_lock(store: Store) -> None:
-    """The lock of another program is a branch that nobody may use; who forces says that the program is dead."""
+    """Delete the lock of another program, which is a branch. With `force` the caller says that the program is dead."""
     if FOREIGN_LOCK not in store.manifest.branches():
         return
     with store.gates.hold(ref_gates(FOREIGN_LOCK)) as held:
@@ -75,7 +77,7 @@ def _lift_foreign_lock(store: Store) -> None:
 
 
 def _repaired(store: Store, branch: str | None, mode: RepairMode) -> tuple[list[TableRepair], Commit | None]:
-    """Look at the tables that a branch owns; those that it has inherited are looked at where they belong."""
+    """Classify the tables that a branch owns. Inherited tables are classified on their own branch."""
     keys = _owned(store.manifest.load(branch))
     with store.gates.hold(gates_for(branch, keys)) as held:
         _refuse_dead(store, branch)
@@ -110,7 +112,7 @@ def _judged(store: Store, table: TableVersion, mode: RepairMode) -> TableRepair:
 
 
 def _classified(store: Store, table: TableVersion, head: int) -> tuple[Classification, tuple[str, ...], str | None]:
-    """Read what made each version since the pin."""
+    """Return the transactions of all versions since the pinned one."""
     operations: list[str] = []
     for version in range(table.version + 1, head + 1):
         try:
@@ -118,7 +120,7 @@ def _classified(store: Store, table: TableVersion, head: int) -> tuple[Classific
         except OmnigraphError as error:
             return Classification.UNVERIFIABLE, tuple(operations), error.message
         if operation is None:
-            return Classification.UNVERIFIABLE, tuple(operations), f"nothing tells what made version {version}"
+            return Classification.UNVERIFIABLE, tuple(operations), f"no transaction explains version {version}"
         operations.append(operation)
     if all(operation in _UPKEEP for operation in operations):
         return Classification.VERIFIED, tuple(operations), None

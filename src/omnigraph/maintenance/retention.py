@@ -1,4 +1,4 @@
-"""Which versions of which tables somebody may still read: those of the commits that are kept, and what merges need."""
+"""Which versions of which tables must be kept: those of kept commits, tags, and merge bases."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ class Policy:
         assert self.keep is not None or self.older_than is not None, "something must be kept"
 
     def oldest_kept(self, commits: Sequence[Commit], now: dt.datetime) -> Commit:
-        """Of the commits of a branch, oldest first, the first that is kept."""
+        """Return the oldest kept commit of a branch."""
         count = max(self.keep or 1, 1)
         newest = commits[-count:]
         if self.older_than is None:
             return newest[0]
         since = (now - self.older_than).timestamp() * 1e6
-        # The state before the first young commit was current when the time began.
+        # The state before the first young commit was still current at the start of the period.
         young = next((at for at, commit in enumerate(commits) if commit.created_at > since), len(commits))
         return min(newest[0], commits[max(young - 1, 0)], key=lambda commit: commit.order)
 
@@ -65,7 +65,7 @@ class Needed:
 
 
 def needed(store: Store, policy: Policy, now: dt.datetime) -> Needed:
-    """Collect what all branches need, and what is protected by name."""
+    """Collect the versions that branches and tags need."""
     tags = store.manifest.table.tags()
     collected = _Collected(store, policy, now)
     forks: set[Place] = set()
@@ -76,19 +76,19 @@ def needed(store: Store, policy: Policy, now: dt.datetime) -> Needed:
         paths |= state.paths
         forks |= {(state.paths[key], fork) for key, _, fork in _rows(state)}
         collected.need_branch(state)
-    for tag in tags.values():  # what has a name is kept whatever its age
+    for tag in tags.values():  # tagged states are kept whatever their age
         collected.need(store.manifest.load(tag["branch"], tag["version"]))
     collected.need_for_merges(states)
     kept = {place: frozenset(found) for place, found in collected.versions.items()}
     heads: dict[Place, int] = defaultdict(int)
     for place, version in chain.from_iterable(map(_places, states)):
-        heads[place] = max(version, heads[place])  # a branch may have inherited what another one went on with
+        heads[place] = max(version, heads[place])  # a branch may inherit a table that its owner has changed since
     # Only the branches that were read: one that comes back under its old name must be read as well.
     return Needed(_refs(named, tags), tuple(named), kept, dict(heads), frozenset(forks), paths)
 
 
 def refs_of(store: Store) -> tuple[str, ...]:
-    """The names of all branches and tags: while they are the same, nobody has begun to need something older."""
+    """Return the names of all branches and tags. While they are the same, no older state became needed."""
     return _refs(store.manifest.branches(), store.manifest.table.tags())
 
 
@@ -97,7 +97,7 @@ def _refs(branches: Iterable[str], tags: Iterable[str]) -> tuple[str, ...]:
 
 
 class _Collected:
-    """The versions that are needed, as far as they are found. What an earlier cleanup removed is needed no more."""
+    """Collects needed versions. Those that an earlier cleanup removed are left out."""
 
     def __init__(self, store: Store, policy: Policy, now: dt.datetime) -> None:
         self.store = store
@@ -111,7 +111,7 @@ class _Collected:
             self.versions[place].add(version)
 
     def need_branch(self, state: ManifestState) -> None:
-        """Everything that was published from the oldest kept commit on, and what that commit consists of.
+        """Need everything published since the oldest kept commit, and that commit itself.
 
         A version may have changed hands between forks since, so it is kept wherever the branch has known the table.
         """
@@ -125,7 +125,7 @@ class _Collected:
         self.need(state)
         self._need_between(first, state)
         if any(map(is_moved, state.paths.values())):
-            # A type took the name of another one: its rows do not tell which of two tables they are of, but states do.
+            # A type took the name of another one. Rows alone do not say which of the two tables they mean; states do.
             for found in map(self._state, kept[1:]):
                 self._need_if_there(found)
 
@@ -142,7 +142,7 @@ class _Collected:
                     self.versions[state.paths[key], fork].add(version)
 
     def need_for_merges(self, states: Sequence[ManifestState]) -> None:
-        """What any two branches have in common: without it they could no longer be merged."""
+        """Need the merge bases of any two branches: without them they could not be merged."""
         known = {commit.commit_id: commit for state in states for commit in state.commits()}
         for name in sorted(common_past(known.values(), [state.head.commit_id for state in states if state.head])):
             self._need_if_there(self._state(known[name]))
@@ -152,7 +152,7 @@ class _Collected:
             self.need(state)
 
     def _state(self, commit: Commit) -> ManifestState | None:
-        """The state that a commit has made; None if an earlier cleanup removed it, or began to."""
+        """Return the state of a commit; None if an earlier cleanup removed it, or began to."""
         try:
             return state_at(self.store.manifest, commit) if self._is_present(commit) else None
         except HistoryReclaimedError:
@@ -168,21 +168,21 @@ class _Collected:
 
 
 def _places(state: ManifestState) -> Iterator[tuple[Place, int]]:
-    """The versions that a state consists of, that of the manifest first."""
+    """Yield the versions that make up a state, that of the manifest first."""
     yield (MANIFEST_PATH, state.branch), state.version
     for entry in state.snapshot.entries.values():
         yield (entry.table.path, entry.table.branch), entry.table.version
 
 
 def _rows(state: ManifestState) -> list[tuple[str, int, str | None]]:
-    """The published versions: table, version, fork."""
+    """Return the published versions: table, version, fork."""
     rows = state.rows.filter(pc.equal(state.rows["object_type"], "table_version"))
     columns = (rows[name].to_pylist() for name in ("table_key", "table_version", "table_branch"))
     return list(zip(*columns, strict=True))
 
 
 def is_reclaimed(tables: TableStorage, snapshot: Snapshot) -> bool:
-    """Tell whether a version that a state consists of is there no more."""
+    """Whether a version that a state consists of was removed."""
     return any(
         entry.table.version not in reclaim.versions(tables, entry.table.path, entry.table.branch)
         for entry in snapshot.entries.values()

@@ -27,17 +27,17 @@ _DEFAULT = 8
 
 
 def concurrency() -> int:
-    """What the environment says, or a few: most of the time is spent waiting for the storage."""
+    """Return how many tables to work on at once. Most of the time is spent waiting for the storage."""
     wish = os.environ.get(VARIABLE)
     if wish is None:
         return _DEFAULT
     if not wish.isascii() or not wish.isdigit() or int(wish) < 1:
-        raise ParameterError(f"{VARIABLE} is '{wish}'", parameter=VARIABLE, hint="set it to a number from 1 on")
+        raise ParameterError(f"{VARIABLE} is '{wish}'", parameter=VARIABLE, hint="set it to a positive integer")
     return int(wish)
 
 
 def map_tables(function: Callable[[T], R], tables: Iterable[T]) -> list[R]:
-    """Do the same to several tables at once; the results are in their order."""
+    """Apply a function to several tables at once; return the results in order."""
     return list(map_in_threads(function, list(tables), concurrency()))
 
 
@@ -47,7 +47,7 @@ FragmentGroup = tuple[int, ...]
 
 
 def compaction_groups(made_of: TableLayout) -> list[FragmentGroup]:
-    """Group neighbours that are too small, or have lost many rows; a fragment that is only small stays if alone.
+    """Group neighbouring fragments that are small or have many deleted rows. A single small fragment stays as it is.
 
     What comes of it has nothing more to group: to ask again right afterwards gives nothing.
     """
@@ -72,7 +72,7 @@ def _has_lost_many(part: FragmentSize) -> bool:
 
 
 def _chunks(run: Sequence[FragmentSize]) -> list[list[FragmentSize]]:
-    """Cut a run into tasks that fill a fragment or more; the rest joins the last, so that nothing small is left."""
+    """Cut a run into groups that fill a fragment or more; the rest joins the last group, so that none stays small."""
     chunks: list[list[FragmentSize]] = []
     rows = MAX_ROWS_PER_FILE
     for part in run:
@@ -88,7 +88,8 @@ def _chunks(run: Sequence[FragmentSize]) -> list[list[FragmentSize]]:
 
 
 def _mergeable(made_of: TableLayout, chunk: Sequence[FragmentSize]) -> Iterator[list[FragmentSize]]:
-    """Cut a chunk where indices cover it so differently that nothing true could be said about what comes of it."""
+    """Cut a group where the sets of covering indices differ."""
+    # The new fragment is covered by an index only if all of the old ones were, so mixing them would lose coverage.
     covers = {part.number: made_of.covering(part.number) for part in chunk}
     least = min(covers.values(), key=len)
     if all(least <= cover for cover in covers.values()):
@@ -100,15 +101,15 @@ def _mergeable(made_of: TableLayout, chunk: Sequence[FragmentSize]) -> Iterator[
 
 BTREE, INVERTED, VECTOR = INDEX_KINDS
 NO_VECTORS = "no row has a vector yet"
-# A few rows more get a segment of their own; when they are many, or segments are, the index is built anew.
+# A few new rows get a segment of their own; with many rows or many segments the index is rebuilt.
 _MOST_SEGMENTS = 8
 _TAIL_SHARE = 4
-_OF_LANCE = "__"  # how the names of what lance keeps as indices for itself begin
+_OF_LANCE = "__"  # prefix of the names of Lance's own system indices
 _ROWS_PER_SEGMENT = 64 * MAX_ROWS_PER_FILE  # a larger index is built in parts, side by side
 
 
 def wanted_indices(declared: NodeType | EdgeType) -> list[IndexSpec]:
-    """Name the indices of a type: on its identity, its ends, its key and what is marked `@index`."""
+    """Return the indices of a type: on id, ends, key, and properties marked `@index`."""
     if isinstance(declared, EdgeType):
         return [IndexSpec(column, BTREE) for column in (ID, SRC, DST)]
     found = [IndexSpec(ID, BTREE), *_of_key(declared.key), *_of_marks(declared)]
@@ -116,7 +117,7 @@ def wanted_indices(declared: NodeType | EdgeType) -> list[IndexSpec]:
 
 
 def _of_key(key: Columns) -> list[IndexSpec]:
-    """A key is looked up whole, whatever its type."""
+    """Return the index of a key of one property."""
     return [IndexSpec(key[0], BTREE)] if len(key) == 1 else []
 
 
@@ -132,14 +133,14 @@ def _kinds(declared: Type) -> tuple[str, ...]:
         return (VECTOR,)
     if declared.is_list or declared.is_blob:
         return ()
-    # A free text is searched by its words, and looked up whole.
+    # A text is searched by its words, and looked up as a whole.
     return (BTREE, INVERTED) if declared.is_string and not declared.enum else (BTREE,)
 
 
 def plan_builds(
     tables: TableReader, table: TableVersion, made_of: TableLayout, specs: Sequence[IndexSpec]
 ) -> tuple[list[IndexBuild], list[PendingIndex]]:
-    """Say what must be built so that every index covers the whole table, and what cannot be built yet."""
+    """Return the builds that make every index cover the whole table, and the indices that cannot be built yet."""
     if not made_of.rows:
         return [], []
     builds = [build for spec in specs if (build := _build(made_of, spec))]
@@ -151,7 +152,7 @@ def plan_builds(
 
 
 def unwanted_segments(made_of: TableLayout, specs: Sequence[IndexSpec]) -> tuple[str, ...]:
-    """The segments of indices that no type asks for: their property has another name by now, or others built them."""
+    """Return the segments of undeclared indices: their property was renamed, or another program built them."""
     known = {spec.name for spec in specs}
     names = (name for name in made_of.indices if name not in known and not name.startswith(_OF_LANCE))
     return tuple(segment.uuid for name in names for segment in made_of.indices[name])
@@ -174,12 +175,12 @@ def _build(made_of: TableLayout, spec: IndexSpec) -> IndexBuild | None:
 
 
 def _is_untrainable(tables: TableReader, table: TableVersion, build: IndexBuild) -> bool:
-    """An index on vectors learns from them; where there are none, there is nothing to search either."""
+    """Whether an index on vectors has nothing to train on."""
     return build.spec.kind == VECTOR and not has_value(tables, table, build.spec.column, build.fragments)
 
 
 def build_parts(made_of: TableLayout, build: IndexBuild) -> list[tuple[int, ...]]:
-    """Cut the fragments of an index into parts to build apart. Only one on the order of values may consist of some."""
+    """Cut the fragments of an index into parts that are built separately. Only a BTREE index can be split."""
     if build.spec.kind != BTREE:
         return [build.fragments]
     chosen = set(build.fragments)
@@ -206,7 +207,7 @@ class RewriteTask:
 
 @dataclass(frozen=True, slots=True)
 class Rewritten:
-    """What came of it, and how many rows that is."""
+    """The result of a rewrite, and how many rows it covers."""
 
     done: maintain.Rewrite
     rows: int

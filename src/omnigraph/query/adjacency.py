@@ -1,4 +1,4 @@
-"""Who is connected with whom: compressed adjacency of one edge type in one direction, made of whole columns at once."""
+"""Compressed adjacency (CSR) of one edge type in one direction, built from whole columns."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Integers = np.ndarray[Any, np.dtype[np.int64]]
 
 @dataclass(frozen=True)
 class Adjacency:
-    """For each origin the targets of its edges, in order. Which edges these are is found out when somebody asks."""
+    """The targets of the edges of each origin, in order. Edge positions are computed on first use."""
 
     origins: int
     targets_count: int
@@ -30,13 +30,13 @@ class Adjacency:
 
     @classmethod
     def of(cls, codes: Integers, origins: int, targets_count: int, find_edges: Callable[[], Integers]) -> Adjacency:
-        """Make it of pairs of origin and target, each written as one number, in order."""
+        """Build it from sorted pairs of origin and target, each packed into one number."""
         starts = np.searchsorted(codes, np.arange(origins + 1) * targets_count)
         return cls(origins, targets_count, starts, codes % max(targets_count, 1), find_edges)
 
     @property
     def nbytes(self) -> int:
-        """What it takes when everything that can be asked of it was asked."""
+        """Its size with everything computed. The cache must charge for what is added later, too."""
         return int(2 * self.starts.nbytes + 4 * self.targets.nbytes)
 
     @cached_property
@@ -46,7 +46,7 @@ class Adjacency:
 
     @cached_property
     def distinct(self) -> Adjacency:
-        """The same without parallel edges: each target once per origin."""
+        """The adjacency without parallel edges."""
         pairs = _distinct(self.codes)
         if len(pairs) == len(self.targets):
             return self
@@ -54,48 +54,48 @@ class Adjacency:
 
     @cached_property
     def codes(self) -> Integers:
-        """Every pair of origin and target as one number, in order."""
+        """Every pair of origin and target packed into one number, sorted."""
         may_block()  # computed from all edges; `distinct` and `connects` come through here
         codes = np.repeat(np.arange(self.origins) * self.targets_count, np.diff(self.starts))
         codes += self.targets
         return codes
 
     def expand(self, origins: Positions) -> tuple[Integers, Integers]:
-        """Follow the edges of some origins: for each edge, which of the origins, and its target."""
+        """Follow the edges of some origins; return for each edge the index of its origin, and its target."""
         counts = self.degrees(origins)
         return np.repeat(np.arange(len(origins)), counts), self.targets[self._places(origins, counts)]
 
     def expand_edges(self, origins: Positions) -> tuple[Integers, Integers, Integers]:
-        """The same with the edges themselves."""
+        """Like `follow`, with the positions of the edges."""
         counts = self.degrees(origins)
         at = self._places(origins, counts)
         return np.repeat(np.arange(len(origins)), counts), self.targets[at], self.edges[at]
 
     def targets_of(self, origins: Positions) -> Integers:
-        """The targets of the edges of some origins, one origin after the other."""
+        """Return the targets of the edges of some origins, origin by origin."""
         if len(origins) == self.origins and np.array_equal(origins, np.arange(self.origins)):
             return self.targets
         targets: Integers = self.targets[self._places(origins, self.degrees(origins))]
         return targets
 
     def degrees(self, origins: Positions) -> Integers:
-        """How many edges each origin has."""
+        """Return the number of edges of each origin."""
         return self.starts[origins + 1] - self.starts[origins]
 
     def _places(self, origins: Positions, counts: Integers) -> Integers:
-        """Where the edges of some origins are."""
+        """Return the positions of the edges of some origins."""
         ends = np.cumsum(counts)
         places = np.repeat(self.starts[origins] - ends + counts, counts)
         places += np.arange(len(places))
         return places
 
     def connects(self, origins: Positions, targets: Positions) -> np.ndarray[Any, Any]:
-        """Tell of each pair whether an edge connects it."""
+        """Return which pairs an edge connects."""
         return _among(origins * self.targets_count + targets, self.codes)
 
     @cached_property
     def loops(self) -> np.ndarray[Any, Any]:
-        """Tell of each node whether an edge leads from it to itself."""
+        """Return which nodes have an edge to themselves."""
         may_block()  # computed from all edges
         at = np.zeros(max(self.origins, self.targets_count, 1), bool)
         origins = np.repeat(np.arange(self.origins), np.diff(self.starts))
@@ -104,7 +104,7 @@ class Adjacency:
 
 
 def _distinct(codes: Integers) -> Integers:
-    """Each of some ordered numbers once."""
+    """Remove duplicates from sorted numbers."""
     new = np.ones(len(codes), bool)
     new[1:] = codes[1:] != codes[:-1]
     distinct: Integers = codes[new]
@@ -125,14 +125,14 @@ class Steps:
 
 
 def adjacency(graph: GraphView, edge_type: str, direction: Direction) -> Adjacency:
-    """The adjacency of an edge type, made once per version of the three tables."""
+    """Return the adjacency of an edge type, built once per version of the three tables."""
     views = _views(graph, edge_type)
     key = adjacency_key(graph, edge_type, direction)
     return graph.cache.get(key, lambda: _build(*views, direction), lambda made: made.nbytes)
 
 
 def adjacency_key(graph: GraphView, edge_type: str, direction: Direction) -> Hashable:
-    """Under which key the adjacency is kept."""
+    """Return the cache key of the adjacency."""
     return (*(view.table for view in _views(graph, edge_type)), direction)
 
 
@@ -146,7 +146,7 @@ def _build(view: TableView, source: TableView, target: TableView, direction: Dir
 
     def find_edges() -> Integers:
         codes, edges = _listed(view, source, target, direction)
-        # Those that share their ends are in any order; whoever shows edges puts them in order of their ids.
+        # Parallel edges are in no order here; a step that returns edges sorts them by id.
         return edges[np.argsort(codes)]
 
     codes, _ = _listed(view, source, target, direction)
@@ -154,7 +154,7 @@ def _build(view: TableView, source: TableView, target: TableView, direction: Dir
 
 
 def _listed(view: TableView, source: TableView, target: TableView, direction: Direction) -> tuple[Integers, Integers]:
-    """The ends of all edges, each pair as one number, and which edge it is; of both directions a loop is in once."""
+    """Return the packed ends of all edges, and their positions. With both directions a loop counts once."""
     ends = (source.positions_of(view.column(SRC)), target.positions_of(view.column(DST)))
     whole = pa.compute.and_(ends[0].is_valid(), ends[1].is_valid()).to_numpy(zero_copy_only=False)
     src, dst = (_integers(end)[whole] for end in ends)
@@ -181,7 +181,7 @@ def _among(codes: Integers, sorted_codes: Integers) -> np.ndarray[Any, Any]:
 
 
 def walk(adjacent: Adjacency, origins: Positions, steps: Steps) -> tuple[Integers, Integers]:
-    """Walk breadth-first over nodes of one type: pairs of the number of an origin and a node met within the bounds.
+    """Walk breadth-first over nodes of one type; return pairs of origin and node reached within the bounds.
 
     A node is met where it is first reached. One with a loop is met one step later as well, for the loop is walked once
     and leads nowhere; that is the node where the walk ends, which going backwards is the origin.
@@ -210,7 +210,7 @@ _MOST_FLAGS = 2**25
 
 
 def _followed(pairs: Adjacency, codes: Integers, size: int) -> Integers:
-    """One step on from pairs of origin and node, each written as one number."""
+    """Take one step from packed pairs of origin and node."""
     rows, nodes = np.divmod(codes, size)
     targets = pairs.targets_of(nodes)
     if len(rows) and rows[-1] == 0:  # there is one origin only
@@ -219,14 +219,14 @@ def _followed(pairs: Adjacency, codes: Integers, size: int) -> Integers:
 
 
 class _Flags:
-    """What was visited, one flag for each number there is."""
+    """Visited nodes as one flag each."""
 
     def __init__(self, size: int, start: Integers) -> None:
         self.flags = np.zeros(size, bool)
         self.flags[start] = True
 
     def add(self, codes: Integers) -> Integers:
-        """Visit; return what is new, in order."""
+        """Mark nodes as visited; return the new ones, sorted."""
         new = np.zeros(len(self.flags), bool)
         new[codes] = True
         new &= ~self.flags
@@ -235,13 +235,13 @@ class _Flags:
 
 
 class _Codes:
-    """What was visited, as a sorted list: for when flags for everything would be too many."""
+    """Visited nodes as a sorted list, for when flags for all pairs would take too much memory."""
 
     def __init__(self, start: Integers) -> None:
         self.codes = np.sort(start)
 
     def add(self, codes: Integers) -> Integers:
-        """Visit; return what is new, in order."""
+        """Mark nodes as visited; return the new ones, sorted."""
         codes = _distinct(np.sort(codes))
         fresh: Integers = codes[~_among(codes, self.codes)]
         self.codes = np.union1d(self.codes, fresh)

@@ -1,4 +1,4 @@
-"""The content of one Blob property: how long it is, and its bytes as they are asked for."""
+"""Read the content of one Blob property, in parts."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from omnigraph.storage.stage import TableStorage
 
 
 def find_blob(tables: TableStorage, snapshot: Snapshot, catalog: Catalog, cell: Cell) -> Blob:
-    """Find what a Blob property of an entity holds in one state."""
+    """Find the Blob of a property of an entity in one state."""
     declared = _declared(catalog, cell)
     table = snapshot.entries[table_key(declared)].table
     dataset = tables.open(table)
@@ -55,7 +55,8 @@ def _declared(catalog: Catalog, cell: Cell) -> NodeType | EdgeType:
 
 
 def _etag(dataset: lance.LanceDataset, address: int, column: str) -> str:
-    """Rows of a fragment never change, and no two files have one name; a place in a file has one content for ever."""
+    """Return the etag of a Blob: its address in a data file."""
+    # Data files never change and their names are never reused, so an address has one content for ever.
     with lance_call(dataset.uri, "read"):
         fragment = dataset.get_fragment(address >> OFFSET_BITS)
     assert fragment, "the row was found in it"

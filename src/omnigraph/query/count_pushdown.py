@@ -1,4 +1,4 @@
-"""Counting matches without making them: of each node only how many rows end there, not the rows."""
+"""Count push-down: count matches without materializing them, by carrying a weight per node."""
 
 from __future__ import annotations
 
@@ -12,25 +12,25 @@ from omnigraph.query.adjacency import Adjacency, Integers, walk
 from omnigraph.query.frame import ONE_ROW, Frame
 from omnigraph.query.match import Matcher
 
-WEIGHT = "@weight"  # for how many rows a row stands
-_EXACT = 2.0**53  # below, floats add up integers exactly
+WEIGHT = "@weight"  # how many matches a row stands for
+_EXACT = 2.0**53  # below this, floats add integers exactly
 _SPARSE = 8
 
 
 def only_counts(plan: ir.ReadPlan) -> bool:
-    """Tell whether all that is asked of the matches is how many there are."""
+    """Whether a query only asks how many matches there are."""
     return all(map(_counts_rows, plan.columns)) and not any(isinstance(step, ir.Rank) for step in plan.steps)
 
 
 def _counts_rows(column: ir.Column | ir.AggregateColumn) -> bool:
-    """Tell whether a column counts a node, which is never null."""
+    """Whether a column counts a node, which is never null."""
     if isinstance(column, ir.Column):
         return False
     return column.function == "count" and isinstance(column.argument, ir.EntityRef)
 
 
 def needed_after(steps: Sequence[ir.Step]) -> list[frozenset[str]]:
-    """For each step the variables that a later one looks at."""
+    """Return for each step the variables that later steps use."""
     needed: list[frozenset[str]] = []
     later: frozenset[str] = frozenset()
     for step in reversed(steps):
@@ -60,7 +60,7 @@ def total(frame: Frame) -> int:
 
 
 class Tally:
-    """Runs match steps on rows that stand for many."""
+    """Runs match steps on weighted rows."""
 
     def __init__(self, matcher: Matcher) -> None:
         self.matcher = matcher
@@ -71,11 +71,11 @@ class Tally:
         return self.matcher.step(step, frame)
 
     def _ends_here(self, step: ir.Expand, frame: Frame, needed: frozenset[str]) -> bool:
-        """Tell whether later steps look at nothing that is bound now, nor at the edge."""
+        """Whether later steps use neither the bound variables nor the edge."""
         return not needed & {*frame.views, *([step.edge_variable] if step.edge_variable else [])}
 
     def _spread(self, step: ir.Expand, frame: Frame, *, target_is_needed: bool) -> Frame:
-        """Hand the weight of each origin on to its targets."""
+        """Pass the weight of each origin on to its targets."""
         hops = self.matcher.hops(step)
         weights = frame.columns[WEIGHT]
         if hops is None:
@@ -102,7 +102,7 @@ def _products(pairs: Adjacency, origins: Integers, weights: Integers) -> Integer
 
 
 def _by_target(targets: Integers, handed: Integers, size: int) -> tuple[Integers, Integers]:
-    """Add up what each target was handed."""
+    """Add up the weights that each target received."""
     if len(targets) * _SPARSE < size:
         nodes, inverse = np.unique(targets, return_inverse=True)
         return nodes, _summed(inverse, handed, len(nodes))

@@ -1,4 +1,4 @@
-"""Evaluating values and comparisons over rows of bindings, whole columns at a time."""
+"""Evaluate values and comparisons over rows of bindings, a column at a time."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _COMPARE = {
 
 
 def pushed(test: ir.Comparison, values: Values) -> Predicate | None:
-    """The comparison of a property with a value as a predicate on its column; None if it is another kind."""
+    """Return the comparison of a property with a constant as a column predicate; None for any other comparison."""
     sides = (test.left, test.operator, test.right)
     if test.operator in _SWAPPED and isinstance(test.right, ir.PropertyRef):
         sides = (test.right, _SWAPPED[test.operator], test.left)
@@ -51,7 +51,7 @@ def pushed(test: ir.Comparison, values: Values) -> Predicate | None:
 
 
 def holds(test: ir.Comparison, frame: Frame, values: Values) -> Mask:
-    """Tell of each row whether the comparison holds; unknown is no."""
+    """Return which rows satisfy a comparison; null counts as false."""
     predicate = pushed(test, values)
     if predicate is not None:
         reference = test.left if isinstance(test.left, ir.PropertyRef) else test.right
@@ -66,14 +66,14 @@ def holds(test: ir.Comparison, frame: Frame, values: Values) -> Mask:
 
 
 def operand(side: ir.Operand, frame: Frame, values: Values) -> pa.Array:
-    """The value of one side, row by row."""
+    """Return the value of one side for each row."""
     if isinstance(side, ir.PropertyRef):
         return frame.value(side.variable, side.property)
     return constant(values(side), side.type, frame.count)
 
 
 def constant(value: ir.PlainValue, type_: Type, count: int) -> pa.Array:
-    """A value, as often as there are rows."""
+    """Repeat a value for each row."""
     if value is None:
         return pa.nulls(count, arrow_type(type_))
     plain = list(value) if isinstance(value, tuple) else value
@@ -99,7 +99,7 @@ def _compared(left: pa.Array, right: pa.Array, sign: Operator, *, numeric: bool)
 
 
 def _without_nan(side: pa.Array) -> pa.Array:
-    """NaN is like null: no comparison with it holds."""
+    """Turn NaN into null: no comparison with it holds."""
     return pc.if_else(pc.is_nan(side), None, side) if pa.types.is_floating(side.type) else side
 
 

@@ -30,7 +30,7 @@ SMALL_EDGES = 200_000  # an edge table up to so many rows is read whole at once
 
 
 class Mode(StrEnum):
-    """How edges are found, if somebody insists."""
+    """How edges are found, if the environment prescribes it."""
 
     AUTO = "auto"
     INDEX = "index"
@@ -39,7 +39,7 @@ class Mode(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """Which way was taken, and why."""
+    """How edges were found, and why; reported by `explain`."""
 
     mode: Mode
     reason: str
@@ -47,7 +47,7 @@ class Choice:
 
 @dataclass(frozen=True, slots=True)
 class Reach:
-    """Adjacency that holds at least the edges of some origins, and the number that each origin has in it.
+    """Adjacency with at least the edges of some origins, and the number of each origin in it.
 
     `nodes` are the positions of its targets; None where these are numbered by position already.
     """
@@ -62,7 +62,7 @@ class Reach:
 
 
 def mode_of(environment: os._Environ[str] | dict[str, str] = os.environ) -> Mode:
-    """What the environment insists on."""
+    """Return the mode that the environment prescribes."""
     wish = environment.get(VARIABLE, Mode.AUTO)
     if wish not in list(Mode):
         message = f"{VARIABLE} is '{wish}'"
@@ -107,14 +107,14 @@ def _choose(graph: GraphView, step: Expand, origins: Positions, hops: Steps) -> 
 
 
 def _lookups(graph: GraphView, step: Expand, origins: Positions, hops: Steps) -> float:
-    """Guess of how many nodes the edges will be looked up: each hop leads on by the mean degree."""
+    """Estimate how many nodes will be looked up: each hop multiplies by the mean degree."""
     degree = graph.edge(step.edge_type).count / max(graph.node(step.target_type).count, 1)
     directions = 2 if step.direction is Direction.BOTH else 1
     return directions * len(origins) * sum(degree**hop for hop in range(hops.most))
 
 
 def _uncovered(view: TableView, direction: Direction) -> int:
-    """How many edges the index that is needed does not cover."""
+    """Count the edges that the index on the near end does not cover."""
     return view.cache.get((view.table, direction, "@bare"), lambda: _count_uncovered(view, direction), lambda _: 64)
 
 
@@ -133,7 +133,7 @@ def _columns(direction: Direction) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True)
 class _Edges:
-    """Some edges: their near and far ends as positions, and their addresses."""
+    """Edges: their near and far ends as positions, and their addresses."""
 
     near: Integers
     far: Integers
@@ -141,7 +141,7 @@ class _Edges:
 
 
 def _looked_up(graph: GraphView, step: Expand, distinct: Positions) -> Adjacency:
-    """The edges of some origins, which are numbered in order."""
+    """Look up the edges of some origins, numbered in order."""
     found = _edges(graph, step, distinct)
     size = graph.node(step.target_type).count
     codes = np.searchsorted(distinct, found.near) * size + found.far
@@ -149,7 +149,7 @@ def _looked_up(graph: GraphView, step: Expand, distinct: Positions) -> Adjacency
 
 
 def _explored(graph: GraphView, step: Expand, distinct: Positions, most: int) -> tuple[Adjacency, Positions]:
-    """All edges within so many hops of some origins; nodes are numbered in order of position."""
+    """Look up all edges within some hops of the origins; nodes are numbered in order of position."""
     parts, known, frontier = [], np.empty(0, np.int64), distinct
     for _ in range(most):
         parts.append(_edges(graph, step, frontier))
@@ -169,7 +169,7 @@ def _edges(graph: GraphView, step: Expand, origins: Positions) -> _Edges:
     if len(parts) == 1:
         return parts[0]
     out, back = parts
-    other = back.near != back.far  # a loop was found by its source already
+    other = back.near != back.far  # a loop was already found by its source
     sides = ((out.near, back.near), (out.far, back.far), (out.addresses, back.addresses))
     return _Edges(*(np.concatenate([first, second[other]]) for first, second in sides))
 
@@ -194,5 +194,5 @@ def _numbers(positions: pa.Array) -> Integers:
 
 
 def _places(graph: GraphView, step: Expand, codes: Integers, addresses: Integers) -> Positions:
-    """The positions of edges, in the order of their ends."""
+    """Return the positions of edges in the order of their ends."""
     return graph.edge(step.edge_type).positions_at(addresses[np.argsort(codes)])

@@ -92,7 +92,7 @@ _EQUAL, _RANGE, _TEXT, _NOT, _GROUP = 0.1, 0.33, 0.1, 0.5, 0.1
 
 
 def rows_after(step: ir.Step, before: float, graph: GraphView) -> float:
-    """How many rows there may be behind a step, if so many come in."""
+    """Estimate how many rows a step returns, given how many it receives."""
     match step:
         case ir.Scan():
             return before * _scanned(step, graph.node(step.type_name))
@@ -128,14 +128,14 @@ def _names_one(predicate: ir.Predicate, view: TableView) -> bool:
 
 
 def _share(predicate: ir.Predicate) -> float:
-    """Which share of the rows satisfies it."""
+    """Estimate the share of rows that satisfy a predicate."""
     if isinstance(predicate, ir.TextMatch):
         return _TEXT
     return {Operator.EQ: _EQUAL, Operator.NE: 1 - _EQUAL, Operator.CONTAINS: _TEXT}.get(predicate.operator, _RANGE)
 
 
 def _expanded(step: ir.Expand, graph: GraphView) -> float:
-    """How many rows one becomes: as many as nodes have edges on average, hop after hop."""
+    """Estimate how many rows one row becomes: the mean degree for each hop."""
     targets, edges = max(graph.node(step.target_type).count, 1), graph.edge(step.edge_type).count
     edge = graph.catalog.edges[step.edge_type]
     origins = max(graph.node(edge.source if step.direction is ir.Direction.OUT else edge.target).count, 1)
@@ -149,7 +149,7 @@ _T = TypeVar("_T")
 
 
 class Trace:
-    """Notes steps while they run."""
+    """Records steps while they run."""
 
     def __init__(self, graph: GraphView) -> None:
         self.graph = graph
@@ -184,7 +184,7 @@ class _TracedMatcher(Matcher):
         self.trace = trace
 
     def run(self, steps: Sequence[ir.MatchStep], frame: Frame) -> Frame:
-        """The steps inside a `not`; the others are noted by the execution."""
+        """Record the steps inside a `not`; the execution records the others."""
         for step in steps:
             frame = self._noted(step, frame)
         return frame
@@ -194,7 +194,7 @@ class _TracedMatcher(Matcher):
 
 
 class TracedExecution(Execution):
-    """A read that notes what it does."""
+    """An execution that records its steps."""
 
     def __init__(self, graph: GraphView, values: Any, plan: ir.ReadPlan) -> None:
         super().__init__(graph, values, plan)

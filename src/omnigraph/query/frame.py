@@ -15,7 +15,7 @@ from omnigraph.storage.read import ID
 
 @dataclass(frozen=True)
 class Frame:
-    """Rows of bindings. `views` says of which table the positions of a variable are; `scores` is what a rank gave."""
+    """Rows of bindings. `views` has the table of each variable; `scores` are those of a ranking."""
 
     count: int
     columns: Mapping[str, Positions] = field(default_factory=dict)
@@ -23,7 +23,7 @@ class Frame:
     scores: np.ndarray[Any, Any] | None = None
 
     def take(self, rows: np.ndarray[Any, Any]) -> Frame:
-        """Choose rows, by number or by mask."""
+        """Select rows by index or mask."""
         columns = {name: positions[rows] for name, positions in self.columns.items()}
         chosen = int(rows.sum()) if rows.dtype == bool else len(rows)
         return Frame(chosen, columns, self.views, None if self.scores is None else self.scores[rows])
@@ -33,14 +33,14 @@ class Frame:
         return Frame(self.count, columns, views, self.scores)
 
     def hide(self, name: str, numbers: np.ndarray[Any, Any]) -> Frame:
-        """Carry numbers along that are no binding."""
+        """Add a column of numbers that is not a binding."""
         return Frame(self.count, {**self.columns, name: numbers}, self.views, self.scores)
 
     def scored(self, scores: np.ndarray[Any, Any]) -> Frame:
         return Frame(self.count, self.columns, self.views, scores)
 
     def value(self, variable: str, name: str) -> pa.Array:
-        """The property of a variable, row by row."""
+        """Return the property of a variable for each row."""
         return self.views[variable].take(self.columns[variable], name)
 
     def ids(self, variable: str) -> pa.Array:

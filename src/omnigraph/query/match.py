@@ -1,4 +1,4 @@
-"""The steps of a match: each makes rows of bindings out of rows of bindings."""
+"""The match steps: each turns rows of bindings into rows of bindings."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ class Matcher:
         return found
 
     def hops(self, step: ir.Expand) -> Steps | None:
-        """How far a step goes; None if nothing is that far: between two types there is only one hop."""
+        """Return the hops of a step; None if it can match nothing: between two types only one hop is possible."""
         if self.graph.catalog.edges[step.edge_type].is_reflexive:
             return Steps(step.least, step.most, step.backwards)
         return Steps(1, 1) if step.least == 1 else None
@@ -107,7 +107,7 @@ class Matcher:
         return frame if step.closes else frame.bind(step.target, targets, self.graph.node(step.target_type))
 
     def _expand_edges(self, step: ir.Expand, frame: Frame) -> Frame:
-        """One row for each edge; those of one row in order of their ids."""
+        """Return one row for each edge; edges of one row in the order of their ids."""
         assert step.edge_variable is not None
         view = self.graph.edge(step.edge_type)
         found = self.follow(step, frame.columns[step.origin], Steps(1, 1))
@@ -121,7 +121,7 @@ class Matcher:
         return bound.bind(step.target, targets, self.graph.node(step.target_type))
 
     def _without(self, step: ir.AntiJoin, frame: Frame) -> Frame:
-        """Drop each row from which the inner steps lead to at least one."""
+        """Drop each row for which the inner steps match."""
         numbered = frame.hide(_ROW, np.arange(frame.count))
         found = self.run(step.steps, numbered).columns[_ROW]
         kept = np.ones(frame.count, bool)
@@ -130,7 +130,7 @@ class Matcher:
 
 
 def _product(frame: Frame, other: Frame, variable: str) -> Frame:
-    """Every row with every other."""
+    """Combine every row with every other."""
     if frame.count == 1 and not frame.columns:
         return other if frame.scores is None else Frame(other.count, other.columns, other.views)
     check_room(frame.count * other.count, len(frame.columns) + 1)

@@ -1,4 +1,4 @@
-"""How much memory the rows of one query may take: a query that asks for more is told so before it takes it."""
+"""Per-query memory limit, checked before allocation."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _HINT = f"bind the variables more narrowly, or connect them; {VARIABLE} sets the
 
 
 def limit() -> int:
-    """How many bytes the rows of a query may take: half of the machine's memory, unless the environment says."""
+    """Return the limit in bytes: the environment variable, or half of the memory of the machine."""
     wish = os.environ.get(VARIABLE)
     if wish is None:
         return _half_of_memory()
@@ -29,7 +29,7 @@ def _half_of_memory() -> int:
 
 
 def check_room(rows: int, columns: int) -> None:
-    """See that so many rows may be made, before they are."""
+    """Raise ResourceLimitError if so many rows would exceed the limit."""
     if rows > _FEW:
         may_block()
     needed = rows * (columns + 1) * _CELL
@@ -43,14 +43,14 @@ _RESOURCE = "bytes of rows in one query"
 
 
 def out_of_memory(error: MemoryError) -> ResourceLimitError:
-    """What to say when the system had no more memory to give."""
+    """Turn a MemoryError into ResourceLimitError."""
     asked = _bytes_of(error)
-    message = f"the query needs more memory than there is: {error}"
+    message = f"the query ran out of memory: {error}"
     return ResourceLimitError(message, resource=_RESOURCE, limit=limit(), actual=asked, hint=_HINT)
 
 
 def _bytes_of(error: MemoryError) -> int:
-    """What numpy asked for, as it tells; what a query may have, if it does not."""
+    """Return the size that NumPy failed to allocate; the limit if the message does not say."""
     shape, kind = getattr(error, "shape", None), getattr(error, "dtype", None)
     if shape is None or kind is None:
         return limit()

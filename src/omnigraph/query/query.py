@@ -32,13 +32,13 @@ from omnigraph.storage.stage import TableStorage
 
 
 def with_vectors(plan: ir.ReadPlan, catalog: Catalog, values: Values, embedding: Embedding) -> ir.ReadPlan:
-    """The same plan, in which every `nearest` has a vector."""
+    """Return the plan with a vector for every `nearest`."""
     texts = _Texts(plan, catalog, values, embedding)
     return ir.ReadPlan(tuple(texts.step(step) for step in plan.steps))
 
 
 class _Texts:
-    """The texts of one plan."""
+    """Embeds the texts of one plan."""
 
     def __init__(self, plan: ir.ReadPlan, catalog: Catalog, values: Values, embedding: Embedding) -> None:
         scanned = {step.variable: step.type_name for step in plan.steps if isinstance(step, ir.Scan)}
@@ -67,7 +67,7 @@ class _Texts:
 
 
 class Current:
-    """What main is now. The schema files are read again only when the manifest has moved.
+    """The current state of main and its schema. Schema files are read again only when the manifest has moved.
 
     A change of the schema writes its recovery record, publishes, puts the schema files in place and only then removes
     the record. So if there is no record after a state was loaded, the files read next are not older than the state;
@@ -107,7 +107,7 @@ class Query:
 
 @dataclass(frozen=True, slots=True)
 class QueryReader:
-    """What reads of one state have in common."""
+    """Runs queries on one state of the graph."""
 
     tables: TableStorage
     state: GraphState
@@ -116,15 +116,15 @@ class QueryReader:
     embedding: Embedding
 
     def run(self, query: Query) -> Result:
-        """Answer a query."""
+        """Run a query."""
         compiled = self._compiled(query)
         table = _made(self._execution(Execution, compiled, query))
         if table.get_total_buffer_size() > _FEW_BYTES:
-            may_block()  # to make an answer of it
+            may_block()  # encoding a large result
         return Result(compiled.name, query.branch, table, self.state.head)
 
     def explain(self, query: Query) -> Explanation:
-        """Answer a query, but tell how it was done instead of what the answer is."""
+        """Run a query and return its steps and their cost instead of its rows."""
         compiled = self._compiled(query)
         execution = self._execution(TracedExecution, compiled, query)
         begun = time.perf_counter()
@@ -137,7 +137,7 @@ class QueryReader:
     def _compiled(self, query: Query) -> CompiledQuery:
         compiled = compile_query(query.source, self.catalog, query.name)
         if compiled.is_mutation:
-            message = f"query '{compiled.name}' changes the graph; a read matches and returns"
+            message = f"query '{compiled.name}' changes the graph: it is a mutation, not a read"
             raise QueryKindError(message, query=compiled.name, hint="run it with `mutate`")
         return compiled
 
@@ -151,7 +151,7 @@ class QueryReader:
 
 
 def _is_short(step: ir.Step) -> bool:
-    """Tell whether a step is one of a lookup: rows by what they hold, and those next to them."""
+    """Whether a step can be part of a lookup: rows by value, and their neighbours."""
     match step:
         case ir.Scan():
             return all(isinstance(one, ir.Comparison) for one in step.predicates)
@@ -164,7 +164,7 @@ def _is_short(step: ir.Step) -> bool:
 
 
 def _values(given: Mapping[str, ir.PlainValue]) -> Values:
-    """What the values of a plan are in this request; its time is the same throughout."""
+    """Return how to evaluate the values of a plan. `now()` is the same throughout a request."""
     now = dt.datetime.now(dt.UTC)
 
     def value_of(value: ir.Value) -> ir.PlainValue:

@@ -1,4 +1,4 @@
-"""Ranking: order rows by how well one variable matches, and keep the best."""
+"""Ranking: order rows by how well a variable matches, and keep the best."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from omnigraph.query.view import Positions, TableView
 
 @dataclass(frozen=True, slots=True)
 class Candidates:
-    """The entities to rank: those that the match has left, and those that the scan of their variable found before it.
+    """The entities to rank: those left by the match, and those that the scan of the variable found.
 
     A variable that was reached by a traversal has no scan of its own: what the match has left is all there is.
     """
@@ -47,7 +47,7 @@ def rank(step: ir.Rank, frame: Frame, values: Values, scanned: Positions | None 
 def _ranked(
     ranking: ir.Ranking, view: TableView, entities: Candidates, limit: int | None, values: Values
 ) -> tuple[Positions, np.ndarray[Any, Any]]:
-    """Order entities, the best first, with their scores; leave out those that do not match at all."""
+    """Order entities by score, the best first; leave out those that do not match."""
     match ranking:
         case ir.NearestRank():
             return _nearest(ranking, view, entities.left, limit, values)
@@ -71,7 +71,7 @@ def _nearest(
 def _in_order(
     view: TableView, entities: Positions, keys: np.ndarray[Any, Any], limit: int | None
 ) -> tuple[Positions, np.ndarray[Any, Any]]:
-    """The first entities by a key, then by their ids. Most need not be put in order at all."""
+    """Return the first entities by a key, then by id, without sorting the rest."""
     if limit is not None and 0 < limit < len(keys):
         last = np.partition(keys, limit - 1)[limit - 1]
         first = np.flatnonzero(keys <= last)
@@ -82,7 +82,7 @@ def _in_order(
 
 @dataclass(frozen=True, slots=True)
 class _Vectors:
-    """Some vectors as one matrix, their squared lengths, and the row of each entity; -1 where there is none."""
+    """Vectors as one matrix, their squared lengths, and the row of each entity; -1 where there is none."""
 
     matrix: np.ndarray[Any, Any]
     lengths: np.ndarray[Any, Any]
@@ -100,10 +100,10 @@ class _Vectors:
         return int(self.matrix.nbytes + self.lengths.nbytes + self.rows.nbytes)
 
     def near(self, query: np.ndarray[Any, Any], limit: int | None) -> Positions | slice:
-        """Rows among which the nearest surely are. One product tells most of the others apart, up to rounding."""
+        """Return rows that surely include the nearest. One matrix product excludes most others, up to rounding."""
         if limit is None or not 0 < limit < len(self.matrix):
             return slice(None)
-        # Not `@`: threads of a linear algebra library wait for each other when the machine is busy.
+        # Not `@`: the threads of a BLAS library wait for each other on a busy machine.
         about = self.lengths - 2 * np.einsum("ij,j->i", self.matrix, query)
         error = 8 * len(query) * np.finfo(np.float32).eps * (self.lengths.max() + query @ query)
         last = np.partition(about, limit - 1)[limit - 1] + 2 * error
@@ -111,7 +111,7 @@ class _Vectors:
 
 
 def _vectors_of(view: TableView, vector: ir.PropertyRef, entities: Positions) -> tuple[Positions, _Vectors]:
-    """The entities that have a vector, and their vectors in the same order."""
+    """Return the entities that have a vector, and their vectors in the same order."""
     name, size = vector.property, vector.type.dimension
     if not view.is_worth_a_scan(entities):
         found = _Vectors.of(view.take(entities, name), size)
@@ -157,7 +157,7 @@ def _bm25(
 
 
 def _constant(k: ir.Value, values: Values) -> int:
-    """The k of a fusion. One that comes as a parameter could not be checked before."""
+    """Return the k of a fusion. A parameter cannot be checked before it is given."""
     value = values(k)
     if not isinstance(value, int) or value <= 0:
         message = f"the k of `rrf` must be a positive integer, not {value}"
@@ -168,7 +168,7 @@ def _constant(k: ir.Value, values: Values) -> int:
 def _fused(
     ranking: ir.FusedRank, view: TableView, entities: Candidates, limit: int | None, values: Values
 ) -> tuple[Positions, np.ndarray[Any, Any]]:
-    """Reciprocal rank fusion: an entity counts for its places in both rankings."""
+    """Reciprocal rank fusion of two rankings."""
     constant = _constant(ranking.k, values)
     scores = np.zeros(view.count)
     seen: list[Positions] = []
@@ -186,7 +186,7 @@ def _fused(
 def _arm(
     arm: ir.NearestRank | ir.Bm25Rank, view: TableView, entities: Candidates, limit: int | None, values: Values
 ) -> Positions:
-    """The entities of one arm, the best first. `nearest` cuts to its limit at the scan, as it does alone."""
+    """Rank the entities of one arm. `nearest` applies its limit to the scan, as it does alone."""
     if isinstance(arm, ir.Bm25Rank):
         return _bm25(arm, view, entities.left, values)[0]
     best = _nearest(arm, view, entities.scanned, limit, values)[0]

@@ -1,4 +1,4 @@
-"""Running a read: its plan over one snapshot of the graph."""
+"""Execute the plan of a read on one snapshot of the graph."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _MATCH = ir.Scan | ir.Expand | ir.Filter | ir.AntiJoin
 
 @dataclass
 class BoundRows:
-    """Bindings until the result is shaped; then its columns, beside the bindings if these still belong to its rows."""
+    """Bindings until the result is shaped; then its columns, with the bindings while they still match the rows."""
 
     frame: Frame
     shaped: list[pa.Array] | None = None
@@ -33,7 +33,7 @@ class BoundRows:
         return BoundRows(self.frame.take(rows) if len(self.frame.columns) else self.frame, chosen)
 
     def standing_for(self) -> int:
-        """How many rows these are, if one that stands for many counts as many."""
+        """Return the number of matches: a weighted row counts as many."""
         if self.shaped is None and count_pushdown.WEIGHT in self.frame.columns:
             return count_pushdown.total(self.frame)
         return self.count
@@ -44,7 +44,7 @@ class BoundRows:
 
 
 class Execution:
-    """One read."""
+    """Executes one read."""
 
     def __init__(self, graph: GraphView, values: Any, plan: ir.ReadPlan) -> None:
         self.graph = graph
@@ -55,7 +55,7 @@ class Execution:
         self.needed = count_pushdown.needed_after(plan.steps) if self.counts else []
         self.tally = count_pushdown.Tally(self.matcher)
         self.fused = next((step.ranking.variable for step in plan.steps if _is_fused(step)), None)
-        self.scanned: dict[str, Positions] = {}  # what the scan of a variable found, for a ranking that comes later
+        self.scanned: dict[str, Positions] = {}  # the result of each scan, for a later ranking
 
     def table(self) -> pa.Table:
         plan = self.plan
@@ -115,7 +115,7 @@ def _is_fused(step: ir.Step) -> TypeGuard[ir.Rank]:
 
 
 def _places(scores: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """The places that a rank gave; rows with one score share a place."""
+    """Return the rank of each row; rows with equal scores share one."""
     new = np.ones(len(scores), np.int64)
     new[1:] = scores[1:] != scores[:-1]
     return np.cumsum(new)

@@ -1,4 +1,4 @@
-"""From rows of bindings to a result: projection, aggregates, order."""
+"""Turn rows of bindings into a result: projection, aggregates, order."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def project(columns: Sequence[ir.Column], frame: Frame, values: Values) -> list[
 
 
 def cell(expression: ir.Operand | ir.EntityRef | ir.Score, frame: Frame, values: Values) -> pa.Array:
-    """The value of an expression, row by row."""
+    """Return the value of an expression for each row."""
     if isinstance(expression, ir.EntityRef):
         return frame.ids(expression.variable)
     if isinstance(expression, ir.Score):
@@ -34,7 +34,7 @@ def cell(expression: ir.Operand | ir.EntityRef | ir.Score, frame: Frame, values:
 
 
 def type_of(column: ir.Column | ir.AggregateColumn) -> Type:
-    """What a column of the result holds."""
+    """Return the type of a result column."""
     if isinstance(column, ir.AggregateColumn):
         return column.type
     return STRING if isinstance(column.expression, ir.EntityRef) else column.expression.type
@@ -44,7 +44,7 @@ def type_of(column: ir.Column | ir.AggregateColumn) -> Type:
 
 
 def aggregate(columns: Sequence[ir.Column | ir.AggregateColumn], frame: Frame, values: Values) -> list[pa.Array]:
-    """Group by the plain columns, in order of first appearance, and fold the others."""
+    """Group by the plain columns, in order of first appearance, and aggregate the others."""
     names = [f"c{at}" for at in range(len(columns))]
     cells = [_argument(column, frame, values) for column in columns]
     keys = [name for name, column in zip(names, columns, strict=True) if isinstance(column, ir.Column)]
@@ -70,7 +70,7 @@ def aggregate(columns: Sequence[ir.Column | ir.AggregateColumn], frame: Frame, v
 
 
 def _groupable(array: pa.Array) -> pa.Array:
-    """A column that can be grouped by: lists and vectors by how they are written."""
+    """Return a column that Arrow can group by: lists and vectors as JSON."""
     if not pa.types.is_nested(array.type):
         return array
     return pa.array([None if value is None else repr(value) for value in array.to_pylist()], pa.string())
@@ -84,7 +84,7 @@ def _argument(column: ir.Column | ir.AggregateColumn, frame: Frame, values: Valu
 
 
 def _fold(column: ir.Column | ir.AggregateColumn, array: pa.Array) -> pa.Array:
-    """Fold all rows into one, also if there are none."""
+    """Aggregate all rows into one, even if there are none."""
     assert isinstance(column, ir.AggregateColumn)
     if column.function == "count":
         return pa.array([len(array) - array.null_count], pa.int64())
@@ -100,7 +100,7 @@ def _whole(array: pa.ChunkedArray | pa.Array) -> pa.Array:
 
 
 def ranks(array: pa.Array, *, descending: bool) -> np.ndarray[Any, Any]:
-    """The place of every value: nulls first ascending, last descending; equal values share a place."""
+    """Return the rank of every value: nulls first ascending, last descending; equal values share one."""
     if pa.types.is_boolean(array.type):
         array = array.cast(pa.int8())
     key = ("", "descending", "at_end") if descending else ("", "ascending", "at_start")
@@ -109,5 +109,5 @@ def ranks(array: pa.Array, *, descending: bool) -> np.ndarray[Any, Any]:
 
 
 def order_of(keys: Sequence[np.ndarray[Any, Any]], count: int) -> np.ndarray[Any, Any]:
-    """The order of rows by several keys, the first one first; rows that are equal in all stay as they are."""
+    """Return the stable order of rows by several keys."""
     return np.lexsort(tuple(reversed(keys))) if keys else np.arange(count)

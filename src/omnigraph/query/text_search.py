@@ -29,14 +29,14 @@ _COMMON_WORDS = (
     "where wheres which while who whom will with you your youre yours yourself"
 )
 _COMMON = frozenset(_COMMON_WORDS.split())
-# What is one letter, but two in plain spelling.
+# Letters that plain spelling writes as two.
 _LIGATURES = str.maketrans({"æ": "ae", "œ": "oe", "ø": "o", "ß": "ss", "ð": "d", "đ": "d", "þ": "th", "ł": "l"})
-_ONE_AT_A_TIME = threading.Lock()  # it keeps the word that it is at
+_ONE_AT_A_TIME = threading.Lock()  # a stemmer keeps the current word in itself
 
 
 @lru_cache(maxsize=65_536)
 def term(word: str) -> str | None:
-    """The term that a word in lower case counts as; None if it counts as none."""
+    """Return the search term of a lower-case word; None for stop words and overlong ones."""
     if not word or len(word) > _LONGEST or word in _COMMON:
         return None
     with _ONE_AT_A_TIME:
@@ -53,20 +53,20 @@ def _stemmer() -> Any:
 
 
 def _folded(letter: str) -> str:
-    """A letter without its accents, if it is one of the Latin alphabet."""
+    """Remove the accents of a Latin letter."""
     plain = "".join(part for part in unicodedata.normalize("NFKD", letter) if not unicodedata.combining(part))
     return plain if plain.isascii() else letter
 
 
 @lru_cache(maxsize=1024)
 def terms(text: str) -> tuple[str, ...]:
-    """The terms of a text, in order."""
+    """Return the terms of a text, in order."""
     found = (term(word) for word in words(pa.array([text]))[0].to_pylist())
     return tuple(one for one in found if one)
 
 
 def words(texts: pa.Array) -> tuple[pa.DictionaryArray, np.ndarray[tuple[int], np.dtype[np.int64]]]:
-    """The words of many texts, and the text that each is of."""
+    """Return the words of many texts, and the index of the text of each."""
     lists = pc.split_pattern_regex(pc.utf8_lower(texts), CUT)
     return pc.list_flatten(lists).dictionary_encode(), pc.list_parent_indices(lists).to_numpy().astype(np.int64)
 
@@ -77,7 +77,7 @@ _DEFAULT_EDITS = 2
 
 @dataclass(frozen=True)
 class TextIndex:
-    """For each term the texts that hold it, and how often; and how many terms each text has."""
+    """An inverted index: the texts of each term with their frequencies, and the length of each text."""
 
     vocabulary: dict[str, int]
     starts: np.ndarray[Any, Any]
@@ -92,14 +92,14 @@ class TextIndex:
         return sum(array.nbytes for array in arrays) + 100 * len(self.vocabulary)
 
     def holding(self, wanted: Iterable[str]) -> Mask:
-        """Tell of each text whether it holds one of the terms."""
+        """Return which texts contain any of the terms."""
         mask = np.zeros(len(self.lengths), bool)
         for one in wanted:
             mask[self._texts_of(one)[0]] = True
         return mask
 
     def scores(self, wanted: Iterable[str]) -> np.ndarray[Any, Any]:
-        """The BM25 score of each text; 0 for those that hold none of the terms."""
+        """Return the BM25 score of each text; 0 without any of the terms."""
         total = np.zeros(len(self.lengths))
         average = self.lengths.sum() / max(self.filled, 1)
         for one in wanted:
@@ -111,7 +111,7 @@ class TextIndex:
         return total
 
     def near(self, wanted: str, edits: int) -> list[str]:
-        """The terms within so many edits of one."""
+        """Return the terms within some edits of a term."""
         candidates = [one for one in self.vocabulary if abs(len(one) - len(wanted)) <= edits]
         return [
             one for one, distance in zip(candidates, _distances(wanted, candidates), strict=True) if distance <= edits
@@ -144,7 +144,7 @@ def _build(column: pa.Array) -> TextIndex:
 
 
 def text_mask(predicate: ir.TextMatch, frame: Frame, values: Values) -> Mask:
-    """Tell of each row whether the text of its variable matches."""
+    """Return which rows match a text search."""
     variable, name = predicate.text.variable, predicate.text.property
     index = text_index(frame.views[variable], name)
     query = values(predicate.query)
@@ -157,7 +157,7 @@ def text_mask(predicate: ir.TextMatch, frame: Frame, values: Values) -> Mask:
 
 
 def _distances(word: str, others: list[str]) -> np.ndarray[Any, Any]:
-    """How many edits lead from a word to each of the others, all of them at once."""
+    """Return the edit distance of a word to each of the others, all at once."""
     width = max(map(len, others), default=0)
     letters = np.zeros((len(others), width), np.int64)
     for at, other in enumerate(others):

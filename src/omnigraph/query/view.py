@@ -1,4 +1,4 @@
-"""A table of a snapshot, as queries see it: rows by position, columns when they are needed."""
+"""A table of a snapshot as queries see it: rows by position, columns on demand."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from omnigraph.storage.read import ADDRESS, ID
 from omnigraph.storage.stage import TableStorage
 
 Positions = np.ndarray[Any, np.dtype[np.int64]]
-# A table up to so many rows is read whole; of a larger one only the rows that are asked for, unless they are many.
+# A table up to this size is read as a whole; of a larger one only the selected rows, unless they are many.
 SMALL_TABLE = 200_000
-_FEW = 16  # a selection is small if it is at most one row in so many
+_FEW = 16  # a selection is small up to one row in this many
 _MOST_NOTES = 10_000
 
 
@@ -48,21 +48,21 @@ class TableCache(LruCache):
 
 @dataclass(frozen=True)
 class TableView:
-    """One version of one table. A row is known by its position: its number among all rows, in order of address."""
+    """One version of one table. A row is identified by its position: its index among all rows by address."""
 
     tables: TableStorage
     table: TableVersion
     count: int
     cache: TableCache
-    key: str | None = None  # the String property that is the id of its node, too
+    key: str | None = None  # the String property that is also the id
 
     def column(self, name: str) -> pa.Array:
-        """A whole column, in order of position."""
+        """Return a whole column, in order of position."""
         key = (self.table, name)
         return self.cache.get(key, lambda: self._read(name), lambda array: int(array.nbytes))
 
     def take(self, positions: Positions, name: str) -> pa.Array:
-        """The values of a column at some positions."""
+        """Return the values of a column at some positions."""
         if self.is_worth_a_scan(positions) or self.cache.holds((self.table, name)):
             return self.column(name).take(pa.array(positions))
         distinct, inverse = np.unique(positions, return_inverse=True)
@@ -70,7 +70,7 @@ class TableView:
         return found.take(pa.array(inverse))
 
     def find(self, predicates: Sequence[Predicate]) -> Positions:
-        """The positions of the rows that satisfy all predicates, in order."""
+        """Return the positions of the rows that satisfy all predicates, in order."""
         if not predicates:
             return np.arange(self.count)
         for at, one in enumerate(predicates):
@@ -79,7 +79,7 @@ class TableView:
         return self._search(predicates)
 
     def _find_named(self, predicate: Compare) -> Positions:
-        """The row of a key, if there is one: by the order of ids if they are at hand, else by a scan for the id."""
+        """Find the row of a key: by binary search if the ids are cached, else by the index of the table."""
         if self.count > SMALL_TABLE and not self.cache.holds((self.table, ID)):
             return self._search([replace(predicate, column=ID)])
         return self.ids.find(str(predicate.value))
@@ -104,7 +104,7 @@ class TableView:
         return np.searchsorted(self.addresses, addresses.astype(self.addresses.dtype))
 
     def locate(self, ids: pa.Array) -> pa.Array:
-        """The position of each id, like `positions_of`; of a few in a large table without reading all of its ids."""
+        """Like `positions_of`, but without reading all ids of a large table for a few."""
         if self.is_worth_a_scan(ids) or self.cache.holds((self.table, ID)):
             return self.positions_of(ids)
         found = self.tables.lookup(self.table, ID, ids.unique(), [ID], addresses=True)
@@ -112,7 +112,7 @@ class TableView:
         return pa.array(self.positions_at(found[ADDRESS].to_numpy())).take(at)
 
     def positions_of(self, ids: pa.Array) -> pa.Array:
-        """The position of each id; null where there is none."""
+        """Return the position of each id; null where there is none."""
         kinds = ids.dictionary_encode()
         return pa.compute.index_in(kinds.dictionary, value_set=self.column(ID)).take(kinds.indices)
 
@@ -121,20 +121,20 @@ class TableView:
         return self.cache.get((self.table, "@order"), lambda: SortedTexts.of(self.column(ID)), lambda made: made.nbytes)
 
     def id_ranks(self, positions: Positions) -> Positions:
-        """The places of some rows in the order of their ids."""
+        """Return the ranks of some rows in the order of their ids."""
         if self.is_worth_a_scan(positions):
             return self._all_ranks[positions]
         ranks: Positions = pa.compute.rank(self.take(positions, ID), tiebreaker="dense").to_numpy().astype(np.int64)
         return ranks
 
     def distinct(self, positions: Positions) -> Positions:
-        """Each position once, in order."""
+        """Return the distinct positions, in order."""
         there = np.zeros(self.count, bool)
         there[positions] = True
         return np.flatnonzero(there)
 
     def is_worth_a_scan(self, wanted: Sized) -> bool:
-        """Tell whether a whole column should be read for the sake of some rows."""
+        """Whether reading a whole column is cheaper than selecting some rows."""
         return self.count <= SMALL_TABLE or len(wanted) * _FEW > self.count
 
     @property
@@ -148,7 +148,7 @@ class TableView:
 
     @property
     def addresses(self) -> np.ndarray[Any, Any]:
-        """The address of every position."""
+        """Return the address of every position."""
         return self.cache.get((self.table, ADDRESS), self._read_addresses, lambda array: int(array.nbytes))
 
     def _read_addresses(self) -> np.ndarray[Any, Any]:
@@ -165,7 +165,7 @@ class TableView:
 
 @dataclass(frozen=True)
 class SortedTexts:
-    """A column of texts and the order of its rows, to find a text by halving."""
+    """A column of texts and its sort order, for binary search."""
 
     texts: pa.Array
     order: Positions
@@ -185,7 +185,7 @@ class SortedTexts:
         return bytes(self.texts[int(self.order[place])].as_buffer())
 
     def find(self, text: str) -> Positions:
-        """The position of the text; none if it is not there."""
+        """Return the position of a text, if it is there."""
         wanted = text.encode()
         place = bisect_left(self, wanted)
         found = place < len(self) and self[place] == wanted
@@ -193,7 +193,7 @@ class SortedTexts:
 
 
 class GraphView:
-    """One snapshot of the graph, held to the end of a query."""
+    """One snapshot of the graph, used for a whole query."""
 
     def __init__(self, tables: TableStorage, snapshot: Snapshot, catalog: Catalog, cache: TableCache) -> None:
         self.tables = tables
@@ -217,6 +217,6 @@ class GraphView:
 
 
 def _text_key(declared: NodeType | EdgeType) -> str | None:
-    """The property whose value is the id itself: a key of one String."""
+    """Return the property whose value is the id itself: a key of one String."""
     key = declared.key if isinstance(declared, NodeType) else ()
     return key[0] if len(key) == 1 and declared.properties[key[0]].type.is_string else None
