@@ -40,7 +40,7 @@ def export_file(asked: ExportFiles) -> Steps[ExportResult]:
     ref = asked.branch if asked.snapshot is None else asked.snapshot
     state = state_of((yield Request("GET", f"/states/{segment(ref)}")).document)
     assert state.commit is not None, "a server serves graphs that have a first commit"
-    counted = _Counted(_none_yet(compile_schema(Source(state.schema)), asked.types))
+    counted = _EntityCounter(_none_yet(compile_schema(Source(state.schema)), asked.types))
     location = Location.parse(asked.path)
     with written(location) as stream:
 
@@ -81,7 +81,7 @@ def _none_yet(catalog: Catalog, types: Sequence[str] | None) -> Counter[tuple[st
     return Counter({(word, name): 0 for word, name, key in named if types is None or name in types or key in types})
 
 
-class _Counted:
+class _EntityCounter:
     """Counts the entities of each type in lines of JSON, which come in chunks."""
 
     def __init__(self, counts: Counter[tuple[str, str]]) -> None:

@@ -40,7 +40,7 @@ class AccessLog:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        entry = _Entry(scope, send)
+        entry = _LogEntry(scope, send)
         self._metrics.in_flight.inc()
         try:
             await self._run(entry, scope, receive)
@@ -48,7 +48,7 @@ class AccessLog:
             self._metrics.in_flight.dec()
             entry.write(self._metrics)
 
-    async def _run(self, entry: _Entry, scope: Scope, receive: Receive) -> None:
+    async def _run(self, entry: _LogEntry, scope: Scope, receive: Receive) -> None:
         """Run the application. An exception becomes a 500 response, unless a response has begun."""
         try:
             await self.app(scope, receive, entry.send)
@@ -60,7 +60,7 @@ class AccessLog:
             await error_response(Request(scope), _internal_error(entry.id))(scope, receive, entry.send)
 
 
-class _Entry:
+class _LogEntry:
     """The log entry of one request, filled in while the response is sent."""
 
     def __init__(self, scope: Scope, send: Send) -> None:
