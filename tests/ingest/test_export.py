@@ -350,7 +350,7 @@ def test_a_path_that_ends_like_its_format_is_one_file_and_is_replaced(graph: Gra
         ("out.csv", {"format": "csv"}, "holds one type, not 4"),
         ("out.jsonl", {"engine": "spark"}, "Spark cannot write one file"),
         ("out", {"format": "xml"}, "no format 'xml'"),
-        ("graph", {}, "there is something at"),
+        ("graph", {}, "already exists"),
         (None, {"format": "csv"}, "all that can be streamed"),
         (None, {"engine": "spark"}, "all that can be streamed"),
     ],

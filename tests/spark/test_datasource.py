@@ -31,7 +31,7 @@ from omnigraph.errors import (
     UnsupportedUriError,
 )
 from omnigraph.graph import Graph
-from omnigraph.spark.datasource import Goal, OmnigraphSource, Writer, register, where_predicate
+from omnigraph.spark.datasource import LoadTarget, OmnigraphSource, TypeWriter, register, where_predicate
 from omnigraph.spark.session import spark_session
 
 SCHEMA = """
@@ -225,10 +225,10 @@ def _pushing_source() -> type[DataSource]:
 @pytest.mark.parametrize(
     "options, error, reason",
     [
-        ({"type": "Persom"}, ExportTypeError, "there is no type 'Persom'"),
-        ({"type": ""}, ExportTypeError, "no type is named"),
+        ({"type": "Persom"}, ExportTypeError, "unknown type 'Persom'"),
+        ({"type": ""}, ExportTypeError, "no type given"),
         ({"columns": "id,agee"}, InputColumnsError, "Person has no column 'agee'"),
-        ({"graph": ""}, UnsupportedUriError, "no graph is named"),
+        ({"graph": ""}, UnsupportedUriError, "no graph given"),
         ({"graph": "nowhere"}, StorageError, "nowhere"),
         ({"snapshot": "01J00000000000000000000000"}, CommitNotFoundError, "commit '01J0+' not found"),
         ({"branch": "none"}, BranchNotFoundError, "none"),
@@ -242,7 +242,7 @@ def test_what_is_not_there_is_told_at_once(
 
 
 def test_spark_says_what_the_source_says(session: SparkSession, graph: Graph) -> None:
-    with pytest.raises(PySparkException, match="there is no type 'Persom'"):
+    with pytest.raises(PySparkException, match="unknown type 'Persom'"):
         reading(session, graph, "Persom").load()
 
 
@@ -304,7 +304,7 @@ def test_a_task_that_fails_changes_nothing_and_leaves_nothing(session: SparkSess
 
 def test_only_the_files_of_the_tasks_that_count_are_loaded(session: SparkSession, graph: Graph) -> None:
     schema = session.createDataFrame([], "name string").schema
-    writer = Writer(Goal(Location.parse(graph.uri), "Person", LoadMode.APPEND, None, None), schema)
+    writer = TypeWriter(LoadTarget(Location.parse(graph.uri), "Person", LoadMode.APPEND, None, None), schema)
     batch = pa.record_batch({"name": ["eve"]})
     writer.write(iter([batch]))  # by a task that was lost, and ran again
     part = writer.write(iter([batch]))

@@ -1,4 +1,4 @@
-"""What a piece of input becomes: rows for the tables of the graph, and what is wrong with the rest."""
+"""Converted batches: rows for the tables of the graph, and the problems of the records that are not among them."""
 
 from __future__ import annotations
 
@@ -29,11 +29,10 @@ _STORED_AS = {
 
 @dataclass(frozen=True, slots=True)
 class ConvertedBatch:
-    """The rows by table key, in the order of the input, the problems, and how many lines or rows there were.
+    """Rows by table key in the order of the input, problems, and the number of lines or rows that were read.
 
-    A record is in the tables or has a problem, never both. A row of a table is complete but for what
-    `value_violations` looks at: a required property may still be null there. Of the tables in `fresh` every id was made
-    here, so that none of them can be there already.
+    A record is in the tables or has a problem, never both. Rows satisfy all rules but those of `value_violations`: a
+    required property may still be null. In the tables of `fresh`, every id was generated here, so none exists yet.
     """
 
     tables: dict[str, pa.Table]
@@ -43,7 +42,7 @@ class ConvertedBatch:
 
 
 def joined(parts: Iterable[ConvertedBatch]) -> ConvertedBatch:
-    """Put the pieces of one input together; their records are numbered through already."""
+    """Join the batches of one input; their records are already numbered across batches."""
     tables: dict[str, list[pa.Table]] = {}
     problems: list[Violation] = []
     lines = 0
@@ -59,7 +58,7 @@ def joined(parts: Iterable[ConvertedBatch]) -> ConvertedBatch:
 
 
 def in_order(pieces: list[pa.Table]) -> pa.Table:
-    """Put pieces of one table together in the order of their records."""
+    """Join parts of one table in the order of their records."""
     rows = pa.concat_tables(pieces)
     return rows if len(pieces) == 1 else rows.sort_by(RECORD)
 
@@ -69,13 +68,13 @@ def sorted_problems(problems: list[Violation]) -> list[Violation]:
 
 
 def shown(value: object) -> str:
-    """Show a value in a message: texts in quotes, long ones cut."""
+    """Format a value for a message: texts in quotes, long ones clipped."""
     text = repr(value) if isinstance(value, str) else str(value)
     return text if len(text) <= _SHOWN else text[: _SHOWN - 1] + "…"
 
 
 def mismatch(type_: Type, label: str, value: object) -> str:
-    """Say why a value cannot be stored in a property of the type."""
+    """Describe why a value cannot be stored in a property of the type."""
     if type_.is_vector:
         return _vector_mismatch(type_, label, value)
     if type_.is_list:

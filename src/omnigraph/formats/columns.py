@@ -1,6 +1,6 @@
-"""Turning Arrow columns of any type into what a property stores, or telling which of their values cannot be.
+"""Convert Arrow columns of any type to the values that a property stores, and mark those that do not fit.
 
-| property     | columns that are taken                                                                                |
+| property     | columns accepted                                                                                      |
 |--------------|-------------------------------------------------------------------------------------------------------|
 | String, enum | text                                                                                                  |
 | Bool         | boolean                                                                                               |
@@ -12,9 +12,9 @@
 | [T]          | lists of all kinds, each element by the rule of T; a null among them is wrong                         |
 | Vector(n)    | lists of all kinds with n numbers, none of them null                                                  |
 
-A timestamp without a zone is in UTC. Dates and date-times go from year 1 to 9999. A text that says a date is taken for
-one, in all spellings of the query language. Dictionaries, run-end encoding, large and view types and extensions make
-no difference. Null is null, and a column of nulls is good for everything.
+A timestamp without a zone is in UTC. Dates and date-times range from year 1 to 9999. A text with a date is accepted in
+all spellings of the query language. Dictionaries, run-end encoding, large and view types and extensions make no
+difference. Null is null, and a column of nulls fits every property.
 """
 
 from __future__ import annotations
@@ -48,14 +48,14 @@ from omnigraph.errors import LiteralError
 from omnigraph.lang.types import Type
 from omnigraph.storage.columns import arrow_type
 
-# Arrow reads more than we do (an hour without minutes, say): what it is given must look like this.
+# Arrow accepts more than the languages do, such as an hour without minutes, so it gets only texts of this form.
 _TIMESTAMP = r"^\d{4}-\d{2}-\d{2}([T ]\d{2}:\d{2}(:\d{2}(\.\d{1,3})?)?)?"
 _ZONED = _TIMESTAMP + r"(Z|[+-]\d{2}:\d{2})$"
 
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """The values that fit; `wrong` marks the others, which are null, and is None if there are none."""
+    """The values that fit; `wrong` marks the others, which are null, and is None if all fit."""
 
     values: pa.Array
     wrong: pa.Array | None = None
@@ -78,7 +78,7 @@ def stored_type(type_: Type) -> pa.DataType:
 
 
 def plain(column: pa.Array) -> pa.Array:
-    """Undo encodings that change nothing about the values."""
+    """Undo encodings that do not change the values."""
     type_ = column.type
     if isinstance(column, pa.ExtensionArray):
         return plain(column.storage)
@@ -94,7 +94,7 @@ def plain(column: pa.Array) -> pa.Array:
 
 
 def checked(values: pa.Array, wrong: pa.Array) -> Column:
-    """Make null what is wrong; a mark that is unknown, for the value is null, is none."""
+    """Set wrong values to null. A mark is null where the value is, and counts as not wrong."""
     wrong = pc.fill_null(wrong, fill_value=False)
     if not pc.any(wrong).as_py():
         return Column(values)
@@ -136,7 +136,7 @@ def _integers(column: pa.Array, target: pa.DataType) -> Column:
 
 
 def _cast(column: pa.Array, target: pa.DataType) -> Column:
-    """Cast a column; if it cannot be cast as a whole, value by value."""
+    """Cast a column; if that fails, cast it value by value."""
     try:
         return Column(column.cast(target))
     except pa.ArrowInvalid:
@@ -165,7 +165,7 @@ def _floats(column: pa.Array, target: pa.DataType) -> Column:
     if pt.is_float32(target) and not pt.is_float32(column.type):
         before = pc.is_finite(column) if pt.is_floating(column.type) else column.is_valid()
         return checked(values, pc.and_(before, pc.invert(pc.is_finite(values))))
-    return Column(values)  # what came as NaN or infinite is reported with the other rules of values
+    return Column(values)  # `value_violations` reports NaN and infinity with the other rules
 
 
 def _blobs(column: pa.Array) -> Column:
@@ -218,7 +218,7 @@ def _datetimes(column: pa.Array) -> Column:
 
 
 def _clipped(column: pa.Array) -> pa.Array:
-    """Read integers as signed ones; those of 64 bits that are too large become the largest."""
+    """Cast integers to I64; larger ones of U64 become the largest, which no calendar holds either."""
     if pt.is_uint64(column.type):
         column = pc.min_element_wise(column, pa.scalar(2**63 - 1, pa.uint64()), skip_nulls=False)
     return column.cast(pa.int64())
@@ -310,7 +310,7 @@ Lines: TypeAlias = pa.BinaryArray
 
 
 def parsed(lines: Lines, schema: pa.Schema, unexpected: str) -> pa.Table:
-    """Parse lines of which each holds one object, or raise; `unexpected` fields are "error" or "ignore"."""
+    """Parse lines that hold one object each, or raise; `unexpected` fields are "error" or "ignore"."""
     text = lines.buffers()[2].slice(0, lines.total_values_length)
     table = pj.read_json(
         pa.BufferReader(text),
@@ -323,18 +323,18 @@ def parsed(lines: Lines, schema: pa.Schema, unexpected: str) -> pa.Table:
 
 
 def parse_type(type_: Type, temporal: pa.DataType | None) -> pa.DataType:
-    """Return what to parse a property as: what is closest to JSON. Dates are parsed as `temporal` says."""
+    """Return the Arrow type to parse a property as, the one closest to JSON; dates are parsed as `temporal`."""
     if type_.is_vector:
         return pa.list_(pa.float64())
     if type_.is_blob:
         return pa.string()
-    # Rounding a number to 32 bits goes by way of 64, here as everywhere.
+    # Numbers are rounded to 32 bits by way of 64, as everywhere, so that all paths give the same F32.
     scalar = temporal or (pa.float64() if type_.scalar in FLOATS else arrow_type(Type(type_.scalar)))
     return pa.list_(scalar) if type_.is_list else scalar
 
 
 def clean(column: pa.Array, type_: Type) -> pa.Array:
-    """Convert a parsed column to what the property stores, or raise."""
+    """Convert a parsed column to the values that the property stores, or raise."""
     found = coerced(column, type_)
     if found.wrong is not None:
         raise ConversionError("a value does not fit")

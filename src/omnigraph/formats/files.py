@@ -32,19 +32,19 @@ if TYPE_CHECKING:
     from obstore.store import S3Config
 
 BOM = b"\xef\xbb\xbf"
-"""The mark that some programs put before UTF-8."""
+"""The mark that some programs write at the start of UTF-8 files."""
 
 _S3, _FILE = "s3://", "file://"
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")
 _WILD = re.compile(r"[*?\[]")
 _BUFFER = 2**22
 _UPLOAD_BUFFER = 8 * 2**20
-_HIDDEN = (".", "_")  # what Spark and others leave beside the data: _SUCCESS, .part-0.crc
+_HIDDEN = (".", "_")  # files that Spark and others write beside the data: _SUCCESS, .part-0.crc
 
 
 @dataclass(frozen=True, slots=True)
 class File:
-    """A file as it was found: by `version` one sees whether it has changed since."""
+    """A file as it was found; a different `version` means that it has changed since."""
 
     uri: str
     size: int
@@ -56,7 +56,7 @@ class File:
 
 
 def find_files(address: str | os.PathLike[str]) -> tuple[list[File], str]:
-    """Find what an address means, a file, a directory or a pattern; return also the directory it starts from."""
+    """Find the files of an address (a file, a directory or a pattern); also return the directory it starts from."""
     text = os.fspath(address)
     if text.lower().startswith(_S3):
         return _find_objects(_S3 + text[len(_S3) :])
@@ -71,7 +71,7 @@ def find_files(address: str | os.PathLike[str]) -> tuple[list[File], str]:
 
 
 def read_range(file: File, start: int, end: int) -> bytes:
-    """Read a part of a file; less of it if the file ends before."""
+    """Read a range of a file; less if the file ends before."""
     end = min(end, file.size)
     if start >= end:
         return b""
@@ -85,7 +85,7 @@ def read_range(file: File, start: int, end: int) -> bytes:
 
 @contextlib.contextmanager
 def opened(file: File) -> Iterator[Any]:
-    """Open a file for reading from any place in it."""
+    """Open a file for random access."""
     with _failures(file.uri):
         if not file.is_local:
             yield io.BufferedReader(_Remote(file), _BUFFER)
@@ -97,7 +97,7 @@ def opened(file: File) -> Iterator[Any]:
 
 
 def decompressed(file: File, compression: str | None, chunk: int) -> Iterator[bytes]:
-    """Read a whole file from its beginning, chunk by chunk."""
+    """Read a whole file, decompressed, chunk by chunk."""
     with opened(file) as stream, _failures(file.uri):
         source = pa.PythonFile(stream, mode="r")
         plain = source if compression is None else pa.CompressedInputStream(source, compression)
@@ -106,7 +106,7 @@ def decompressed(file: File, compression: str | None, chunk: int) -> Iterator[by
 
 
 def pattern_of(glob: str) -> re.Pattern[str]:
-    """Read a pattern of paths: `*` and `?` stay within a name, `**` does not."""
+    """Compile a pattern of paths: `*` and `?` match within a name, `**` across directories."""
     parts = re.split(r"(\*\*/|\*\*|\*|\?|\[[^\]]+\])", glob)
     wild = {"**/": "(?:.*/)?", "**": ".*", "*": "[^/]*", "?": "[^/]"}
     texts = (
@@ -128,7 +128,7 @@ def _find_local(text: str) -> tuple[list[File], str]:
     if path.exists():
         return [_local(path)], str(path.parent)
     if not _WILD.search(text):
-        raise _nothing(text, "there is no such file or directory")
+        raise _nothing(text, "no such file or directory")
     matches = (Path(name) for name in sorted(iglob(str(path), recursive=True)))  # noqa: PTH207 - `**/` must take links, too
     found = [_local(file) for file in matches if file.is_file() and not file.name.startswith(_HIDDEN)]
     if not found:
@@ -152,7 +152,7 @@ def _is_hidden(file: Path, root: Path) -> bool:
 
 
 def _nothing(text: str, why: str) -> InputNotFoundError:
-    return InputNotFoundError(f"there is nothing to load from {text}: {why}", path=text, hint="check the path")
+    return InputNotFoundError(f"nothing to load from {text}: {why}", path=text, hint="check the path")
 
 
 # S3 ------------------------------------------------------------------------------------------------
@@ -174,7 +174,7 @@ def _find_objects(uri: str) -> tuple[list[File], str]:
         objects = [file for file in objects if _key(file.uri).startswith(f"{base}/" if base else "")]
     found = [file for file in objects if not _is_hidden(Path(file.uri), Path(root))]
     if not found:
-        raise _nothing(uri, "nothing matches" if wild else "there is no such object, and none below it")
+        raise _nothing(uri, "nothing matches" if wild else "no such object or prefix")
     return found, root
 
 
@@ -183,7 +183,7 @@ def _root(uri: str, base: str) -> str:
 
 
 def _listed(uri: str, base: str) -> list[File]:
-    """List an object and all below it; the store itself lists only what is below."""
+    """List an object and all objects below it; the store itself leaves the object out."""
     with _failures(uri):
         store = _store(uri)
         metas = [meta for chunk in obstore.list(store, base or None) for meta in chunk]
@@ -213,7 +213,7 @@ def _s3_store(bucket: str, options: tuple[tuple[str, str], ...]) -> S3Store:
 
 
 class _Remote(io.RawIOBase):
-    """An object as a stream. Every part of it is asked for by the e-tag of the whole."""
+    """An object as a stream. Every read names the e-tag, so that parts of two versions never mix."""
 
     def __init__(self, file: File) -> None:
         self._file = file
@@ -270,9 +270,9 @@ def _failures(uri: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def written(location: Location, name: str = "") -> Iterator[io.RawIOBase]:
-    """Give a stream to write a file to. It takes its place at the end of the block, unless that raises.
+    """Open a stream to write a file. The file appears at the end of the block, unless the block raises.
 
-    Until then it is under another name or nowhere, so of two that write the same file, the later one replaces it.
+    Until then it has another name or does not exist, so if two tasks write the same file, the later one replaces it.
     """
     path = location.child(name)
     with _write_failures(path):
@@ -284,9 +284,9 @@ def written(location: Location, name: str = "") -> Iterator[io.RawIOBase]:
 
 
 class _Upload(io.RawIOBase):
-    """A file on its way. Closing it changes nothing: whoever made it does that.
+    """A file being written. Closing the stream does not complete the file; `written` does.
 
-    What is written is not copied until it is sent, so it must not change afterwards: no `io.BufferedWriter` on top.
+    Written data is not copied until it is sent, so it must not change afterwards: no `io.BufferedWriter` on top.
     """
 
     def __init__(self, path: str, writer: Any) -> None:

@@ -1,4 +1,4 @@
-"""Giving rows their ids, whole columns at a time: the text of the key, or fresh ULIDs."""
+"""Assign ids to rows, whole columns at a time: the text of the key, or fresh ULIDs."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ _CONTROLS = {chr(code): _ESCAPES.get(chr(code), f"\\u{code:04x}") for code in ra
 
 
 def with_ids(declared: NodeType | EdgeType, rows: pa.Table) -> tuple[pa.Table, list[Violation]]:
-    """Fill the `id` column, and report the rows that cannot have one; these are left out.
+    """Fill the `id` column; rows that cannot have an id are reported and left out.
 
-    A node with a key has the id that `omnigraph.lang.identity.node_id` derives; an id that it brings must be that
-    one. Everything else keeps the id that it brings, or gets a fresh one.
+    A node with a key has the id that `omnigraph.lang.identity.node_id` derives; an id in the input must be that
+    one. Other rows keep the id of the input, or get a fresh one.
     """
     if isinstance(declared, NodeType) and declared.key:
         return _with_key_ids(declared, rows)
@@ -44,12 +44,12 @@ def with_ids(declared: NodeType | EdgeType, rows: pa.Table) -> tuple[pa.Table, l
 
 
 def are_fresh(declared: NodeType | EdgeType, rows: pa.Table) -> bool:
-    """Tell whether `with_ids` makes all ids of the rows, so that none of them can be there already."""
+    """Return whether `with_ids` generates all ids of the rows, so that none of them exists yet."""
     return not (isinstance(declared, NodeType) and declared.key) and rows[ID].null_count == rows.num_rows
 
 
 def new_ids(count: int) -> pa.Array:
-    """Make ULIDs that sort in the order in which they are given out.
+    """Generate ULIDs that sort in the order in which they are assigned.
 
     They share the time and 40 random bits, and count up from 39 random ones: two batches of the same millisecond
     have an id in common less than once in 10^18 times.
@@ -105,7 +105,7 @@ def key_ids(node: NodeType, rows: pa.Table) -> pa.Array:
 
 
 def _texts(scalar: Scalar, column: pa.Array) -> pa.Array:
-    """Spell key values, as `canonical_text` does."""
+    """Write key values as `canonical_text` does."""
     if scalar is Scalar.STRING:
         return column
     if scalar is Scalar.DATE:
@@ -117,7 +117,7 @@ def _texts(scalar: Scalar, column: pa.Array) -> pa.Array:
 
 
 def _float_texts(scalar: Scalar, column: pa.Array, text: pa.Array) -> pa.Array:
-    """Respell what Arrow writes with an exponent, or with the sign of a zero."""
+    """Rewrite the texts that Arrow writes with an exponent, or with the sign of a zero."""
     other = pc.or_(pc.match_substring(text, "e"), pc.equal(text, "-0"))
     if not pc.any(other).as_py():
         return text

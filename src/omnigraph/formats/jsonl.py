@@ -1,9 +1,9 @@
-"""Turning JSON Lines into rows: the strict graph batch, node and edge records in any mixture.
+"""Convert JSON Lines: node and edge records in any mixture.
 
 A node is `{"type": T, "data": {...}}`, an edge `{"edge": T, "from": id, "to": id, "data": {...}}`, one to a line.
-`omnigraph.formats.records` defines what is right and what is wrong with a line. Here whole blocks of lines are read at
-once: they are sorted by type, each type is parsed by Arrow under its own schema, and what Arrow refuses is divided
-until few enough lines are left to be read one by one.
+`formats/records.py` defines which lines are valid. Here whole blocks of lines are read at once: they are grouped by
+type, Arrow parses each type with its own schema, and lines that Arrow refuses are divided until few enough are left to
+be read one by one.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from omnigraph.write.pending import image_schema
 
 BLOCK = 2**22
 _NEWLINE, _RETURN, _OPEN, _CLOSE = b"\n\r{}"
-_FEW = 64  # so many lines are read one by one about as quickly as they are divided further
+_FEW = 64  # reading so many lines one by one takes about as long as dividing them further
 _PARTS = 4
 _LAYOUTS = 4
 _MOST_PREFIXES = 64
@@ -54,7 +54,7 @@ def jsonl_batches(source: Split | bytes, catalog: Catalog) -> Iterator[Converted
 
 
 def _whole_lines(source: Split | bytes) -> Iterator[bytes]:
-    """Yield blocks that end where a line does."""
+    """Yield blocks of whole lines."""
     if isinstance(source, bytes):
         yield from _cut(source.removeprefix(BOM))
         return
@@ -65,7 +65,7 @@ def _whole_lines(source: Split | bytes) -> Iterator[bytes]:
 
 
 def _cut(data: bytes) -> Iterator[bytes]:
-    """Cut at line ends, into blocks that fit the caches of a processor."""
+    """Divide data at line ends into blocks that fit the caches of a processor."""
     start = 0
     while len(data) - start > BLOCK:
         end = data.find(b"\n", start + BLOCK) + 1
@@ -127,13 +127,11 @@ class JsonlBlock:
         for key, entities in rows.items():
             self._tables.setdefault(key, []).append(to_rows(self._types[key], entities))
 
-    # Which lines there are
+    # Lines
 
     def _framed(self) -> Numbers:
-        """Mark lines that begin and end as an object does, and are of the length that is allowed.
-
-        If such lines can be parsed as a whole then no object is in two of them: `}` and `{` meet nowhere inside of one.
-        """
+        """Mark lines that start with `{`, end with `}` and are not too long."""
+        # If such lines parse as a whole, no object spans two of them: `}` and `{` are never adjacent inside an object.
         starts = np.concatenate([[0], self._ends[:-1]])
         last = np.maximum(self._ends - 2, starts)
         ended = self._bytes[last] == _CLOSE
@@ -148,17 +146,17 @@ class JsonlBlock:
         blank: Numbers = (lengths == 1) | ((lengths == len(b"\r\n")) & returned)
         return blank
 
-    # Which type they are of
+    # Types
 
     def _take(self, prefix: re.Match[bytes], left: Numbers) -> Numbers:
-        """Convert the lines that begin with the prefix, and return the others."""
+        """Convert the lines that start with the prefix, and return the others."""
         alike = pc.starts_with(self._select(left), prefix[0]).to_numpy(zero_copy_only=False)
         self._convert(prefix[1].decode(), prefix[2].decode(errors="replace"), left[alike])
         others: Numbers = left[~alike]
         return others
 
     def _sort_by_parsing(self, numbers: Numbers) -> None:
-        """Find the types of lines that do not begin with it."""
+        """Find the types of lines that do not start with their type."""
         names = parsed(self._select(numbers), _ENVELOPE, "ignore")
         if pc.any(pc.equal(names["type"].is_valid(), names["edge"].is_valid())).as_py():
             raise ConversionError("a line has both 'type' and 'edge', or neither")
@@ -179,7 +177,7 @@ class JsonlBlock:
             self._dividing(left, lambda some: self._convert_type(declared, some))
 
     def _dividing(self, numbers: Numbers, attempt: Callable[[Numbers], None]) -> None:
-        """Do it for all lines at once, or else for a part of them at a time."""
+        """Try all lines at once; on failure divide them, so that one bad line costs few good ones the fast path."""
         try:
             attempt(numbers)
         except (pa.ArrowException, ValueError, RecursionError):
@@ -189,10 +187,10 @@ class JsonlBlock:
             for part in np.array_split(numbers, min(_PARTS, len(numbers))):
                 self._dividing(part, attempt)
 
-    # What they say
+    # Values
 
     def _convert_alike(self, declared: Declared, numbers: Numbers) -> Numbers:
-        """Convert the lines that are written as the first is, then as the first of the others is; return the rest."""
+        """Convert the lines with the layout of the first, then of the first of the others; return the rest."""
         for _ in range(_LAYOUTS):
             if not len(numbers):
                 break
@@ -206,7 +204,7 @@ class JsonlBlock:
                 break
             self._tables.setdefault(table_key(declared), []).append(rows)
             numbers = numbers[~alike]
-            if len(numbers) > len(alike) // 2:  # they are written in many ways
+            if len(numbers) > len(alike) // 2:  # many layouts: the parser is quicker
                 break
         return numbers
 
@@ -217,7 +215,7 @@ class JsonlBlock:
         self._tables.setdefault(table_key(declared), []).append(rows)
 
     def _text(self, numbers: Numbers) -> Lines:
-        """Select lines, which must be UTF-8: of that the parser makes sure only here and there."""
+        """Select lines and check that they are UTF-8: the parser of Arrow checks only some of the texts."""
         lines = self._select(numbers)
         if not self._is_ascii:
             lines.cast(pa.string())
@@ -289,7 +287,7 @@ def _ends(declared: Declared, table: pa.Table) -> dict[str, pa.Array]:
 
 
 def _image(declared: Declared, values: Mapping[str, pa.Array], records: Numbers) -> pa.Table:
-    """Make rows of parsed values, by name; those that are missing are null."""
+    """Build rows from parsed values by name; missing ones are null."""
     schema = image_schema(declared)
     none = pa.nulls(len(records), pa.string())
     ends = [values[name] for name in ("from", "to") if isinstance(declared, EdgeType)]

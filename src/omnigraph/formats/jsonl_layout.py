@@ -1,9 +1,9 @@
-"""Reading lines of JSON that are all written alike: what is between the values is compared, the values are cut out.
+"""Fast path for JSON lines that share one layout: compare the bytes between the values, and cut the values out.
 
-Programs write record after record in one way: the same names, order and blanks. The first line shows the layout. A line
-has it if the same bytes stand between its values. Then it is good JSON if its values are: a string without backslash
-and control character is, and so is a number that a pattern matches. Lines of another layout are left to the parser,
-which takes three times as long.
+A program writes record after record in one way: the same names, order and blanks. The first line shows the layout. A
+line has it if the same bytes are between its values, and it is valid JSON if its values are: a string without backslash
+and control characters is, and so is a number that matches a pattern. Lines of other layouts go to the parser, which
+takes three times as long.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _DECIMAL = r"^(-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?|null)$"
 
 @dataclass(frozen=True, slots=True)
 class _Member:
-    """A value of the first line: its name, where it is, and whether it is in quotes. A null is nowhere."""
+    """A value of the first line: its name, its position and whether it is quoted. A null has no position."""
 
     name: str
     start: int = -1
@@ -49,10 +49,10 @@ class _Member:
 
 
 def cut_out(declared: NodeType | EdgeType, lines: Lines) -> tuple[Mask, dict[str, pa.Array]] | None:
-    """Take the values out of the lines that have the layout of the first; None if it is none to be read here.
+    """Extract the values of the lines with the layout of the first; None if this path cannot read that layout.
 
-    Return which lines have it, and their values by name: `from`, `to`, and those in `data` as `data.name`. What is
-    missing is null. A number that does not fit its property raises.
+    Return which lines have it, and their values by name: `from`, `to`, and those in `data` as `data.name`. Missing
+    values are null. A number that does not fit its property raises.
     """
     first = lines[0].as_py()
     members = _members(first)
@@ -79,7 +79,7 @@ def cut_out(declared: NodeType | EdgeType, lines: Lines) -> tuple[Mask, dict[str
 
 
 def _members(line: bytes) -> list[_Member] | None:
-    """Find the values of a line; None if it has others than strings, numbers and the like."""
+    """Find the values of a line; None if some are not strings, numbers, booleans or null."""
     found: list[_Member] = []
     inside, at = "", 1
     while (match := _MEMBER.match(line, at)) is not None:
@@ -133,7 +133,7 @@ def _type(declared: NodeType | EdgeType, name: str) -> Type:
 
 
 def _texts(lines: Lines, between: Sequence[bytes]) -> tuple[Mask, list[pa.Array]]:
-    """Tell which lines have these bytes between their values, and return the values of those."""
+    """Return which lines have these bytes between their values, and the values of those lines."""
     content = lines.buffers()[2].slice(0, lines.total_values_length)
     offsets = np.frombuffer(lines.buffers()[1], np.int32)[: len(lines) + 1]
     assert lines.offset == 0, "lines are selected by copying"
@@ -148,7 +148,7 @@ def _texts(lines: Lines, between: Sequence[bytes]) -> tuple[Mask, list[pa.Array]
 
 
 def _spans(codes: Places, words: U64, offsets: Places, between: Sequence[bytes]) -> tuple[Mask, list[Places]]:
-    """Go through all lines at once, from one value to the next. Where one ends, the next quote tells."""
+    """Walk through all lines at once, from value to value; the next quote shows where a value ends."""
     starts, ends = offsets[:-1], offsets[1:]
     quotes = np.flatnonzero(codes == _QUOTE)
     quote = np.searchsorted(quotes, starts)
@@ -167,7 +167,7 @@ def _spans(codes: Places, words: U64, offsets: Places, between: Sequence[bytes])
 
 
 def _has(words: U64, at: Places, expected: bytes) -> Mask:
-    """Tell which lines have these bytes at a place of theirs."""
+    """Return which lines have the expected bytes at their position."""
     same = np.ones(len(at), bool)
     for begin in range(0, len(expected), _WORD):
         part = expected[begin : begin + _WORD]
@@ -177,7 +177,7 @@ def _has(words: U64, at: Places, expected: bytes) -> Mask:
 
 
 def _odd(codes: Places, offsets: Places) -> Mask:
-    """Tell which lines have a backslash, or a control character but that at their end."""
+    """Return which lines have a backslash, or a control character before their end."""
     odd = np.zeros(len(offsets) - 1, bool)
     found = (codes < _BLANK) | (codes == _BACKSLASH)
     if np.count_nonzero(found) > len(odd):
@@ -187,7 +187,7 @@ def _odd(codes: Places, offsets: Places) -> Mask:
 
 
 def _are_good(texts: pa.Array, type_: Type) -> Mask:
-    """Tell what is written without quotes as it must be."""
+    """Return which unquoted values are valid JSON of the type."""
     number = _DECIMAL if type_.scalar in FLOATS else _INTEGER
     pattern = _WORDS if type_.scalar is Scalar.BOOL else number
     good: Mask = pc.match_substring_regex(texts, pattern).to_numpy(zero_copy_only=False)
@@ -195,7 +195,7 @@ def _are_good(texts: pa.Array, type_: Type) -> Mask:
 
 
 def _parsed(texts: pa.Array, type_: Type) -> pa.Array:
-    """Read what is written without quotes; a number that does not fit raises."""
+    """Convert unquoted values; a number that does not fit raises."""
     is_null = pc.equal(texts, "null")
     if pc.any(is_null).as_py():
         texts = pc.if_else(is_null, pa.scalar(None, pa.string()), texts)

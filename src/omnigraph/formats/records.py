@@ -1,6 +1,6 @@
-"""Reading single lines of a graph batch exactly: what each one brings, or all that is wrong with it.
+"""Read JSON lines one by one: the record of each, or all of its problems.
 
-This is the definition of the format. The fast path of `convert_jsonl` leaves to it what it cannot vouch for.
+This defines the format. The fast path in `formats/jsonl.py` leaves every line to it that it cannot vouch for.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ _SURROGATE = re.compile("[\ud800-\udfff]")
 
 @dataclass(frozen=True, slots=True)
 class Entity:
-    """What one line brings: plain values by column."""
+    """The node or edge of one line: plain values by column."""
 
     declared: NodeType | EdgeType
     row: Mapping[str, Any]
 
 
 def read_line(line: bytes, catalog: Catalog, record: int) -> Entity | list[Violation]:
-    """Read one line; of a blank one there is nothing to say."""
+    """Read one line; a blank one is neither a record nor a problem."""
     if not line.strip(_BLANK):
         return []
     try:
@@ -54,7 +54,7 @@ def read_line(line: bytes, catalog: Catalog, record: int) -> Entity | list[Viola
 
 
 def to_rows(declared: NodeType | EdgeType, rows: list[Mapping[str, Any]]) -> pa.Table:
-    """Make a table of entities of one type."""
+    """Build a table from entities of one type."""
     schema = image_schema(declared)
     arrays = [
         pa.array([row.get(name) for row in rows], pa.large_binary())
@@ -104,7 +104,7 @@ def _members(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _constant(name: str) -> Any:
-    raise ConversionError(f"not JSON: {name} is no number")
+    raise ConversionError(f"not JSON: {name} is not a number")
 
 
 def _integer(digits: str) -> float:
@@ -118,7 +118,7 @@ _decoder = json.JSONDecoder(object_pairs_hook=_members, parse_constant=_constant
 
 
 class _Reading:
-    """Reads one record and collects what is wrong with it."""
+    """Reads one record and collects its problems."""
 
     def __init__(self, catalog: Catalog, record: int) -> None:
         self._catalog = catalog
@@ -196,7 +196,7 @@ class _Reading:
         try:
             return json_value(type_, value)
         except ConversionError as problem:
-            # Only of a Blob the table knows more than `mismatch`, which words it as for CSV and Parquet.
+            # `mismatch` gives the same message as for CSV and Parquet; for a Blob, the scalar table knows the reason.
             message = f"{problem} ({label})" if problem.hint and type_.is_blob else mismatch(type_, label, value)
             self._wrong("type", (name,), message, problem.hint if type_.is_blob else None)
             return None
@@ -214,7 +214,7 @@ def _closest(name: str, known: Iterable[str]) -> str | None:
 
 
 def json_value(type_: Type, value: Any) -> Any:
-    """Convert what JSON has for a property to what it stores, or raise ConversionError."""
+    """Convert a JSON value to the value that a property of the type stores, or raise ConversionError."""
     if not type_.is_vector and not type_.is_list:
         return scalar_value(type_.scalar, value)
     if not isinstance(value, list) or (type_.is_vector and len(value) != type_.dimension):

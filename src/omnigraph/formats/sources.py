@@ -1,14 +1,14 @@
-"""What to load: finding files, telling their format and their type, and cutting them into splits.
+"""Find the files to load, determine their format and type, and divide them into splits.
 
-A JSONL file holds records of all types. A CSV or Parquet file holds rows of one type, the one that it is called after,
-or else the nearest directory above it: `Person.csv`, `Person/part-1.parquet`, `knows/year=2024/a.csv.gz`. The names of
-nodes are exact and come first, those of edges may be in any case. Or a mapping says it, a JSON document:
+A JSONL file holds records of all types. A CSV or Parquet file holds rows of one type: the one that the file, or the
+nearest directory above it, is named after: `Person.csv`, `Person/part-1.parquet`, `knows/year=2024/a.csv.gz`. Names of
+nodes are exact and come first, those of edges match in any case. Or a mapping names the type, a JSON document:
 
     {"files": {"people/*.csv": {"type": "Person", "columns": {"full_name": "name", "remark": null}}}}
 
 A key of `files` is a pattern that the end of the path must match (`*` and `?` within a name, `**` across directories);
 the first that does is used. `type` is the name of a type, or `node:Name` or `edge:Name` where one name is both.
-`columns` says which property, `id`, `from` or `to` a column is; null leaves it out; others keep their names.
+`columns` maps a column to a property, `id`, `from` or `to`; null skips the column; others keep their names.
 """
 
 from __future__ import annotations
@@ -65,10 +65,10 @@ def discover(
     data: Address | Sequence[Address],
     catalog: Catalog,
     *,
-    format: str | None = None,  # noqa: A002 - it is called so on the command line
+    format: str | None = None,  # noqa: A002 - the name of the option on the command line
     mapping: Address | Mapping[str, Any] | None = None,
 ) -> list[Split]:
-    """Find the files that paths, directories, patterns and `s3://` addresses mean, and cut them into splits."""
+    """Find the files of paths, directories, patterns and `s3://` addresses, and divide them into splits."""
     rules = _rules(mapping, catalog)
     addresses = [data] if isinstance(data, str | os.PathLike) else list(data)
     splits: dict[str, list[Split]] = {}
@@ -81,16 +81,16 @@ def discover(
 
 
 def _described(file: File, format_: str | None) -> Split:
-    """Tell format and compression of a file by its name."""
+    """Determine format and compression of a file by its name."""
     name = file.uri.rpartition("/")[2]
     words = name.lower().split(".")
     compression = _COMPRESSIONS.get(words[-1])
     if format_ is not None and format_ not in set(_FORMATS.values()):
-        raise InputFormatError(f"there is no format {format_!r}", path=file.uri, hint="use jsonl, csv or parquet")
+        raise InputFormatError(f"unknown format {format_!r}", path=file.uri, hint="use jsonl, csv or parquet")
     found = format_ or _FORMATS.get(words[-2 if compression and len(words) > 1 else -1])
     if found is None or (found == "parquet" and compression):
-        hint = "name it .jsonl, .csv (also .gz, .zst, .bz2) or .parquet, or give the format"
-        raise InputFormatError(f"the format of {file.uri} is not known", path=file.uri, hint=hint)
+        hint = "name it .jsonl, .csv (also .gz, .zst, .bz2) or .parquet, or pass the format"
+        raise InputFormatError(f"cannot tell the format of {file.uri}", path=file.uri, hint=hint)
     end = 0 if compression else file.size
     return Split(file.uri, file.size, file.version, found, compression, end=end, size=file.size)
 
@@ -101,8 +101,8 @@ def _splits(whole: Split, root: str, catalog: Catalog, rules: Sequence[_Rule]) -
     rule = next((rule for rule in rules if rule.matches(whole.file)), None)
     declared = rule.declared if rule else _type_by_name(whole.file, root, catalog)
     if declared is None:
-        hint = "name the file or its directory after a type, or map it"
-        raise InputTypeError(f"of which type the rows of {whole.file} are is not known", path=whole.file, hint=hint)
+        hint = "name the file or its directory after a type, or pass a mapping"
+        raise InputTypeError(f"cannot tell which type {whole.file} holds", path=whole.file, hint=hint)
     typed = replace(whole, type_key=table_key(declared), columns=rule.columns if rule else ())
     return _csv_splits(typed) if whole.format == "csv" else _parquet_splits(typed)
 
@@ -117,7 +117,7 @@ def _type_by_name(uri: str, root: str, catalog: Catalog) -> NodeType | EdgeType 
     return None
 
 
-# Cutting -------------------------------------------------------------------------------------------
+# Splitting -----------------------------------------------------------------------------------------
 
 
 def _part(whole: Split, start: int, end: int) -> Split:
@@ -125,7 +125,7 @@ def _part(whole: Split, start: int, end: int) -> Split:
 
 
 def _cut_evenly(whole: Split) -> Iterator[Split]:
-    """Cut a file of lines at any byte: who reads a split looks for the first line that starts in it."""
+    """Divide a file of lines at any byte: the reader of a split looks for the first line that starts in it."""
     if whole.compression or whole.end <= SPLIT:
         return iter([whole])
     count = -(-whole.end // SPLIT)
@@ -162,7 +162,8 @@ def _header(split: Split) -> tuple[tuple[str, ...], int]:
 
 
 def _record_starts(whole: Split) -> Iterator[int]:
-    """Yield a record start about every 16 MiB. For that the quotes of the whole file must be counted."""
+    """Yield the start of a record about every 16 MiB."""
+    # An end of line inside quotes does not end a record, so the quotes of the whole file are counted.
     parity, at = 0, whole.start
     while at + SPLIT < whole.end:
         parity ^= read_range(whole.found, at, at + SPLIT).count(b'"') & 1
@@ -192,7 +193,7 @@ def _parquet_splits(whole: Split) -> Iterator[Split]:
 
 @dataclass(frozen=True, slots=True)
 class _Rule:
-    """What the mapping says about files whose path ends like the pattern."""
+    """The type and columns that the mapping assigns to files whose path ends like the pattern."""
 
     pattern: re.Pattern[str]
     declared: NodeType | EdgeType
@@ -210,12 +211,12 @@ def _rules(mapping: Address | Mapping[str, Any] | None, catalog: Catalog) -> lis
     document = mapping if isinstance(mapping, Mapping) else read_mapping(Path(mapping))
     files = document.get("files") if isinstance(document, Mapping) and set(document) == {"files"} else None
     if not isinstance(files, Mapping):
-        raise _wrong(path, "it must have the one member 'files', an object")
+        raise _wrong(path, "expected one member 'files', an object")
     return [_rule(path, pattern, entry, catalog) for pattern, entry in files.items()]
 
 
 def read_mapping(path: Path) -> Any:
-    """Read a document that maps files to types; what it says is looked at later."""
+    """Read a document that maps files to types, without checking it."""
     try:
         return json.loads(path.read_bytes())
     except (OSError, ValueError, RecursionError) as error:
@@ -230,7 +231,7 @@ def _rule(path: str | None, pattern: str, entry: Any, catalog: Catalog) -> _Rule
         raise _wrong(path, f"the columns of {pattern!r} must be an object of names")
     declared = _named(entry["type"], catalog)
     if declared is None:
-        raise _wrong(path, f"there is no type {entry['type']!r}")
+        raise _wrong(path, f"unknown type {entry['type']!r}")
     return _Rule(pattern_of(pattern), declared, tuple(columns.items()))
 
 

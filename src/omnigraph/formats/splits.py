@@ -1,4 +1,4 @@
-"""A part of an input file that one task reads, and reading it."""
+"""A split: the part of an input file that one task reads."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ CHUNK = 16 * 2**20
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """A part of one file. It has the rows or lines that start in it.
+    """A part of one file, with the rows or lines that start in it.
 
-    `start` and `end` are bytes; of a compressed file they are those of its content, and `end` is not known. A CSV split
-    has no header in it: `header` is that of the file. `type_key` is None for JSONL. `size` is about how much there is
-    to read, `version` and `file_size` are how the file was when it was found.
+    `start` and `end` are bytes; of a compressed file they count its content, and `end` is unknown. A CSV split does not
+    contain the header: `header` is that of the file. `type_key` is None for JSONL. `size` is about how much there is
+    to read, `version` and `file_size` are those of the file when it was found.
     """
 
     file: str
@@ -54,11 +54,11 @@ class Split:
 
 
 def line_blocks(split: Split, most: int) -> Iterator[bytes]:
-    """Read the lines of a split, in blocks of whole ones. Of a line of more than `most` bytes the rest is left out."""
+    """Read the lines of a split in blocks of whole lines; a line of more than `most` bytes is truncated."""
     if split.compression:
         yield from _blocks(decompressed(split.found, split.compression, CHUNK), most)
         return
-    # The line that is under way at the start belongs to the split before.
+    # A line that starts before the split belongs to the previous one.
     data = read_range(split.found, max(split.start - 1, 0), split.end)
     start = data.find(b"\n") + 1 if split.start else 0
     if (split.start and not start) or start >= len(data):
@@ -80,22 +80,22 @@ def _rest_of_line(split: Split, most: int) -> bytes:
 
 
 def _blocks(chunks: Iterator[bytes], most: int) -> Iterator[bytes]:
-    under_way = b""
+    partial = b""
     for chunk in chunks:
-        data = under_way + chunk
+        data = partial + chunk
         end = data.rfind(b"\n") + 1
         if end:
             yield data[:end]
-        under_way = data[end:][: most + 1 + CHUNK]  # enough to see that it is too long
-    if under_way:
-        yield under_way
+        partial = data[end:][: most + 1 + CHUNK]  # enough to report that it is too long, and bounded however long it is
+    if partial:
+        yield partial
 
 
 # CSV -----------------------------------------------------------------------------------------------
 
 
 def csv_blocks(split: Split) -> Iterator[bytes]:
-    """Read the records of a CSV split, in blocks of whole ones, each of which ends its line."""
+    """Read the records of a CSV split in blocks of whole records; each block ends with a line end."""
     for block in _csv_blocks(split):
         yield block if block.endswith(b"\n") else block + b"\n"
 
@@ -106,19 +106,19 @@ def _csv_blocks(split: Split) -> Iterator[bytes]:
         if data:
             yield data
         return
-    under_way, skip = b"", split.start
+    partial, skip = b"", split.start
     for chunk in decompressed(split.found, split.compression, CHUNK):
-        data, skip = under_way + chunk[skip:], max(skip - len(chunk), 0)
+        data, skip = partial + chunk[skip:], max(skip - len(chunk), 0)
         end = last_record_end(data)
         if end:
             yield data[:end]
-        under_way = data[end:]
-    if under_way:
-        yield under_way
+        partial = data[end:]
+    if partial:
+        yield partial
 
 
 def last_record_end(data: bytes) -> int:
-    """Find where the last whole record ends; 0 if there is none. The data begins with a record."""
+    """Find the end of the last whole record; 0 if there is none. The data starts with a record."""
     end = data.rfind(b"\n") + 1
     while end and data.count(b'"', 0, end) & 1:  # inside of quotes: go back to before they were opened
         end = data.rfind(b"\n", 0, data.rfind(b'"', 0, end)) + 1
@@ -126,7 +126,7 @@ def last_record_end(data: bytes) -> int:
 
 
 def record_start(data: bytes, parity: int) -> int:
-    """Find where the first record starts after the one that is under way; 0 if there is none.
+    """Find the start of the first record after the current one; 0 if there is none.
 
     `parity` is 1 inside of quotes, where an end of line does not end the record.
     """
@@ -155,5 +155,5 @@ def parquet(split: Split) -> Iterator[Any]:
         try:
             yield pq.ParquetFile(pa.PythonFile(stream, mode="r"))
         except (pa.ArrowException, OSError) as error:
-            message = f"{split.file} is no Parquet file that can be read: {error}"
+            message = f"{split.file} is not a readable Parquet file: {error}"
             raise InputUnreadableError(message, path=split.file, hint="write it again") from error

@@ -49,7 +49,7 @@ def write_csv(stream: io.RawIOBase, _: str, schema: pa.Schema, batches: Iterable
 
 
 def write_parquet(stream: io.RawIOBase, _: str, schema: pa.Schema, batches: Iterable[pa.Table]) -> None:
-    """Write what Parquet has a type for as it is; it has none for a Date64, which would be cut down to its day."""
+    """Write rows as Parquet. It has no Date64 and would truncate one to its day, so those become timestamps."""
     fields = [pa.field(_ENDS.get(field.name, field.name), _kept_type(field.type)) for field in schema]
     stored = pa.schema(fields)
     with pq.ParquetWriter(stream, stored, compression="zstd") as writer:
@@ -64,7 +64,7 @@ WRITERS: dict[str, RowWriter] = {"jsonl": write_jsonl, "csv": write_csv, "parque
 
 
 def json_lines(key: str, rows: pa.Table) -> pa.Array:
-    """Write each row of a table, by its key such as `node:Person`, as one line with its end."""
+    """Write each row of a table, given its key such as `node:Person`, as one line."""
     kind, _, name = key.partition(":")
     texts = {column: _or_null(json_text(rows[column].combine_chunks())) for column in rows.column_names}
     head = [f'{{"{"type" if kind == "node" else "edge"}":{json.dumps(name)}']
@@ -102,13 +102,13 @@ def json_text(column: pa.Array) -> pa.Array:
 
 
 def concatenated(*pieces: str | pa.Array) -> pa.Array:
-    """Put constant and varying texts together, row by row; null in one is null."""
+    """Concatenate constants and columns row by row; a null makes the row null."""
     parts = [pa.scalar(piece, TEXT) if isinstance(piece, str) else piece for piece in pieces]
     return pc.binary_join_element_wise(*parts, pa.scalar("", TEXT))
 
 
 def with_items(lists: pa.Array, items: pa.Array) -> pa.ListArray:
-    """Put other items, one for each, into the lists of a column."""
+    """Replace the items of the lists of a column, one for one."""
     lengths = pc.fill_null(pc.list_value_length(lists), 0).to_numpy(zero_copy_only=False)
     offsets = pa.array(np.concatenate([[0], np.cumsum(lengths)]), pa.int32())
     return pa.ListArray.from_arrays(offsets, items, mask=lists.is_null() if lists.null_count else None)
@@ -129,12 +129,12 @@ def _any_match(texts: pa.Array, pattern: str) -> bool:
 
 def _floats(column: pa.Array) -> pa.Array:
     texts = column.cast(pa.float64()).cast(TEXT)
-    # Read as an integer, a zero would lose its sign.
+    # A reader would take "-0" for an integer, and the zero would lose its sign.
     return pc.if_else(pc.equal(texts, pa.scalar("-0", TEXT)), pa.scalar("-0.0", TEXT), texts)
 
 
 def base64_text(column: pa.Array) -> pa.Array:
-    """Write bytes as `base64:...`: all of them at once, each filled up to whole groups, which are marked afterwards."""
+    """Write bytes as `base64:...`: pad each value to whole groups, encode all at once, then mark the padding."""
     lengths = pc.fill_null(pc.binary_length(column), 0).to_numpy(zero_copy_only=False).astype(np.int64)
     missing = -lengths % _GROUP
     filling = pa.array([b"", b"\0", b"\0\0"], _BYTES).take(pa.array(missing))
@@ -149,7 +149,7 @@ def base64_text(column: pa.Array) -> pa.Array:
 
 
 def contents(texts: pa.Array) -> memoryview[Any]:
-    """All texts of an array, or all its bytes, one behind the other."""
+    """Return the content of all texts, or bytes, of an array, without a copy."""
     _, offsets, data = texts.buffers()
     if data is None or not len(texts):
         return memoryview(b"")
@@ -165,7 +165,7 @@ def csv_header(names: list[str]) -> str:
 
 
 def csv_lines(rows: pa.Table) -> pa.Array:
-    """Write each row of a table as one record with its end."""
+    """Write each row of a table as one record."""
     texts = [pc.fill_null(csv_text(rows[name].combine_chunks()), pa.scalar("", TEXT)) for name in rows.column_names]
     pieces = itertools.chain.from_iterable((text, ",") for text in texts)
     return concatenated(*list(pieces)[:-1], "\n")
@@ -215,7 +215,7 @@ def _kept(column: pa.Array) -> pa.Array:
 
 
 def _gathered(batches: Iterable[pa.Table]) -> Iterator[pa.Table]:
-    """Put batches together until they make a row group."""
+    """Join batches until they make a row group."""
     held: list[pa.Table] = []
     for batch in batches:
         held.append(batch)

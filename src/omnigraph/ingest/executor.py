@@ -1,16 +1,22 @@
-"""Where the steps of the pipeline run: an executor takes a function and its tasks, and returns the results in order."""
+"""The executor of this process, and the storage credentials that tasks of other processes need."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import os
+import re
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from omnigraph.api.progress import SILENT, Progress
 from omnigraph.core.executor import R, T, map_in_threads
 
+Credentials = tuple[tuple[str, str], ...]
+
+_VARIABLES = re.compile(r"AWS_\w+|(?:NO|HTTPS?|ALL)_PROXY", re.IGNORECASE)
+
 
 class LocalExecutor:
-    """Runs the tasks in this process, one after the other, or some at once."""
+    """Runs tasks in this process, one after the other or in some threads."""
 
     def __init__(self, progress: Progress = SILENT, at_once: int = 1) -> None:
         self._progress = progress
@@ -26,5 +32,18 @@ class LocalExecutor:
 
 
 def rows_of(result: Any) -> int:
-    """How many rows a result stands for: its `rows`, if it has some."""
+    """Return the number of rows that a result stands for: its `rows`, if it has any."""
     return int(getattr(result, "rows", 0))
+
+
+def credentials() -> Credentials:
+    """Return the environment variables that configure access to storage."""
+    return tuple(sorted((name, value) for name, value in os.environ.items() if _VARIABLES.fullmatch(name)))
+
+
+def set_credentials(variables: Mapping[str, str]) -> None:
+    """Set the variables for storage, and unset all others: a worker may be older than they are."""
+    for name, _ in credentials():
+        if name not in variables:
+            del os.environ[name]
+    os.environ.update(variables)

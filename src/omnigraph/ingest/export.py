@@ -1,8 +1,8 @@
-"""Exporting a graph: as a stream of JSON lines, as one file, or as a directory that tasks fill side by side.
+"""Export a graph: as a stream of JSON lines, as one file, or as a directory that tasks fill in parallel.
 
-A stream, and a file, hold the types in the order of their keys, so edges before nodes, and the rows of a type in the
-order of their ids. A directory holds one file for each type, or if the type is large, a directory of parts; inside a
-file the order is the same. It must be empty before; `_export.json` in it says when it is complete, and what it is of.
+A stream or file holds the types in the order of their keys, so edges before nodes, and the rows of a type in the order
+of their ids. A directory holds one file for each type, or a directory of parts if the type is large; within a file the
+order is the same. It must be empty before; `_export.json` is written last, and names the commit.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ from omnigraph.storage.objects import ObjectStore
 from omnigraph.storage.read import ID
 from omnigraph.storage.stage import TableStorage
 
-MOST_ROWS = 1_000_000  # that this process exports by itself, if nobody says who should
+MOST_ROWS = 1_000_000  # exported by this process with engine "auto"; more go to Spark
 COMPLETE = "_export.json"
 _ENDINGS = {".jsonl": "jsonl", ".ndjson": "jsonl", ".csv": "csv", ".parquet": "parquet"}
 
 
 @dataclass(frozen=True, slots=True)
 class ExportRequest:
-    """What to export, and whereto. A path that ends like its format is one file, any other is a directory."""
+    """The types to export, and the target: one file if the path ends like the format, else a directory."""
 
     path: str | None = None
     types: Sequence[str] | None = None
@@ -54,10 +54,10 @@ class ExportRequest:
 
 
 def export_lines(store: Store, state: GraphState, request: ExportRequest) -> Iterator[str]:
-    """Export as lines of JSON, one for each entity. What cannot be exported is told before the first."""
+    """Export as JSON lines, one for each entity. Bad arguments raise before the first line."""
     if request.format != "jsonl" or request.engine is Engine.SPARK:
-        message = "lines of JSON are all that can be streamed, and only by this process"
-        raise ExportTargetError(message, path=None, hint="give a path for another format, and for Spark")
+        message = "only JSON lines can be streamed, and only by this process"
+        raise ExportTargetError(message, path=None, hint="pass a path to use another format or Spark")
     return _lines(store.tables, chosen_tables(state.snapshot, request.types))
 
 
@@ -81,7 +81,7 @@ def export_files(store: Store, state: GraphState, request: ExportRequest) -> Exp
 
 
 def chosen_tables(snapshot: Snapshot, types: Sequence[str] | None) -> list[TableVersion]:
-    """Find the tables of some types, or of all; a name may be that of a node type, of an edge type, or of both.
+    """Return the tables of some types, or of all; a name may mean a node type, an edge type, or both.
 
     The key of a table, such as `node:Person`, means that one.
     """
@@ -102,11 +102,11 @@ def _name(table: TableVersion) -> str:
 
 def _check_format(path: str, format_: str) -> None:
     if format_ not in WRITERS:
-        raise ExportTargetError(f"there is no format '{format_}'", path=path, hint=f"use {', '.join(WRITERS)}")
+        raise ExportTargetError(f"unknown format '{format_}'", path=path, hint=f"use {', '.join(WRITERS)}")
     ending = _ending(path)
     if ending and _ENDINGS[ending] != format_:
-        message = f"{path} ends like {_ENDINGS[ending]}, and the format is {format_}"
-        raise ExportTargetError(message, path=path, hint="let them agree, or name a directory")
+        message = f"{path} ends like {_ENDINGS[ending]}, but the format is {format_}"
+        raise ExportTargetError(message, path=path, hint="change one of them, or name a directory")
 
 
 def _ending(path: str) -> str | None:
@@ -132,7 +132,7 @@ def _export_file(
         message = f"Spark cannot write one file, {path}: its tasks write many"
         raise ExportTargetError(message, path=path, hint="name a directory")
     if request.format != "jsonl" and len(chosen) != 1:
-        message = f"{path} is one file, and a file of {request.format} holds one type, not {len(chosen)}"
+        message = f"{path} is one file, but a {request.format} file holds one type, not {len(chosen)}"
         raise ExportTargetError(message, path=path, hint="name a directory, or one type")
     progress = request.progress
     progress.phase("write", len(chosen))
@@ -147,7 +147,7 @@ def _export_file(
 
 
 class _Counted:
-    """Batches, counted as they pass."""
+    """Counts the rows of batches while they are written."""
 
     def __init__(self, batches: Iterable[pa.Table], progress: Progress = SILENT) -> None:
         self._batches = batches
@@ -166,7 +166,7 @@ class _Counted:
 
 @dataclass(frozen=True, slots=True)
 class ExportTask:
-    """Some fragments of a table, and the file that they become."""
+    """Some fragments of a table, and the file to write them to."""
 
     graph: Location
     table: TableVersion
@@ -178,7 +178,7 @@ class ExportTask:
 
 @dataclass(frozen=True, slots=True)
 class ExportPart:
-    """A file that was written, and how many rows of which table are in it."""
+    """A written file, with the table and number of its rows."""
 
     key: str
     file: str
@@ -186,7 +186,7 @@ class ExportPart:
 
 
 def export_part(task: ExportTask) -> ExportPart:
-    """Write one file. Done again, it replaces it by the same."""
+    """Write one file; running the task again replaces it with the same content."""
     tables = _tables(task.graph)
     rows = _Counted(_rows(tables, task.table, task.fragments))
     with written(task.target, task.name) as stream:
@@ -205,7 +205,7 @@ def _export_directory(
     target = Location.parse(request.path or "")
     objects = ObjectStore(target)
     if objects.exists(""):
-        message = f"there is something at {target.uri} already"
+        message = f"{target.uri} already exists"
         raise ExportTargetError(message, path=target.uri, hint="name a new or empty directory, or one file")
     keys = frozenset(state.snapshot.entries)
     tasks = [task for table in chosen for task in _tasks(store, table, request.format, target, keys)]
@@ -214,7 +214,7 @@ def _export_directory(
         result = _result(state, request, target.uri, executor.run("write", export_part, tasks))
         objects.write(COMPLETE, _described(result))
     except BaseException:
-        with suppress(OmnigraphError):  # the failure that led here is the one to tell
+        with suppress(OmnigraphError):  # report the original failure
             for task in tasks:
                 objects.delete(task.name)
         raise
@@ -235,9 +235,9 @@ def _tasks(
 
 
 def _stem(key: str, keys: frozenset[str]) -> str:
-    """Name the file of a type so that the loader knows which: of an edge by another spelling, if a node has its name.
+    """Name the file of a type so that a load finds the type: in another case if a node and an edge share the name.
 
-    That goes into a directory of its own, for there are file systems to which both spellings are one.
+    That file is in a separate directory, because some file systems do not distinguish case.
     """
     kind, _, name = key.partition(":")
     if kind == "node" or f"node:{name}" not in keys:
@@ -266,7 +266,7 @@ def _result(state: GraphState, request: ExportRequest, path: str, parts: Sequenc
 
 
 def _schema(tables: TableStorage, table: TableVersion) -> pa.Schema:
-    """The columns of a table as rows have them here, a Blob as its bytes."""
+    """Return the columns of exported rows; a Blob is binary."""
     stored = tables.open(table).schema
     fields = [(name, stored.field(name).type) for name in column_names(tables, table)]
     return pa.schema([(name, pa.large_binary() if isinstance(type_, BlobType) else type_) for name, type_ in fields])
@@ -280,7 +280,7 @@ def _rows(tables: TableStorage, table: TableVersion, fragments: Sequence[Fragmen
 
 
 def _check_finite(table: TableVersion, rows: pa.Table, name: str) -> None:
-    """Neither JSON nor a graph has a way to say NaN or infinity."""
+    """Raise if a value is NaN or infinite: JSON has no way to write one, and a load would refuse it."""
     column = rows[name].combine_chunks()
     is_list = pt.is_list(column.type) or pt.is_fixed_size_list(column.type)
     values = column.flatten() if is_list else column

@@ -1,4 +1,4 @@
-"""Data that a program brings instead of files: records, Arrow tables and Spark DataFrames become files for a while."""
+"""Write data of a program to temporary files: records, Arrow tables and Spark DataFrames."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ _ENDS = (("from", "from"), ("to", "to"), ("from", "src"), ("to", "dst"))
 
 @contextmanager
 def as_files(data: Any, location: Location, catalog: Catalog) -> Iterator[tuple[Any, Mapping[str, Any] | None]]:
-    """Give addresses of files that hold the data, and a mapping for those made here, which are gone afterwards.
+    """Yield the addresses of files with the data, and a mapping for temporary ones, which are deleted afterwards.
 
-    They lie below the root of the graph, where every executor can read them.
+    Temporary files are below the root of the graph, where every executor can read them.
     """
     if hasattr(data, "__arrow_c_stream__") or hasattr(data, "toArrow"):
         # A DataFrame iterates over the names of its columns, which would be read as paths.
@@ -43,7 +43,7 @@ def as_files(data: Any, location: Location, catalog: Catalog) -> Iterator[tuple[
     try:
         if isinstance(data, Mapping):
             mapping = {"files": dict(_write_tables(data, objects, directory, catalog))}
-        elif hasattr(data, "read"):  # an open file of lines of JSON
+        elif hasattr(data, "read"):  # an open file of JSON lines
             objects.write(f"{directory}/records.jsonl", data.read())
             mapping = {"files": {}}
         else:
@@ -55,12 +55,12 @@ def as_files(data: Any, location: Location, catalog: Catalog) -> Iterator[tuple[
 
 
 def named(file: str) -> str:
-    """Name a file as a person knows it; one that was made here, by what it was made of."""
+    """Return the name of a file for messages: for a temporary one, the name of its data."""
     return re.sub(r".*/__tmp/input-[0-9a-f]{16}/(?:\d+/)?([^/]*)\.(?:jsonl|parquet)\Z", r"<\1>", file)
 
 
 def _is_records(data: Any) -> bool:
-    """Tell records from addresses: an iterable of mappings from one of names."""
+    """Return whether data is an iterable of records, and not of addresses."""
     if isinstance(data, str) or hasattr(data, "__fspath__") or hasattr(data, "__arrow_c_stream__"):
         return False
     if not isinstance(data, Iterable) or hasattr(data, "toArrow"):
@@ -79,8 +79,8 @@ def _write_tables(
         declared = catalog.nodes.get(name) or catalog.edge_by_word(name)
         if declared is None:
             hint = did_you_mean(name, [*catalog.nodes, *catalog.edges])
-            raise InputTypeError(f"there is no type '{name}'", path=name, hint=hint)
-        if _is_records(rows):  # these are told one by one what is wrong with them
+            raise InputTypeError(f"unknown type '{name}'", path=name, hint=hint)
+        if _is_records(rows):  # as JSONL, so that each bad record is reported by its number
             envelope = partial(_enveloped, declared)
             objects.write(f"{directory}/{at}/{declared.name}.jsonl", b"".join(map(_line, map(envelope, rows))))
             continue
@@ -90,7 +90,7 @@ def _write_tables(
 
 
 def _enveloped(declared: NodeType | EdgeType, row: Mapping[str, Any]) -> dict[str, Any]:
-    """A row of one type as a record of mixed ones."""
+    """Return a row of one type as a record of JSONL."""
     if isinstance(declared, NodeType):
         return {"type": declared.name, "data": row}
     ends = {name: row[alias] for name, alias in _ENDS if alias in row}

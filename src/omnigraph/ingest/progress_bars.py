@@ -23,7 +23,7 @@ from omnigraph.api.progress import SILENT, Progress
 
 
 class BarProgress:
-    """Draws one bar for each phase, with rows per second and the time that is left."""
+    """Draws one bar for each phase, with rows per second and the remaining time."""
 
     def __init__(self, console: Console) -> None:
         self._bars = Bars(
@@ -67,6 +67,6 @@ class _RowsColumn(ProgressColumn):
 
 
 def progress_on(stream: TextIO | None = None) -> Progress:
-    """Bars if the stream, which is stderr by default, is a terminal; nothing otherwise."""
+    """Return bars if the stream, stderr by default, is a terminal; else silent progress."""
     console = Console(file=stream or sys.stderr)
     return BarProgress(console) if console.is_terminal and not console.is_dumb_terminal else SILENT

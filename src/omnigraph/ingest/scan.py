@@ -1,6 +1,6 @@
-"""Reading a table in bounded memory, also in the order of its ids: sorted run by run, the runs merged from files.
+"""Read a table in bounded memory, in any order or by id: sorted run by run, the runs merged from files.
 
-A Blob is fetched last, for as many rows at a time as fit the memory. Until then its column says where it is.
+Blobs are fetched last, for as many rows at a time as fit memory. Until then the column holds their locations.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from omnigraph.storage.stage import TableStorage
 Fragments = tuple[int, ...]
 
 _ROWS_PER_RUN, _BYTES_PER_RUN = 2**18, 2**27
-_ROWS, _BYTES = 2**14, 2**22  # of a batch, at most; of bytes as many if it is a single row
+_ROWS, _BYTES = 2**14, 2**22  # of a batch, at most; a single row may be larger
 _ROWS_TO_MERGE = 2**17  # of all runs together
 
 
 def groups(tables: TableStorage, table: TableVersion) -> list[Fragments]:
-    """Cut the fragments of a table into groups that one task can sort in memory; an empty table has none."""
+    """Divide the fragments of a table into groups that one task can sort in memory; an empty table has none."""
     dataset = tables.open(table)
     with lance_call(dataset.uri, "read"):
         sizes = [(fragment.fragment_id, *_size(fragment)) for fragment in dataset.get_fragments()]
@@ -53,7 +53,7 @@ def _size(fragment: lance.LanceFragment) -> tuple[int, int]:
 
 
 def column_names(tables: TableStorage, table: TableVersion) -> list[str]:
-    """The columns of a table: those of the system first, then the properties by name."""
+    """Return the columns of a table: system columns first, then the properties by name."""
     names = set(tables.open(table).schema.names)
     system = [name for name in (ID, SRC, DST) if name in names and (name == ID or table.key.startswith("edge:"))]
     return [*system, *sorted(names.difference(system))]
@@ -62,7 +62,7 @@ def column_names(tables: TableStorage, table: TableVersion) -> list[str]:
 def in_order(
     tables: TableStorage, table: TableVersion, columns: Sequence[str], chosen: Sequence[Fragments]
 ) -> Iterator[pa.Table]:
-    """Read groups of fragments in the order of the ids of their rows, a Blob as its bytes, batch by batch."""
+    """Read groups of fragments in the order of ids, batch by batch; a Blob is read as its bytes."""
     dataset = tables.open(table)
     blobs = [name for name in columns if _is_blob(dataset.schema.field(name))]
     runs = (_reader(dataset, columns, group, order_by=[ID]) for group in chosen)
@@ -79,7 +79,7 @@ def in_order(
 def in_any_order(
     tables: TableStorage, table: TableVersion, columns: Sequence[str], group: Fragments, predicate: Predicate | None
 ) -> Iterator[pa.Table]:
-    """Read those rows of a group of fragments that satisfy a predicate, a Blob as its bytes, batch by batch."""
+    """Read the rows of a group that satisfy a predicate, batch by batch; a Blob is read as its bytes."""
     dataset = tables.open(table)
     blobs = [name for name in columns if _is_blob(dataset.schema.field(name))]
     found = _reader(dataset, columns, group, filter=lance_filter(predicate) if predicate else None)
@@ -93,7 +93,7 @@ def _is_blob(field: pa.Field) -> bool:
 
 
 def _reader(dataset: lance.LanceDataset, columns: Sequence[str], group: Fragments, **how: Any) -> pa.RecordBatchReader:
-    """Read some fragments; lance sorts them in memory if it is told to."""
+    """Read some fragments; with `order_by`, Lance sorts them in memory."""
     with lance_call(dataset.uri, "read"):
         return dataset.scanner(
             columns=list(columns),
@@ -118,7 +118,7 @@ def _batches(dataset: lance.LanceDataset, reader: pa.RecordBatchReader) -> Itera
 
 
 def _merged(dataset: lance.LanceDataset, runs: Iterable[pa.RecordBatchReader], count: int) -> Iterator[pa.Table]:
-    """Keep each run in a file, then read all files side by side."""
+    """Write each run to a file, then read all files in parallel."""
     rows = max(_ROWS_TO_MERGE // count, 1)
     with tempfile.TemporaryDirectory(prefix="omnigraph-export-") as directory, ExitStack() as opened:
         files: list[Path] = []
@@ -132,10 +132,10 @@ def _merged(dataset: lance.LanceDataset, runs: Iterable[pa.RecordBatchReader], c
 
 
 def merge(runs: Sequence[Iterator[pa.Table]]) -> Iterator[pa.Table]:
-    """Merge runs, each in the order of ids, into one. Of each run one batch is held."""
+    """Merge sorted runs into one; one batch of each run is in memory."""
     held = [(run, batch) for run in runs if (batch := _next(run)) is not None]
     while held:
-        # Whatever else is to come of any run comes after the last row that is held of it.
+        # The next batches of a run come after its last row in memory, so rows up to the smallest of those are complete.
         bound = min(batch[ID][-1].as_py() for _, batch in held)
         counts = [pc.sum(pc.less_equal(batch[ID], bound)).as_py() for _, batch in held]
         ready = pa.concat_tables(batch.slice(0, count) for (_, batch), count in zip(held, counts, strict=True))
@@ -153,7 +153,7 @@ def _next(run: Iterator[pa.Table]) -> pa.Table | None:
 
 
 def _parts(batch: pa.Table, blobs: Sequence[str]) -> Iterator[pa.Table]:
-    """Cut a batch into parts that fit the memory with their Blobs."""
+    """Divide a batch into parts that fit memory with their Blobs."""
     sizes = np.full(batch.num_rows, batch.nbytes // max(batch.num_rows, 1), np.int64)
     for name in blobs:
         sizes += pc.fill_null(pc.struct_field(batch[name], "size"), 0).to_numpy().astype(np.int64)

@@ -18,7 +18,7 @@ from omnigraph.errors import Violation
 from omnigraph.formats.hashing import U64
 from omnigraph.formats.sources import split_batches
 from omnigraph.formats.splits import Split
-from omnigraph.ingest.credentials import Credentials, credentials
+from omnigraph.ingest.executor import Credentials, credentials
 from omnigraph.ingest.keys import (
     EdgeEnd,
     HashedKeys,

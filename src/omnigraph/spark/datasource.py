@@ -4,14 +4,14 @@
     people = spark.read.format("omnigraph").option("graph", uri).option("type", "Person").load()
     people.write.format("omnigraph").option("graph", other).option("type", "Person").mode("append").save()
 
-Reading: `branch` or `snapshot`, a commit, say which state; it is found once, at `load()`, and stays the same for every
-use of the DataFrame. `columns`, with commas, leaves out the others, and `where` all rows but those that fulfil its
-conditions, such as `[["age", ">", 35]]`: only what is asked for is read. Spark itself passes no columns on to such a
-source. It would pass on comparisons, but version 4.3.0 then applies those of one use of a DataFrame to every other.
+Reading: `branch` or `snapshot`, a commit, name the state; it is resolved once, at `load()`, and stays the same for each
+use of the DataFrame. `columns`, separated by commas, and `where`, conditions such as `[["age", ">", 35]]`, restrict the
+data that is read. Spark itself passes no columns to such a source. It would pass comparisons, but version 4.3.0 then
+applies those of one use of a DataFrame to every other.
 
 Writing: `branch` and `actor`. Mode append is a load in mode append, mode overwrite replaces the type. Executors only
-write the rows down; the load, with all its checks, is one commit, made by the driver. The columns are those that a
-load of Parquet takes.
+write the rows to files; the driver loads them with all checks, in one commit. The columns are those of a load of
+Parquet.
 
 | property      | Spark          |                                            |
 |---------------|----------------|--------------------------------------------|
@@ -95,10 +95,10 @@ _CONDITION_LENGTH = 3
 
 
 def register(spark: SparkSession) -> None:
-    """Make the format `omnigraph` known to a session."""
+    """Register the format `omnigraph` with a session."""
     ship_package(spark.sparkContext)
     spark.dataSource.register(OmnigraphSource)
-    # A write looks for its source in the session of its thread, and that need not be the one that made the session.
+    # A write looks up its source in the active session of its thread, which need not be the one of `spark`.
     make_active(spark)
 
 
@@ -106,8 +106,8 @@ def register(spark: SparkSession) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Pinned:
-    """The version of a table that a DataFrame shows."""
+class PinnedTable:
+    """The version of a table that a DataFrame reads."""
 
     graph: Location
     table: TableVersion
@@ -118,14 +118,14 @@ class OmnigraphSource(DataSource):
 
     def __init__(self, options: dict[str, str]) -> None:
         super().__init__(options)
-        self._pinned: Pinned | None = None
+        self._pinned: PinnedTable | None = None
 
     @classmethod
     def name(cls) -> str:
         return "omnigraph"
 
     def schema(self) -> spark_types.StructType:
-        """Find the columns. What is found here is what all later steps get: Spark keeps this object."""
+        """Return the columns. Spark keeps this object, so that all later steps see the version pinned here."""
         pinned = self._pin()
         tables = TableStorage(pinned.graph)
         stored = tables.open(pinned.table).schema
@@ -137,20 +137,20 @@ class OmnigraphSource(DataSource):
     def reader(self, schema: spark_types.StructType) -> DataSourceReader:
         pinned = self._pin()
         stored = TableStorage(pinned.graph).open(pinned.table).schema
-        return Reader(pinned, schema, where_predicate(self.options.get("where", "[]"), stored))
+        return TypeReader(pinned, schema, where_predicate(self.options.get("where", "[]"), stored))
 
     def writer(self, schema: spark_types.StructType, overwrite: bool) -> DataSourceArrowWriter:  # noqa: FBT001 - so Spark calls it
         graph, type_name = self._address()
         mode = LoadMode.OVERWRITE if overwrite else LoadMode.APPEND
-        return Writer(Goal(graph, type_name, mode, self._branch, self.options.get("actor")), schema)
+        return TypeWriter(LoadTarget(graph, type_name, mode, self._branch, self.options.get("actor")), schema)
 
-    def _pin(self) -> Pinned:
+    def _pin(self) -> PinnedTable:
         if self._pinned is None:
             graph, type_name = self._address()
             manifest, snapshot = Manifest(graph), self.options.get("snapshot")
             state = state_to_read(manifest, self.options.get("branch", MAIN), snapshot)
             tables = [entry.table for entry in state.snapshot.entries.values()]
-            self._pinned = Pinned(graph, _table_of(tables, type_name))
+            self._pinned = PinnedTable(graph, _table_of(tables, type_name))
         return self._pinned
 
     @property
@@ -161,9 +161,9 @@ class OmnigraphSource(DataSource):
     def _address(self) -> tuple[Location, str]:
         graph, type_name = self.options.get("graph"), self.options.get("type")
         if not graph:
-            raise UnsupportedUriError("no graph is named", uri="", hint='add .option("graph", ...)')
+            raise UnsupportedUriError("no graph given", uri="", hint='add .option("graph", ...)')
         if not type_name:
-            raise ExportTypeError("no type is named", type_name="", hint='add .option("type", ...)')
+            raise ExportTypeError("no type given", type_name="", hint='add .option("type", ...)')
         return Location.parse(graph), type_name
 
     def _columns(self, names: list[str]) -> list[str]:
@@ -176,14 +176,14 @@ class OmnigraphSource(DataSource):
 
 
 def _table_of(tables: Sequence[TableVersion], type_name: str) -> TableVersion:
-    """Find a type by its name, or as `node:Name` or `edge:Name`; of two with one name it is the node."""
+    """Find a type by name, or as `node:Name` or `edge:Name`; if two types share the name, the node."""
     keys = (f"node:{type_name}", f"edge:{type_name}", type_name)
     found = {table.key: table for table in tables}
     for key in keys:
         if key in found:
             return found[key]
     hint = did_you_mean(type_name, [key.partition(":")[2] for key in found])
-    raise ExportTypeError(f"there is no type '{type_name}'", type_name=type_name, hint=hint)
+    raise ExportTypeError(f"unknown type '{type_name}'", type_name=type_name, hint=hint)
 
 
 def _spark_type(type_: pa.DataType) -> spark_types.DataType:
@@ -195,26 +195,26 @@ def _spark_type(type_: pa.DataType) -> spark_types.DataType:
 
 
 @dataclass(frozen=True, slots=True)
-class Share(InputPartition):
-    """Some fragments of the pinned table: what one task reads. No fragments are no rows."""
+class FragmentPartition(InputPartition):
+    """Some fragments of the pinned table, for one task; an empty table has one partition without fragments."""
 
     fragments: Fragments
 
 
-class Reader(DataSourceReader):
-    """Reads a type in shares of some fragments each."""
+class TypeReader(DataSourceReader):
+    """Reads a type, some fragments in each task."""
 
-    def __init__(self, pinned: Pinned, schema: spark_types.StructType, predicate: Predicate | None) -> None:
+    def __init__(self, pinned: PinnedTable, schema: spark_types.StructType, predicate: Predicate | None) -> None:
         self.pinned = pinned
         self.schema = schema
         self.predicate = predicate
 
-    def partitions(self) -> Sequence[Share]:
+    def partitions(self) -> Sequence[FragmentPartition]:
         found = groups(TableStorage(self.pinned.graph), self.pinned.table)
-        return [Share(group) for group in found] or [Share(())]
+        return [FragmentPartition(group) for group in found] or [FragmentPartition(())]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        assert isinstance(partition, Share)
+        assert isinstance(partition, FragmentPartition)
         target = to_arrow_schema(self.schema, timezone="UTC")
         for rows in self._rows(partition.fragments):
             arrays = [_converted(rows[field.name].combine_chunks(), field.type) for field in target]
@@ -228,7 +228,7 @@ class Reader(DataSourceReader):
 
 
 def _converted(column: pa.Array, target: pa.DataType) -> pa.Array:
-    """Turn a column into what Spark takes for it."""
+    """Convert a column to the Arrow type that Spark expects."""
     if pt.is_list(target):
         return with_items(column, _converted(column.flatten(), target.value_type)).cast(target)
     if pt.is_date64(column.type):
@@ -240,8 +240,8 @@ def _converted(column: pa.Array, target: pa.DataType) -> pa.Array:
 
 
 @dataclass(frozen=True, slots=True)
-class Goal:
-    """Where rows are to be loaded, and how."""
+class LoadTarget:
+    """The type to load rows into, and the mode."""
 
     graph: Location
     type_name: str
@@ -251,34 +251,34 @@ class Goal:
 
 
 @dataclass(frozen=True, slots=True)
-class Part(WriterCommitMessage):
-    """A file that one task has written."""
+class WrittenFile(WriterCommitMessage):
+    """A file that one task wrote."""
 
     name: str
 
 
-class Writer(DataSourceArrowWriter):
-    """Writes rows down on the executors, and loads them on the driver."""
+class TypeWriter(DataSourceArrowWriter):
+    """Writes rows to files on the executors, and loads them on the driver."""
 
-    def __init__(self, goal: Goal, schema: spark_types.StructType) -> None:
-        self.goal = goal
+    def __init__(self, target: LoadTarget, schema: spark_types.StructType) -> None:
+        self.target = target
         self.schema = schema
         self.directory = f"__tmp/input-{secrets.token_hex(8)}"
 
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> Part:
-        """Write a file under a name of its own, for a task may run twice."""
-        name = f"{self.directory}/{uuid.uuid4().int}/{self.goal.type_name.rpartition(':')[2]}.parquet"
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WrittenFile:
+        """Write a file with a unique name, because a task may run twice."""
+        name = f"{self.directory}/{uuid.uuid4().int}/{self.target.type_name.rpartition(':')[2]}.parquet"
         schema = to_arrow_schema(self.schema, timezone="UTC")
-        with written(self.goal.graph, name) as stream, pq.ParquetWriter(stream, schema) as writer:
+        with written(self.target.graph, name) as stream, pq.ParquetWriter(stream, schema) as writer:
             for batch in iterator:
                 writer.write_table(pa.Table.from_batches([batch]).cast(schema))
-        return Part(name)
+        return WrittenFile(name)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Load the files of the tasks that count, in this process, which has no Spark."""
+        """Load the files of the successful tasks, in this process, which has no Spark session."""
         try:
-            parts = [message for message in messages if isinstance(message, Part)] or [self.write(iter(()))]
-            _load(self.goal, [self.goal.graph.child(part.name) for part in parts])
+            parts = [message for message in messages if isinstance(message, WrittenFile)] or [self.write(iter(()))]
+            _load(self.target, [self.target.graph.child(part.name) for part in parts])
         finally:
             self._clean()
 
@@ -286,19 +286,19 @@ class Writer(DataSourceArrowWriter):
         self._clean()
 
     def _clean(self) -> None:
-        ObjectStore(self.goal.graph).delete_below(self.directory)
+        ObjectStore(self.target.graph).delete_below(self.directory)
 
 
-def _load(goal: Goal, files: Sequence[str]) -> None:
-    store = Store.at(goal.graph)
+def _load(target: LoadTarget, files: Sequence[str]) -> None:
+    store = Store.at(target.graph)
     contract = store.schema_of(store.manifest.load())
     if contract is None:
-        uri = goal.graph.uri
-        raise GraphNotFoundError(f"no graph at {uri}", uri=uri, hint="make one with `omnigraph init`")
+        uri = target.graph.uri
+        raise GraphNotFoundError(f"no graph at {uri}", uri=uri, hint="create one with `omnigraph init`")
     store.manifest.load_to_write(None)
-    mapping = {"files": {"*.parquet": {"type": goal.type_name}}}
+    mapping = {"files": {"*.parquet": {"type": target.type_name}}}
     splits = discover(files, contract.catalog, mapping=mapping)
-    load(store, LoadRequest(splits, goal.mode, goal.branch, goal.actor, Engine.LOCAL))
+    load(store, LoadRequest(splits, target.mode, target.branch, target.actor, Engine.LOCAL))
 
 
 # Conditions ----------------------------------------------------------------------------------------

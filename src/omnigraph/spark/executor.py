@@ -22,8 +22,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from omnigraph.api.progress import SILENT, Progress
 from omnigraph.errors import OmnigraphError, SparkError
-from omnigraph.ingest.credentials import credentials, set_credentials
-from omnigraph.ingest.executor import rows_of
+from omnigraph.ingest.executor import credentials, rows_of, set_credentials
 from omnigraph.spark.session import has_died, in_thread, reason_in
 from omnigraph.spark.shipping import is_local, ship_package
 

@@ -1,4 +1,4 @@
-"""Our own package, sent to the executors of a cluster, so that both sides run the same code."""
+"""Send this package to the executors of a cluster, so that both sides run the same code."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _SHIPPED: set[str] = set()
 
 
 def ship_package(context: SparkContext) -> None:
-    """Give the executors this package, once for each application. Local ones have it: they share our interpreter."""
+    """Send the package to the executors, once for each application. Local ones share our interpreter."""
     if is_local(context.master):
         return
     with _LOCK:
@@ -31,12 +31,12 @@ def ship_package(context: SparkContext) -> None:
 
 
 def is_local(master: str | None) -> bool:
-    """Tell whether the tasks run as children of this process."""
+    """Return whether tasks run as child processes of this one."""
     return master is not None and master.startswith("local") and not master.startswith("local-cluster")
 
 
 def _packed() -> Path:
-    """Make the archive; Spark serves it from where it is for as long as this process lives."""
+    """Write the archive; Spark serves it from there as long as this process lives."""
     directory = Path(tempfile.mkdtemp(prefix="omnigraph-"))
     atexit.register(shutil.rmtree, directory, ignore_errors=True)
     archive = directory / f"omnigraph-{__version__}.zip"
