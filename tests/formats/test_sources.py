@@ -165,7 +165,7 @@ def test_the_format_can_be_given(tmp_path: Path) -> None:
     path.write_bytes(gzip.compress(_people(3)))
 
     assert _loaded(discover(path, CATALOG, format="jsonl")) == _expected(3)
-    with pytest.raises(InputFormatError, match="no format 'xml'"):
+    with pytest.raises(InputFormatError, match="unknown format 'xml'"):
         discover(path, CATALOG, format="xml")
 
 
@@ -231,8 +231,8 @@ def test_a_mapping_says_what_files_and_columns_are(tmp_path: Path) -> None:
         ('{"files": [], "more": 1}', "'files'"),
         ('{"files": {"*": "Person"}}', "must have 'type'"),
         ('{"files": {"*": {"type": "Person", "other": 1}}}', "may have 'columns'"),
-        ('{"files": {"*": {"type": "Persn"}}}', "no type 'Persn'"),
-        ('{"files": {"*": {"type": "edge:Person2"}}}', "no type"),
+        ('{"files": {"*": {"type": "Persn"}}}', "unknown type 'Persn'"),
+        ('{"files": {"*": {"type": "edge:Person2"}}}', "unknown type"),
         ('{"files": {"*": {"type": "Person", "columns": {"a": 1}}}}', "an object of names"),
     ],
 )

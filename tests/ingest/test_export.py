@@ -346,13 +346,13 @@ def test_a_path_that_ends_like_its_format_is_one_file_and_is_replaced(graph: Gra
 @pytest.mark.parametrize(
     "path, options, reason",
     [
-        ("out.parquet", {}, "ends like parquet, and the format is jsonl"),
+        ("out.parquet", {}, "ends like parquet, but the format is jsonl"),
         ("out.csv", {"format": "csv"}, "holds one type, not 4"),
         ("out.jsonl", {"engine": "spark"}, "Spark cannot write one file"),
-        ("out", {"format": "xml"}, "no format 'xml'"),
+        ("out", {"format": "xml"}, "unknown format 'xml'"),
         ("graph", {}, "already exists"),
-        (None, {"format": "csv"}, "all that can be streamed"),
-        (None, {"engine": "spark"}, "all that can be streamed"),
+        (None, {"format": "csv"}, "can be streamed"),
+        (None, {"engine": "spark"}, "can be streamed"),
     ],
 )
 def test_a_place_that_does_not_do_is_refused(
