@@ -394,11 +394,3 @@ def test_converting_in_memory_stops_with_the_record_that_is_too_many(
 
     assert 8192 < sum(converted) < 8192 + 2 * max(converted)
     assert people.snapshot().entries["node:Company"].row_count == 2 + 50_000
-
-
-def test_a_table_without_a_type_says_what_is_missing(people: Graph) -> None:
-    with pytest.raises(InputTypeError, match="cannot tell which type a Table holds") as caught:
-        people.load(pa.table({"name": ["eve"]}), mode="append")
-
-    assert 'load({"Person": rows}' in str(caught.value.hint)
-    assert len(people.commits()) == 2
