@@ -69,6 +69,14 @@ def test_a_query_on_storage_loads_no_server_no_client_and_no_spark(tmp_path: Pat
     assert not loaded & {"pyspark", "fastapi", "uvicorn", "httpx", "yaml", "duckdb", "networkx"}
 
 
+def test_a_query_from_the_command_line_waits_for_no_pandas_and_no_stemmers(tmp_path: Path) -> None:
+    _loaded(_MAKE, str(tmp_path / "g"))
+    loaded = _loaded(_HELP.format(arguments=_READ), str(tmp_path / "g"))
+
+    assert "lance" in loaded
+    assert not loaded & {"pandas", "snowballstemmer", "yaml", "httpcore", "pyspark"}
+
+
 def test_the_package_itself_loads_nothing_but_itself() -> None:
     ours = _loaded("import omnigraph") - _loaded("import dataclasses, unicodedata, typing, __future__")
 

@@ -30,7 +30,7 @@ _WAYS = ("uri", "store", "server", "cluster", "target")
 
 @dataclass(frozen=True, slots=True)
 class Storage:
-    """A graph by its files."""
+    """A graph addressed by its files."""
 
     uri: str
 
@@ -45,7 +45,7 @@ class Storage:
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """A graph of a server."""
+    """A graph addressed through a server."""
 
     url: str
     graph: str | None = None

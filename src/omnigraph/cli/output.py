@@ -78,7 +78,7 @@ def closed_pipe_ends_quietly() -> Iterator[None]:
     """End the program, without a message, if the reader of its output is gone."""
     try:
         yield
-        # A short output is still in the buffer: only this tells whether it is read.
+        # A short output is still in the buffer: only a flush shows whether it is read.
         sys.stdout.flush()
     except BrokenPipeError:
         discard_stdout()
@@ -86,7 +86,7 @@ def closed_pipe_ends_quietly() -> Iterator[None]:
 
 
 def discard_stdout() -> None:
-    """Drop what is still buffered: the interpreter would try to write it at its end."""
+    """Drop buffered output, which the interpreter would try to write at its end."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 

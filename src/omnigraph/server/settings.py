@@ -1,4 +1,4 @@
-"""What a server serves, to whom, and how much of it at once: plain values, wherever they were read from."""
+"""What a server serves, to whom, and within which limits: plain values, independent of their source."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from omnigraph.server.tokens import Tokens
 
 KIBI, MEBI, GIBI = 2**10, 2**20, 2**30
 METRICS_FOLDER = "PROMETHEUS_MULTIPROC_DIR"
-"""The variable that names where the processes of one server keep their numbers, if there are several."""
+"""The variable that names the directory where several processes of one server keep their metrics."""
 
 
 Count = Annotated[int, Field(ge=1, strict=True)]
@@ -21,7 +21,7 @@ Seconds = Annotated[float, Field(ge=0, strict=True)]
 
 @dataclass(frozen=True, slots=True)
 class QueryFile:
-    """Stored queries in a file: all of them, or the one that is named."""
+    """Stored queries in a file: all of them, or the named one."""
 
     path: str
     name: str | None = None
@@ -31,7 +31,7 @@ class QueryFile:
 
 @dataclass(frozen=True, slots=True)
 class ServedGraph:
-    """A graph to serve. With a schema it is made, if it is not there."""
+    """A graph to serve. With a schema it is created if it does not exist."""
 
     uri: str
     schema: str | None = None
@@ -40,7 +40,7 @@ class ServedGraph:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """How much one request, and one actor, may ask for. Times are in seconds; counts are those of one process."""
+    """Limits of one request and of one actor. Times are in seconds; counts apply to one process."""
 
     body_bytes: Count = MEBI
     load_bytes: Count = 32 * MEBI
@@ -59,10 +59,10 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Serving:
-    """All that a server is told. `single` means one graph, which `/graphs` does not list.
+    """The settings of a server. `single` means one graph, which `/graphs` does not list.
 
-    `folder` is where its processes share what they know; it goes when the server does.
-    Without tokens everybody may do everything: that is what `open_mode` says, and nothing else does.
+    `folder` is where its processes share state; it is removed when the server ends.
+    `open_mode` allows everything without a token; nothing else does.
     """
 
     graphs: Mapping[str, ServedGraph]

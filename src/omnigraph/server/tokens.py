@@ -1,4 +1,4 @@
-"""Bearer tokens: only their digests are kept, and nothing tells by its time how near a guess was."""
+"""Bearer tokens. Only their digests are kept, and comparing takes the same time for every guess."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def digest_of(token: str) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """Whom a token stands for. Its digest is not shown: it is all that is needed to guess a weak one."""
+    """The principal of a token. The digest is not shown, because a weak token can be guessed from it."""
 
     principal: Principal
     digest: bytes = field(repr=False)
@@ -26,7 +26,7 @@ class Token:
 
 @dataclass(frozen=True, slots=True)
 class Tokens:
-    """All tokens that a server knows."""
+    """All tokens of a server."""
 
     known: tuple[Token, ...] = ()
 
@@ -34,14 +34,14 @@ class Tokens:
         return bool(self.known)
 
     def authenticate(self, authorization: str | None) -> Principal:
-        """Say who asks, by the header of that name; raise UnauthorizedError if nobody does."""
+        """Return the principal of an `Authorization` header; raise UnauthorizedError if it names none."""
         scheme, _, token = (authorization or "").strip().partition(" ")
         if scheme.lower() != _SCHEME or not token.strip():
             raise UnauthorizedError("missing bearer token", hint="send the header `Authorization: Bearer <token>`")
         given, found = digest_of(token), None
-        for one in self.known:  # all of them, whichever fits: the time must not tell which
+        for one in self.known:  # all of them, even after a match: the time must not reveal which one it was
             if hmac.compare_digest(one.digest, given):
                 found = one.principal
         if found is None:
-            raise UnauthorizedError("invalid bearer token", hint="ask whoever runs the server for a token")
+            raise UnauthorizedError("invalid bearer token", hint="ask the operator of the server for a token")
         return found
