@@ -43,6 +43,8 @@ def _is_colored(stream: TextIO) -> bool:
 def _write(stream: TextIO, text: str, style: str) -> None:
     # Not through rich: importing it costs a cold command more than all of its output.
     shown = typer.style(text, **_STYLES[style]) if style and _is_colored(stream) else text
+    if stream is sys.stderr:
+        sys.stdout.flush()  # so that data and notes keep their order where both are shown
     stream.write(f"{shown}\n")
 
 
