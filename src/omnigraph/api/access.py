@@ -1,4 +1,4 @@
-"""Who may do what: one function that every read and every write of a graph passes."""
+"""Authorization: one function that every read and every write of a graph passes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from omnigraph.errors import ForbiddenError
 
 
 class Action(StrEnum):
-    """What can be allowed or refused."""
+    """An action that a role allows or refuses."""
 
     READ = "read"
     EXPORT = "export"
@@ -24,7 +24,7 @@ class Action(StrEnum):
 
 
 class Role(StrEnum):
-    """What somebody is trusted with; each role may do all that those before it may."""
+    """The role of a token; each role includes the ones before it."""
 
     READ = "read"
     WRITE = "write"
@@ -40,7 +40,7 @@ _ALLOWED = {Role.READ: READS, Role.WRITE: READS | _CHANGES, Role.ADMIN: frozense
 
 @dataclass(frozen=True, slots=True)
 class Principal:
-    """Who asks: the name that commits carry, the role, and the graphs it is for; None means all of them."""
+    """An authenticated caller: the actor that commits name, the role, and the graphs it may use; None means all."""
 
     actor: str
     role: Role
@@ -49,7 +49,7 @@ class Principal:
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """What is asked: an action, the branch it begins at, and the branch that it makes, moves or removes."""
+    """An action, the branch it reads, and the branch or tag that it creates, moves or deletes."""
 
     action: Action
     branch: str | None = None
@@ -57,7 +57,7 @@ class Access:
 
 
 def authorize(principal: Principal, access: Access) -> None:
-    """Let it pass or refuse it. Whatever decides in another way later decides here."""
+    """Raise ForbiddenError if the role of the caller does not allow the action. Every other policy belongs here."""
     if access.action in _ALLOWED[principal.role]:
         return
     needed = next(role for role in Role if access.action in _ALLOWED[role])

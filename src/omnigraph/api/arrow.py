@@ -98,7 +98,7 @@ def stream_of(result: Result, snapshot: str | None) -> bytes:
 
 
 def result_of(stream: bytes, branch: str | None = None) -> Result:
-    """Read an answer; whoever named the branch that was asked may name it again. Raise ValueError if it is none."""
+    """Read an answer; `branch` replaces the one that it names. Raise ValueError if it is not in Arrow."""
     try:
         return _read(stream, branch)
     except (pa.ArrowException, OSError, TypeError, KeyError) as error:
@@ -137,6 +137,6 @@ def _head_of(message: bytes) -> _Head:
     """Read what comes before the rows: the same in each answer to a query, until something is committed."""
     schema = pa.ipc.read_schema(pa.py_buffer(message))
     metadata = dict(schema.metadata)
-    told = json.loads(metadata.pop(_KEY))
+    head = json.loads(metadata.pop(_KEY))
     own = schema.with_metadata(metadata) if metadata else schema.remove_metadata()
-    return _Head(own, told["query_name"], told["branch"], optional_commit_of(told["commit"]))
+    return _Head(own, head["query_name"], head["branch"], optional_commit_of(head["commit"]))

@@ -30,7 +30,7 @@ _ENDS = ("src", "dst")
 
 
 def cause_output(commit: Commit) -> Document:
-    """The commit of some changes: as a commit is told elsewhere, and by the names that a feed has for the same."""
+    """Write the commit of some changes: with the members of every commit, and those that only a feed has."""
     return {
         **commit_output(commit),
         "authored_branch": commit.branch or MAIN,
@@ -48,8 +48,8 @@ def entity_change_output(change: Change) -> Document:
     }
     for side, properties in (("before", change.before), ("after", change.after)):
         if properties is not None:
-            told = {name: _plain(value) for name, value in properties.items()}
-            document[side] = {"properties": told, **_ends(change, side)}
+            plain = {name: _plain(value) for name, value in properties.items()}
+            document[side] = {"properties": plain, **_ends(change, side)}
     blobs = {name for image in (change.before, change.after) for name in _blobs(image)}
     more = {"changed": list(change.changed), "blobs": sorted(blobs)}
     return {**document, **{name: names for name, names in more.items() if names}}
@@ -124,8 +124,8 @@ def commit_changes_of(document: Mapping[str, Any]) -> ChangePage:
 
 
 def _continued(page: ChangePage) -> Document:
-    told = {"cursor": page.cursor, "next_page_token": page.next_page_token}
-    return {name: value for name, value in told.items() if value is not None}
+    found = {"cursor": page.cursor, "next_page_token": page.next_page_token}
+    return {name: value for name, value in found.items() if value is not None}
 
 
 def baseline_output(begins: Baseline) -> Document:
@@ -146,15 +146,11 @@ def beginning_of(document: Mapping[str, Any]) -> Baseline:
     return Baseline(document["snapshot_commit_id"], document["resume_cursor"], tuple(document["tables"]))
 
 
-def cursor_output(cursor: str) -> Document:
-    return {"cursor": cursor}
-
-
 class Show(StrEnum):
-    """How much of a difference is told."""
+    """How much of a difference is sent."""
 
     HEAD = "head"  # between which commits it is, and how the types differ
-    STATS = "stats"  # and how many entities of which types
+    STATS = "stats"  # and how many entities of each type
     CHANGES = "changes"  # and each of them
 
 
@@ -196,7 +192,7 @@ def operation_counts(document: Mapping[str, int]) -> dict[ChangeOperation, int]:
 def diff_lines(found: Difference, show: Show = Show.CHANGES) -> Iterator[str]:
     """A difference as lines of JSON: the head, the changes in parts, and last how many there were.
 
-    A line before each part of changes says of which type they are, how many, and how they were found.
+    A line before each part names the type of its changes, how many there are, and how they were found.
     """
     yield _line(diff_head_output(found))
     if show is Show.HEAD:

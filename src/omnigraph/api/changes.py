@@ -23,7 +23,7 @@ class EntityKind(StrEnum):
 
 
 class ChangeOperation(StrEnum):
-    """What happened to an entity, in the order in which changes of one id are told."""
+    """What happened to an entity, in the order of changes with one id."""
 
     INSERT = "insert"
     UPDATE = "update"
@@ -100,7 +100,7 @@ class ChangePage:
     """Changes in the order of their commits. The last page of a poll has the cursor from which to go on next time.
 
     A commit that did not fit comes again in the next page, with the changes that are left. `caught_up` says that there
-    was nothing more to tell.
+    was nothing more.
     """
 
     blocks: tuple[ChangeBlock, ...]
@@ -138,7 +138,7 @@ class SchemaDifference:
 class DiffStats:
     """How many entities of each type were inserted, updated and deleted; types without changes are not listed.
 
-    `compared` names the types of which nothing tells what their versions have in common: all of them was compared.
+    `compared` names the types whose versions share no known history, so that all rows were compared.
     """
 
     counts: dict[str, dict[ChangeOperation, int]]

@@ -14,7 +14,7 @@ _UNIONS = (Union, types.UnionType)
 
 
 def encode(value: Any) -> Any:
-    """Make JSON of a value; which type it is of is not told."""
+    """Make JSON of a value, without its type."""
     if isinstance(value, Enum):
         return value.value
     if isinstance(value, bytes):

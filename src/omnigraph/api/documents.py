@@ -175,7 +175,7 @@ def branch_deleted_output(uri: str, name: str, actor: str | None) -> Document:
 
 
 def read_head(result: Result, snapshot: str | None) -> Document:
-    """What is said about an answer beside its rows; a read of a snapshot tells which, any other its branch."""
+    """Write what is known about rows: a read of a snapshot names the snapshot, any other its branch."""
     target = {"branch": result.branch if snapshot is None else None, "snapshot": snapshot}
     return {"query_name": result.query_name, "target": target, "row_count": len(result)}
 
@@ -229,7 +229,7 @@ def ingest_output(uri: str, done: LoadResult) -> Document:
 
 
 def batch_output(done: LoadResult) -> Document:
-    """A load, told in the words of tables and in those of entities."""
+    """Write a load, in both vocabularies: of tables and of entities."""
     counts = {**_keyed("node", done.nodes), **_keyed("edge", done.edges)}
     return {
         "branch": done.branch,
@@ -314,16 +314,8 @@ def conflict_of(document: Mapping[str, Any]) -> MergeConflict:
     return MergeConflict(document["kind"], document["table_key"], document["row_id"], document["message"])
 
 
-def schema_output(source: str) -> Document:
-    return {"schema_source": source}
-
-
-def outcome_output(commit: Commit | None) -> Document:
-    return {"commit": optional_commit(commit)}
-
-
 def state_output(state: NamedState) -> Document:
-    """A state that somebody named: on which branch, the commit that made it, and the schema it has."""
+    """Write the state that a name stands for."""
     return {"branch": state.branch, "commit": optional_commit(state.commit), "schema_source": state.schema}
 
 

@@ -62,7 +62,7 @@ class Route:
         return self.names.get(name, name)
 
     def matches(self, operation: Operation[Any]) -> bool:
-        """Tell whether this is the route for a value of the operation."""
+        """Whether this is a route for a value of the operation."""
         if self.condition is not None and getattr(operation, self.condition) is None:
             return False
         return all(getattr(operation, name) == value for name, value in self.given.items())

@@ -428,7 +428,7 @@ class DeleteTag(Operation[None]):
 class ReadLog(Operation[list[LogEntry]]):
     """List the commits of some branches, or of all, newest first, with the branches and tags that are at them."""
 
-    branches: Annotated[Sequence[str] | None, Doc("Of which branches; of all if none is named.")] = None
+    branches: Annotated[Sequence[str] | None, Doc("The branches; all if none is named.")] = None
 
 
 @operation(Action.READ, _get("/changes", names=_FILTERS), method="changes", command="changes")

@@ -51,8 +51,8 @@ def code(number: int) -> str | None:
 def body(error: OmnigraphError, *, full: bool) -> Body:
     """What an error is to a program of any make; in full, for a client of ours, also which class with which fields."""
     known = "conflict" if isinstance(error, BlobChangedError) else code(status(error))
-    told: Body = {"error": str(error), **({"code": known} if known else {}), **_detail(error)}
-    return {**told, "problem": _problem(error)} if full else told
+    found: Body = {"error": str(error), **({"code": known} if known else {}), **_detail(error)}
+    return {**found, "problem": _problem(error)} if full else found
 
 
 def _detail(error: OmnigraphError) -> Body:
@@ -67,8 +67,8 @@ def _version_conflict(error: ExpectedVersionMismatchError) -> Body:
     found = {"expected": error.expected, "actual": error.actual}
     if ":" in error.table_key:
         return {"manifest_conflict": {"table_key": error.table_key, **found}}
-    told = {name: str(version) for name, version in found.items()}
-    return {"read_set_conflict": {"member": error.table_key, **told}}
+    versions = {name: str(version) for name, version in found.items()}
+    return {"read_set_conflict": {"member": error.table_key, **versions}}
 
 
 def _key_conflict(error: KeyConflictError) -> Body:
@@ -130,9 +130,9 @@ def _problem(error: OmnigraphError) -> Body:
     return {"type": type(error).__name__, "message": error.message, "hint": error.hint, "fields": fields}
 
 
-def raised(number: int, told: Any) -> OmnigraphError:
-    """The error that an answer tells. If it is not one of ours in full, it is known by its status and text."""
-    known = told if isinstance(told, Mapping) else {}
+def raised(number: int, answer: Any) -> OmnigraphError:
+    """Return the error of an answer. Another program's answer becomes ServerAnswerError with its status and text."""
+    known = answer if isinstance(answer, Mapping) else {}
     try:
         return _rebuilt(known["problem"])
     except (KeyError, TypeError, ValueError):  # of another make, or of another version

@@ -1,4 +1,4 @@
-"""How far a pipeline is, for a person who waits."""
+"""Progress reporting for long-running operations."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Protocol
 
 
 class Progress(Protocol):
-    """What an executor tells while it works. All calls come from one thread."""
+    """Receives the progress of an executor. All calls come from one thread."""
 
     def phase(self, name: str, total_tasks: int) -> None:
         """Begin a phase. If it has begun before, it has so many tasks more."""

@@ -50,9 +50,9 @@ class SchemaRow:
 class Commit:
     """One commit of the graph. `branch` is None on main; `created_at` is in microseconds since 1970.
 
-    `details` tells more about some commits: how conflicts of a merge were resolved, which commit was reverted,
+    `details` says more about some commits: how conflicts of a merge were resolved, which commit was reverted,
     by which id it was asked for.
-    `merged_branch` is where the second parent of a merge was made; older merges do not tell.
+    `merged_branch` is where the second parent of a merge was made; older merges do not say.
     """
 
     commit_id: str
@@ -72,7 +72,7 @@ class Commit:
 
     @property
     def operation_id(self) -> str | None:
-        """The id that whoever asked for the change gave it; None if it was given none."""
+        """The id that the caller gave the change; None without one."""
         return (self.details or {}).get(OPERATION)
 
 
@@ -156,7 +156,7 @@ class LoadResult:
 
 @dataclass(frozen=True, slots=True)
 class ExportResult:
-    """What was exported: entities by type, of which commit, into which files."""
+    """What was exported: entities by type, the commit, and the files."""
 
     path: str
     format: str
@@ -220,7 +220,7 @@ class MergeResult:
 class SchemaResult:
     """What a change of the schema takes, and whether it was made. `rows` are the entities of the types it touches.
 
-    `given_up` names the tables of which nothing but the present may stay.
+    `given_up` names the tables whose past may be removed.
     """
 
     plan: SchemaPlan

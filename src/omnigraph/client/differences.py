@@ -74,7 +74,7 @@ class _Rows:
     def feed(self, line: str) -> Iterator[RemoteRows]:
         document: dict[str, Any] = json.loads(line)
         if "op" in document:
-            assert self._open is not None, "a line before changes says of which type they are"
+            assert self._open is not None, "a line before changes names their type"
             self._open.changes().append(entity_change_of(document))
             return
         if self._open is not None:
@@ -98,7 +98,7 @@ class _Sides:
 
 
 class RemoteDiff(_Sides):
-    """What turns one state of a graph into another, as `Graph.diff` tells it."""
+    """What turns one state of a graph into another, as `Graph.diff` returns it."""
 
     def __init__(self, transport: Blocking, found: Found) -> None:
         super().__init__(found)

@@ -96,7 +96,7 @@ def asking(operation: Operation[Any]) -> Iterator[None]:
 
 
 def _placed(operation: Operation[Any], error: CompileError | PlacedError) -> CompileError | PlacedError:
-    """Name the file of this side in an error about its text, of which the server knows only the text."""
+    """Name the local file in an error about its text: the server knows only the text."""
     for name, one in description_of(operation).parameters.items():
         if one.source is not None:
             read = source_given(getattr(operation, name), one.source.suffix, one.source.name)

@@ -42,7 +42,7 @@ class Request:
         return self.headers.get(OPERATION_HEADER)
 
     def outcome_unknown(self, message: str) -> OutcomeUnknownError:
-        """What to raise if nobody knows whether it has changed the graph."""
+        """Return the error for a request that may or may not have changed the graph."""
         if self.operation_id is None:
             hint = "see with `branches` and `tags` whether it was done before you do it again"
         else:

@@ -1,4 +1,4 @@
-"""A request before its route runs: who asks, and for which graph."""
+"""A request before its route runs: its principal and its graph."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Service:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One request: who asks (None if everybody may do everything), for which graph, and the lines that were sent."""
+    """One request: the principal (None on an open server), the graph, and the lines that were sent."""
 
     service: Service
     principal: Principal | None
@@ -57,12 +57,12 @@ class Call:
 
     @property
     def graph(self) -> Graph:
-        """The graph in the hands of whoever asks."""
+        """The graph, with the permissions of the principal."""
         graph = self.opened.graph
         return graph if self.principal is None else graph.acting_as(self.principal)
 
     def allow(self, action: Action, branch: str | None = None) -> None:
-        """Refuse what whoever asks may not do."""
+        """Raise ForbiddenError if the principal may not do this."""
         if self.principal is not None:
             authorize(self.principal, Access(action, branch))
 
@@ -73,7 +73,7 @@ def service_of(request: Request) -> Service:
 
 
 def identified(request: Request) -> Call:
-    """Say who asks."""
+    """Authenticate a request."""
     service = service_of(request)
     principal = whoever_asks(service, request.headers.get("authorization"))
     setattr(request.state, PRINCIPAL, principal)
@@ -81,7 +81,7 @@ def identified(request: Request) -> Call:
 
 
 def whoever_asks(service: Service, authorization: str | None) -> Principal | None:
-    """Say who asks by a header; None if everybody may do everything."""
+    """Return the principal of an Authorization header; None on an open server."""
     serving = service.serving
     return None if serving.open_mode else serving.tokens.authenticate(authorization)
 

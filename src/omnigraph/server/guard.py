@@ -1,4 +1,4 @@
-"""What comes before a route: who asks, whether they may, whether there is room, and only then what they sent."""
+"""The guard before every route: authenticate, authorize, admit, and only then read the body."""
 
 from __future__ import annotations
 

@@ -44,7 +44,7 @@ def condition(request: Request) -> str | None:
 
 
 def operation(request: Request) -> str | None:
-    """Read the id that whoever asks gives a change: one, of the form that our own ids have."""
+    """Read the operation id that a client gives a change: one ULID."""
     given = request.headers.getlist(OPERATION_HEADER)
     if not given:
         return None
@@ -105,7 +105,7 @@ _JSON = json.JSONDecoder(parse_constant=_not_a_number)  # made once: to make one
 
 
 async def lines_of(request: Request) -> IO[bytes]:
-    """Read lines of JSON into a file; a small one stays in memory. Whoever takes it closes it."""
+    """Read lines of JSON into a file; a small one stays in memory. The caller closes it."""
     content_type = request.headers.get("content-type")
     if media_type(content_type) != NDJSON:
         message = f"the body is to be lines of JSON, not {_shown(content_type)}"

@@ -22,28 +22,28 @@ _CHUNK = 64 * 1024
 _READ = (400, 401, 403, 404, 408, 409, 410, 413, 415, 422, 429, 500, 502, 503)
 _CHANGE = (*_READ, 412)
 _MEANINGS = {
-    400: "It cannot be understood, or does not suit the schema.",
-    401: "Nobody is known to ask.",
-    403: "Whoever asks may not do it.",
-    404: "The graph, branch, commit or query is not there.",
-    405: "There is one graph, and no list.",
-    408: "The body came too slowly.",
-    409: "Somebody else's change, or another state of the graph, is in the way.",
-    410: "A cleanup has removed that part of the past.",
+    400: "The request is malformed, or does not fit the schema.",
+    401: "The token is missing or unknown.",
+    403: "The role of the token does not allow it.",
+    404: "The graph, branch, commit or query does not exist.",
+    405: "The server has one graph, and no list.",
+    408: "The body arrived too slowly.",
+    409: "A concurrent change, or the state of the graph, conflicts with the request.",
+    410: "A cleanup removed that part of the history.",
     412: "The branch is not at the commit that was named.",
-    413: "It is more than is allowed.",
-    415: "The body is of another kind.",
+    413: "The request is larger than a limit.",
+    415: "The media type of the body is not supported.",
     416: "The Blob has no such range.",
-    422: "The JSON is of another form.",
-    429: "One actor, or all of them, have too much under way; see Retry-After.",
+    422: "The JSON does not match the schema of the body.",
+    429: "Too many requests are in progress; see Retry-After.",
     500: "The storage or the server failed.",
-    502: "The service that makes vectors failed.",
-    503: "Something that stopped half-way must be finished first, or a service is not there.",
+    502: "The embedding service failed.",
+    503: "An interrupted operation must be recovered first, or a service is unavailable.",
 }
 
 Responses = dict[int | str, dict[str, Any]]
 Conditional = Annotated[
-    str, Header(alias=CONDITION_HEADER, description="The id of the commit that the branch is to be at.")
+    str, Header(alias=CONDITION_HEADER, description="The id of the commit that the branch must be at.")
 ]
 LINES_BODY = {
     "requestBody": {
@@ -53,16 +53,16 @@ LINES_BODY = {
 }
 
 
-def told(statuses: tuple[int, ...]) -> Responses:
-    """The refusals of a route, for the OpenAPI document."""
+def error_responses(statuses: tuple[int, ...]) -> Responses:
+    """Describe the errors of a route for the OpenAPI document."""
     return {status: {"model": ErrorOutput, "description": _MEANINGS[status]} for status in statuses}
 
 
-READING, CHANGING = told(_READ), told(_CHANGE)
+READING, CHANGING = error_responses(_READ), error_responses(_CHANGE)
 AS_LINES: Responses = {200: {"content": {NDJSON: {"schema": {"type": "string"}}}, "description": "Lines of JSON."}}
 _BINARY = {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}}
 AS_BYTES: Responses = {
-    **told((*_READ, 412, 416)),
+    **error_responses((*_READ, 412, 416)),
     200: {"content": _BINARY, "description": "All of it."},
     206: {"content": _BINARY, "description": "The range that was asked for."},
     304: {"description": "It is the one that If-None-Match names."},

@@ -1,4 +1,4 @@
-"""The bodies of answers, as the OpenAPI document tells them. The documents themselves are made in `api`."""
+"""The models of answers in the OpenAPI document. The documents themselves are made in `api`."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class MergeConflictItem(BaseModel):
 
 
 class ErrorOutput(BaseModel):
-    """What every refusal tells: a text for people, a code of few, and at most one detail."""
+    """An error: a text for people, one of a few codes, and at most one detail."""
 
     error: str
     code: (

@@ -27,7 +27,7 @@ _BYTES = "application/octet-stream"
 
 @dataclass(frozen=True, slots=True)
 class _Asked:
-    """Which Blob is asked for, and of which state."""
+    """The Blob to deliver, and the state to read it from."""
 
     type: Annotated[str, Query(description="The name of the type.")]
     id: Annotated[str, Query(description="The id of the entity.")]
@@ -43,14 +43,14 @@ Asked = Annotated[_Asked, Depends()]
 @routes.get("/blob", response_class=Response, responses=AS_BYTES)
 @needs(Action.READ)
 def get_blob(call: CallNow, request: Request, asked: Asked) -> Response:
-    """Deliver what a Blob property holds, or a range of it."""
+    """Return the content of a Blob property, or a range of it."""
     return _answered(call, request, asked)
 
 
 @routes.head("/blob", response_class=Response, responses=AS_BYTES)
 @needs(Action.READ)
 def head_blob(call: CallNow, request: Request, asked: Asked) -> Response:
-    """Tell the size and the tag of what a Blob property holds."""
+    """Return the size and the ETag of a Blob property."""
     found = _answered(call, request, asked)
     return Response(status_code=found.status_code, headers=dict(found.headers))
 
@@ -71,7 +71,7 @@ def _answered(call: Call, request: Request, asked: _Asked) -> Response:
 
 
 def _named(request: Request, header: str, tag: str, *, default: bool) -> bool:
-    """Tell whether a header names the tag, or any."""
+    """Whether a header names the tag, or any."""
     given = request.headers.get(header)
     if given is None:
         return default

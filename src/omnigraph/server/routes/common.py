@@ -47,7 +47,7 @@ async def _committing(call: CallNow, operation_id: OperationId) -> Graph:
 
 
 Committing = Annotated[Graph, Depends(_committing)]
-"""The graph for a change that makes a commit, which carries the id that whoever asks has given it."""
+"""The graph for a change that makes a commit, which carries the operation id of the client."""
 
 
 async def _refuse_operation(request: Request) -> None:

@@ -21,7 +21,7 @@ routes = router("history")
 @routes.post("/changes/baseline", response_class=Response, responses={**READING, **AS_LINES})
 @needs(Action.EXPORT)
 def export_baseline(call: CallNow, body: requests.ChangeBaselineRequest) -> Response:
-    """Export what a feed begins with, as lines of JSON; the last line has the cursor to go on with."""
+    """Export the baseline of a change feed, as lines of JSON; the last line has the cursor to continue with."""
     graph = call.graph
     which: Any = chosen(body.kind or None, body.type or None, body.op or None)
     begins = graph.baseline(or_main(body.branch), **which)
@@ -42,6 +42,6 @@ def diff(
     op: Operations = None,
     show: Annotated[Literal["head", "stats", "changes"], Query(description="How much of it.")] = "changes",
 ) -> Response:
-    """Tell what turns one state into another, as lines of JSON: the head, the changes, and last their numbers."""
+    """Return what turns one state into another, as lines of JSON: the head, the changes, and last their counts."""
     found = call.graph.diff(before, after, kinds=named(kind), types=named(type), operations=named(op))
     return replies.lines(change_documents.diff_lines(found, change_documents.Show(show)))

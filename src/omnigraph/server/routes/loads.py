@@ -50,6 +50,6 @@ def begin_load(call: CallNow, operation_id: OperationId, body: requests.LoadRequ
 @routes.get("/loads/{load_id:segment}", response_model=LoadStateOutput, responses=READING)
 @needs(Action.READ)
 def get_load(call: CallNow, load_id: str) -> Response:
-    """Tell how far a load is, and what came of it."""
+    """Return the progress of a load, and its result."""
     state: dict[str, Any] = call.service.loads.state(call.opened.graph_id, load_id)
     return replies.document(state)

@@ -132,7 +132,7 @@ def _body(known: Description, route: Route) -> type[BaseModel]:
 
 
 def _suffix(route: Route) -> str:
-    """Tell two bodies of one operation apart."""
+    """Distinguish two bodies of one operation."""
     return "If" if route.condition else "Preview" if route.given else ""
 
 

@@ -12,7 +12,7 @@ from omnigraph.server import replies, responses
 from omnigraph.server.calls import CallNow, service_of
 from omnigraph.server.guard import About, Need, needs
 from omnigraph.server.metrics import CONTENT_TYPE
-from omnigraph.server.replies import AS_NUMBERS, told
+from omnigraph.server.replies import AS_NUMBERS, error_responses
 from omnigraph.server.routes.common import router
 from omnigraph.version import INTERNAL_SCHEMA_VERSION, __version__
 
@@ -21,7 +21,7 @@ routes = router("server")
 
 @routes.get("/healthz", response_model=responses.HealthOutput)
 async def healthz(request: Request) -> Response:
-    """Say that the process is alive."""
+    """Liveness: the process responds."""
     serving = service_of(request).serving
     about: dict[str, Any] = {"status": "ok", "version": serving.reported_version or __version__}
     if serving.source_version is not None:
@@ -31,15 +31,15 @@ async def healthz(request: Request) -> Response:
 
 @routes.get("/readyz", response_model=responses.ReadyOutput)
 async def readyz(request: Request) -> Response:
-    """Say whether graphs are served, without their names."""
+    """Readiness: how many graphs are served, and how many are left out."""
     opened = service_of(request).opened
     return replies.document({"status": "ready", "graphs": len(opened.graphs), "left_out": len(opened.skipped)})
 
 
-@routes.get("/graphs", response_model=responses.GraphListResponse, responses=told((400, 401, 403, 405, 500)))
+@routes.get("/graphs", response_model=responses.GraphListResponse, responses=error_responses((400, 401, 403, 405, 500)))
 @needs(Need(Action.GRAPH_LIST, about=About.SERVER))
 def list_graphs(call: CallNow) -> Response:
-    """List the graphs that whoever asks may use."""
+    """List the graphs that the token may use."""
     serving = call.service.serving
     if serving.single:
         raise MethodNotAllowedError("this server has one graph, and no list", hint="leave /graphs out")
@@ -52,8 +52,8 @@ def list_graphs(call: CallNow) -> Response:
     return replies.document({"graphs": found})
 
 
-@routes.get("/metrics", response_class=Response, responses={**told((400, 401, 403, 500)), **AS_NUMBERS})
+@routes.get("/metrics", response_class=Response, responses={**error_responses((400, 401, 403, 500)), **AS_NUMBERS})
 @needs(Need(None, about=About.SERVER))
 def metrics(call: CallNow) -> Response:
-    """Tell numbers about the server, as Prometheus reads them."""
+    """Return metrics in the Prometheus format."""
     return Response(call.service.metrics.render(), media_type=CONTENT_TYPE)

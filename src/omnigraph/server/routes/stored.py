@@ -42,7 +42,7 @@ def _needed_conditionally(request: Request, call: Call) -> Need:
 
 
 def _asked(request: Request, call: Call) -> StoredQuery:
-    """Find the query. Who may run none cannot tell which there are."""
+    """Find the query. A caller who may run none cannot learn which exist."""
     name = request.path_params["name"]
     try:
         call.allow(Action.INVOKE_QUERY)
