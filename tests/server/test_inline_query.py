@@ -18,6 +18,7 @@ from starlette.types import Scope
 
 import omnigraph
 from omnigraph.server import inline_query, latency
+from omnigraph.server.calls import Call
 from omnigraph.server.inline_query import InlineQueries
 from omnigraph.server.latency import LatencyTracker
 from omnigraph.server.replies import Rows
@@ -37,8 +38,8 @@ def found(monkeypatch: pytest.MonkeyPatch) -> list[Rows | None]:
     seen: list[Rows | None] = []
     run = InlineQueries._run
 
-    def recorded(self: InlineQueries, scope: Scope, body: bytes) -> Rows | None:
-        seen.append(run(self, scope, body))
+    def recorded(self: InlineQueries, scope: Scope, call: Call, body: bytes) -> Rows | None:
+        seen.append(run(self, scope, call, body))
         return seen[-1]
 
     monkeypatch.setattr(InlineQueries, "_run", recorded)
@@ -295,6 +296,12 @@ def test_a_client_that_goes_away_before_its_body_comes_harms_nobody(served: tupl
     with socket.create_connection(served, 120) as connection:
         connection.sendall(head(body) + body)
         assert b'"p.name":"ann"' in received(connection, 1)
+
+
+def test_a_client_without_a_token_is_refused_before_its_body_is_read(served: tuple[str, int]) -> None:
+    with socket.create_connection(served, 10) as connection:
+        connection.sendall(head(question()).replace(b"read-token", b"no-token"))
+        assert connection.recv(65536).startswith(b"HTTP/1.1 401 ")
 
 
 # Told like all others ----------------------------------------------------------------------------------

@@ -38,11 +38,12 @@ class InlineQueries:
         self._graphs = {path.encode(): None, **named}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope.get("raw_path") not in self._graphs or scope["method"] != "POST" or scope["query_string"]:
+        call = self._authorized(scope)
+        if call is None:
             await self.app(scope, receive, send)
             return
         message = await receive()
-        rows = None if message.get("more_body", False) else self._run(scope, message.get("body", b""))
+        rows = None if message.get("more_body", False) else self._run(scope, call, message.get("body", b""))
         if rows is None:
             await self.app(scope, _replayed(message, receive), send)
             return
@@ -51,32 +52,45 @@ class InlineQueries:
         await send({"type": "http.response.start", "status": 200, "headers": headers})
         await send({"type": "http.response.body", "body": rows.content})
 
-    def _run(self, scope: Scope, body: bytes) -> Rows | None:
+    def _authorized(self, scope: Scope) -> Call | None:
+        """Return the call of a query request, or None if the application has to handle the request."""
+        if scope.get("raw_path") not in self._graphs or scope["method"] != "POST" or scope["query_string"]:
+            return None
+        # By the functions and in the order of the route's guard, and like there before the body is read.
+        try:
+            principal = whoever_asks(self._service, _text(_headers(scope).get(b"authorization")))
+            scope["state"][PRINCIPAL] = principal
+            graph = about_graph(Call(self._service, principal), self._graphs[scope["raw_path"]])
+            call = Call(self._service, principal, graph)
+            call.allow(Action.READ)
+        except OmnigraphError:
+            return None
+        return call
+
+    def _run(self, scope: Scope, call: Call, body: bytes) -> Rows | None:
         """Return the answer, or None if the application has to handle the request."""
         try:
             with nonblocking():
-                return self._rows(scope, body)
+                return self._rows(scope, call, body)
         except (WouldBlock, OmnigraphError, ValidationError):
             return None
 
-    def _rows(self, scope: Scope, body: bytes) -> Rows:
-        # Same checks, by the same functions and in the same order, as the guard of the route.
-        headers = dict(reversed(scope["headers"]))  # reversed: of a repeated header, the first one counts
-        graph_id = self._graphs[scope["raw_path"]]
-        principal = whoever_asks(self._service, _text(headers.get(b"authorization")))
-        scope["state"][PRINCIPAL] = principal
-        graph = about_graph(Call(self._service, principal), graph_id)
-        call = Call(self._service, principal, graph)
-        call.allow(Action.READ)
+    def _rows(self, scope: Scope, call: Call, body: bytes) -> Rows:
+        headers = _headers(scope)
         request = QueryRequest.model_validate(intake.value_of(_text(headers.get(b"content-type")), body))
-        key = query_key(graph.graph_id, request.query, request.name)
+        key = query_key(call.opened.graph_id, request.query, request.name)
         if _CONDITION in headers or not self._service.latency.is_quick(key):
             raise WouldBlock
         with self._service.latency.measure(key):
             rows = ask(call, request, _text(headers.get(b"accept")))
         # The access log names the route and the graph; the router, which is skipped, would set these.
+        graph_id = self._graphs[scope["raw_path"]]
         scope["route"], scope["path_params"] = self._route, {} if graph_id is None else {"graph_id": graph_id}
         return rows
+
+
+def _headers(scope: Scope) -> dict[bytes, bytes]:
+    return dict(reversed(scope["headers"]))  # reversed: of a repeated header, the first one counts
 
 
 def _text(value: bytes | None) -> str | None:
