@@ -30,7 +30,7 @@ FRIENDS = "query f($name: String) { match { $p: Person { name: $name } $p knows 
 EDGES = 50_000
 TURNS, TIMES, COLD = 15, 150, 5
 SECONDS, CONNECTIONS = 4.0, 4
-WARM_LIMIT, COLD_LIMIT, SCALE_LIMIT = 3.0, 4.0, 1.5
+WARM_LIMIT, COLD_LIMIT, SCALE_LIMIT = 3.5, 4.0, 1.5
 COMPARISON = "for comparison"
 BIN = Path(sys.executable).parent
 

@@ -55,6 +55,7 @@ class GuardedConnection(asyncio.Protocol):
     """
 
     def __init__(self, serve: Callable[..., asyncio.Protocol], limits: Limits, app_state: dict[str, Any]) -> None:
+        self.is_paused = False  # the client does not read its response
         self._inner = serve(app_state={**app_state, _CONNECTION: self})
         self._limits = limits
         self._received = 0
@@ -112,9 +113,11 @@ class GuardedConnection(asyncio.Protocol):
         return self._inner.eof_received()
 
     def pause_writing(self) -> None:
+        self.is_paused = True
         self._inner.pause_writing()
 
     def resume_writing(self) -> None:
+        self.is_paused = False
         self._inner.resume_writing()
 
     def _start_timer(self, seconds: float) -> None:
@@ -183,13 +186,15 @@ class RequestLimits:
         body = _Body(scope, receive, self._limits, connection)
         self._in_flight += 1
         try:
-            await self._run(scope, receive, send, body)
+            await self._run(scope, receive, send, body, connection)
         finally:
             self._in_flight -= 1
             if connection is not None:
                 connection.request_ended()
 
-    async def _run(self, scope: Scope, receive: Receive, send: Send, body: _Body) -> None:
+    async def _run(
+        self, scope: Scope, receive: Receive, send: Send, body: _Body, connection: GuardedConnection | None
+    ) -> None:
         if _head_bytes(scope) > self._limits.head_bytes:
             await _refuse(scope, receive, send, _head_too_large(self._limits.head_bytes), _HEAD_TOO_LARGE)
             return
@@ -197,7 +202,7 @@ class RequestLimits:
         if refusal is not None:
             await _refuse(scope, receive, send, refusal)
             return
-        response = _Response(body, send, self._limits.body_seconds)
+        response = _Response(body, send, self._limits.body_seconds, connection)
         with suppress(_StoppedError):  # unless an application in between has turned it into a response
             await self.app(scope, body.receive, response.send)
         if body.refusal is not None and not response.started:
@@ -304,8 +309,9 @@ class _Response:
     A client that does not read its response for too long loses the rest of it.
     """
 
-    def __init__(self, body: _Body, send: Send, patience: float) -> None:
+    def __init__(self, body: _Body, send: Send, patience: float, connection: GuardedConnection | None) -> None:
         self.started = False
+        self._connection = connection
         self._body = body
         self._send = send
         self._patience = patience
@@ -314,6 +320,9 @@ class _Response:
         if self._body.refusal is not None and not self.started:
             return
         self.started = True
+        if self._connection is not None and not self._connection.is_paused:
+            await self._send(message)  # only a paused connection makes it wait, and a timeout costs time itself
+            return
         try:
             async with asyncio.timeout(self._patience):
                 await self._send(message)
