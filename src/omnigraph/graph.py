@@ -57,9 +57,9 @@ from omnigraph.history.log import log
 from omnigraph.history.merge import MergeSpec, merge, preview, revert
 from omnigraph.history.resolve import find_commit, resolve, state_to_read
 from omnigraph.ingest.executor import LocalExecutor
-from omnigraph.ingest.export import ExportRequest, export_files, export_lines
+from omnigraph.ingest.export import ExportSpec, export_files, export_lines
 from omnigraph.ingest.inputs import as_files
-from omnigraph.ingest.load import LoadRequest, load
+from omnigraph.ingest.load import LoadSpec, load
 from omnigraph.lang.catalog import Catalog
 from omnigraph.lang.evolution import DropMode
 from omnigraph.lang.identity import is_new_id
@@ -270,7 +270,7 @@ class Graph(GraphAPI):
     @_handles(op.ExportLines)
     def _export_lines(self, export: op.ExportLines) -> Iterator[str]:
         state, _ = self._state(export.branch, export.snapshot)
-        request = ExportRequest(None, export.types, export.format, option(Engine, "engine", export.engine))
+        request = ExportSpec(None, export.types, export.format, option(Engine, "engine", export.engine))
         return _lines(self._store, state, request)
 
     @_handles(op.ExportFiles)
@@ -278,7 +278,7 @@ class Graph(GraphAPI):
         state, _ = self._state(export.branch, export.snapshot)
         spark = partial(_spark_executor, export.master, export.conf)
         engine = option(Engine, "engine", export.engine)
-        request = ExportRequest(os.fspath(export.path), export.types, export.format, engine, export.progress, spark)
+        request = ExportSpec(os.fspath(export.path), export.types, export.format, engine, export.progress, spark)
         with _explaining_reclaimed(self._store, state):
             return export_files(self._store, state, request)
 
@@ -331,7 +331,7 @@ class Graph(GraphAPI):
             spark = partial(_spark_executor, asked.master, asked.conf)
             begins = None if asked.base is None else str(parse_ref(asked.base))
             on, actor = named_branch(asked.branch), self._actor(asked.actor)
-            request = LoadRequest(
+            request = LoadSpec(
                 splits, how, on, actor, by, asked.dry_run, asked.progress, spark, begins, self._operation
             )
             return load(self._store, request)
@@ -555,7 +555,7 @@ def _explaining_reclaimed(store: Store, state: GraphState) -> Iterator[None]:
         raise reclaimed(state.head) from error
 
 
-def _lines(store: Store, state: GraphState, request: ExportRequest) -> Iterator[str]:
+def _lines(store: Store, state: GraphState, request: ExportSpec) -> Iterator[str]:
     """Export as lines of JSON. What cannot be exported is refused here, before the first line."""
     lines = export_lines(store, state, request)
 
@@ -631,7 +631,7 @@ class SnapshotView:
         self._allow_export()
         target = None if path is None else os.fspath(path)
         spark = partial(_spark_executor, None, None)
-        request = ExportRequest(target, types, format, option(Engine, "engine", engine), SILENT, spark)
+        request = ExportSpec(target, types, format, option(Engine, "engine", engine), SILENT, spark)
         if target is None:
             return _lines(self._store, self._reader.state, request)
         with _explaining_reclaimed(self._store, self._reader.state):

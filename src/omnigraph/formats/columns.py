@@ -54,18 +54,18 @@ _ZONED = _TIMESTAMP + r"(Z|[+-]\d{2}:\d{2})$"
 
 
 @dataclass(frozen=True, slots=True)
-class Column:
+class ConvertedColumn:
     """The values that fit; `wrong` marks the others, which are null, and is None if all fit."""
 
     values: pa.Array
     wrong: pa.Array | None = None
 
 
-def coerced(column: pa.Array, type_: Type) -> Column:
+def coerced(column: pa.Array, type_: Type) -> ConvertedColumn:
     """Convert a column to what a property of the type stores. Raise ConversionError if no value of its type fits."""
     column = plain(column)
     if pt.is_null(column.type):
-        return Column(pa.nulls(len(column), stored_type(type_)))
+        return ConvertedColumn(pa.nulls(len(column), stored_type(type_)))
     if type_.is_vector:
         return _vectors(column, type_)
     if type_.is_list:
@@ -93,18 +93,18 @@ def plain(column: pa.Array) -> pa.Array:
     return column
 
 
-def checked(values: pa.Array, wrong: pa.Array) -> Column:
+def checked(values: pa.Array, wrong: pa.Array) -> ConvertedColumn:
     """Set wrong values to null. A mark is null where the value is, and counts as not wrong."""
     wrong = pc.fill_null(wrong, fill_value=False)
     if not pc.any(wrong).as_py():
-        return Column(values)
-    return Column(pc.if_else(wrong, pa.scalar(None, values.type), values), wrong)
+        return ConvertedColumn(values)
+    return ConvertedColumn(pc.if_else(wrong, pa.scalar(None, values.type), values), wrong)
 
 
 # Scalars -------------------------------------------------------------------------------------------
 
 
-def _scalars(column: pa.Array, scalar: Scalar) -> Column:
+def _scalars(column: pa.Array, scalar: Scalar) -> ConvertedColumn:
     source = column.type
     if scalar in INTEGER_BOUNDS:
         return _integers(column, arrow_type(Type(scalar)))
@@ -115,11 +115,11 @@ def _scalars(column: pa.Array, scalar: Scalar) -> Column:
     if scalar is Scalar.DATETIME:
         return _datetimes(column)
     if scalar is Scalar.BLOB and pt.is_large_binary(source):
-        return Column(column)
+        return ConvertedColumn(column)
     if scalar is Scalar.BLOB and pt.is_string(source):
         return _blobs(column)
     if (scalar is Scalar.STRING and pt.is_string(source)) or (scalar is Scalar.BOOL and pt.is_boolean(source)):
-        return Column(column)
+        return ConvertedColumn(column)
     raise ConversionError(str(source))
 
 
@@ -127,28 +127,33 @@ def _is_number(type_: pa.DataType) -> bool:
     return bool(pt.is_integer(type_) or pt.is_floating(type_) or pt.is_decimal(type_))
 
 
-def _integers(column: pa.Array, target: pa.DataType) -> Column:
+def _integers(column: pa.Array, target: pa.DataType) -> ConvertedColumn:
     if column.type == target:
-        return Column(column)
+        return ConvertedColumn(column)
     if not _is_number(column.type):
         raise ConversionError(str(column.type))
     return _cast(column, target)
 
 
-def _cast(column: pa.Array, target: pa.DataType) -> Column:
+def _cast(column: pa.Array, target: pa.DataType) -> ConvertedColumn:
     """Cast a column; if that fails, cast it value by value."""
     try:
-        return Column(column.cast(target))
+        return ConvertedColumn(column.cast(target))
     except pa.ArrowInvalid:
         return one_by_one(column, target, lambda value: pa.scalar(value, column.type).cast(target).as_py())
 
 
-def one_by_one(column: pa.Array, target: pa.DataType, convert: Callable[[Any], Any]) -> Column:
+def one_by_one(column: pa.Array, target: pa.DataType, convert: Callable[[Any], Any]) -> ConvertedColumn:
     """Convert each distinct value in Python: for the few columns that Arrow cannot convert as a whole."""
+    # Bad columns tend to repeat few values, and Python sees each of them once.
     encoded = column.dictionary_encode()
     distinct = [_or_none(convert, value) for value in encoded.dictionary.to_pylist()]
     values = pa.array(distinct, target).take(encoded.indices)
-    return Column(values, pc.and_(values.is_null(), column.is_valid())) if None in distinct else Column(values)
+    return (
+        ConvertedColumn(values, pc.and_(values.is_null(), column.is_valid()))
+        if None in distinct
+        else ConvertedColumn(values)
+    )
 
 
 def _or_none(convert: Callable[[Any], Any], value: Any) -> Any:
@@ -158,17 +163,18 @@ def _or_none(convert: Callable[[Any], Any], value: Any) -> Any:
         return None
 
 
-def _floats(column: pa.Array, target: pa.DataType) -> Column:
+def _floats(column: pa.Array, target: pa.DataType) -> ConvertedColumn:
     if not _is_number(column.type):
         raise ConversionError(str(column.type))
     values = column if column.type == target else column.cast(target, safe=False)
+    # A number that overflows becomes infinite in the cast; one that was infinite before is not an overflow.
     if pt.is_float32(target) and not pt.is_float32(column.type):
         before = pc.is_finite(column) if pt.is_floating(column.type) else column.is_valid()
         return checked(values, pc.and_(before, pc.invert(pc.is_finite(values))))
-    return Column(values)  # `value_violations` reports NaN and infinity with the other rules
+    return ConvertedColumn(values)  # `value_violations` reports NaN and infinity with the other rules
 
 
-def _blobs(column: pa.Array) -> Column:
+def _blobs(column: pa.Array) -> ConvertedColumn:
     # Not `one_by_one`: Blobs are large and seldom repeat, so a dictionary of them would be a second copy.
     values = [None if text is None else _or_none(blob_content, text) for text in column.to_pylist()]
     found = pa.array(values, pa.large_binary())
@@ -178,7 +184,7 @@ def _blobs(column: pa.Array) -> Column:
 # Dates and date-times ------------------------------------------------------------------------------
 
 
-def _dates(column: pa.Array) -> Column:
+def _dates(column: pa.Array) -> ConvertedColumn:
     if pt.is_date32(column.type):
         return _in_calendar(column.view(pa.int32()), FIRST_DAY, LAST_DAY, pa.date32())
     if pt.is_string(column.type):
@@ -190,7 +196,7 @@ def _dates(column: pa.Array) -> Column:
     days = _floor_divide(milliseconds, DAY_MILLISECONDS)
     midnight = pc.equal(pc.multiply(days, DAY_MILLISECONDS), milliseconds)
     dates = checked(days.cast(pa.int32()).view(pa.date32()), pc.invert(midnight))
-    return Column(dates.values, either(moments.wrong, dates.wrong))
+    return ConvertedColumn(dates.values, either(moments.wrong, dates.wrong))
 
 
 def _floor_divide(column: pa.Array, by: int) -> pa.Array:
@@ -198,7 +204,7 @@ def _floor_divide(column: pa.Array, by: int) -> pa.Array:
     return pc.divide(pc.subtract(column, pc.if_else(pc.less(column, 0), by - 1, 0)), by)
 
 
-def _datetimes(column: pa.Array) -> Column:
+def _datetimes(column: pa.Array) -> ConvertedColumn:
     first, last = FIRST_MILLISECOND, LAST_MILLISECOND
     if pt.is_string(column.type):
         return _datetimes_of_text(column)
@@ -209,7 +215,7 @@ def _datetimes(column: pa.Array) -> Column:
     elif pt.is_timestamp(column.type):
         exact = _cast(column, pa.timestamp("ms", column.type.tz))
         kept = _in_calendar(exact.values.view(pa.int64()), first, last, pa.date64())
-        return Column(kept.values, either(exact.wrong, kept.wrong))
+        return ConvertedColumn(kept.values, either(exact.wrong, kept.wrong))
     elif pt.is_integer(column.type):
         milliseconds = _clipped(column)
     else:
@@ -224,20 +230,22 @@ def _clipped(column: pa.Array) -> pa.Array:
     return column.cast(pa.int64())
 
 
-def _in_calendar(column: pa.Array, first: int, last: int, target: pa.DataType) -> Column:
+def _in_calendar(column: pa.Array, first: int, last: int, target: pa.DataType) -> ConvertedColumn:
     outside = pc.or_(pc.less(column, first), pc.greater(column, last))
     kept = checked(column, outside)
-    return Column(kept.values.cast(pa.int32() if pt.is_date32(target) else pa.int64()).view(target), kept.wrong)
+    return ConvertedColumn(
+        kept.values.cast(pa.int32() if pt.is_date32(target) else pa.int64()).view(target), kept.wrong
+    )
 
 
-def _dates_of_text(column: pa.Array) -> Column:
+def _dates_of_text(column: pa.Array) -> ConvertedColumn:
     try:
         return _dates(column.cast(pa.date32()))
     except pa.ArrowInvalid:
         return one_by_one(column, pa.date32(), parse_date)
 
 
-def _datetimes_of_text(column: pa.Array) -> Column:
+def _datetimes_of_text(column: pa.Array) -> ConvertedColumn:
     for pattern, target in ((_ZONED, pa.timestamp("ms", "UTC")), (_TIMESTAMP + "$", pa.timestamp("ms"))):
         if pc.all(pc.match_substring_regex(column, pattern), min_count=0).as_py():
             try:
@@ -245,21 +253,21 @@ def _datetimes_of_text(column: pa.Array) -> Column:
             except pa.ArrowInvalid:
                 break
     found = one_by_one(column, pa.int64(), lambda text: milliseconds_of(parse_datetime(text)))
-    return Column(found.values.view(pa.date64()), found.wrong)
+    return ConvertedColumn(found.values.view(pa.date64()), found.wrong)
 
 
 # Lists and vectors ---------------------------------------------------------------------------------
 
 
-def _lists(column: pa.Array, type_: Type) -> Column:
+def _lists(column: pa.Array, type_: Type) -> ConvertedColumn:
     offsets, items = _items(column)
     found = coerced(items, type_.element)
     bad_items = either(items.is_null() if items.null_count else None, found.wrong)
     values = pa.ListArray.from_arrays(offsets, found.values, type=arrow_type(type_), mask=_nulls(column))
-    return Column(values) if bad_items is None else checked(values, _having(offsets, bad_items))
+    return ConvertedColumn(values) if bad_items is None else checked(values, _having(offsets, bad_items))
 
 
-def _vectors(column: pa.Array, type_: Type) -> Column:
+def _vectors(column: pa.Array, type_: Type) -> ConvertedColumn:
     offsets, items = _items(column)
     if not (_is_number(items.type) or pt.is_null(items.type)):
         raise ConversionError(str(column.type))
@@ -269,7 +277,7 @@ def _vectors(column: pa.Array, type_: Type) -> Column:
     if not pc.all(finite, min_count=0).as_py():
         wrong = pc.or_(wrong, _having(offsets, pc.invert(finite)))
     kept = checked(pa.ListArray.from_arrays(offsets, found.values, mask=_nulls(column)), wrong)
-    return Column(kept.values.cast(arrow_type(type_)), kept.wrong)
+    return ConvertedColumn(kept.values.cast(arrow_type(type_)), kept.wrong)
 
 
 def _items(column: pa.Array) -> tuple[pa.Array, pa.Array]:

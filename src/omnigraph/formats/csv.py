@@ -29,7 +29,7 @@ from omnigraph.core.values import (
 from omnigraph.errors import InputColumnsError, Violation
 from omnigraph.formats.batch import ConvertedBatch, mismatch, shown, sorted_problems
 from omnigraph.formats.columns import (
-    Column,
+    ConvertedColumn,
     checked,
     clean,
     coerced,
@@ -107,6 +107,7 @@ def _intended(text: str, type_: Type) -> Any:
 
 def _parsed_block(block: bytes, header: tuple[str, ...]) -> tuple[pa.Table, list[Any]]:
     """Parse a block; return its values as bytes, and the rows with too few or too many of them."""
+    # As bytes: a text that is not UTF-8 must become a problem of its row, not of the file.
     schema = pa.schema([(name, pa.binary()) for name in header])
     if not block.strip(b"\r\n"):
         return schema.empty_table(), []
@@ -140,21 +141,21 @@ def _is_open(block: bytes, table: pa.Table) -> bool:
 # Values --------------------------------------------------------------------------------------------
 
 
-def from_text(column: pa.Array, type_: Type) -> Column:
+def from_text(column: pa.Array, type_: Type) -> ConvertedColumn:
     """Convert a column of texts, as bytes, to the values that a property of the type stores."""
     texts = _decoded(column)
     found = _converted_texts(texts.values, type_)
-    return Column(found.values, either(texts.wrong, found.wrong))
+    return ConvertedColumn(found.values, either(texts.wrong, found.wrong))
 
 
-def _decoded(column: pa.Array) -> Column:
+def _decoded(column: pa.Array) -> ConvertedColumn:
     try:
-        return Column(column.cast(pa.string()))
+        return ConvertedColumn(column.cast(pa.string()))
     except pa.ArrowInvalid:
         return one_by_one(column, pa.string(), lambda text: text.decode())
 
 
-def _converted_texts(column: pa.Array, type_: Type) -> Column:
+def _converted_texts(column: pa.Array, type_: Type) -> ConvertedColumn:
     if type_.is_list or type_.is_vector:
         return _arrays(column, type_)
     if type_.scalar in INTEGER_BOUNDS:
@@ -166,16 +167,16 @@ def _converted_texts(column: pa.Array, type_: Type) -> Column:
     return coerced(column, type_)
 
 
-def _integers(column: pa.Array, type_: Type) -> Column:
+def _integers(column: pa.Array, type_: Type) -> ConvertedColumn:
     if _all_match(column, INTEGER_TEXT):  # Arrow would accept hexadecimal digits, too
         try:
-            return Column(column.cast(stored_type(type_)))
+            return ConvertedColumn(column.cast(stored_type(type_)))
         except pa.ArrowInvalid:
             pass
     return one_by_one(column, stored_type(type_), lambda text: json_value(type_, number_in(text)))
 
 
-def _floats(column: pa.Array, type_: Type) -> Column:
+def _floats(column: pa.Array, type_: Type) -> ConvertedColumn:
     matching = pc.match_substring_regex(column, DECIMAL_TEXT)
     numbers = pc.if_else(matching, column, pa.scalar(None, pa.string())).cast(pa.float64())
     finite = pc.fill_null(pc.is_finite(numbers), fill_value=False)
@@ -183,7 +184,7 @@ def _floats(column: pa.Array, type_: Type) -> Column:
     return checked(kept.values, pc.and_(column.is_valid(), kept.values.is_null()))
 
 
-def _booleans(column: pa.Array) -> Column:
+def _booleans(column: pa.Array) -> ConvertedColumn:
     words = pc.utf8_lower(column)
     true = pc.is_in(words, pa.array(["true", "1"]))
     known = pc.or_(true, pc.is_in(words, pa.array(["false", "0"])))
@@ -192,9 +193,9 @@ def _booleans(column: pa.Array) -> Column:
     )
 
 
-def _arrays(column: pa.Array, type_: Type) -> Column:
+def _arrays(column: pa.Array, type_: Type) -> ConvertedColumn:
     try:
-        return Column(_parsed_arrays(column, type_))
+        return ConvertedColumn(_parsed_arrays(column, type_))
     except (pa.ArrowException, ValueError):
         return one_by_one(column, stored_type(type_), lambda text: json_value(type_, json.loads(text)))
 

@@ -91,6 +91,7 @@ def opened(file: File) -> Iterator[Any]:
             yield io.BufferedReader(_Remote(file), _BUFFER)
             return
         with Path(file.uri).open("rb") as stream:
+            # Before and after: a program that is still writing may change the file while it is read.
             _unchanged(file, _version(os.fstat(stream.fileno())))
             yield stream
             _unchanged(file, _version(os.fstat(stream.fileno())))

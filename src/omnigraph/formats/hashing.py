@@ -20,7 +20,7 @@ _TEXTS = 2**14
 _FACTORS = (np.uint64(0x9E3779B97F4A7C15), np.uint64(0xC2B2AE3D27D4EB4F))
 _FINISH = (np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB))
 _SHIFT, _HALF = np.uint64(29), np.uint64(32)
-# What is left of the last word of a text, by how many of its bytes belong to the text.
+# Keeps the bytes of the last word that belong to the text: a word reads on into the next text.
 MASKS = np.array([(1 << (8 * count)) - 1 for count in range(_WORD)] + [2**64 - 1], np.uint64)
 
 

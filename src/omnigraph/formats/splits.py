@@ -59,6 +59,7 @@ def line_blocks(split: Split, most: int) -> Iterator[bytes]:
         yield from _blocks(decompressed(split.found, split.compression, CHUNK), most)
         return
     # A line that starts before the split belongs to the previous one.
+    # One byte more is read, because a line end just before the split means that a line starts with it.
     data = read_range(split.found, max(split.start - 1, 0), split.end)
     start = data.find(b"\n") + 1 if split.start else 0
     if (split.start and not start) or start >= len(data):

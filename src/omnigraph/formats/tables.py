@@ -19,7 +19,7 @@ import pyarrow as pa
 from omnigraph.core.values import ConversionError
 from omnigraph.errors import InputColumnsError, Violation
 from omnigraph.formats.batch import ConvertedBatch, mismatch, sorted_problems
-from omnigraph.formats.columns import Column, coerced, plain, stored_type
+from omnigraph.formats.columns import ConvertedColumn, coerced, plain, stored_type
 from omnigraph.formats.identities import are_fresh, with_ids
 from omnigraph.lang.catalog import EdgeType, NodeType
 from omnigraph.lang.types import Type
@@ -28,7 +28,7 @@ from omnigraph.storage.read import DST, ID, SRC
 from omnigraph.write.pending import column_types, image_schema
 
 Declared = NodeType | EdgeType
-Convert = Callable[[pa.Array, Type], Column]
+Convert = Callable[[pa.Array, Type], ConvertedColumn]
 Columns = Mapping[str, str | None]
 """The property, `id`, `from` or `to` that a column of the input becomes; None leaves the column out."""
 
@@ -138,13 +138,15 @@ class TableConverter:
 
     # Values
 
-    def _column(self, column: pa.Array, target: str) -> Column:
+    def _column(self, column: pa.Array, target: str) -> ConvertedColumn:
         type_ = self._types[target]
         if target in (ID, SRC, DST) and pa.types.is_integer(plain(column).type):
-            return Column(plain(column).cast(pa.string()))
+            return ConvertedColumn(plain(column).cast(pa.string()))
         return self.convert(column, type_)
 
-    def _collected(self, found: Mapping[str, Column], sources: Mapping[str, Any], records: Indices) -> ConvertedBatch:
+    def _collected(
+        self, found: Mapping[str, ConvertedColumn], sources: Mapping[str, Any], records: Indices
+    ) -> ConvertedBatch:
         problems: list[Violation] = []
         bad = np.zeros(len(records), bool)
         for target, column in found.items():
@@ -152,13 +154,14 @@ class TableConverter:
             if wrong is not None:
                 bad |= wrong
                 problems += self._problems(target, sources[target], found.get(ID), np.flatnonzero(wrong), records)
+        # Before bad rows are left out: a batch without any id of the input is fresh, whatever else is wrong.
         rows_in = self._rows(found, records)
         rows, others = with_ids(self.declared, rows_in.filter(pa.array(~bad)) if bad.any() else rows_in)
         key = table_key(self.declared)
         fresh = frozenset({key} if are_fresh(self.declared, rows_in) else ())
         return ConvertedBatch({key: rows}, sorted_problems(problems + others), len(records), fresh)
 
-    def _wrong(self, target: str, column: Column) -> Indices | None:
+    def _wrong(self, target: str, column: ConvertedColumn) -> Indices | None:
         """Mark values that cannot be converted, and missing ends."""
         wrong = column.wrong
         if target in (SRC, DST) and column.values.null_count:
@@ -166,7 +169,7 @@ class TableConverter:
         return None if wrong is None else wrong.to_numpy(zero_copy_only=False)
 
     def _problems(
-        self, target: str, column: Any, ids: Column | None, places: Indices, records: Indices
+        self, target: str, column: Any, ids: ConvertedColumn | None, places: Indices, records: Indices
     ) -> Iterator[Violation]:
         type_ = self._types[target]
         values = plain(column.take(pa.array(places))).to_pylist()
@@ -178,7 +181,7 @@ class TableConverter:
                 rule, message = self.explain(type_, self._label(target), value)
             yield Violation(rule, self.declared.name, id_, (target,), message, int(records[place]))
 
-    def _rows(self, found: Mapping[str, Column], records: Indices) -> pa.Table:
+    def _rows(self, found: Mapping[str, ConvertedColumn], records: Indices) -> pa.Table:
         arrays = [
             found[target].values if target in found else pa.nulls(len(records), stored_type(type_))
             for target, type_ in self._types.items()

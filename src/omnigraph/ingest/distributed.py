@@ -78,6 +78,7 @@ class DistributedLoad:
         ]
         self.results = self.executor.run("read", steps.stage, tasks)
         for key in txn.forks.keys() - {key for result in self.results for key in result.tables}:
+            # No row was written to these: a table is forked only if the load changes it.
             self._delete_fork(txn.forks.pop(key))
 
     def can_commit_on(self, txn: WriteTxn) -> bool:
@@ -247,6 +248,7 @@ class KeyComparison:
             np.concatenate([getattr(part, name) for part in parts]) if parts else _NONE
             for name in ("at", "is_new", "counts")
         )
+        # Shares come in the order of hashes; rows are read in the order of their places.
         order = np.argsort(at)
         at, fresh, counts = at[order], is_new[order].astype(bool), counts[order]
         new = self._rows(key, at[fresh], (SRC,))

@@ -42,7 +42,7 @@ _ENDINGS = {".jsonl": "jsonl", ".ndjson": "jsonl", ".csv": "csv", ".parquet": "p
 
 
 @dataclass(frozen=True, slots=True)
-class ExportRequest:
+class ExportSpec:
     """The types to export, and the target: one file if the path ends like the format, else a directory."""
 
     path: str | None = None
@@ -53,7 +53,7 @@ class ExportRequest:
     spark: Callable[[Progress], Executor] | None = None
 
 
-def export_lines(store: Store, state: GraphState, request: ExportRequest) -> Iterator[str]:
+def export_lines(store: Store, state: GraphState, request: ExportSpec) -> Iterator[str]:
     """Export as JSON lines, one for each entity. Bad arguments raise before the first line."""
     if request.format != "jsonl" or request.engine is Engine.SPARK:
         message = "only JSON lines can be streamed, and only by this process"
@@ -67,7 +67,7 @@ def _lines(tables: TableStorage, chosen: Sequence[TableVersion]) -> Iterator[str
             yield from json_lines(table.key, rows).to_pylist()
 
 
-def export_files(store: Store, state: GraphState, request: ExportRequest) -> ExportResult:
+def export_files(store: Store, state: GraphState, request: ExportSpec) -> ExportResult:
     """Export into one file, or into a directory."""
     assert request.path is not None, "without a path there are lines"
     chosen = chosen_tables(state.snapshot, request.types)
@@ -113,7 +113,7 @@ def _ending(path: str) -> str | None:
     return next((ending for ending in _ENDINGS if path.lower().endswith(ending)), None)
 
 
-def _executor(request: ExportRequest, rows: int) -> Executor:
+def _executor(request: ExportSpec, rows: int) -> Executor:
     small = request.engine is Engine.AUTO and rows <= MOST_ROWS
     if small or request.engine is Engine.LOCAL or request.spark is None:
         return LocalExecutor(request.progress)
@@ -123,9 +123,7 @@ def _executor(request: ExportRequest, rows: int) -> Executor:
 # One file ------------------------------------------------------------------------------------------
 
 
-def _export_file(
-    store: Store, state: GraphState, chosen: Sequence[TableVersion], request: ExportRequest
-) -> ExportResult:
+def _export_file(store: Store, state: GraphState, chosen: Sequence[TableVersion], request: ExportSpec) -> ExportResult:
     location = Location.parse(request.path or "")
     path = location.uri
     if request.engine is Engine.SPARK:
@@ -200,7 +198,7 @@ def _tables(location: Location) -> TableStorage:
 
 
 def _export_directory(
-    store: Store, state: GraphState, chosen: Sequence[TableVersion], request: ExportRequest
+    store: Store, state: GraphState, chosen: Sequence[TableVersion], request: ExportSpec
 ) -> ExportResult:
     target = Location.parse(request.path or "")
     objects = ObjectStore(target)
@@ -212,6 +210,7 @@ def _export_directory(
     executor = _executor(request, sum(state.snapshot.entries[table.key].row_count for table in chosen))
     try:
         result = _result(state, request, target.uri, executor.run("write", export_part, tasks))
+        # Last: a reader takes the directory for complete when it sees this file.
         objects.write(COMPLETE, _described(result))
     except BaseException:
         with suppress(OmnigraphError):  # report the original failure
@@ -252,7 +251,7 @@ def _described(result: ExportResult) -> bytes:
     return json.dumps({**about, "nodes": result.nodes, "edges": result.edges}, indent=2).encode() + b"\n"
 
 
-def _result(state: GraphState, request: ExportRequest, path: str, parts: Sequence[ExportPart]) -> ExportResult:
+def _result(state: GraphState, request: ExportSpec, path: str, parts: Sequence[ExportPart]) -> ExportResult:
     counts: dict[str, dict[str, int]] = {"node": {}, "edge": {}}
     for part in parts:
         kind, _, name = part.key.partition(":")

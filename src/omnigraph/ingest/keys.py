@@ -67,6 +67,7 @@ class HashedKeys:
         found = pc.index_in(pa.array(self.high), pa.array(others.high))
         same: np.ndarray[Any, Any] = found.is_valid().to_numpy(zero_copy_only=False)
         places = found.drop_null().to_numpy()
+        # Matches are found by `high` alone; a different `low` means that two keys collide.
         if np.any(others.low[places] != (self.low if same.all() else self.low[same])):
             raise CollisionError
         return same

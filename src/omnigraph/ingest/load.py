@@ -48,7 +48,7 @@ _FEWEST_SHARES, _MOST_SHARES, _BYTES_PER_SHARE = 4, 64, 128 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
-class LoadRequest:
+class LoadSpec:
     splits: Sequence[Split]
     mode: LoadMode
     branch: str | None = None
@@ -61,7 +61,7 @@ class LoadRequest:
     operation_id: str | None = None
 
 
-def load(store: Store, request: LoadRequest) -> LoadResult:
+def load(store: Store, request: LoadSpec) -> LoadResult:
     """Load data in one commit, or raise an error that lists every problem.
 
     A branch that does not exist is created from the base first, if one is given, and deleted if the load fails.
@@ -76,7 +76,7 @@ def load(store: Store, request: LoadRequest) -> LoadResult:
     return _load_forked(store, request, branch, base)
 
 
-def _load_forked(store: Store, request: LoadRequest, branch: str, base: str) -> LoadResult:
+def _load_forked(store: Store, request: LoadSpec, branch: str, base: str) -> LoadResult:
     try:
         begins = create_branch(store, branch, base)
     except RefExistsError:
@@ -96,7 +96,7 @@ def _load_forked(store: Store, request: LoadRequest, branch: str, base: str) -> 
     return replace(done, base_branch=base, branch_created=True)
 
 
-def _load(store: Store, request: LoadRequest) -> LoadResult:
+def _load(store: Store, request: LoadSpec) -> LoadResult:
     lineage = Lineage.new(request.actor, operation_id=request.operation_id)
     if request.engine is not Engine.SPARK and sum(split.size for split in request.splits) <= MOST_BYTES:
         contract = store.schema_of(store.manifest.load())
@@ -129,7 +129,7 @@ class _LoadInMemory:
     def __init__(
         self,
         store: Store,
-        request: LoadRequest,
+        request: LoadSpec,
         lineage: Lineage,
         catalog: Catalog,
         converted: Sequence[ConvertedBatch],
@@ -173,7 +173,7 @@ def _batches(catalog: Catalog, converted: Sequence[ConvertedBatch]) -> dict[str,
     return found
 
 
-def _load_by_executor(store: Store, request: LoadRequest, lineage: Lineage) -> LoadResult:
+def _load_by_executor(store: Store, request: LoadSpec, lineage: Lineage) -> LoadResult:
     _reclaim_abandoned(store)
     executor = _executor(request)
     for attempt in range(_SEEDS):
@@ -206,13 +206,13 @@ def _shares(splits: Sequence[Split]) -> int:
     return min(_MOST_SHARES, max(_FEWEST_SHARES, sum(split.size for split in splits) // _BYTES_PER_SHARE))
 
 
-def _executor(request: LoadRequest) -> Executor:
+def _executor(request: LoadSpec) -> Executor:
     if request.engine is Engine.LOCAL or request.spark is None:
         return LocalExecutor(request.progress)
     return request.spark(request.progress)
 
 
-def _run_big(store: Store, request: LoadRequest, lineage: Lineage, big: DistributedLoad) -> LoadResult:
+def _run_big(store: Store, request: LoadSpec, lineage: Lineage, big: DistributedLoad) -> LoadResult:
     def prepare(txn: WriteTxn) -> tuple[PublishPlan | None, dict[str, int]]:
         if not big.can_commit_on(txn):
             big.delete_staged()
@@ -269,7 +269,7 @@ def _numbered(part: ConvertedBatch, key: str, task: int) -> pa.Table:
     return rows.set_column(at, RECORD, pa.array(rows[RECORD].to_numpy() | (task << TASK_BITS), pa.int64()))
 
 
-def _result(request: LoadRequest, counts: dict[str, int], published: Published | None) -> LoadResult:
+def _result(request: LoadSpec, counts: dict[str, int], published: Published | None) -> LoadResult:
     kinds = {
         kind: {key.partition(":")[2]: count for key, count in sorted(counts.items()) if key.startswith(kind)}
         for kind in ("node", "edge")

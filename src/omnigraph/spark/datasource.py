@@ -60,7 +60,7 @@ from omnigraph.formats.files import written
 from omnigraph.formats.sources import discover
 from omnigraph.formats.writers import with_items
 from omnigraph.history.resolve import state_to_read
-from omnigraph.ingest.load import LoadRequest, load
+from omnigraph.ingest.load import LoadSpec, load
 from omnigraph.ingest.scan import Fragments, column_names, groups, in_any_order
 from omnigraph.lang.ir import Operator
 from omnigraph.lang.source import did_you_mean
@@ -298,7 +298,7 @@ def _load(target: LoadTarget, files: Sequence[str]) -> None:
     store.manifest.load_to_write(None)
     mapping = {"files": {"*.parquet": {"type": target.type_name}}}
     splits = discover(files, contract.catalog, mapping=mapping)
-    load(store, LoadRequest(splits, target.mode, target.branch, target.actor, Engine.LOCAL))
+    load(store, LoadSpec(splits, target.mode, target.branch, target.actor, Engine.LOCAL))
 
 
 # Conditions ----------------------------------------------------------------------------------------

@@ -138,6 +138,7 @@ class _Job:
         context = self._context
         most = max(_PARTITIONS, _PARTITIONS_PER_CORE * context.defaultParallelism)
         self._partitions = min(len(self._tasks), most)
+        # The group is how the watcher finds the job, and how Ctrl-C cancels it.
         context.setJobGroup(self._group, f"omnigraph: {self._phase}", interruptOnCancel=True)
         if context.getLocalProperty(_POOL) is None:
             context.setLocalProperty(_POOL, f"omnigraph-{next(_NUMBERS) % _POOLS}")
@@ -248,6 +249,7 @@ def _packed(error: Exception) -> str:
     trace = "".join(traceback.format_exception(error))
     try:
         packed = pickle.dumps(_TaskFailure(error, trace))
+        # Some errors can be pickled, but fail in their constructor when they are unpickled.
         pickle.loads(packed)  # noqa: S301 - our own bytes
     except (pickle.PickleError, TypeError, ValueError, AttributeError, AssertionError, RecursionError):
         packed = pickle.dumps(_TaskFailure(_summary(error, trace), trace))
