@@ -124,6 +124,7 @@ class NewError(OmnigraphError):  # call-arg
 """
 
 
+@pytest.mark.slow
 def test_a_wrong_field_is_an_error_for_mypy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # A package with the errors alone: importing the real one makes mypy read all of it.
     (tmp_path / "omnigraph").mkdir()

@@ -291,6 +291,7 @@ RESOLUTIONS: list[tuple[Any, int]] = [
 ]
 
 
+@pytest.mark.slow
 def test_sides_that_contradict_each_other_are_refused_until_somebody_says_who_wins(
     shared: Reached, branch: str
 ) -> None:

@@ -177,6 +177,7 @@ def test_a_state_is_named_by_a_branch_a_tag_or_a_commit(shared: Reached, branch:
         shared.at("nowhere")
 
 
+@pytest.mark.slow
 def test_every_form_of_a_ref_names_a_state_wherever_one_is_named(shared: Reached, branch: str) -> None:
     first = shared.commits(branch)[0]
     name = f"v{len(shared.tags())}.0"

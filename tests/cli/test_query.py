@@ -158,6 +158,7 @@ def test_a_past_commit_can_be_read(graph: Graph) -> None:
     assert before["target"]["snapshot"] == before["graph_commit_id"] == first
 
 
+@pytest.mark.slow
 def test_the_real_program_prints_rows_and_nothing_else(graph: Graph) -> None:
     run = program("--store", graph.uri, "-e", ONE, "--params", ADA, "--format", "csv")
 

@@ -119,6 +119,7 @@ STEPS = [
 ]
 
 
+@pytest.mark.slow
 def test_commands_give_the_same_documents_on_storage_and_through_a_server(here: Path) -> None:
     ways = {"local": ["--store", "local"], "served": ["--server", "web", "--graph", "served"]}
     for step in STEPS:

@@ -123,6 +123,7 @@ def test_more_than_the_server_takes_at_once_is_refused_and_changes_nothing(conne
     assert (caught.value.limit, graph.commits()[0]) == (_SMALL, before)
 
 
+@pytest.mark.slow
 def test_an_iterator_that_is_let_go_leaves_its_connection(connected: Connected) -> None:
     graph = connected()
     for _ in range(101):  # more than there are connections

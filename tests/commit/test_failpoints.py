@@ -36,6 +36,7 @@ def all_reached() -> list[str]:
     return [ast.unparse(argument) for tree in trees for argument in reached(tree)]
 
 
+@pytest.mark.slow
 def test_a_failpoint_is_reached_by_the_name_of_its_constant() -> None:
     known = {f"failpoints.{name}" for name in NAMES}
     assert all_reached()

@@ -404,6 +404,7 @@ _SOURCES = [
 ]
 
 
+@pytest.mark.slow
 @settings(max_examples=200, deadline=None)
 @given(data=st.data())
 def test_a_whole_column_is_converted_as_its_single_values_are(data: st.DataObject) -> None:

@@ -46,6 +46,7 @@ def _rows(declared: NodeType | EdgeType, *rows: Mapping[str, object]) -> pa.Tabl
     return to_rows(declared, [{**row, "@record": at} for at, row in enumerate(rows)])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("type_", _KEY_VALUES)
 @settings(max_examples=100, deadline=None)
 @given(data=st.data())

@@ -463,6 +463,7 @@ def _undated(column: pa.Array) -> pa.Array:
     return column
 
 
+@pytest.mark.slow
 @settings(max_examples=400, deadline=None)
 @given(_inputs())
 def test_whole_blocks_and_single_lines_are_read_alike(data: bytes) -> None:

@@ -132,6 +132,7 @@ def _inputs(draw: st.DrawFn) -> bytes:
     return b"".join(found)
 
 
+@pytest.mark.slow
 @settings(max_examples=max(300, settings().max_examples))
 @given(_inputs())
 def test_lines_of_one_layout_are_read_as_single_lines_are(data: bytes) -> None:

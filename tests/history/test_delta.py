@@ -71,6 +71,7 @@ def _step(one: random.Random, versions: Versions, heads: list[TableVersion]) -> 
         heads[at] = step(one, versions, heads[at])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(8))
 def test_the_delta_of_any_two_versions_is_what_comparing_them_says(seed: int, tmp_path: Path) -> None:
     one = random.Random(seed)  # noqa: S311 - repeatable

@@ -403,6 +403,7 @@ RESOLUTIONS: list[tuple[Any, dict[str, int], dict[str, Any]]] = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("resolve, expected, recorded", RESOLUTIONS)
 def test_the_side_that_is_chosen_wins_and_the_commit_says_so(
     clashing: Graph, resolve: Any, expected: dict[str, int], recorded: dict[str, Any]
@@ -454,6 +455,7 @@ def test_a_merge_that_is_told_nothing_records_nothing(graph: Graph) -> None:
     assert done.commit.details is None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "resolve, problem",
     [

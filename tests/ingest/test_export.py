@@ -207,6 +207,7 @@ def records(draw: st.DrawFn) -> list[dict[str, Any]]:
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("format_", FORMATS)
 def test_an_export_loads_as_the_same_graph(
     tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch, format_: str

@@ -144,6 +144,7 @@ def graph(tmp_path: Path) -> Graph:
     return graph
 
 
+@pytest.mark.slow
 def test_every_defect_among_many_records_is_found_at_its_line_and_the_clean_ones_are_one_commit(
     graph: Graph, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

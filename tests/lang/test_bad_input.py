@@ -177,6 +177,7 @@ def test_a_text_just_under_the_limit_is_fine(text: str) -> None:
     assert list(compile_schema(Source(text)).nodes) == ["A"]
 
 
+@pytest.mark.slow
 def test_an_error_behind_a_million_lines_is_found_in_little_memory() -> None:
     lines = 1_000_000
     text = "\n" * lines + "x"
@@ -189,6 +190,7 @@ def test_an_error_behind_a_million_lines_is_found_in_little_memory() -> None:
     assert _peak(compile_it) < 16 * lines
 
 
+@pytest.mark.slow
 def test_many_errors_on_one_long_line_do_not_copy_it_for_each() -> None:
     text = "node A { " + "a: String " * 4000 + "}\n"
 
@@ -378,6 +380,7 @@ def test_of_a_hundred_thousand_syntax_errors_the_first_few_are_reported_soon(
 # Time ----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("comment", ["// a: (b)\n", "/* a: (b) */ ", "////\n", "/**/"])
 def test_fifty_thousand_comments_are_all_kept(comment: str) -> None:
     text = f"node A {{ a: String @key {comment * 25_000} b: I32 {comment * 25_000} }}"
@@ -442,6 +445,7 @@ def test_a_query_made_to_be_slow_is_refused_soon(clauses: str) -> None:
         compile_query(Source(f"query q() {{ match {{ $p: Person {clauses} }} return {{ $p }} }}"), oracle.CATALOG)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("clauses", _LONG_QUERIES.values(), ids=_LONG_QUERIES)
 def test_a_long_query_is_compiled_and_formatted_soon(clauses: str) -> None:
     source = Source(f"query q() {{ match {{ $p: Person {clauses} }} return {{ $p }} }}")

@@ -25,12 +25,14 @@ from tests.lang.strategies import damaged, queries, schemas, typed_queries
 # Texts ---------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @given(schemas)
 def test_every_schema_that_follows_the_grammar_parses_and_formatting_keeps_it(text: str) -> None:
     assert parse_schema_tree(Source(text))[1] == []
     oracle.check_schema(text)
 
 
+@pytest.mark.slow
 @given(queries)
 def test_every_query_file_that_follows_the_grammar_parses_and_formatting_keeps_it(text: str) -> None:
     assert parse_query_file(Source(text))[1] == []
@@ -53,6 +55,7 @@ def test_a_comment_may_stand_wherever_a_space_may(check: Callable[[str], None], 
     check(text.format("/* a */ // b\n"))
 
 
+@pytest.mark.slow
 @given(typed_queries)
 def test_a_query_that_type_checks_means_the_same_when_formatted(text: str) -> None:
     source = Source(text)
@@ -60,11 +63,13 @@ def test_a_query_that_type_checks_means_the_same_when_formatted(text: str) -> No
     oracle.check_queries(text)
 
 
+@pytest.mark.slow
 @given(damaged(schemas))
 def test_a_damaged_schema_gives_a_result_or_a_typed_error(text: str) -> None:
     oracle.check_schema(text)
 
 
+@pytest.mark.slow
 @given(damaged(queries | typed_queries))
 def test_a_damaged_query_file_gives_a_result_or_a_typed_error(text: str) -> None:
     oracle.check_queries(text)

@@ -69,6 +69,7 @@ def test_the_next_call_commits_nothing(graph: Graph) -> None:
     assert written == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("commits", [1, 2, 5])
 def test_it_can_be_called_after_any_number_of_commits(graph: Graph, commits: int) -> None:
     for start in (100, 200, 300):
@@ -171,6 +172,7 @@ def test_a_schema_that_was_changed_and_changed_back_meanwhile_stops_nothing(grap
     assert_settled(store_of(graph.uri))
 
 
+@pytest.mark.slow
 def test_a_table_that_is_changed_every_time_is_left_and_the_others_are_done(graph: Graph) -> None:
     other = omnigraph.open(graph.uri)
 

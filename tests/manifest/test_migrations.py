@@ -240,6 +240,7 @@ def power_cut(at: int) -> Iterator[None]:
         yield
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("version", OLD_FORMATS)
 def test_a_migration_that_died_anywhere_is_finished_by_the_next(tmp_path: Path, version: int) -> None:
     old = OldGraph(str(tmp_path / "graph"), version, runs=RUNS if version < 3 else ())
@@ -312,6 +313,7 @@ def test_a_history_that_cannot_be_read_now_is_not_taken_for_none(
 # Several runners -----------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("version", OLD_FORMATS)
 def test_a_runner_held_at_any_durable_write_converges_with_one_that_finished(tmp_path: Path, version: int) -> None:
     old = OldGraph(str(tmp_path / "graph"), version, runs=RUNS if version < 3 else ())

@@ -448,6 +448,7 @@ def _race(states: list[ManifestState], act: Callable[[int, ManifestState], objec
         return list(pool.map(run, range(len(states))))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("indexed", [False, True], ids=["without an index", "with an index on the key"])
 def test_of_four_who_swap_one_object_one_wins(store: Store, *, indexed: bool) -> None:
     if indexed:
@@ -467,6 +468,7 @@ def test_of_four_who_swap_one_object_one_wins(store: Store, *, indexed: bool) ->
         assert store.manifest.load().paths[f"node:{turn}"] in outcome
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("indexed", [False, True], ids=["without an index", "with an index on the key"])
 def test_of_four_who_publish_one_version_one_wins(store: Store, *, indexed: bool) -> None:
     if indexed:

@@ -132,6 +132,7 @@ def test_a_query_holds_its_state_to_the_end(people: Graph, monkeypatch: pytest.M
     assert [*changes] == CHANGES[2:], "nobody changed anything meanwhile"
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("reading")
 def test_threads_share_a_graph(people: Graph) -> None:
     expected = look(people)

@@ -117,6 +117,7 @@ def test_an_index_is_asked_for_without_touching_a_table_and_built_by_upkeep(grap
     assert [row.table_key for row in done.tables if row.committed] == [PERSON, "__manifest"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("change", ["add a property", "rename a property", "drop a property", "rename a node type"])
 def test_no_change_reads_or_writes_rows(tmp_path: Path, change: str) -> None:
     """A table of many rows costs the requests and the bytes that one of a few costs."""

@@ -53,6 +53,7 @@ def test_a_change_is_one_commit_that_makes_of_the_data_what_it_says(graph: Graph
     assert_settled(store)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", STEPS)
 def test_every_way_to_write_goes_on_after_a_change(graph: Graph, store: Store, name: str) -> None:
     change, other = CHANGES[name], omnigraph.open(graph.uri)

@@ -63,6 +63,7 @@ def ended(http: httpx.Client, load_id: str) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.slow
 def test_a_load_runs_in_the_background_and_tells_what_came_of_it(place: Path, http: httpx.Client) -> None:
     begun = begin(http, place / "inbox" / "people.jsonl", mode="merge")
     assert begun.status_code == 202

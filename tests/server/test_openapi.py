@@ -80,6 +80,7 @@ def test_an_open_server_tells_nothing_of_tokens(tmp_path: Path) -> None:
     assert not any("security" in one or "401" in one["responses"] for _, _, one in operations(found))
 
 
+@pytest.mark.slow
 def test_a_server_tells_the_versions_that_it_is_told(tmp_path: Path) -> None:
     environment = {
         "OMNIGRAPH_REPORTED_VERSION": "0.3.9",

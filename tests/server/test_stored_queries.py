@@ -156,6 +156,7 @@ def test_a_schema_that_would_break_a_stored_query_is_refused_before_anything_cha
     assert fine.json()["applied"]
 
 
+@pytest.mark.slow
 def test_a_graph_with_a_query_that_does_not_suit_it_is_left_out(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

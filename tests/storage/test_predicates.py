@@ -180,6 +180,7 @@ def _is_finite(value: Any) -> bool:
 # The property --------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scalar", SCALARS)
 def test_lance_and_arrow_and_python_find_the_same_rows_with_an_index_and_without(scalar: Scalar) -> None:
     @settings(max_examples=EXAMPLES)

@@ -287,6 +287,7 @@ def test_a_version_that_is_not_there_is_an_error_that_names_the_table(storage: T
 # Appending and overwriting
 
 
+@pytest.mark.slow
 @pytest.mark.xfail(reason="lance's merge_insert takes no limit of rows per file", strict=True)
 def test_no_fragment_is_larger_than_a_one_row_update_can_afford(tmp_path: Path) -> None:
     storage = TableStorage(Location.parse(tmp_path))

@@ -337,6 +337,7 @@ def test_a_condition_on_a_mutation_that_finds_nothing_is_no_commit(people: Graph
 # Limits
 
 
+@pytest.mark.slow
 def test_a_query_inserts_as_many_entities_of_a_type_as_allowed_and_no_more(people: Graph) -> None:
     lines = [f'insert Company {{ name: "c{number}" }}' for number in range(8193)]
     with nothing_changes(people), pytest.raises(ResourceLimitError) as refused:

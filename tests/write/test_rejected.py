@@ -151,6 +151,7 @@ def test_a_text_of_ten_megabytes_is_no_query(rules: Graph) -> None:
     assert len(str(caught.value)) < 1000
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("body", ["insert User { name: $t }", 'insert User { name: "x", firstName: $t }'])
 def test_a_parameter_of_forty_megabytes_is_more_than_one_query_may_bring(rules: Graph, body: str) -> None:
     with nothing_changes(rules), pytest.raises(ResourceLimitError) as caught:
@@ -160,6 +161,7 @@ def test_a_parameter_of_forty_megabytes_is_more_than_one_query_may_bring(rules: 
     assert len(str(caught.value)) < 1000
 
 
+@pytest.mark.slow
 def test_a_parameter_of_ten_megabytes_is_stored(rules: Graph) -> None:
     text = "ä'" * 2_500_000 + "x" * 2_500_000
 
