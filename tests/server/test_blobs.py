@@ -12,7 +12,7 @@ import pytest
 
 import omnigraph
 from omnigraph.api.rows import Blob
-from omnigraph.client import calls, remote
+from omnigraph.client import calls
 from tests.support.serving import bearer, client, one_graph, running
 
 SCHEMA = "node Doc { name: String @key  body: Blob?  pages: I32? }\nedge Cites: Doc -> Doc { scan: Blob? }"
@@ -147,8 +147,7 @@ def test_what_is_no_blob_is_refused(blobs: httpx.Client, more: dict[str, str], s
 def test_a_client_reads_blobs_like_a_graph_in_storage(
     blobs: httpx.Client, path: Path, name: str, part: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for module in (calls, remote):
-        monkeypatch.setattr(module, "PART", part)
+    monkeypatch.setattr(calls, "FIRST_PART", part)
     there, content = omnigraph.open(path).at("main").blob("Doc", name, "body"), CONTENTS[name]
     with omnigraph.connect(str(blobs.base_url), token=READER) as served:
         here = served.at("main").blob("Doc", name, "body")
