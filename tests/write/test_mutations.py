@@ -9,6 +9,7 @@ import datetime as dt
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -40,6 +41,7 @@ from tests.write.scene import before_writing, check_done, difference, look, noth
 ADD = "query add($n: String) { insert Person { name: $n } }"
 AGE = "query age($n: String, $a: I32) { update Person set { age: $a } where name = $n }"
 REMOVE = "query remove($n: String) { delete Person where name = $n }"
+DIANA: dict[str, dict[str, Any]] = {AGE: {"n": "Diana", "a": 1}, REMOVE: {"n": "Diana"}}
 HIRE = "query hire($n: String) { insert Company { name: $n } }"
 BOTH = 'query both() { insert Person { name: "Eve" } insert Company { name: "New" } }'
 
@@ -191,11 +193,11 @@ def test_a_strict_mutation_that_a_change_of_its_table_overtakes_is_lost(people: 
         before_writing("stage", lambda: rival.mutate(query)),
         pytest.raises(ExpectedVersionMismatchError) as lost,
     ):
-        people.mutate(mine, {"n": "Diana", "a": 1})
+        people.mutate(mine, DIANA[mine])
 
     assert lost.value.details() == {"table_key": PERSON, "expected": pin, "actual": pin + 1}
     assert ages(people)["Diana"] == 28
-    assert people.mutate(mine, {"n": "Diana", "a": 1}).affected_nodes == 1
+    assert people.mutate(mine, DIANA[mine]).affected_nodes == 1
     assert_settled(store_of(people))
 
 
@@ -204,7 +206,7 @@ def test_a_strict_mutation_survives_a_change_of_another_table(people: Graph, min
     rival = other(people)
 
     with before_writing("stage", lambda: rival.mutate(HIRE, {"n": "New"})):
-        assert people.mutate(mine, {"n": "Diana", "a": 1}).affected_nodes == 1
+        assert people.mutate(mine, DIANA[mine]).affected_nodes == 1
 
     assert len(people.commits()) == 4
 
@@ -212,7 +214,7 @@ def test_a_strict_mutation_survives_a_change_of_another_table(people: Graph, min
 @pytest.mark.parametrize("mine", [AGE, REMOVE])
 def test_a_strict_mutation_survives_upkeep_of_its_table(people: Graph, mine: str) -> None:
     with before_writing("stage", lambda: build_index(people)):
-        assert people.mutate(mine, {"n": "Diana", "a": 1}).affected_nodes == 1
+        assert people.mutate(mine, DIANA[mine]).affected_nodes == 1
 
     assert ages(people).get("Diana") == (1 if mine is AGE else None)
     assert_settled(store_of(people))
