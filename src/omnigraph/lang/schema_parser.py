@@ -140,7 +140,7 @@ class _SchemaBuilder(Transformer[Token, Any]):
         return InterfaceDecl(name_of(name), properties)
 
     def node(self, _keyword: Token, name: Token, *parts: Any) -> NodeDecl:
-        # Annotations, interfaces, properties and rules come in one list; their classes tell them apart.
+        # Annotations, interfaces, properties and rules come in one list; their classes distinguish them.
         implements = _only(tuple, parts)
         return NodeDecl(
             name_of(name),
