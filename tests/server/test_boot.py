@@ -62,8 +62,8 @@ def test_wrong_arguments_end_with_2(tmp_path: Path) -> None:
         ([], {"OMNIGRAPH_UNAUTHENTICATED": "0"}, "no tokens configured"),
         ([], {"OMNIGRAPH_SERVER_BEARER_TOKEN": " "}, "the token of 'default' is blank"),
         ([], {"OMNIGRAPH_SERVER_BEARER_TOKENS_JSON": '{"a": "x", "b": "x"}'}, "have the same token"),
-        (["--unauthenticated", "--config", "none.yaml"], {}, "there is no none.yaml"),
-        (["--unauthenticated", "--bind", "nowhere"], {}, "'nowhere' is no address"),
+        (["--unauthenticated", "--config", "none.yaml"], {}, "none.yaml does not exist"),
+        (["--unauthenticated", "--bind", "nowhere"], {}, "'nowhere' is not an address"),
         (["--unauthenticated", "--bind", "192.0.2.1:80"], {}, "cannot listen at 192.0.2.1:80"),
     ],
 )
