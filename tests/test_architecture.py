@@ -395,15 +395,14 @@ def test_the_source_has_what_the_rules_are_about() -> None:
 # The size and the names of the whole
 
 
-MOST_FILES = 245  # the aim is 210: lower it when a module joins its only importer, and do not raise it
-MOST_REPEATED = 11  # class names of more than one module; the aim is 1 % of them
+MOST_FILES = 243  # the aim is 210: lower it when a module joins its only importer, and do not raise it
 
 
 def test_the_source_has_no_more_files_than_it_had() -> None:
     assert len(modules()) <= MOST_FILES
 
 
-def test_a_class_name_means_one_thing() -> None:
+def test_of_a_hundred_class_names_at_most_one_is_in_two_modules() -> None:
     homes: dict[str, set[str]] = {}
     for name, tree in modules().items():
         for node in ast.walk(tree):
@@ -412,4 +411,4 @@ def test_a_class_name_means_one_thing() -> None:
 
     repeated = {name: sorted(where) for name, where in homes.items() if len(where) > 1}
 
-    assert len(repeated) <= MOST_REPEATED, repeated
+    assert len(repeated) <= len(homes) // 100, repeated
