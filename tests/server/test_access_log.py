@@ -32,6 +32,7 @@ def log_of_this_process() -> Iterator[io.StringIO]:
     levels = {name: logging.getLogger(name).level for name in names}
     hook = threading.excepthook
     logs.set_up("info", stream)
+    logging.getLogger("httpx").setLevel(logging.WARNING)  # which asks here, and is part of no server
     try:
         yield stream
     finally:
