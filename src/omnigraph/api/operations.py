@@ -1,7 +1,7 @@
 """Every operation of a graph, as data. Methods, routes, clients and the OpenAPI document are derived from this file.
 
-To add one: declare it here, write its handler in `graph.py`, run `scripts/generate_methods.py`, and tell the command
-line how to print the result. docs/dev/operations.md shows it step by step.
+To add one: declare it here, write its handler in `graph.py`, run `scripts/generate_methods.py`, and render
+its result on the command line. docs/dev/operations.md shows it step by step.
 """
 
 from __future__ import annotations

@@ -62,7 +62,7 @@ def uploaded(data: Any, catalog: Catalog, format_: str | None, mapping: Any) -> 
 
 
 def _written(file: IO[bytes], splits: Sequence[Split], catalog: Catalog) -> Upload:
-    """Write the lines of all splits. What is wrong with rows that become lines only here is told here."""
+    """Write the lines of all splits, and report rows that cannot become lines."""
     writing = _Writing(file, [0] * len(splits))
     begun: set[str] = set()
     for task, split in enumerate(splits):

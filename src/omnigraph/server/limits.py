@@ -140,7 +140,7 @@ class GuardedConnection(asyncio.Protocol):
 class _Transport(asyncio.Transport):
     """Ignores writes to a closed connection.
 
-    If a client goes away with several pipelined requests pending, uvicorn tells only the last of them.
+    If a client goes away with several pipelined requests pending, uvicorn notifies only the last of them.
     """
 
     def __init__(self, transport: asyncio.Transport) -> None:

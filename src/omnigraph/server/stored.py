@@ -74,8 +74,8 @@ class StoredQueries:
             except QueryError as error:
                 broken[query.name] = error
         if broken:
-            told = "\n".join(str(error) for error in broken.values())
-            message = f"stored queries that do not suit the schema: {', '.join(broken)}\n{told}"
+            problems = "\n".join(str(error) for error in broken.values())
+            message = f"stored queries that do not suit the schema: {', '.join(broken)}\n{problems}"
             hint = "change the queries first, and start the server with them"
             raise StoredQueryBrokenError(message, queries=list(broken), hint=hint)
 
