@@ -11,7 +11,7 @@ from tests.support.mutations import store_of
 from tests.support.templates import Templates
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def pattern(templates: Templates) -> Path:
     """A graph to copy."""
     return templates.path("town", town.make)

@@ -122,7 +122,7 @@ def test_a_server_that_is_full_says_so_and_can_still_be_asked_how_it_is(graph: P
         with ThreadPoolExecutor(1) as pool, writes_waiting(graph):
             running_one = pool.submit(admin.post, "/mutate", json={"query": ADD, "params": {"name": "gus"}})
             while "omnigraph_http_requests_in_flight 2.0" not in admin.get("/metrics").text:
-                pass
+                assert not running_one.done(), "it was refused: a look at the metrics took its place"
             refused = admin.post("/query", json={"query": ALL})
             assert (refused.status_code, refused.headers["retry-after"]) == (429, "60")
             assert admin.get("/healthz").status_code == 200

@@ -184,21 +184,32 @@ class RequestLimits:
             return
         connection: GuardedConnection | None = scope.get("state", {}).get(_CONNECTION)
         body = _Body(scope, receive, self._limits, connection)
-        self._in_flight += 1
+        # Only admitted requests count: a probe or a refusal must not take the place of a request.
+        counted = scope.get("raw_path") not in _UNLIMITED
+        refusal = self._too_many() if counted else None
+        admitted = counted and refusal is None
+        self._in_flight += admitted
         try:
-            await self._run(scope, receive, send, body, connection)
+            await self._run(scope, receive, send, body, connection, refusal=refusal)
         finally:
-            self._in_flight -= 1
+            self._in_flight -= admitted
             if connection is not None:
                 connection.request_ended()
 
     async def _run(
-        self, scope: Scope, receive: Receive, send: Send, body: _Body, connection: GuardedConnection | None
+        self,
+        scope: Scope,
+        receive: Receive,
+        send: Send,
+        body: _Body,
+        connection: GuardedConnection | None,
+        *,
+        refusal: OmnigraphError | None,
     ) -> None:
         if _head_bytes(scope) > self._limits.head_bytes:
             await _refuse(scope, receive, send, _head_too_large(self._limits.head_bytes), _HEAD_TOO_LARGE)
             return
-        refusal = self._too_many(scope) or body.length_refusal()
+        refusal = refusal or body.length_refusal()
         if refusal is not None:
             await _refuse(scope, receive, send, refusal)
             return
@@ -208,8 +219,8 @@ class RequestLimits:
         if body.refusal is not None and not response.started:
             await _refuse(scope, receive, send, body.refusal)
 
-    def _too_many(self, scope: Scope) -> OmnigraphError | None:
-        if self._in_flight <= self._limits.requests or scope.get("raw_path") in _UNLIMITED:
+    def _too_many(self) -> OmnigraphError | None:
+        if self._in_flight < self._limits.requests:
             return None
         message = f"the server is handling {self._limits.requests} requests, the maximum"
         return TooManyRequestsError(message, hint="retry in a minute")
