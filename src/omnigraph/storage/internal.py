@@ -12,6 +12,7 @@ from lance.fragment import write_fragments
 from omnigraph.core.location import Location
 from omnigraph.core.nonblocking import may_block
 from omnigraph.errors import ConflictError, ContentionError, StorageError
+from omnigraph.storage.bases import at_present_root
 from omnigraph.storage.lance_errors import PROBE, Failure, classify, lance_call
 from omnigraph.storage.objects import ObjectStore
 from omnigraph.storage.observe import durable_write
@@ -38,9 +39,8 @@ class InternalTable:
     def open(self, branch: str | None = None, version: int | None = None) -> lance.LanceDataset:
         uri = self.uri(branch)
         with lance_call(uri, "open"):
-            return lance.dataset(
-                uri, version=version, block_size=_BLOCK_SIZE, storage_options=self.location.storage_options
-            )
+            how: dict[str, Any] = {"block_size": _BLOCK_SIZE, "storage_options": self.location.storage_options}
+            return at_present_root(lance.dataset(uri, version=version, **how), self.location, **how)
 
     def is_latest(self, dataset: lance.LanceDataset, version: int) -> bool:
         """Return whether a handle is at a version that is still the head."""

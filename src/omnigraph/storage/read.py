@@ -19,6 +19,7 @@ from omnigraph.api.results import TableVersion
 from omnigraph.core.location import Location
 from omnigraph.errors import StorageError
 from omnigraph.lang.identity import new_id
+from omnigraph.storage.bases import at_present_root
 from omnigraph.storage.lance_errors import Failure, classify, lance_call
 from omnigraph.storage.predicates import OneOf, Predicate, lance_filter
 
@@ -229,7 +230,8 @@ class TableReader:
     # Opening
 
     def _dataset(self, uri: str, version: int | None) -> lance.LanceDataset:
-        return lance.dataset(uri, version=version, storage_options=self.location.storage_options, session=self._session)
+        how: dict[str, Any] = {"storage_options": self.location.storage_options, "session": self._session}
+        return at_present_root(lance.dataset(uri, version=version, **how), self.location, **how)
 
     def _uri(self, path: str, branch: str | None) -> str:
         return self.location.child(path, "tree", branch) if branch else self.location.child(path)
