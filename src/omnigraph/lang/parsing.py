@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import hashlib
+import io
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache, cached_property
+from pkgutil import get_data
 from typing import Any, ClassVar
 
 from lark import Lark, Token, Transformer
+from lark import __version__ as lark_version
 from lark.exceptions import UnexpectedInput, UnexpectedToken
 from lark.utils import TextSlice
 
@@ -19,6 +23,7 @@ _MAX_NESTING = 100
 _ESCAPES = {'"': '"', "\\": "\\", "n": "\n", "r": "\r", "t": "\t"}
 _MAX_I64 = 2**63 - 1
 _MAX_I64_DIGITS = 19
+_OPTIONS: dict[str, Any] = {"parser": "lalr", "lexer": "contextual", "maybe_placeholders": True}
 
 
 @dataclass(frozen=True)
@@ -33,7 +38,31 @@ class Grammar:
     @cached_property
     def lark(self) -> Lark:
         """The parser. The tree is built while parsing, so no parse tree is kept in memory."""
+        stamp, _, saved = _resource(self.saved_file).partition(b"\n")
+        # Another lark may keep its tables in another form, and a developer may have just changed the grammar.
+        if stamp == self._stamp():
+            # lark unpickles it. It comes with the package, so it is as trusted as the module beside it.
+            return Lark.load(io.BytesIO(saved))
+        return self.build()
+
+    @property
+    def saved_file(self) -> str:
+        return self.file.replace(".lark", ".parser")
+
+    def build(self) -> Lark:
+        """Build the parser from its grammar, which takes ten times as long as to load a saved one."""
         return self._make(transformer=self.builder())
+
+    def save(self) -> bytes:
+        """Return a parser to ship in the package. It refers to the tree builder by name, and holds no code."""
+        tables = io.BytesIO()
+        self.build().save(tables, exclude_options=("import_paths", "source_path"))
+        return self._stamp() + b"\n" + tables.getvalue()
+
+    def _stamp(self) -> bytes:
+        """Identify what the parser is made from: lark, its options, and the text of the grammar."""
+        made_from = (f"{lark_version} {_OPTIONS}".encode(), _resource("common.lark"), _resource(self.file))
+        return hashlib.sha256(b"\0".join(made_from)).hexdigest().encode()
 
     @cached_property
     def tokens(self) -> Lark:
@@ -45,9 +74,7 @@ class Grammar:
             "omnigraph.lang",
             self.file,
             ("grammar",),
-            parser="lalr",
-            lexer="contextual",
-            maybe_placeholders=True,
+            **_OPTIONS,
             postlex=_NestingLimit(self.syntax_code),
             **options,
         )
@@ -103,6 +130,10 @@ class Grammar:
             if at >= 0:
                 broken = at
         return broken, len(text)
+
+
+def _resource(file: str) -> bytes:
+    return get_data("omnigraph.lang", f"grammar/{file}") or b""
 
 
 @cache
