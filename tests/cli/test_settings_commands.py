@@ -13,7 +13,7 @@ import pytest
 import omnigraph
 from omnigraph import settings
 from omnigraph.cli import tables
-from omnigraph.cli.credentials import token_for
+from omnigraph.cli.settings import token_for
 from tests.support.cli import PROGRAM, command, quick_program
 
 SCHEMA = "node Person { name: String @key  age: I32? }"

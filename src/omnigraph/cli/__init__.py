@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import io
 import sys
-from importlib import import_module
 from importlib.abc import MetaPathFinder
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any
 
 import typer
-from typer.main import get_group
 
 from omnigraph.cli import output
 from omnigraph.cli.address import Scope
-from omnigraph.cli.command import NOT_SHOWN, Command, CommandGroup, callback, command
-from omnigraph.cli.flags import COMMON
+from omnigraph.cli.command import NOT_SHOWN, Command, CommandGroup, callback, command, loaded_command
+from omnigraph.cli.flags import COMMANDS, COMMON
 from omnigraph.errors import OmnigraphError
 from omnigraph.version import INTERNAL_SCHEMA_VERSION, __version__
 
@@ -28,46 +26,6 @@ _OLD: dict[tuple[str, ...], str] = {
 }
 
 
-class _Entry(NamedTuple):
-    """A command or a group of commands: the module of its family, and its line in the help of the program."""
-
-    family: str
-    summary: str
-    hidden: bool = False
-
-
-# The lines stand here, because the help of the program must not import the families: they load engine and parser.
-COMMANDS = {
-    "init": _Entry("data", "Create an empty graph."),
-    "load": _Entry("data", "Load JSONL, CSV or Parquet, checked against the schema, in one commit."),
-    "ingest": _Entry("data", "Load JSONL onto a branch, created if missing. An old name: use load.", hidden=True),
-    "export": _Entry("data", "Write all entities, or those of some types, in a form that can be loaded again."),
-    "embed": _Entry("embed", "Add the missing vectors to the records of a file or to the nodes of a graph."),
-    "blob": _Entry("data", "Read the content of Blob properties."),
-    "query": _Entry("queries", "Run a query and print its rows."),
-    "mutate": _Entry("queries", "Insert, update or delete with a query, in one commit."),
-    "alias": _Entry("queries", "Run the stored query that an alias names, and print its rows."),
-    "queries": _Entry("stored", "List and validate the stored queries of an omnigraph.yaml."),
-    "schema": _Entry("languages", "Show, plan and change the schema of a graph."),
-    "lint": _Entry("languages", "Check every query of a file: syntax, types, and legal but suspicious code."),
-    "fmt": _Entry("languages", "Format .pg and .gq files in place. Comments and meaning are kept."),
-    "branch": _Entry("history", "Create, list, merge and delete branches."),
-    "tag": _Entry("history", "Create, list and delete tags: immutable names for commits."),
-    "commit": _Entry("history", "List and show commits."),
-    "log": _Entry("history", "Show the history of branches, newest first."),
-    "diff": _Entry("history", "Show the changes from A to B: inserted (+), updated (~) and deleted (-), by type."),
-    "changes": _Entry("history", "Follow the changes of a graph."),
-    "snapshot": _Entry("history", "Show the version of each table on a branch."),
-    "revert": _Entry("history", "Undo one commit with a new commit, and keep later changes."),
-    "optimize": _Entry("maintenance", "Compact small files, and extend the indices over all rows."),
-    "cleanup": _Entry("maintenance", "Remove old versions, and files that failed writes left behind."),
-    "repair": _Entry("maintenance", "Inspect tables that another program changed, and adopt its changes where safe."),
-    "doctor": _Entry("maintenance", "Report the health of a graph, and the commands that improve it."),
-    "graphs": _Entry("session", "List the graphs of a server."),
-    "profile": _Entry("session", "Show the profiles of the operator configuration."),
-    "login": _Entry("session", "Store the token of a server, readable only by you."),
-    "logout": _Entry("session", "Remove the stored token of a server."),
-}
 _EPILOG = """COMMANDS BY CAPABILITY
 
 any: query mutate load branch snapshot export commit changes diff log revert tag blob, schema show, schema apply. They \
@@ -86,14 +44,12 @@ class Program(CommandGroup):
     """The program. It imports the family of a command when that command is run, and understands old spellings."""
 
     def list_commands(self, ctx: Any) -> list[str]:  # noqa: ARG002 - the signature that click calls
-        return [*COMMANDS, *self.commands]
+        return list(COMMANDS)
 
-    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:  # noqa: ARG002
         """Return a stand-in that has the name and the help of a command, which is all that help and typos need."""
         found = COMMANDS.get(cmd_name)
-        if found is None:
-            return super().get_command(ctx, cmd_name)
-        return Command(cmd_name, help=found.summary, hidden=found.hidden)
+        return found and Command(cmd_name, help=found.summary, hidden=found.hidden)
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         for typed, now in _OLD.items():
@@ -105,14 +61,8 @@ class Program(CommandGroup):
         if args[0] in _ABSENT:
             output.note(f"Error: `{args[0]}` is not supported by this version", style="bold red")
             raise typer.Exit(1)
-        name, found, rest = super().resolve_command(ctx, args)
-        return name, loaded(name) if name in COMMANDS else found, rest
-
-
-def loaded(name: str) -> Any:
-    """Import the family of a command and return the command."""
-    family = import_module(f"omnigraph.cli.{COMMANDS[name].family}")
-    return get_group(family.app).commands[name]
+        name, _, rest = super().resolve_command(ctx, args)  # refuses a name that is unknown
+        return name, loaded_command(str(name)), rest
 
 
 app = typer.Typer(
@@ -144,7 +94,7 @@ def omnigraph(
     """A typed property graph on open columnar storage, versioned like git."""
 
 
-@command(app, "version", json=False)
+@command("version", json=False)
 def version(_scope: Scope) -> None:
     """Print the version of omnigraph and of its storage format."""
     output.data(f"omnigraph {__version__}")

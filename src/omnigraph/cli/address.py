@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Iterable
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import typer
 
 import omnigraph
 from omnigraph.api.problems import body
 from omnigraph.cli import output
-from omnigraph.cli.credentials import token_for
-from omnigraph.cli.emit import emit
 from omnigraph.cli.flags import Capability, Flags, rule_of
 from omnigraph.errors import AddressError, OmnigraphError
 
@@ -86,13 +85,21 @@ class Scope:
 
         return Project.load(self.flags.config)
 
-    def emit(self, result: Any, **facts: Any) -> None:
-        """Print the result of the command, as one JSON document or as text."""
-        emit(self.command, result, facts, as_json=self.as_json)
+    def emit(self, document: output.JsonOutput, text: Iterable[output.Line | str] | str) -> None:
+        """Print the result of the command: its document with `--json`, else its text."""
+        if self.as_json:
+            output.document(document)
+        else:
+            output.lines([text] if isinstance(text, str) else text)
 
     def emit_error(self, error: OmnigraphError) -> None:
         """Print an error as a JSON document."""
         output.document(body(error, full=False))
+
+    @property
+    def profile(self) -> str | None:
+        """The profile to use, if one is given or active."""
+        return self.flags.profile or os.environ.get("OMNIGRAPH_PROFILE") or None
 
     def branch(self, given: str | None = None) -> str:
         """The branch to work on: the given one, else the one of the project, else main."""
@@ -123,6 +130,9 @@ class Target:
     def uri(self) -> str:
         return self.address.uri
 
+    def emit(self, document: output.JsonOutput, text: Iterable[output.Line | str] | str) -> None:
+        self.scope.emit(document, text)
+
     @property
     def actor(self) -> str | None:
         """The actor of a change. On a server the token decides it, so `--as` is refused there."""
@@ -136,15 +146,11 @@ class Target:
 
     def read(self) -> GraphAPI:
         """Open the graph to read it; nothing is written."""
-        if isinstance(self.address, Storage):
-            return omnigraph.open(self.address.uri, read_only=True)
-        return self._connect(self.address)
+        return self._opened(read_only=True)
 
     def write(self) -> GraphAPI:
         """Open the graph to change it."""
-        if isinstance(self.address, Storage):
-            return omnigraph.open(self.address.uri)
-        return self._connect(self.address)
+        return self._opened(read_only=False)
 
     def write_aloud(self) -> GraphAPI:
         """Open the graph to change it, and print which one it is on stderr."""
@@ -170,6 +176,11 @@ class Target:
         sys.stderr.flush()
         if sys.stdin.readline().strip().lower() not in ("y", "yes"):
             raise typer.Exit(1)
+
+    def _opened(self, *, read_only: bool) -> GraphAPI:
+        if isinstance(self.address, Storage):
+            return omnigraph.open(self.address.uri, read_only=read_only)
+        return self._connect(self.address)
 
     def _connect(self, address: Served) -> RemoteGraph:
         graph = omnigraph.connect(address.url, graph=address.graph, token=address.token)
@@ -216,9 +227,8 @@ def _named(scope: Scope, uri: str | None) -> Address | None:
 def _by_settings(scope: Scope, graph: str | None) -> Address | None:
     if scope.flags.profile is None and graph is not None:
         return _project_graph(scope, graph)
-    name = scope.flags.profile or os.environ.get("OMNIGRAPH_PROFILE")
-    if name:
-        return _of_profile(scope, name)
+    if scope.profile:
+        return _of_profile(scope, scope.profile)
     if chosen := scope.project.cli.graph:
         return _project_graph(scope, chosen)
     defaults = scope.operator.defaults
@@ -246,10 +256,9 @@ def _project_graph(scope: Scope, name: str) -> Address:
 
 def server_of(scope: Scope) -> Served:
     """The server that a command works on, without a graph."""
-    flags = scope.flags
-    name = flags.server
-    if name is None and (profile := flags.profile or os.environ.get("OMNIGRAPH_PROFILE")):
-        found = scope.operator.profile(profile)
+    name = scope.flags.server
+    if name is None and scope.profile:
+        found = scope.operator.profile(scope.profile)
         name = found.target if found.kind == "server" else None
     name = name or scope.operator.defaults.server
     if name is None:
@@ -274,6 +283,8 @@ def graphs_of(address: Served) -> list[tuple[str, str]]:
 
 
 def _with_token(scope: Scope, address: Served, variable: str | None = None) -> Served:
+    from omnigraph.cli.settings import token_for  # noqa: PLC0415 - loads pydantic and YAML
+
     return replace(address, token=token_for(address.uri, scope.operator.servers, variable))
 
 

@@ -6,38 +6,43 @@ import json
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Annotated, Any
-
-import typer
 
 import omnigraph
 from omnigraph.api.documents import ingest_output
 from omnigraph.api.progress import finishing
 from omnigraph.api.protocol import StateView
 from omnigraph.api.results import LoadResult
+from omnigraph.api.rows import Blob
 from omnigraph.cli import output
-from omnigraph.cli.address import Scope
-from omnigraph.cli.command import Branch, Snapshot, Uri, command, group, one_of, refuse_both
-from omnigraph.cli.emit import Document, Lines, renders
-from omnigraph.cli.engine import Conf, Engine, Master, engine_options
+from omnigraph.cli.address import Scope, Target
+from omnigraph.cli.command import (
+    Branch,
+    EngineOptions,
+    Format,
+    Snapshot,
+    argument,
+    command,
+    one_of,
+    option,
+    refuse_both,
+    switch,
+)
+from omnigraph.cli.output import Document, Lines
 from omnigraph.errors import BlobRangeError, FileAccessError, LoadRejectedError
 
-_MODES = ("append", "merge", "overwrite")
 _FORMATS = ("jsonl", "csv", "parquet")
 
-app = typer.Typer()
-blob_group = group("Read the content of Blob properties.")
-app.add_typer(blob_group, name="blob")
 
-
-@command(app, "init", json=False)
+@command("init", json=False)
 def init(
     scope: Scope,  # noqa: ARG001 - a new graph has no settings yet
-    uri: Annotated[str, typer.Argument(help="The graph: a directory, file:// or s3:// address.", metavar="URI")],
+    uri: Annotated[str, argument("The graph: a directory, file:// or s3:// address.", "URI")],
     *,
-    schema: Annotated[str, typer.Option(help="The .pg file that declares its types.", metavar="FILE")],
-    force: Annotated[bool, typer.Option(help="Replace the schema files that an interrupted init left behind.")] = False,
+    schema: Annotated[str, option("The .pg file that declares its types.", "FILE")],
+    force: Annotated[bool, switch("Replace the schema files that an interrupted init left behind.")] = False,
 ) -> None:
     """Create an empty graph."""
     made = omnigraph.init(uri, Path(schema), force=force)
@@ -46,69 +51,84 @@ def init(
 
 # load ----------------------------------------------------------------------------------------------
 
-Data = Annotated[
-    list[str], typer.Option(help="A file, directory, pattern or s3:// address; may be repeated.", metavar="PATH")
-]
-Onto = Annotated[str | None, typer.Option(help="The branch to load into. Default: main.", metavar="NAME")]
+Data = Annotated[list[str], option("A file, directory, pattern or s3:// address; may be repeated.", "PATH")]
+Mode = Annotated[str, option("append, merge or overwrite.", "MODE")]
+Onto = Annotated[str | None, option("The branch to load into. Default: main.", "NAME")]
 
 
-@command(app, "load")
+@command("load")
 def load(
-    scope: Scope,
-    uri: Uri = None,
+    target: Target,
     *,
     data: Data,
-    mode: Annotated[str, typer.Option(help="append, merge or overwrite.", metavar="MODE")],
+    mode: Mode,
     branch: Onto = None,
-    base: Annotated[str | None, typer.Option("--from", help="Create the branch from this one.", metavar="NAME")] = None,
-    engine: Engine = "auto",
-    master: Master = None,
-    conf: Conf = None,
-    format_: Annotated[
-        str | None, typer.Option("--format", help="jsonl, csv or parquet. Default: by file name.", metavar="FORMAT")
-    ] = None,
-    mapping: Annotated[str | None, typer.Option("--map", help="Maps files to types.", metavar="FILE")] = None,
-    errors: Annotated[str | None, typer.Option(help="Write every problem to it, as JSONL.", metavar="FILE")] = None,
-    dry_run: Annotated[bool, typer.Option(help="Check the data and change nothing.")] = False,
+    base: Annotated[str | None, option("Create the branch from this one.", "NAME", "--from")] = None,
+    engine: EngineOptions,
+    format_: Format = None,
+    mapping: Annotated[str | None, option("Maps files to types.", "FILE", "--map")] = None,
+    errors: Annotated[str | None, option("Write every problem to it, as JSONL.", "FILE")] = None,
+    dry_run: Annotated[bool, switch("Check the data and change nothing.")] = False,
 ) -> None:
     """Load JSONL, CSV or Parquet, checked against the schema, in one commit."""
-    target = scope.at(uri)
-    options: dict[str, Any] = {
-        "mode": one_of("--mode", mode, _MODES),
-        "branch": scope.branch(branch),
-        "base": base,
-        "actor": target.actor,
-        "format": format_,
-        "mapping": mapping,
-        "dry_run": dry_run,
-        **engine_options(scope, engine, master, conf),
-    }
+    options = _load_options(target, mode, branch, base)
+    options |= {"format": format_, "mapping": mapping, "dry_run": dry_run, **engine.checked(target.scope)}
     if mode == "overwrite" and not dry_run:
         target.ask_before_removing(f"Replace the data of {target.uri}?")
     graph = target.write() if dry_run else target.write_aloud()
     # A small load leaves its bar on the terminal, so it is finished here before anything is printed.
     with _problems_in(errors), finishing(options["progress"]):
         done = graph.load(data, **options)
-    scope.emit(done, uri=target.uri, dry_run=dry_run)
+    target.emit(_load_document(target.uri, done), _loaded(target.uri, done, "checked" if dry_run else "loaded"))
 
 
-@command(app, "ingest", hidden=True)
+def _load_options(target: Target, mode: str, branch: str | None, base: str | None) -> dict[str, Any]:
+    one_of("--mode", mode, ("append", "merge", "overwrite"))
+    return {"mode": mode, "branch": target.scope.branch(branch), "base": base, "actor": target.actor}
+
+
+def _load_document(uri: str, done: LoadResult) -> Document:
+    # The counts are beside it for programs written against earlier versions.
+    return {
+        **ingest_output(uri, done),
+        "nodes_loaded": sum(done.nodes.values()),
+        "edges_loaded": sum(done.edges.values()),
+        "node_types_loaded": len(done.nodes),
+        "edge_types_loaded": len(done.edges),
+    }
+
+
+def _loaded(uri: str, done: LoadResult, verb: str) -> Lines:
+    counts = f"{done.total} entities across {len(done.nodes)} node types and {len(done.edges)} edge types"
+    yield f"{verb} {uri} on branch {done.branch} with {done.mode}: {counts}"
+    if done.branch_created:
+        yield f"branch {done.branch} created from {done.base_branch}"
+
+
+@command("ingest")
 def ingest(
-    scope: Scope,
-    uri: Uri = None,
+    target: Target,
     *,
     data: Data,
-    mode: Annotated[str, typer.Option(help="append, merge or overwrite.", metavar="MODE")] = "merge",
+    mode: Mode = "merge",
     branch: Onto = None,
-    base: Annotated[str, typer.Option("--from", help="Create the branch from this one.", metavar="NAME")] = "main",
+    base: Annotated[str, option("Create the branch from this one.", "NAME", "--from")] = "main",
 ) -> None:
     """Load JSONL onto a branch, created if missing. An old name: use load."""
     output.deprecated("ingest", "load")
-    target = scope.at(uri)
-    if one_of("--mode", mode, _MODES) == "overwrite":
+    options = _load_options(target, mode, branch, base)
+    if mode == "overwrite":
         target.ask_before_removing(f"Replace the data of {target.uri}?")
-    options: dict[str, Any] = {"mode": mode, "branch": scope.branch(branch), "base": base, "actor": target.actor}
-    scope.emit(target.write_aloud().load(data, **options), uri=target.uri, data=data)
+    done = target.write_aloud().load(data, **options)
+    target.emit(ingest_output(target.uri, done), _ingested(done, data))
+
+
+def _ingested(done: LoadResult, data: list[str]) -> Lines:
+    yield f"ingested {done.total} entities from {', '.join(data)} into branch {done.branch}"
+    for kind, counts in (("node", done.nodes), ("edge", done.edges)):
+        yield from (f"{kind} {name}: {count}" for name, count in sorted(counts.items()))
+    if done.actor_id:
+        yield f"actor_id: {done.actor_id}"
 
 
 @contextmanager
@@ -118,58 +138,42 @@ def _problems_in(path: str | None) -> Iterator[None]:
         yield
     except LoadRejectedError as error:
         if path is not None:
-            _write_problems(path, error)
+            lines = (json.dumps(one.to_dict(), ensure_ascii=False) + "\n" for one in error.violations)
+            with _writing(path) as file:
+                file.writelines(line.encode() for line in lines)
+            output.note(f"{len(error.violations)} problems are in {path}")
         raise
-
-
-def _write_problems(path: str, error: LoadRejectedError) -> None:
-    try:
-        with Path(path).open("w", encoding="utf-8") as file:
-            file.writelines(json.dumps(one.to_dict(), ensure_ascii=False) + "\n" for one in error.violations)
-    except OSError as problem:
-        raise FileAccessError(f"cannot write {path}: {problem.strerror}", path=path) from error
-    output.note(f"{len(error.violations)} problems are in {path}")
 
 
 # export --------------------------------------------------------------------------------------------
 
 
-@command(app, "export", json=False)
+@command("export", json=False)
 def export(
-    scope: Scope,
-    uri: Uri = None,
+    target: Target,
     *,
-    branch: Annotated[str | None, typer.Option(help="The branch to export.", metavar="NAME")] = None,
+    branch: Annotated[str | None, option("The branch to export.", "NAME")] = None,
     snapshot: Snapshot = None,
-    types: Annotated[
-        list[str] | None, typer.Option("--type", help="Only this type; may be repeated.", metavar="NAME")
-    ] = None,
+    types: Annotated[list[str] | None, option("Only this type; may be repeated.", "NAME", "--type")] = None,
     tables: Annotated[
-        list[str] | None, typer.Option("--table", help="The same by its key: node:NAME or edge:NAME.", metavar="KEY")
+        list[str] | None, option("The same by its key: node:NAME or edge:NAME.", "KEY", "--table")
     ] = None,
-    path: Annotated[
-        str | None, typer.Option("--output", "-o", help="A file, or a new directory; also s3://.", metavar="PATH")
-    ] = None,
-    format_: Annotated[
-        str | None, typer.Option("--format", help="jsonl, csv or parquet. Default: by file name.", metavar="FORMAT")
-    ] = None,
-    engine: Engine = "auto",
-    master: Master = None,
-    conf: Conf = None,
-    jsonl: Annotated[bool, typer.Option("--jsonl", hidden=True)] = False,
+    path: Annotated[str | None, option("A file, or a new directory; also s3://.", "PATH", "--output", "-o")] = None,
+    format_: Format = None,
+    engine: EngineOptions,
+    jsonl: Annotated[bool, switch("", "--jsonl", hidden=True)] = False,
 ) -> None:
     """Write all entities, or those of some types, in a form that can be loaded again."""
     if jsonl:
         output.deprecated("export --jsonl", "export")
-    target = scope.at(uri)
     refuse_both(branch, snapshot)
     wanted: dict[str, Any] = {
-        "branch": scope.branch(branch),
+        "branch": target.scope.branch(branch),
         "snapshot": snapshot,
         "types": [*(types or ()), *(tables or ())] or None,
         "format": one_of("--format", format_ or _format_of(path), _FORMATS),
     }
-    options = engine_options(scope, engine, master, conf)
+    options = engine.checked(target.scope)
     graph = target.read()
     if path is None:
         sys.stdout.writelines(graph.export(**wanted, engine=options["engine"]))
@@ -186,111 +190,75 @@ def _format_of(path: str | None) -> str:
 
 # blob ----------------------------------------------------------------------------------------------
 
-Entity = Annotated[str, typer.Argument(help="node or edge.", metavar="ENTITY")]
-TypeName = Annotated[str, typer.Argument(help="The type.", metavar="TYPE")]
-EntityId = Annotated[str, typer.Argument(help="The id of the entity.", metavar="ID")]
-Property = Annotated[str, typer.Argument(help="The property.", metavar="PROPERTY")]
 _CHUNK = 2**20
 
 
-@command(blob_group, "blob get", json=False)
+@dataclass(frozen=True, slots=True)
+class BlobOptions:
+    """A Blob property of an entity, and the state of the graph to read it in."""
+
+    entity: Annotated[str, argument("node or edge.", "ENTITY")]
+    type_name: Annotated[str, argument("The type.", "TYPE")]
+    id_: Annotated[str, argument("The id of the entity.", "ID")]
+    property_: Annotated[str, argument("The property.", "PROPERTY")]
+    branch: Branch = None
+    snapshot: Snapshot = None
+
+    def find(self, scope: Scope) -> tuple[StateView, Blob]:
+        refuse_both(self.branch, self.snapshot)
+        state = scope.at().read().at(self.snapshot or scope.branch(self.branch))
+        kind = one_of("ENTITY", self.entity, ("node", "edge"))
+        return state, state.blob(self.type_name, self.id_, self.property_, kind=kind)
+
+
+@command("blob get", json=False)
 def get_blob(
     scope: Scope,
-    entity: Entity,
-    type_name: TypeName,
-    id_: EntityId,
-    property_: Property,
+    blob: BlobOptions,
     *,
-    branch: Branch = None,
-    snapshot: Snapshot = None,
-    offset: Annotated[int, typer.Option(help="The first byte to read.", min=0, metavar="N")] = 0,
-    length: Annotated[int | None, typer.Option(help="How many bytes. Default: all.", min=1, metavar="N")] = None,
-    out: Annotated[str | None, typer.Option(help="The file to write. Default: stdout.", metavar="PATH")] = None,
+    offset: Annotated[int, option("The first byte to read.", "N", min=0)] = 0,
+    length: Annotated[int | None, option("How many bytes. Default: all.", "N", min=1)] = None,
+    out: Annotated[str | None, option("The file to write. Default: stdout.", "PATH")] = None,
 ) -> None:
     """Write the bytes of a Blob property."""
-    state = _state(scope, branch, snapshot)
-    found = state.blob(type_name, id_, property_, kind=one_of("ENTITY", entity, ("node", "edge")))
+    _, found = blob.find(scope)
     end = found.size if length is None else min(offset + length, found.size)
+    # An empty value has no first byte, and still it can be read from there.
     if offset >= found.size > 0:
         message = f"offset {offset} is beyond the end: the value has {found.size} bytes"
         raise BlobRangeError(message, start=offset, end=end, length=found.size)
-    with _opened(out) as file:
+    with _writing(out) as file:
         for start in range(offset, end, _CHUNK):
             file.write(found.read(start, min(start + _CHUNK, end)))
 
 
-@command(blob_group, "blob stat")
-def stat_blob(
-    scope: Scope,
-    entity: Entity,
-    type_name: TypeName,
-    id_: EntityId,
-    property_: Property,
-    *,
-    branch: Branch = None,
-    snapshot: Snapshot = None,
-) -> None:
+@command("blob stat")
+def stat_blob(scope: Scope, blob: BlobOptions) -> None:
     """Show the size of a Blob property and the commit it was read at."""
-    state = _state(scope, branch, snapshot)
-    found = state.blob(type_name, id_, property_, kind=one_of("ENTITY", entity, ("node", "edge")))
-    place = {"branch": scope.branch(branch)} if snapshot is None else {"snapshot": snapshot}
+    state, found = blob.find(scope)
+    place = {"branch": scope.branch(blob.branch)} if blob.snapshot is None else {"snapshot": blob.snapshot}
     described = {
-        "entity": entity,
-        "type": type_name,
-        "id": id_,
-        "property": property_,
+        "entity": blob.entity,
+        "type": blob.type_name,
+        "id": blob.id_,
+        "property": blob.property_,
         "kind": "managed",
         "size": found.size,
         "etag": found.etag,
         **place,
         "resolved_snapshot": state.commit.commit_id if state.commit else None,
     }
-    scope.emit(described)
-
-
-def _state(scope: Scope, branch: str | None, snapshot: str | None) -> StateView:
-    refuse_both(branch, snapshot)
-    return scope.at().read().at(snapshot or scope.branch(branch))
+    scope.emit(described, output.pairs(described))
 
 
 @contextmanager
-def _opened(out: str | None) -> Iterator[IO[bytes]]:
-    if out is None:
+def _writing(path: str | None) -> Iterator[IO[bytes]]:
+    """Open a file to write; without a path stdout."""
+    if path is None:
         yield sys.stdout.buffer
         return
     try:
-        with Path(out).open("wb") as file:
+        with Path(path).open("wb") as file:
             yield file
     except OSError as error:
-        raise FileAccessError(f"cannot write {out}: {error.strerror}", path=out) from None
-
-
-# How results are printed ---------------------------------------------------------------------------
-
-
-def _load_document(done: LoadResult, *, uri: str, dry_run: bool) -> Document:  # noqa: ARG001
-    # The counts are beside it for programs written against earlier versions.
-    return {
-        **ingest_output(uri, done),
-        "nodes_loaded": sum(done.nodes.values()),
-        "edges_loaded": sum(done.edges.values()),
-        "node_types_loaded": len(done.nodes),
-        "edge_types_loaded": len(done.edges),
-    }
-
-
-@renders("load", document=_load_document)
-def _loaded(done: LoadResult, *, uri: str, dry_run: bool) -> Lines:
-    counts = f"{done.total} entities across {len(done.nodes)} node types and {len(done.edges)} edge types"
-    yield f"{'checked' if dry_run else 'loaded'} {uri} on branch {done.branch} with {done.mode}: {counts}"
-    if done.branch_created:
-        yield f"branch {done.branch} created from {done.base_branch}"
-
-
-@renders("ingest", document=lambda done, *, uri, data: ingest_output(uri, done))  # noqa: ARG005
-def _ingested(done: LoadResult, *, uri: str, data: list[str]) -> Lines:  # noqa: ARG001
-    yield f"ingested {done.total} entities from {', '.join(data)} into branch {done.branch}"
-    for kind, counts in (("node", done.nodes), ("edge", done.edges)):
-        yield from (f"{kind} {name}: {count}" for name, count in sorted(counts.items()))
-    if done.actor_id:
-        yield f"actor_id: {done.actor_id}"
+        raise FileAccessError(f"cannot write {path}: {error.strerror}", path=path) from None

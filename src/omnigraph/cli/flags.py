@@ -1,10 +1,11 @@
-"""The options that every command has, and the rules for which command accepts which of them."""
+"""The commands, the options that all of them have, and the rules for which command accepts which of these."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, fields
 from enum import StrEnum
+from typing import NamedTuple
 
 from omnigraph.errors import AddressError
 
@@ -32,6 +33,40 @@ class Flags:
 
 def spelled(name: str) -> str:
     return "--as" if name == "actor" else f"--{name}"
+
+
+class FlagText(NamedTuple):
+    """A common option in help: its placeholder (a switch has none) and its help; and its meaning in a refusal."""
+
+    metavar: str | None
+    help: str
+    meaning: str = ""
+
+
+TEXTS = {
+    "--uri": FlagText("URI", "The storage of the graph; the same as --store.", "names the storage of a graph"),
+    "--store": FlagText(
+        "URI", "The storage of the graph: a directory, file:// or s3:// address.", "names the storage of a graph"
+    ),
+    "--server": FlagText(
+        "NAME|URL", "A server: its URL, or its name in the operator configuration.", "addresses a served graph"
+    ),
+    "--graph": FlagText("ID", "The graph of the server.", "picks a graph of a server"),
+    "--profile": FlagText(
+        "NAME",
+        "A profile of the operator configuration. Default: $OMNIGRAPH_PROFILE.",
+        "picks a scope of the operator configuration",
+    ),
+    "--target": FlagText("NAME", "A graph of omnigraph.yaml.", "picks a graph of omnigraph.yaml"),
+    "--config": FlagText(
+        "FILE", "The omnigraph.yaml to read. Default: the one in this directory.", "names an omnigraph.yaml"
+    ),
+    "--cluster": FlagText("DIR", "Not supported by this version.", "addresses a cluster"),
+    "--as": FlagText("ACTOR", "The actor that the commit records.", "names the actor of a change"),
+    "--yes": FlagText(None, "Do not ask before removing data from a graph that is not local."),
+    "--quiet": FlagText(None, "Show no progress, and do not print which graph is changed."),
+}
+COMMON = frozenset(TEXTS)
 
 
 class Capability(StrEnum):
@@ -67,39 +102,74 @@ _UPKEEP = _rule(Capability.DIRECT, {*_STORAGE, "--cluster", "--graph"})
 _PROJECT = _rule(Capability.CONTROL, {"--cluster", "--graph", "--profile", "--target", "--config"})
 _ALONE = _rule(Capability.LOCAL)
 
-# The rule of a group holds for all of its commands, except for those with a rule of their own.
-RULES = {
-    **dict.fromkeys(("mutate", "load", "ingest", "branch", "snapshot", "export"), _CHANGES),
-    **dict.fromkeys(("schema show", "schema get", "schema apply", "revert", "tag"), _CHANGES),
-    **dict.fromkeys(("query", "blob", "commit", "changes", "diff", "log"), _LOOKS),
-    "graphs": _rule(Capability.SERVED, {"--server", "--profile"}),
-    **dict.fromkeys(("optimize", "repair", "cleanup", "doctor", "lint"), _UPKEEP),
-    "schema plan": _rule(Capability.DIRECT, _STORAGE),
-    "init": _rule(Capability.DIRECT),
-    "queries": _PROJECT,
-    "embed": _rule(Capability.LOCAL, {"--store", "--as"}),
-    **dict.fromkeys(("alias", "login", "logout", "profile", "fmt", "version"), _ALONE),
+
+class Entry(NamedTuple):
+    """A command or a group of commands: the module of its family, its rule, and its line in the help of the program."""
+
+    family: str
+    rule: Rule
+    summary: str
+    hidden: bool = False
+
+
+# The lines stand here, because the help of the program must not import the families: they load engine and parser.
+COMMANDS = {
+    "init": Entry("data", _rule(Capability.DIRECT), "Create an empty graph."),
+    "load": Entry("data", _CHANGES, "Load JSONL, CSV or Parquet, checked against the schema, in one commit."),
+    "ingest": Entry(
+        "data", _CHANGES, "Load JSONL onto a branch, created if missing. An old name: use load.", hidden=True
+    ),
+    "export": Entry(
+        "data", _CHANGES, "Write all entities, or those of some types, in a form that can be loaded again."
+    ),
+    "embed": Entry(
+        "embed",
+        _rule(Capability.LOCAL, {"--store", "--as"}),
+        "Add the missing vectors to the records of a file or to the nodes of a graph.",
+    ),
+    "blob": Entry("data", _LOOKS, "Read the content of Blob properties."),
+    "query": Entry("queries", _LOOKS, "Run a query and print its rows."),
+    "mutate": Entry("queries", _CHANGES, "Insert, update or delete with a query, in one commit."),
+    "alias": Entry("queries", _ALONE, "Run the stored query that an alias names, and print its rows."),
+    "queries": Entry("stored", _PROJECT, "List and validate the stored queries of an omnigraph.yaml."),
+    "schema": Entry("languages", _CHANGES, "Show, plan and change the schema of a graph."),
+    "lint": Entry("languages", _UPKEEP, "Check every query of a file: syntax, types, and legal but suspicious code."),
+    "fmt": Entry("languages", _ALONE, "Format .pg and .gq files in place. Comments and meaning are kept."),
+    "branch": Entry("history", _CHANGES, "Create, list, merge and delete branches."),
+    "tag": Entry("history", _CHANGES, "Create, list and delete tags: immutable names for commits."),
+    "commit": Entry("changes", _LOOKS, "List and show commits."),
+    "log": Entry("history", _LOOKS, "Show the history of branches, newest first."),
+    "diff": Entry(
+        "changes", _LOOKS, "Show the changes from A to B: inserted (+), updated (~) and deleted (-), by type."
+    ),
+    "changes": Entry("changes", _LOOKS, "Follow the changes of a graph."),
+    "snapshot": Entry("history", _CHANGES, "Show the version of each table on a branch."),
+    "revert": Entry("history", _CHANGES, "Undo one commit with a new commit, and keep later changes."),
+    "optimize": Entry("maintenance", _UPKEEP, "Compact small files, and extend the indices over all rows."),
+    "cleanup": Entry("maintenance", _UPKEEP, "Remove old versions, and files that failed writes left behind."),
+    "repair": Entry(
+        "maintenance", _UPKEEP, "Inspect tables that another program changed, and adopt its changes where safe."
+    ),
+    "doctor": Entry("maintenance", _UPKEEP, "Report the health of a graph, and the commands that improve it."),
+    "graphs": Entry("session", _rule(Capability.SERVED, {"--server", "--profile"}), "List the graphs of a server."),
+    "profile": Entry("session", _ALONE, "Show the profiles of the operator configuration."),
+    "login": Entry("session", _ALONE, "Store the token of a server, readable only by you."),
+    "logout": Entry("session", _ALONE, "Remove the stored token of a server."),
+    "version": Entry("", _ALONE, "Print the version of omnigraph and of its storage format."),  # in the program itself
 }
 
-
-COMMON = frozenset(spelled(field.name) for field in fields(Flags))
+# The rule of a group holds for all of its commands, except for those with a rule of their own.
+RULES = {
+    **{name: entry.rule for name, entry in COMMANDS.items() if name != "schema"},
+    **dict.fromkeys(("schema show", "schema get", "schema apply"), COMMANDS["schema"].rule),
+    "schema plan": _rule(Capability.DIRECT, _STORAGE),
+}
 
 
 def rule_of(command: str) -> Rule:
     return RULES.get(command) or RULES[command.partition(" ")[0]]
 
 
-_MEANINGS = {
-    "--uri": "names the storage of a graph",
-    "--store": "names the storage of a graph",
-    "--server": "addresses a served graph",
-    "--graph": "picks a graph of a server",
-    "--profile": "picks a scope of the operator configuration",
-    "--target": "picks a graph of omnigraph.yaml",
-    "--config": "names an omnigraph.yaml",
-    "--cluster": "addresses a cluster",
-    "--as": "names the actor of a change",
-}
 _REMEDIES = {
     Capability.DIRECT: "Run it where the storage is, with --store.",
     Capability.SERVED: "Name a server with --server, or a profile that has one.",
@@ -112,8 +182,9 @@ def refuse_foreign(command: str, flags: Flags) -> None:
     wrong = [flag for flag in flags.given() if flag not in rule.takes]
     if not wrong:
         return
-    what = f"{wrong[0]} {_MEANINGS[wrong[0]]} and does not apply."
+    what = f"{wrong[0]} {TEXTS[wrong[0]].meaning} and does not apply."
     if len(wrong) > 1:
         what = f"{', '.join(wrong[:-1])} and {wrong[-1]} do not apply."
+    # A command that takes no address at all cannot be helped with another one.
     remedy = _REMEDIES.get(rule.kind) if wrong[0] in ("--server", "--store") and rule.takes != _ANYWHERE else None
     raise AddressError(" ".join(filter(None, [f"`{command}` is a {rule.kind} command; {what}", remedy])))

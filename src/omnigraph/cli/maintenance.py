@@ -15,116 +15,19 @@ from omnigraph.api.maintenance import (
     HealthReport,
     RepairResult,
     TableCleanup,
+    TableHealth,
     TableRepair,
     TableUpkeep,
     UpkeepResult,
 )
 from omnigraph.cli import output
-from omnigraph.cli.address import Scope
-from omnigraph.cli.command import Uri, command, one_of
-from omnigraph.cli.emit import Document, Lines, renders
-from omnigraph.cli.engine import ENGINES, Engine, Master, progress
-from omnigraph.cli.output import Line
+from omnigraph.cli.address import Target
+from omnigraph.cli.command import Engine, Master, command, engine_name, option, progress, switch
+from omnigraph.cli.output import Document, Line, Lines
 from omnigraph.cli.tables import table
 
 _UNITS = {"": "seconds", "s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
 _DURATION = re.compile(r"(\d{1,9})([smhdw]?)")
-
-app = typer.Typer()
-
-
-@command(app, "optimize")
-def optimize(
-    scope: Scope,
-    uri: Uri = None,
-    *,
-    branch: Annotated[str, typer.Option(help="The branch whose tables to optimize.", metavar="NAME")] = "main",
-    engine: Engine = "auto",
-    master: Master = None,
-) -> None:
-    """Compact small files, and extend the indices over all rows."""
-    engine = one_of("--engine", engine, ENGINES)
-    target = scope.at(uri)
-    graph = target.write_aloud()
-    scope.emit(graph.optimize(branch, engine=engine, master=master, progress=progress(scope)), uri=target.uri)
-
-
-@command(app, "cleanup")
-def cleanup(
-    scope: Scope,
-    uri: Uri = None,
-    *,
-    keep: Annotated[
-        int | None, typer.Option(help="How many commits of each branch to keep.", min=0, metavar="N")
-    ] = None,
-    older_than: Annotated[
-        str | None, typer.Option(help="Keep commits younger than this: 90s, 15m, 12h, 30d, 4w.", metavar="DURATION")
-    ] = None,
-    orphans_older_than: Annotated[
-        str, typer.Option(help="Remove unreferenced files older than this.", metavar="DURATION")
-    ] = "7d",
-    confirm: Annotated[
-        bool, typer.Option("--confirm", help="Remove the data. Without it, only show what would be removed.")
-    ] = False,
-) -> None:
-    """Remove old versions, and files that failed writes left behind."""
-    target = scope.at(uri)
-    if keep is None and older_than is None:
-        raise typer.BadParameter("give --keep, --older-than, or both", param_hint="--keep")
-    age = None if older_than is None else _duration("--older-than", older_than)
-    orphan_age = _duration("--orphans-older-than", orphans_older_than)
-    if confirm:
-        target.ask_before_removing(f"Remove old versions from {target.uri}?")
-    graph = target.write_aloud() if confirm else target.write()
-    done = graph.cleanup(keep, age, confirm=confirm, orphan_age=orphan_age, progress=progress(scope))
-    if not confirm:
-        output.note(_policy(keep, older_than))
-    scope.emit(done, uri=target.uri, keep=keep, age=age)
-
-
-def _policy(keep: int | None, older_than: str | None) -> str:
-    count = "commit" if keep in (0, 1) else f"{keep} commits"
-    parts = [f"the last {count} of each branch"] if keep is not None else []
-    parts += [f"commits younger than {older_than}"] if older_than is not None else []
-    return f"would keep {' and '.join(parts)}; nothing was removed, add --confirm to remove the rest"
-
-
-def _duration(name: str, text: str) -> dt.timedelta:
-    found = _DURATION.fullmatch(text.strip())
-    if found is None:
-        raise typer.BadParameter(f"'{text}' is not a duration; write 90s, 15m, 12h, 30d or 4w", param_hint=name)
-    return dt.timedelta(**{_UNITS[found[2]]: int(found[1])})
-
-
-@command(app, "repair")
-def repair(
-    scope: Scope,
-    uri: Uri = None,
-    *,
-    confirm: Annotated[bool, typer.Option("--confirm", help="Adopt changes proven to have changed no rows.")] = False,
-    force: Annotated[bool, typer.Option("--force", help="With --confirm: adopt all changes.")] = False,
-) -> None:
-    """Inspect tables that another program changed, and adopt its changes where safe."""
-    target = scope.at(uri)
-    if force and not confirm:
-        raise typer.BadParameter("--force needs --confirm", param_hint="--force")
-    graph = target.write_aloud() if confirm else target.write()
-    done = graph.repair(confirm=confirm, force=force)
-    scope.emit(done, uri=target.uri, confirm=confirm, force=force)
-    if done.is_refused:
-        raise typer.Exit(1)
-
-
-@command(app, "doctor")
-def doctor(scope: Scope, uri: Uri = None) -> None:
-    """Report the health of a graph, and the commands that improve it."""
-    report = scope.at(uri).read().doctor()
-    scope.emit(report)
-    if not report.is_healthy:
-        raise typer.Exit(1)
-
-
-# How results are printed ---------------------------------------------------------------------------
 
 
 def _tables(rows: Iterable[dict[str, Any]]) -> Document:
@@ -134,14 +37,19 @@ def _tables(rows: Iterable[dict[str, Any]]) -> Document:
     return {"tables": listed, "datasets": listed}
 
 
-def _bytes(size: int) -> str:
-    power = max((size.bit_length() - 1) // 10, 0)
-    unit = ("B", "KiB", "MiB", "GiB", "TiB")[min(power, 4)]
-    return f"{size / 1024 ** min(power, 4):.{min(power, 1)}f} {unit}"
-
-
-def _optimize_document(done: UpkeepResult, *, uri: str) -> Document:
-    return {"uri": uri, **_tables(map(_optimized_table, done.tables))}
+@command("optimize")
+def optimize(
+    target: Target,
+    *,
+    branch: Annotated[str, option("The branch whose tables to optimize.", "NAME")] = "main",
+    engine: Engine = "auto",
+    master: Master = None,
+) -> None:
+    """Compact small files, and extend the indices over all rows."""
+    options: dict[str, Any] = {"engine": engine_name(engine), "master": master, "progress": progress(target.scope)}
+    done = target.write_aloud().optimize(branch, **options)
+    document = {"uri": target.uri, **_tables(map(_optimized_table, done.tables))}
+    target.emit(document, _optimized(done, target.uri))
 
 
 def _optimized_table(row: TableUpkeep) -> Document:
@@ -149,8 +57,7 @@ def _optimized_table(row: TableUpkeep) -> Document:
     return {**asdict(row), "indexes": list(row.indexes), "pending_indexes": pending}
 
 
-@renders("optimize", document=_optimize_document)
-def _optimized(done: UpkeepResult, *, uri: str) -> Lines:
+def _optimized(done: UpkeepResult, uri: str) -> Lines:
     yield f"optimize {uri} — {len(done.tables)} tables"
     width = max((len(row.table_key) for row in done.tables), default=0)
     for row in done.tables:
@@ -169,9 +76,35 @@ def _optimized_text(row: TableUpkeep) -> str:
     return f"frags {row.fragments_removed} → {row.fragments_added}{built} ✓"
 
 
-def _cleanup_document(done: CleanupResult, *, uri: str, keep: int | None, age: dt.timedelta | None) -> Document:
-    return {
-        "uri": uri,
+# cleanup -------------------------------------------------------------------------------------------
+
+
+@command("cleanup")
+def cleanup(
+    target: Target,
+    *,
+    keep: Annotated[int | None, option("How many commits of each branch to keep.", "N", min=0)] = None,
+    older_than: Annotated[
+        str | None, option("Keep commits younger than this: 90s, 15m, 12h, 30d, 4w.", "DURATION")
+    ] = None,
+    orphans_older_than: Annotated[str, option("Remove unreferenced files older than this.", "DURATION")] = "7d",
+    confirm: Annotated[
+        bool, switch("Remove the data. Without it, only show what would be removed.", "--confirm")
+    ] = False,
+) -> None:
+    """Remove old versions, and files that failed writes left behind."""
+    if keep is None and older_than is None:
+        raise typer.BadParameter("give --keep, --older-than, or both", param_hint="--keep")
+    age = None if older_than is None else _duration("--older-than", older_than)
+    orphan_age = _duration("--orphans-older-than", orphans_older_than)
+    if confirm:
+        target.ask_before_removing(f"Remove old versions from {target.uri}?")
+    graph = target.write_aloud() if confirm else target.write()
+    done = graph.cleanup(keep, age, confirm=confirm, orphan_age=orphan_age, progress=progress(target.scope))
+    if not confirm:
+        output.note(_policy(keep, older_than))
+    document = {
+        "uri": target.uri,
         "keep_versions": keep,
         "older_than_secs": None if age is None else int(age.total_seconds()),
         "confirmed": done.confirmed,
@@ -179,10 +112,24 @@ def _cleanup_document(done: CleanupResult, *, uri: str, keep: int | None, age: d
         "temporary_files_removed": done.temporary.files,
         "temporary_bytes_removed": done.temporary.size,
     }
+    target.emit(document, _cleaned(done, target.uri))
 
 
-@renders("cleanup", document=_cleanup_document)
-def _cleaned(done: CleanupResult, *, uri: str, **_facts: Any) -> Lines:
+def _policy(keep: int | None, older_than: str | None) -> str:
+    count = "commit" if keep in (0, 1) else f"{keep} commits"  # the head of a branch always stays
+    parts = [f"the last {count} of each branch"] if keep is not None else []
+    parts += [f"commits younger than {older_than}"] if older_than is not None else []
+    return f"would keep {' and '.join(parts)}; nothing was removed, add --confirm to remove the rest"
+
+
+def _duration(name: str, text: str) -> dt.timedelta:
+    found = _DURATION.fullmatch(text.strip())
+    if found is None:
+        raise typer.BadParameter(f"'{text}' is not a duration; write 90s, 15m, 12h, 30d or 4w", param_hint=name)
+    return dt.timedelta(**{_UNITS[found[2]]: int(found[1])})
+
+
+def _cleaned(done: CleanupResult, uri: str) -> Lines:
     yield f"cleanup {uri} — {len(done.tables)} tables{'' if done.confirmed else ' (preview)'}"
     width = max((len(row.table_key) for row in done.tables), default=0)
     for row in done.tables:
@@ -197,10 +144,29 @@ def _cleaned_text(row: TableCleanup) -> str:
     return f"{row.old_versions_removed} versions, {_bytes(row.bytes_removed)}{forks}{error}"
 
 
-def _repair_document(done: RepairResult, *, uri: str, confirm: bool, force: bool) -> Document:
+def _bytes(size: int) -> str:
+    power = min(max((size.bit_length() - 1) // 10, 0), 4)
+    return f"{size / 1024**power:.{min(power, 1)}f} {('B', 'KiB', 'MiB', 'GiB', 'TiB')[power]}"
+
+
+# repair --------------------------------------------------------------------------------------------
+
+
+@command("repair")
+def repair(
+    target: Target,
+    *,
+    confirm: Annotated[bool, switch("Adopt changes proven to have changed no rows.", "--confirm")] = False,
+    force: Annotated[bool, switch("With --confirm: adopt all changes.", "--force")] = False,
+) -> None:
+    """Inspect tables that another program changed, and adopt its changes where safe."""
+    if force and not confirm:
+        raise typer.BadParameter("--force needs --confirm", param_hint="--force")
+    graph = target.write_aloud() if confirm else target.write()
+    done = graph.repair(confirm=confirm, force=force)
     version = next((one.manifest_version for one in done.commits if one.branch is None), None)
-    return {
-        "uri": uri,
+    document = {
+        "uri": target.uri,
         "confirm": confirm,
         "force": force,
         "manifest_version": version,
@@ -208,10 +174,12 @@ def _repair_document(done: RepairResult, *, uri: str, confirm: bool, force: bool
         "commits": [one.commit_id for one in done.commits],
         **_tables({**asdict(row), "operations": list(row.operations)} for row in done.tables),
     }
+    target.emit(document, _repaired(done, target.uri))
+    if done.is_refused:
+        raise typer.Exit(1)
 
 
-@renders("repair", document=_repair_document)
-def _repaired(done: RepairResult, *, uri: str, **_facts: Any) -> Lines:
+def _repaired(done: RepairResult, uri: str) -> Lines:
     yield f"repair {uri} — {len(done.tables)} tables"
     names = [row.table_key if row.branch == "main" else f"{row.table_key} on {row.branch}" for row in done.tables]
     for name, row in zip(names, done.tables, strict=True):
@@ -232,21 +200,22 @@ def _repaired_text(row: TableRepair) -> str:
     return f"{row.classification}: {moved}{error}: {row.action}"
 
 
-@renders("doctor", document=lambda report: {**asdict(report), "healthy": report.is_healthy})
+# doctor --------------------------------------------------------------------------------------------
+
+
+@command("doctor")
+def doctor(target: Target) -> None:
+    """Report the health of a graph, and the commands that improve it."""
+    report = target.read().doctor()
+    target.emit({**asdict(report), "healthy": report.is_healthy}, _report(report))
+    if not report.is_healthy:
+        raise typer.Exit(1)
+
+
 def _report(report: HealthReport) -> Lines:
     yield f"doctor {report.uri} — {len(report.tables)} tables on {', '.join(report.branches)}"
     columns = ["table", "branch", "pin", "head", "rows", "deleted", "fragments", "small", "versions", "indexes"]
-    rows = [
-        [
-            row.table_key,
-            row.branch,
-            *map(str, (row.pin, row.head, row.rows, row.rows_deleted, row.fragments, row.fragments_small)),
-            str(row.versions),
-            _covered(row.rows, [one.rows_covered for one in row.indexes]),
-        ]
-        for row in report.tables
-    ]
-    yield from table(columns, rows)
+    yield from table(columns, list(map(_health_cells, report.tables)))
     for finding in report.findings:
         style = "bold red" if finding.severity == "problem" else ""
         yield Line(f"{finding.severity}: {finding.subject}: {finding.message}", style)
@@ -255,6 +224,8 @@ def _report(report: HealthReport) -> Lines:
         yield "healthy: there is nothing to do"
 
 
-def _covered(rows: int, covered: list[int]) -> str:
-    full = sum(one == rows for one in covered)
-    return f"{full} of {len(covered)} full" if covered else "none"
+def _health_cells(row: TableHealth) -> list[str]:
+    counts = (row.pin, row.head, row.rows, row.rows_deleted, row.fragments, row.fragments_small, row.versions)
+    full = sum(one.rows_covered == row.rows for one in row.indexes)
+    covered = f"{full} of {len(row.indexes)} full" if row.indexes else "none"
+    return [row.table_key, row.branch, *map(str, counts), covered]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple, TextIO
 
@@ -65,9 +65,24 @@ def lines(found: Iterable[Line | str]) -> None:
         _write(sys.stderr if is_note else sys.stdout, text, style)
 
 
-def document(value: dict[str, Any] | list[Any]) -> None:
+Document = dict[str, Any]
+Lines = Iterator[Line | str]
+# A costly document is made when it is printed, and a large one piece by piece.
+JsonOutput = Document | list[Any] | Callable[[], Document] | Iterator[str]
+
+
+def document(value: JsonOutput) -> None:
     """Print one JSON document."""
-    sys.stdout.write(json.dumps(value, indent=2, ensure_ascii=False) + "\n")
+    if isinstance(value, Iterator):
+        sys.stdout.writelines(value)
+        return
+    found = value() if callable(value) else value
+    sys.stdout.write(json.dumps(found, indent=2, ensure_ascii=False) + "\n")
+
+
+def pairs(found: Document) -> Lines:
+    """Show a document as lines of `name: value`."""
+    yield from (f"{name}: {value}" for name, value in found.items())
 
 
 def raw(text: str) -> None:

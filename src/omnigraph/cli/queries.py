@@ -12,60 +12,54 @@ import typer
 
 from omnigraph.api.documents import change_output, read_head, read_output
 from omnigraph.api.results import MutationResult
-from omnigraph.api.rows import Explanation, Result
+from omnigraph.api.rows import Result
 from omnigraph.cli import output
 from omnigraph.cli.address import Scope, Target, served
-from omnigraph.cli.command import Snapshot, command, refuse_both
-from omnigraph.cli.emit import Document, Lines, renders
+from omnigraph.cli.command import Snapshot, argument, command, option, readable, refuse_both, switch
 from omnigraph.cli.tables import FORMATS, LAYOUTS, WIDEST, Look, rows_text
-from omnigraph.errors import AddressError, AliasError, FileAccessError, ParameterError, PreconditionFailedError
+from omnigraph.errors import AddressError, AliasError, ParameterError, PreconditionFailedError
 
 _VERBS = {"read": "query", "query": "query", "change": "mutate", "mutate": "mutate"}
 LOST_PRECONDITION = 4  # the exit code of `--if-commit` on a branch that has moved
 
-app = typer.Typer()
-
-Words = Annotated[
-    list[str] | None,
-    typer.Argument(help="The query, if the source has several; without a source a stored query.", metavar="NAME"),
-]
-QueryFile = Annotated[str | None, typer.Option("--query", help="A .gq file.", metavar="FILE")]
-QueryText = Annotated[str | None, typer.Option("--query-string", "-e", help="The query itself.", metavar="GQ")]
-Params = Annotated[str | None, typer.Option(help="The parameters, as a JSON object.", metavar="JSON")]
-ParamsFile = Annotated[str | None, typer.Option(help="A file that holds the parameters.", metavar="FILE")]
-QueryName = Annotated[
-    str | None,
-    typer.Option("--name", help="The query, if the source has several; the argument is the graph.", metavar="NAME"),
-]
-AliasName = Annotated[
-    str | None,
-    typer.Option("--alias", help="An alias of omnigraph.yaml; the arguments are its arguments.", metavar="NAME"),
-]
-Format = Annotated[
-    str | None, typer.Option("--format", help=f"{', '.join(FORMATS[:-1])} or {FORMATS[-1]}.", metavar="FORMAT")
-]
+Params = Annotated[str | None, option("The parameters, as a JSON object.", "JSON")]
+ParamsFile = Annotated[str | None, option("A file that holds the parameters.", "FILE")]
+RowFormat = Annotated[str | None, option(f"{', '.join(FORMATS[:-1])} or {FORMATS[-1]}.", "FORMAT", "--format")]
 
 
-@command(app, "query")
+@dataclass(frozen=True, slots=True)
+class QueryOptions:
+    """What the command line says about the query."""
+
+    words: Annotated[
+        list[str] | None, argument("The query, if the source has several; without a source a stored query.", "NAME")
+    ] = None
+    file: Annotated[str | None, option("A .gq file.", "FILE", "--query")] = None
+    text: Annotated[str | None, option("The query itself.", "GQ", "--query-string", "-e")] = None
+    params: Params = None
+    params_file: ParamsFile = None
+    name: Annotated[
+        str | None, option("The query, if the source has several; the argument is the graph.", "NAME", "--name")
+    ] = None
+    alias: Annotated[
+        str | None, option("An alias of omnigraph.yaml; the arguments are its arguments.", "NAME", "--alias")
+    ] = None
+
+
+@command("query")
 def query(
     scope: Scope,
-    words: Words = None,
+    given: QueryOptions,
     *,
-    file: QueryFile = None,
-    text: QueryText = None,
-    params: Params = None,
-    params_file: ParamsFile = None,
-    name: QueryName = None,
-    alias: AliasName = None,
-    branch: Annotated[str | None, typer.Option(help="The branch to read.", metavar="NAME")] = None,
+    branch: Annotated[str | None, option("The branch to read.", "NAME")] = None,
     snapshot: Snapshot = None,
-    format_: Format = None,
-    explain: Annotated[bool, typer.Option("--explain", help="Print how the query ran instead of its rows.")] = False,
+    format_: RowFormat = None,
+    explain: Annotated[bool, switch("Print how the query ran instead of its rows.", "--explain")] = False,
 ) -> None:
     """Run a query and print its rows."""
     refuse_both(branch, snapshot)
     chosen = _format_given(scope, format_)
-    wanted = _wanted(scope, Given(words or (), file, text, params, params_file, name, alias))
+    wanted = _wanted(scope, given)
     look = _look(scope, chosen or wanted.format)
     place: dict[str, Any] = {"branch": branch or wanted.branch or scope.branch(), "snapshot": snapshot}
     target = _target(scope, wanted)
@@ -73,45 +67,46 @@ def query(
         if wanted.source is None:
             raise typer.BadParameter("a stored query cannot be explained", param_hint="--explain")
         found = target.read().explain(wanted.source, wanted.params, name=wanted.name, **place)
-        scope.emit(found, look=Look(chosen or FORMATS[0]))
-        return
-    scope.emit(_answer(target, wanted, place), snapshot=snapshot, look=look)
+        if chosen == "json":
+            output.document(found.to_dict())
+        else:
+            output.data(str(found))
+    elif wanted.source is None:
+        _print_rows(target.stored().invoke_query(wanted.stored_name, wanted.params, **place), look, snapshot)
+    else:
+        _print_rows(target.read().query(wanted.source, wanted.params, name=wanted.name, **place), look, snapshot)
 
 
-def _answer(target: Target, wanted: Wanted, place: dict[str, Any]) -> Result:
-    if wanted.source is None:
-        return target.stored().invoke_query(wanted.stored_name, wanted.params, **place)
-    return target.read().query(wanted.source, wanted.params, name=wanted.name, **place)
+def _print_rows(found: Result, look: Look, snapshot: str | None) -> None:
+    """Print rows. The format of a document can also come from the settings, without `--json`."""
+    if look.format == "json":
+        output.document(read_output(found, snapshot))
+    else:
+        output.lines(rows_text(found, read_head(found, snapshot), look))
 
 
-@command(app, "mutate")
+@command("mutate")
 def mutate(
     scope: Scope,
-    words: Words = None,
+    given: QueryOptions,
     *,
-    file: QueryFile = None,
-    text: QueryText = None,
-    params: Params = None,
-    params_file: ParamsFile = None,
-    name: QueryName = None,
-    alias: AliasName = None,
-    branch: Annotated[str | None, typer.Option(help="The branch to change.", metavar="NAME")] = None,
-    if_commit: Annotated[
-        str | None, typer.Option(help="Change it only if the branch is at this commit.", metavar="COMMIT")
-    ] = None,
+    branch: Annotated[str | None, option("The branch to change.", "NAME")] = None,
+    if_commit: Annotated[str | None, option("Change it only if the branch is at this commit.", "COMMIT")] = None,
 ) -> None:
     """Insert, update or delete with a query, in one commit."""
-    wanted = _wanted(scope, Given(words or (), file, text, params, params_file, name, alias))
+    wanted = _wanted(scope, given)
     place = {"branch": branch or wanted.branch or scope.branch(), "if_commit": if_commit}
     try:
         done = _change(_target(scope, wanted), wanted, place)
     except PreconditionFailedError as error:
+        # Not an ordinary failure: a script that lost the race reads the branch again and retries.
         if scope.as_json:
             scope.emit_error(error)
         else:
             output.error(error)
         raise typer.Exit(LOST_PRECONDITION) from None
-    scope.emit(done)
+    text = f"changed {done.branch} via {done.query_name}: {done.affected_nodes} nodes, {done.affected_edges} edges"
+    scope.emit(change_output(done), [text, f"actor_id: {done.actor_id}"] if done.actor_id else text)
 
 
 def _change(target: Target, wanted: Wanted, place: dict[str, Any]) -> MutationResult:
@@ -121,15 +116,15 @@ def _change(target: Target, wanted: Wanted, place: dict[str, Any]) -> MutationRe
     return target.write().mutate(wanted.source, wanted.params, name=wanted.name, actor=actor, **place)
 
 
-@command(app, "alias")
+@command("alias")
 def alias(
     scope: Scope,
-    name: Annotated[str, typer.Argument(help="The alias, as the operator configuration names it.", metavar="NAME")],
-    words: Annotated[list[str] | None, typer.Argument(help="Its arguments.", metavar="ARG")] = None,
+    name: Annotated[str, argument("The alias, as the operator configuration names it.", "NAME")],
+    words: Annotated[list[str] | None, argument("Its arguments.", "ARG")] = None,
     *,
     params: Params = None,
     params_file: ParamsFile = None,
-    format_: Format = None,
+    format_: RowFormat = None,
 ) -> None:
     """Run the stored query that an alias names, and print its rows."""
     found = scope.operator.alias(name)
@@ -138,7 +133,7 @@ def alias(
     values = {**found.params, **_by_position(name, found.args, words or ()), **given}
     target = Target(scope, served(scope, str(found.server), found.graph or scope.operator.defaults.default_graph))
     result = target.stored().invoke_query(str(found.query), values or None, branch="main", snapshot=None)
-    scope.emit(result, snapshot=None, look=_look(scope, chosen or found.format))
+    _print_rows(result, _look(scope, chosen or found.format), None)
 
 
 def _format_given(scope: Scope, format_: str | None) -> str | None:
@@ -162,19 +157,6 @@ def _look(scope: Scope, format_: str | None) -> Look:
 
 
 @dataclass(frozen=True, slots=True)
-class Given:
-    """What the command line says about the query."""
-
-    words: Sequence[str]
-    file: str | None
-    text: str | None
-    params: str | None
-    params_file: str | None
-    name: str | None
-    alias: str | None
-
-
-@dataclass(frozen=True, slots=True)
 class Wanted:
     """A query to run. A query without a source is stored on the server of the graph."""
 
@@ -192,15 +174,16 @@ class Wanted:
         return self.name
 
 
-def _wanted(scope: Scope, given: Given) -> Wanted:
+def _wanted(scope: Scope, given: QueryOptions) -> Wanted:
     """Find out which query to run."""
     if given.alias is not None:
         return _by_alias(scope, given, given.alias)
     source = _source(scope, given)
     values = _parameters(given.params, given.params_file)
-    if len(given.words) > 1:
-        raise typer.BadParameter(f"unexpected argument '{given.words[1]}': expected one query name", param_hint="NAME")
-    first = given.words[0] if given.words else None
+    words = given.words or []
+    if len(words) > 1:
+        raise typer.BadParameter(f"unexpected argument '{words[1]}': expected one query name", param_hint="NAME")
+    first = words[0] if words else None
     if given.name is not None:
         return Wanted(source, given.name, values, uri=first)
     if source is None and first is None:
@@ -217,7 +200,7 @@ def _target(scope: Scope, wanted: Wanted) -> Target:
     return found or scope.at(wanted.uri, graph=wanted.graph)
 
 
-def _source(scope: Scope, given: Given) -> str | Path | None:
+def _source(scope: Scope, given: QueryOptions) -> str | Path | None:
     if given.file is not None and given.text is not None:
         raise typer.BadParameter("give either --query or --query-string", param_hint="--query")
     if given.text is not None and not given.text.strip():
@@ -225,7 +208,7 @@ def _source(scope: Scope, given: Given) -> str | Path | None:
     return given.text if given.file is None else scope.project.query_file(given.file)
 
 
-def _by_alias(scope: Scope, given: Given, name: str) -> Wanted:
+def _by_alias(scope: Scope, given: QueryOptions, name: str) -> Wanted:
     if given.file is not None or given.text is not None or given.name is not None:
         message = "an alias has its own query; remove --query, --query-string and --name"
         raise typer.BadParameter(message, param_hint="--alias")
@@ -235,7 +218,7 @@ def _by_alias(scope: Scope, given: Given, name: str) -> Wanted:
         message = f"the alias '{name}' is for `{verb}`, not for `{scope.command}`"
         raise AliasError(message, alias=name, hint=f"run `omnigraph {verb} --alias {name}`")
     named = _parameters(given.params, given.params_file) or {}
-    values = {**_by_position(name, found.args, given.words), **named}
+    values = {**_by_position(name, found.args, given.words or ()), **named}
     source = scope.project.query_file(str(found.query))
     return Wanted(source, found.name, values, graph=found.graph, branch=found.branch, format=found.format)
 
@@ -260,7 +243,8 @@ def _parameters(text: str | None, file: str | None) -> dict[str, Any] | None:
     if text is not None and file is not None:
         raise typer.BadParameter("give either --params or --params-file", param_hint="--params")
     if file is not None:
-        text = _text_of(file)
+        with readable(file):
+            text = Path(file).read_text(encoding="utf-8-sig")
     if text is None:
         return None
     try:
@@ -270,34 +254,3 @@ def _parameters(text: str | None, file: str | None) -> dict[str, Any] | None:
     if not isinstance(values, dict):
         raise ParameterError("the parameters must be a JSON object", parameter=None, hint="pass {...}")
     return values
-
-
-def _text_of(file: str) -> str:
-    try:
-        return Path(file).read_text(encoding="utf-8-sig")
-    except (OSError, UnicodeDecodeError) as error:
-        raise FileAccessError(f"cannot read {file}: {error}", path=file) from None
-
-
-# How results are printed ---------------------------------------------------------------------------
-
-
-def _answer_document(found: Result | Explanation, *, snapshot: str | None = None, look: Look) -> Document:  # noqa: ARG001
-    return found.to_dict() if isinstance(found, Explanation) else read_output(found, snapshot)
-
-
-@renders("query", "alias", document=_answer_document)
-def _rows(found: Result | Explanation, *, snapshot: str | None = None, look: Look) -> Lines:
-    if look.format == "json":
-        yield json.dumps(_answer_document(found, snapshot=snapshot, look=look), indent=2, ensure_ascii=False)
-    elif isinstance(found, Explanation):
-        yield from str(found).splitlines()
-    else:
-        yield from rows_text(found, read_head(found, snapshot), look)
-
-
-@renders("mutate", document=change_output)
-def _changed(done: MutationResult) -> Lines:
-    yield f"changed {done.branch} via {done.query_name}: {done.affected_nodes} nodes, {done.affected_edges} edges"
-    if done.actor_id:
-        yield f"actor_id: {done.actor_id}"

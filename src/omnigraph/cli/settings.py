@@ -1,14 +1,16 @@
-"""The settings of the command line: the operator configuration of a person and the omnigraph.yaml of a project."""
+"""The settings of the command line: those of a person, with tokens for servers, and those of a project."""
 
 from __future__ import annotations
 
+import os
+import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple
 
 from omnigraph.cli import output
-from omnigraph.cli.credentials import home
 from omnigraph.errors import AliasError, ConfigError
 from omnigraph.settings import (
     AuthSection,
@@ -30,6 +32,13 @@ from omnigraph.settings import (
 )
 
 _KINDS = ("server", "store", "cluster")
+_HEADING = re.compile(r"\[(.+)\]")
+_OTHERS = 0o077  # the permissions of group and others
+
+
+def home() -> Path:
+    """The directory of the operator configuration and the stored tokens."""
+    return Path(os.environ.get("OMNIGRAPH_HOME") or Path.home() / ".omnigraph")
 
 
 class Profile(NamedTuple):
@@ -78,8 +87,7 @@ class Operator:
         return self.file.names("profiles")
 
     def profile(self, name: str) -> Profile:
-        if name not in self.profiles:
-            raise self._unknown("profile", name, self.profiles)
+        _refuse_unknown(self.file, "profiles", name)
         found = self.file.part(OperatorProfile, "profiles", name)
         given = [kind for kind in _KINDS if getattr(found, kind)]
         if len(given) != 1:
@@ -89,22 +97,15 @@ class Operator:
         return Profile(name, given[0], getattr(found, given[0]), found.default_graph)
 
     def alias(self, name: str) -> OperatorAlias:
-        if name not in (known := self.file.names("aliases")):
-            path = self.file.path
-            raise AliasError(f"no alias '{name}' in {path}", alias=name, hint=_known_or_add(known, "aliases", path))
+        _refuse_unknown(self.file, "aliases", name)
         return self.file.part(OperatorAlias, "aliases", name)
 
     def server_url(self, name: str) -> str:
         """The URL of a server, given as such or by its name."""
         if name.startswith(("http://", "https://")):
             return name.rstrip("/")
-        if name not in self.servers:
-            raise self._unknown("server", name, list(self.servers))
+        _refuse_unknown(self.file, "servers", name)
         return self.servers[name].rstrip("/")
-
-    def _unknown(self, what: str, name: str, known: list[str]) -> ConfigError:
-        path = self.file.path
-        return ConfigError(f"no {what} '{name}' in {path}", path=path, hint=_known_or_add(known, f"{what}s", path))
 
 
 @dataclass(frozen=True)
@@ -139,10 +140,7 @@ class Project:
         return self.file.part(ServerSection, "server").graph
 
     def graph(self, name: str) -> GraphEntry:
-        if name not in self.graphs:
-            path = self.file.path
-            hint = _known_or_add(self.graphs, "graphs", path)
-            raise ConfigError(f"no graph '{name}' in {path}", path=path, hint=hint)
+        _refuse_unknown(self.file, "graphs", name)
         return self.file.part(GraphEntry, "graphs", name)
 
     def address_of(self, name: str) -> str:
@@ -151,9 +149,7 @@ class Project:
         return uri if "://" in uri else str(self.folder / uri)
 
     def alias(self, name: str) -> ProjectAlias:
-        if name not in (known := self.file.names("aliases")):
-            path = self.file.path
-            raise AliasError(f"no alias '{name}' in {path}", alias=name, hint=_known_or_add(known, "aliases", path))
+        _refuse_unknown(self.file, "aliases", name)
         return self.file.part(ProjectAlias, "aliases", name)
 
     def query_file(self, name: str) -> Path:
@@ -162,5 +158,87 @@ class Project:
         return next((root / name for root in roots if (root / name).is_file()), Path(name))
 
 
-def _known_or_add(known: list[str], key: str, path: str) -> str:
-    return f"there are {', '.join(known)}" if known else f"add it below `{key}:` in {path}"
+def _refuse_unknown(file: SettingsFile, section: str, name: str) -> None:
+    """Refuse a name that a section of a settings file does not have."""
+    known = file.names(section)
+    if name in known:
+        return
+    hint = f"there are {', '.join(known)}" if known else f"add it below `{section}:` in {file.path}"
+    if section == "aliases":
+        raise AliasError(f"no alias '{name}' in {file.path}", alias=name, hint=hint)
+    raise ConfigError(f"no {section.removesuffix('s')} '{name}' in {file.path}", path=file.path, hint=hint)
+
+
+# Tokens --------------------------------------------------------------------------------------------
+
+
+def credentials_file() -> Path:
+    return home() / "credentials"
+
+
+def store_token(name: str, token: str) -> None:
+    _write({**_read(), name: token})
+
+
+def remove_token(name: str) -> None:
+    kept = _read()
+    if kept.pop(name, None) is not None:
+        _write(kept)
+
+
+def token_for(url: str, servers: Mapping[str, str], variable: str | None = None) -> str | None:
+    """The token for a URL: that of its server, else of the variable of its target, else OMNIGRAPH_BEARER_TOKEN."""
+    name = _server_of(url, servers)
+    own = _of_server(name) if name else None
+    return own or (_variable(variable) if variable else None) or _variable("OMNIGRAPH_BEARER_TOKEN")
+
+
+def _server_of(url: str, servers: Mapping[str, str]) -> str | None:
+    """The server whose URL is the longest prefix of this one; `http://a` is not a prefix of `http://a.example`."""
+    fitting = [name for name, base in servers.items() if f"{url}/".startswith(f"{base.rstrip('/')}/")]
+    return max(fitting, key=lambda name: len(servers[name].rstrip("/")), default=None)
+
+
+def _of_server(name: str) -> str | None:
+    return _variable(f"OMNIGRAPH_TOKEN_{name.upper().replace('-', '_')}") or _read().get(name)
+
+
+def _variable(name: str) -> str | None:
+    return os.environ.get(name, "").strip() or None
+
+
+def _read() -> dict[str, str]:
+    path = credentials_file()
+    try:
+        if path.stat().st_mode & _OTHERS:
+            message = f"others can read {path}"
+            raise ConfigError(message, path=str(path), hint=f"run `chmod 600 {path}`")
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except FileNotFoundError:
+        return {}
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"cannot read {path}: {error}", path=str(path)) from None
+    found: dict[str, str] = {}
+    name = ""
+    for line in map(str.strip, lines):
+        if heading := _HEADING.fullmatch(line):
+            name = heading[1].strip()
+        key, sign, value = line.partition("=")
+        if sign and key.strip() == "token" and value.strip():
+            found[name] = value.strip()
+    return found
+
+
+def _write(tokens: Mapping[str, str]) -> None:
+    """Replace the file as a whole. It never exists with permissions that let others read it."""
+    path = credentials_file()
+    text = "\n".join(f"[{name}]\ntoken = {token}\n" for name, token in sorted(tokens.items()))
+    fresh = path.with_name(f"credentials.{os.getpid()}")
+    try:
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with os.fdopen(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as file:
+            file.write(text)
+        fresh.replace(path)
+    except OSError as error:
+        fresh.unlink(missing_ok=True)
+        raise ConfigError(f"cannot write {path}: {error.strerror or error}", path=str(path)) from None

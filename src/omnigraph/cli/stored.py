@@ -5,9 +5,8 @@ from __future__ import annotations
 import typer
 
 from omnigraph.cli.address import Scope
-from omnigraph.cli.command import command, group
-from omnigraph.cli.emit import Document, Lines, renders
-from omnigraph.cli.output import Line
+from omnigraph.cli.command import command
+from omnigraph.cli.output import Document, Line, Lines
 from omnigraph.errors import AddressError, GraphNotFoundError
 from omnigraph.lang import Catalog, Source, compile_schema, lint_queries
 from omnigraph.lang.compiler import parse_queries, select_query
@@ -15,19 +14,37 @@ from omnigraph.lang.query_tree import QueryDecl
 from omnigraph.server.config import query_files
 from omnigraph.server.stored import StoredQueries, StoredQuery
 
-app = typer.Typer()
-queries = group("List and validate the stored queries of an omnigraph.yaml.")
-app.add_typer(queries, name="queries")
 
-
-@command(queries, "queries list")
+@command("queries list")
 def list_queries(scope: Scope) -> None:
     """List the stored queries with their parameters."""
-    stored = sorted(_stored(scope).known.items())
-    scope.emit([(one, select_query(parse_queries(one.source), one.name)) for _, one in stored])
+    stored = [one for _, one in sorted(_stored(scope).known.items())]
+    found = [(one, select_query(parse_queries(one.source), one.name)) for one in stored]
+    scope.emit({"queries": [_document(query, declared) for query, declared in found]}, _listed(found))
 
 
-@command(queries, "queries validate")
+def _document(query: StoredQuery, declared: QueryDecl) -> Document:
+    about = {"description": declared.description, "instruction": declared.instruction}
+    return {
+        "name": query.name,
+        "mcp_expose": query.exposed,
+        "tool_name": query.tool_name,
+        "mutation": query.is_mutation,
+        **{name: text for name, text in about.items() if text is not None},
+        "params": [
+            {"name": str(one.name), "type": str(one.type), "nullable": one.type.nullable} for one in declared.parameters
+        ],
+    }
+
+
+def _listed(found: list[tuple[StoredQuery, QueryDecl]]) -> Lines:
+    for query, declared in found:
+        given = ", ".join(f"${one.name}: {one.type}" for one in declared.parameters)
+        yield f"{query.name}({given}) {'mutation' if query.is_mutation else 'read'}"
+        yield from (f"    {text}" for text in (declared.description, declared.instruction) if text)
+
+
+@command("queries validate")
 def validate(scope: Scope) -> None:
     """Check the stored queries against the schema of their graph. Exits with 1 if one does not match it."""
     stored, catalog = _stored(scope), _catalog(scope)
@@ -38,9 +55,15 @@ def validate(scope: Scope) -> None:
         if result.error:
             broken.append({"query": one.name, "message": str(result.error)})
         warnings += [{"query": one.name, "message": text} for text in result.warnings]
-    scope.emit({"ok": not broken, "breakages": broken, "warnings": warnings})
+    scope.emit({"ok": not broken, "breakages": broken, "warnings": warnings}, _validated(broken, warnings))
     if broken:
         raise typer.Exit(1)
+
+
+def _validated(broken: list[Document], warnings: list[Document]) -> Lines:
+    for style, label, found in (("red", "ERROR", broken), ("yellow", "WARN ", warnings)):
+        yield from (Line(f"{label} query `{one['query']}`: {one['message']}", style) for one in found)
+    yield f"{len(broken)} broken, {len(warnings)} warnings"
 
 
 def _chosen(scope: Scope) -> str | None:
@@ -76,40 +99,3 @@ def _catalog(scope: Scope) -> Catalog:
         if schema is None:
             raise
         return compile_schema(Source.read(scope.project.folder / schema))
-
-
-# How results are printed ---------------------------------------------------------------------------
-
-
-def _stored_document(found: list[tuple[StoredQuery, QueryDecl]]) -> Document:
-    return {"queries": [_stored_query(query, declared) for query, declared in found]}
-
-
-def _stored_query(query: StoredQuery, declared: QueryDecl) -> Document:
-    about = {"description": declared.description, "instruction": declared.instruction}
-    return {
-        "name": query.name,
-        "mcp_expose": query.exposed,
-        "tool_name": query.tool_name,
-        "mutation": query.is_mutation,
-        **{name: text for name, text in about.items() if text is not None},
-        "params": [
-            {"name": str(one.name), "type": str(one.type), "nullable": one.type.nullable} for one in declared.parameters
-        ],
-    }
-
-
-@renders("queries list", document=_stored_document)
-def _listed(found: list[tuple[StoredQuery, QueryDecl]]) -> Lines:
-    for query, declared in found:
-        given = ", ".join(f"${one.name}: {one.type}" for one in declared.parameters)
-        yield f"{query.name}({given}) {'mutation' if query.is_mutation else 'read'}"
-        yield from (f"    {text}" for text in (declared.description, declared.instruction) if text)
-
-
-@renders("queries validate")
-def _validated(found: Document) -> Lines:
-    for style, label, part in (("red", "ERROR", "breakages"), ("yellow", "WARN ", "warnings")):
-        for one in found[part]:
-            yield Line(f"{label} query `{one['query']}`: {one['message']}", style)
-    yield f"{len(found['breakages'])} broken, {len(found['warnings'])} warnings"
