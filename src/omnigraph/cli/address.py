@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 import typer
 
 import omnigraph
-from omnigraph.api.problems import body
 from omnigraph.cli import output
 from omnigraph.cli.flags import Capability, Flags, rule_of
 from omnigraph.errors import AddressError, OmnigraphError
@@ -85,16 +84,12 @@ class Scope:
 
         return Project.load(self.flags.config)
 
-    def emit(self, document: output.JsonOutput, text: Iterable[output.Line | str] | str) -> None:
+    def emit(self, document: output.JsonOutput, text: output.TextOutput) -> None:
         """Print the result of the command: its document with `--json`, else its text."""
         if self.as_json:
             output.document(document)
         else:
-            output.lines([text] if isinstance(text, str) else text)
-
-    def emit_error(self, error: OmnigraphError) -> None:
-        """Print an error as a JSON document."""
-        output.document(body(error, full=False))
+            output.lines(text)
 
     @property
     def profile(self) -> str | None:
@@ -115,7 +110,17 @@ class Scope:
 
     def find(self, uri: str | None = None, *, graph: str | None = None) -> Target | None:
         """Like `at`, but None if neither the command line nor the settings name a graph."""
-        found = resolve(self, uri, graph)
+        if self.flags.cluster is not None:
+            hint = "give a graph with --store or --server"
+            raise AddressError("--cluster is not supported by this version", hint=hint)
+        _refuse_two(self.flags, uri)
+        found = _named(self, uri or self.flags.uri or self.flags.store) or _by_settings(self, graph)
+        if isinstance(found, Storage) and self.flags.graph is not None:
+            message = f"--graph picks a graph of a server, but {found.uri} is one graph"
+            raise AddressError(message, hint="remove --graph, or give a server with --server")
+        if isinstance(found, Served) and rule_of(self.command).kind is Capability.DIRECT:
+            message = f"`{self.command}` works on storage, but the settings lead to the server {found.url}"
+            raise AddressError(message, hint="give the storage with --store")
         return None if found is None else Target(self, found)
 
 
@@ -130,8 +135,9 @@ class Target:
     def uri(self) -> str:
         return self.address.uri
 
-    def emit(self, document: output.JsonOutput, text: Iterable[output.Line | str] | str) -> None:
-        self.scope.emit(document, text)
+    @property
+    def emit(self) -> Callable[[output.JsonOutput, output.TextOutput], None]:
+        return self.scope.emit
 
     @property
     def actor(self) -> str | None:
@@ -186,22 +192,6 @@ class Target:
         graph = omnigraph.connect(address.url, graph=address.graph, token=address.token)
         self.scope.end.callback(graph.close)
         return graph
-
-
-def resolve(scope: Scope, uri: str | None, graph: str | None = None) -> Address | None:
-    """Find the graph: from the command line, else the profile, else the project, else the defaults."""
-    flags = scope.flags
-    if flags.cluster is not None:
-        raise AddressError("--cluster is not supported by this version", hint="give a graph with --store or --server")
-    _refuse_two(flags, uri)
-    found = _named(scope, uri or flags.uri or flags.store) or _by_settings(scope, graph)
-    if isinstance(found, Storage) and flags.graph is not None:
-        message = f"--graph picks a graph of a server, but {found.uri} is one graph"
-        raise AddressError(message, hint="remove --graph, or give a server with --server")
-    if isinstance(found, Served) and rule_of(scope.command).kind is Capability.DIRECT:
-        message = f"`{scope.command}` works on storage, but the settings lead to the server {found.url}"
-        raise AddressError(message, hint="give the storage with --store")
-    return found
 
 
 def _refuse_two(flags: Flags, uri: str | None) -> None:

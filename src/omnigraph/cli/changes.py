@@ -40,9 +40,6 @@ class ChangeFilters:
         return asdict(self)
 
 
-# commit --------------------------------------------------------------------------------------------
-
-
 @command("commit list")
 def list_commits(
     target: Target,
@@ -105,9 +102,6 @@ def _page(page: ChangePage) -> Lines:
     yield from _blocks(page)
     if page.next_page_token:
         yield Line(f"more with --page-token {page.next_page_token}", is_note=True)
-
-
-# diff ----------------------------------------------------------------------------------------------
 
 
 @command("diff")
@@ -189,9 +183,6 @@ def _type_changes(key: str, parts: Iterator[TableChanges], limit: int | None) ->
         yield Line(f"  … {hidden:,} more; --all prints them", "dim")
     if compared:
         yield Line(f"the two versions of {key} share no known history, so all rows were compared", is_note=True)
-
-
-# changes -------------------------------------------------------------------------------------------
 
 
 @command("changes poll")

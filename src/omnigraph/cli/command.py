@@ -21,7 +21,7 @@ from typer.main import get_command
 from omnigraph.api.progress import SILENT, Progress
 from omnigraph.cli import output
 from omnigraph.cli.address import Scope, Target
-from omnigraph.cli.flags import COMMANDS, TEXTS, Flags, refuse_foreign, rule_of, spelled
+from omnigraph.cli.flags import COMMANDS, FLAGS, Flags, refuse_foreign, rule_of, spelled
 from omnigraph.errors import FileAccessError, OmnigraphError
 
 _F = TypeVar("_F", bound=Callable[..., None])
@@ -229,14 +229,14 @@ def _errors_as_json(scope: Scope) -> Iterator[None]:
         yield
     except OmnigraphError as error:
         if scope.as_json:
-            scope.emit_error(error)
+            output.error_document(error)
         raise
 
 
 def _signed(function: Callable[..., None], own: list[inspect.Parameter], shown: frozenset[str]) -> Callable[..., None]:
     """Give a function the parameters that typer reads. Common options that are not shown are accepted as well."""
     context = inspect.Parameter("context", inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation=typer.Context)
-    parameters = [context, *own, *(_common(field.name, shown) for field in fields(Flags))]
+    parameters = [context, *own, *(_common(name, shown) for name in FLAGS)]
     function.__annotations__ = {one.name: one.annotation for one in parameters}
     function.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     return function
@@ -244,7 +244,7 @@ def _signed(function: Callable[..., None], own: list[inspect.Parameter], shown: 
 
 def _common(name: str, shown: frozenset[str]) -> inspect.Parameter:
     flag = spelled(name)
-    metavar, help_, _ = TEXTS[flag]
+    metavar, help_, _ = FLAGS[name]
     described = typer.Option(
         flag, help=help_, metavar=metavar, hidden=flag not in shown, rich_help_panel=_PANEL, show_default=False
     )
@@ -258,8 +258,7 @@ def _parameter(name: str, annotation: Any, default: Any) -> inspect.Parameter:
 
 def _collect(context: typer.Context, given: dict[str, Any]) -> Flags:
     """Take the common options out of `given`. An option nearer to the command overrides one before it."""
-    names = [field.name for field in fields(Flags)]
-    here = {name: value for name in names if (value := given.pop(f"{_PREFIX}{name}")) not in (None, False)}
+    here = {name: value for name in FLAGS if (value := given.pop(f"{_PREFIX}{name}")) not in (None, False)}
     before: Flags = context.meta.get(_KEY, Flags())
     flags = replace(before, **here)
     context.meta[_KEY] = flags

@@ -49,8 +49,6 @@ def init(
     output.data(f"initialized {made.uri}")
 
 
-# load ----------------------------------------------------------------------------------------------
-
 Data = Annotated[list[str], option("A file, directory, pattern or s3:// address; may be repeated.", "PATH")]
 Mode = Annotated[str, option("append, merge or overwrite.", "MODE")]
 Onto = Annotated[str | None, option("The branch to load into. Default: main.", "NAME")]
@@ -145,9 +143,6 @@ def _problems_in(path: str | None) -> Iterator[None]:
         raise
 
 
-# export --------------------------------------------------------------------------------------------
-
-
 @command("export", json=False)
 def export(
     target: Target,
@@ -187,8 +182,6 @@ def _format_of(path: str | None) -> str:
     ending = (path or "").lower().rpartition(".")[2]
     return ending if ending in _FORMATS else "jsonl"
 
-
-# blob ----------------------------------------------------------------------------------------------
 
 _CHUNK = 2**20
 

@@ -3,11 +3,50 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import NamedTuple
 
 from omnigraph.errors import AddressError
+
+
+class Flag(NamedTuple):
+    """A common option in help: its placeholder (a switch has none) and its help; and its meaning in a refusal."""
+
+    metavar: str | None
+    help: str
+    meaning: str = ""
+
+
+_STORE = "names the storage of a graph"
+FLAGS = {
+    "uri": Flag("URI", "The storage of the graph; the same as --store.", _STORE),
+    "store": Flag("URI", "The storage of the graph: a directory, file:// or s3:// address.", _STORE),
+    "server": Flag(
+        "NAME|URL", "A server: its URL, or its name in the operator configuration.", "addresses a served graph"
+    ),
+    "graph": Flag("ID", "The graph of the server.", "picks a graph of a server"),
+    "profile": Flag(
+        "NAME",
+        "A profile of the operator configuration. Default: $OMNIGRAPH_PROFILE.",
+        "picks a scope of the operator configuration",
+    ),
+    "target": Flag("NAME", "A graph of omnigraph.yaml.", "picks a graph of omnigraph.yaml"),
+    "config": Flag(
+        "FILE", "The omnigraph.yaml to read. Default: the one in this directory.", "names an omnigraph.yaml"
+    ),
+    "cluster": Flag("DIR", "Not supported by this version.", "addresses a cluster"),
+    "actor": Flag("ACTOR", "The actor that the commit records.", "names the actor of a change"),
+    "yes": Flag(None, "Do not ask before removing data from a graph that is not local."),
+    "quiet": Flag(None, "Show no progress, and do not print which graph is changed."),
+}
+
+
+def spelled(name: str) -> str:
+    return "--as" if name == "actor" else f"--{name}"
+
+
+COMMON = frozenset(map(spelled, FLAGS))
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,48 +65,6 @@ class Flags:
     yes: bool = False
     quiet: bool = False
 
-    def given(self) -> list[str]:
-        """The options that were typed, as they are spelled."""
-        return [spelled(field.name) for field in fields(self) if getattr(self, field.name) not in (None, False)]
-
-
-def spelled(name: str) -> str:
-    return "--as" if name == "actor" else f"--{name}"
-
-
-class FlagText(NamedTuple):
-    """A common option in help: its placeholder (a switch has none) and its help; and its meaning in a refusal."""
-
-    metavar: str | None
-    help: str
-    meaning: str = ""
-
-
-TEXTS = {
-    "--uri": FlagText("URI", "The storage of the graph; the same as --store.", "names the storage of a graph"),
-    "--store": FlagText(
-        "URI", "The storage of the graph: a directory, file:// or s3:// address.", "names the storage of a graph"
-    ),
-    "--server": FlagText(
-        "NAME|URL", "A server: its URL, or its name in the operator configuration.", "addresses a served graph"
-    ),
-    "--graph": FlagText("ID", "The graph of the server.", "picks a graph of a server"),
-    "--profile": FlagText(
-        "NAME",
-        "A profile of the operator configuration. Default: $OMNIGRAPH_PROFILE.",
-        "picks a scope of the operator configuration",
-    ),
-    "--target": FlagText("NAME", "A graph of omnigraph.yaml.", "picks a graph of omnigraph.yaml"),
-    "--config": FlagText(
-        "FILE", "The omnigraph.yaml to read. Default: the one in this directory.", "names an omnigraph.yaml"
-    ),
-    "--cluster": FlagText("DIR", "Not supported by this version.", "addresses a cluster"),
-    "--as": FlagText("ACTOR", "The actor that the commit records.", "names the actor of a change"),
-    "--yes": FlagText(None, "Do not ask before removing data from a graph that is not local."),
-    "--quiet": FlagText(None, "Show no progress, and do not print which graph is changed."),
-}
-COMMON = frozenset(TEXTS)
-
 
 class Capability(StrEnum):
     """How a command reaches a graph."""
@@ -79,8 +76,7 @@ class Capability(StrEnum):
     LOCAL = "local"
 
 
-@dataclass(frozen=True, slots=True)
-class Rule:
+class Rule(NamedTuple):
     """The capability of a command, and the common options that it accepts."""
 
     kind: Capability
@@ -179,10 +175,11 @@ _REMEDIES = {
 def refuse_foreign(command: str, flags: Flags) -> None:
     """Refuse an option that a command does not accept, before the command does anything."""
     rule = rule_of(command)
-    wrong = [flag for flag in flags.given() if flag not in rule.takes]
+    given = {spelled(name): flag for name, flag in FLAGS.items() if getattr(flags, name) not in (None, False)}
+    wrong = [name for name in given if name not in rule.takes]
     if not wrong:
         return
-    what = f"{wrong[0]} {TEXTS[wrong[0]].meaning} and does not apply."
+    what = f"{wrong[0]} {given[wrong[0]].meaning} and does not apply."
     if len(wrong) > 1:
         what = f"{', '.join(wrong[:-1])} and {wrong[-1]} do not apply."
     # A command that takes no address at all cannot be helped with another one.

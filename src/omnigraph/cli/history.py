@@ -33,8 +33,6 @@ from omnigraph.errors import OmnigraphError, ResolutionError
 BranchName = Annotated[str, argument("The name of the branch.", "NAME")]
 TagName = Annotated[str, argument("The name of the tag.", "NAME")]
 
-# branch --------------------------------------------------------------------------------------------
-
 
 @command("branch create")
 def create_branch(
@@ -171,9 +169,6 @@ def revert(
     target.emit(revert_output(done, actor), f"reverted {done.source} on {done.target}: {outcome}")
 
 
-# tag -----------------------------------------------------------------------------------------------
-
-
 @command("tag create")
 def create_tag(
     target: Target,
@@ -198,9 +193,6 @@ def delete_tag(target: Target, name: TagName) -> None:
     """Delete a tag. The commit is kept."""
     target.write_aloud().delete_tag(name)
     target.emit(tag_deleted_output(target.uri, name), f"deleted tag {name.strip()}")
-
-
-# snapshot, log -------------------------------------------------------------------------------------
 
 
 @command("snapshot")

@@ -138,9 +138,6 @@ def _touched_rows(done: SchemaResult) -> Lines:
         yield Line(text, is_note=True)
 
 
-# lint ----------------------------------------------------------------------------------------------
-
-
 @command("lint")
 def lint(
     scope: Scope,
@@ -185,9 +182,6 @@ def _catalog(scope: Scope, uri: str | None, schema: str | None) -> tuple[Catalog
         raise FileAccessError("no schema to check against", path="", hint=hint)
     graph = target.read()
     return graph.catalog, {"kind": "graph", "uri": graph.uri}
-
-
-# fmt -----------------------------------------------------------------------------------------------
 
 
 class Language(StrEnum):

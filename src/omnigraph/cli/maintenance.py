@@ -76,9 +76,6 @@ def _optimized_text(row: TableUpkeep) -> str:
     return f"frags {row.fragments_removed} → {row.fragments_added}{built} ✓"
 
 
-# cleanup -------------------------------------------------------------------------------------------
-
-
 @command("cleanup")
 def cleanup(
     target: Target,
@@ -149,9 +146,6 @@ def _bytes(size: int) -> str:
     return f"{size / 1024**power:.{min(power, 1)}f} {('B', 'KiB', 'MiB', 'GiB', 'TiB')[power]}"
 
 
-# repair --------------------------------------------------------------------------------------------
-
-
 @command("repair")
 def repair(
     target: Target,
@@ -198,9 +192,6 @@ def _repaired_text(row: TableRepair) -> str:
     error = f" ({row.error})" if row.error else ""
     moved = f"v{row.manifest_version} → v{row.lance_head_version}{operations}"
     return f"{row.classification}: {moved}{error}: {row.action}"
-
-
-# doctor --------------------------------------------------------------------------------------------
 
 
 @command("doctor")

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple, TextIO
 
 import typer
 
+from omnigraph.api.problems import body
 from omnigraph.errors import OmnigraphError
 
 _CLOSED_PIPE = 141  # what a shell reports for a program that SIGPIPE ended
@@ -30,6 +31,13 @@ class Line(NamedTuple):
     text: str
     style: str = ""
     is_note: bool = False
+
+
+Document = dict[str, Any]
+Lines = Iterator[Line | str]
+TextOutput = str | Iterable[Line | str]
+# A costly document is made when it is printed, and a large one piece by piece.
+JsonOutput = Document | list[Any] | Callable[[], Document] | Iterator[str]
 
 
 def _is_colored(stream: TextIO) -> bool:
@@ -58,17 +66,11 @@ def note(text: str, style: str = "") -> None:
     _write(sys.stderr, text, style)
 
 
-def lines(found: Iterable[Line | str]) -> None:
+def lines(found: TextOutput) -> None:
     """Print lines of text, each to its stream."""
-    for one in found:
+    for one in [found] if isinstance(found, str) else found:
         text, style, is_note = one if isinstance(one, Line) else Line(one)
         _write(sys.stderr if is_note else sys.stdout, text, style)
-
-
-Document = dict[str, Any]
-Lines = Iterator[Line | str]
-# A costly document is made when it is printed, and a large one piece by piece.
-JsonOutput = Document | list[Any] | Callable[[], Document] | Iterator[str]
 
 
 def document(value: JsonOutput) -> None:
@@ -110,6 +112,11 @@ def discard_stdout() -> None:
 def deprecated(typed: str, now: str) -> None:
     """Warn about an old spelling. It still works."""
     note(f"warning: `{typed}` is deprecated; use `{now}`", style="yellow")
+
+
+def error_document(problem: OmnigraphError) -> None:
+    """Print an error as a JSON document."""
+    document(body(problem, full=False))
 
 
 def error(problem: OmnigraphError) -> None:

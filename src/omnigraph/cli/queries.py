@@ -101,7 +101,7 @@ def mutate(
     except PreconditionFailedError as error:
         # Not an ordinary failure: a script that lost the race reads the branch again and retries.
         if scope.as_json:
-            scope.emit_error(error)
+            output.error_document(error)
         else:
             output.error(error)
         raise typer.Exit(LOST_PRECONDITION) from None

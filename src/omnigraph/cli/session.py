@@ -59,7 +59,7 @@ def _typed(name: str) -> str:
 def list_profiles(scope: Scope) -> None:
     """List the profiles, and mark the active one."""
     active = os.environ.get("OMNIGRAPH_PROFILE")
-    found = [_described(scope, name, active) for name in scope.operator.profiles]
+    found = [_described(scope, name, active) for name in scope.operator.file.names("profiles")]
     scope.emit(found, map(_profile_line, found))
 
 

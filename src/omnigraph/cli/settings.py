@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from omnigraph.cli import output
 from omnigraph.errors import AliasError, ConfigError
@@ -24,13 +24,13 @@ from omnigraph.settings import (
     OperatorServer,
     ProjectAlias,
     QuerySection,
-    ServerSection,
     SettingsFile,
     read_project,
     read_settings,
     set_variables,
 )
 
+_E = TypeVar("_E")
 _KINDS = ("server", "store", "cluster")
 _HEADING = re.compile(r"\[(.+)\]")
 _OTHERS = 0o077  # the permissions of group and others
@@ -82,13 +82,8 @@ class Operator:
         names = self.file.names("servers")
         return {name: str(self.file.part(OperatorServer, "servers", name).url) for name in names}
 
-    @property
-    def profiles(self) -> list[str]:
-        return self.file.names("profiles")
-
     def profile(self, name: str) -> Profile:
-        _refuse_unknown(self.file, "profiles", name)
-        found = self.file.part(OperatorProfile, "profiles", name)
+        found = _entry(self.file, OperatorProfile, "profiles", name)
         given = [kind for kind in _KINDS if getattr(found, kind)]
         if len(given) != 1:
             raise self.file.problem("must have exactly one of server, store and cluster", "profiles", name)
@@ -97,15 +92,13 @@ class Operator:
         return Profile(name, given[0], getattr(found, given[0]), found.default_graph)
 
     def alias(self, name: str) -> OperatorAlias:
-        _refuse_unknown(self.file, "aliases", name)
-        return self.file.part(OperatorAlias, "aliases", name)
+        return _entry(self.file, OperatorAlias, "aliases", name)
 
     def server_url(self, name: str) -> str:
         """The URL of a server, given as such or by its name."""
         if name.startswith(("http://", "https://")):
             return name.rstrip("/")
-        _refuse_unknown(self.file, "servers", name)
-        return self.servers[name].rstrip("/")
+        return str(_entry(self.file, OperatorServer, "servers", name).url).rstrip("/")
 
 
 @dataclass(frozen=True)
@@ -122,47 +115,33 @@ class Project:
             set_variables(found.folder / env_file)
         return cls(found)
 
-    @property
-    def folder(self) -> Path:
-        return self.file.folder
-
     @cached_property
     def cli(self) -> CliSection:
         return self.file.part(CliSection, "cli")
 
-    @property
-    def graphs(self) -> list[str]:
-        return self.file.names("graphs")
-
-    @property
-    def server_graph(self) -> str | None:
-        """The graph that a server of this project serves if no other is given."""
-        return self.file.part(ServerSection, "server").graph
-
     def graph(self, name: str) -> GraphEntry:
-        _refuse_unknown(self.file, "graphs", name)
-        return self.file.part(GraphEntry, "graphs", name)
+        return _entry(self.file, GraphEntry, "graphs", name)
 
     def address_of(self, name: str) -> str:
         """The storage or the URL of a graph."""
         uri = str(self.graph(name).uri)
-        return uri if "://" in uri else str(self.folder / uri)
+        return uri if "://" in uri else str(self.file.folder / uri)
 
     def alias(self, name: str) -> ProjectAlias:
-        _refuse_unknown(self.file, "aliases", name)
-        return self.file.part(ProjectAlias, "aliases", name)
+        return _entry(self.file, ProjectAlias, "aliases", name)
 
     def query_file(self, name: str) -> Path:
         """Find a file of queries: in the directory of the project, in one of its roots, else at its own path."""
-        roots = [self.folder, *(self.folder / root for root in self.file.part(QuerySection, "query").roots)]
-        return next((root / name for root in roots if (root / name).is_file()), Path(name))
+        roots = (".", *self.file.part(QuerySection, "query").roots)
+        found = (self.file.folder / root / name for root in roots)
+        return next(filter(Path.is_file, found), Path(name))
 
 
-def _refuse_unknown(file: SettingsFile, section: str, name: str) -> None:
-    """Refuse a name that a section of a settings file does not have."""
+def _entry(file: SettingsFile, model: type[_E], section: str, name: str) -> _E:
+    """Return the entry of a section that has this name."""
     known = file.names(section)
     if name in known:
-        return
+        return file.part(model, section, name)
     hint = f"there are {', '.join(known)}" if known else f"add it below `{section}:` in {file.path}"
     if section == "aliases":
         raise AliasError(f"no alias '{name}' in {file.path}", alias=name, hint=hint)

@@ -13,6 +13,7 @@ from omnigraph.lang.compiler import parse_queries, select_query
 from omnigraph.lang.query_tree import QueryDecl
 from omnigraph.server.config import query_files
 from omnigraph.server.stored import StoredQueries, StoredQuery
+from omnigraph.settings import ServerSection
 
 
 @command("queries list")
@@ -71,10 +72,10 @@ def _chosen(scope: Scope) -> str | None:
     if scope.flags.cluster is not None or scope.flags.profile is not None:
         raise AddressError("clusters are not supported by this version", hint="give an omnigraph.yaml with --config")
     project = scope.project
-    name = scope.flags.target or scope.flags.graph or project.cli.graph or project.server_graph
-    if name is not None:
-        return name
-    return project.graphs[0] if len(project.graphs) == 1 else None
+    served = project.file.part(ServerSection, "server").graph
+    name = scope.flags.target or scope.flags.graph or project.cli.graph or served
+    known = project.file.names("graphs")
+    return name or (known[0] if len(known) == 1 else None)
 
 
 def _stored(scope: Scope) -> StoredQueries:
@@ -98,4 +99,4 @@ def _catalog(scope: Scope) -> Catalog:
         schema = scope.project.graph(name).schema_file
         if schema is None:
             raise
-        return compile_schema(Source.read(scope.project.folder / schema))
+        return compile_schema(Source.read(scope.project.file.folder / schema))
