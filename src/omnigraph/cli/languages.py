@@ -66,11 +66,7 @@ def plan(
 
 @command("schema apply")
 def apply(
-    target: Target,
-    *,
-    schema: SchemaFile = None,
-    allow_data_loss: DataLoss = False,
-    dry_run: DryRun = False,
+    target: Target, *, schema: SchemaFile = None, allow_data_loss: DataLoss = False, dry_run: DryRun = False
 ) -> None:
     """Change the schema of a graph in one commit. No data is rewritten. No branch but main may exist."""
     file, actor = _given(schema), target.actor
@@ -107,11 +103,6 @@ def _preview(target: Target, file: str, *, allow_data_loss: bool) -> SchemaResul
     return target.read().plan_schema(Path(file), allow_data_loss=allow_data_loss)
 
 
-def _previewed(uri: str, found: SchemaResult) -> Lines:
-    yield from _steps(uri, found.plan)
-    yield from _touched_rows(found)
-
-
 def _applied(uri: str, done: SchemaResult) -> Lines:
     yield from _previewed(uri, done)
     yield f"applied: {'yes' if done.applied else 'no'}"
@@ -126,8 +117,9 @@ def _steps(subject: str, found: SchemaPlan) -> Lines:
         yield "no schema changes"
 
 
-def _touched_rows(done: SchemaResult) -> Lines:
-    """Show how many entities are touched, and until when dropped data stays readable."""
+def _previewed(uri: str, done: SchemaResult) -> Lines:
+    """Show the steps, how many entities they touch, and until when dropped data stays readable."""
+    yield from _steps(uri, done.plan)
     for key, count in done.rows.items():
         yield f"touches {key}: {count} {'entity' if count == 1 else 'entities'}"
     modes = {step.get("mode") for step in done.plan.to_dict()["steps"]}

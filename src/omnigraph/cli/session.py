@@ -86,8 +86,7 @@ def _endpoint(scope: Scope, found: Profile) -> str | None:
 
 @command("profile show")
 def show_profile(
-    scope: Scope,
-    name: Annotated[str | None, argument("The profile. Default: the active one.", "NAME")] = None,
+    scope: Scope, name: Annotated[str | None, argument("The profile. Default: the active one.", "NAME")] = None
 ) -> None:
     """Show the graph or server of a profile, or the defaults if no profile is active."""
     name = name or os.environ.get("OMNIGRAPH_PROFILE")

@@ -171,19 +171,17 @@ class EmbedFileResult:
 
 def embed_file(files: FilePlan, selection: Selection, embedder: Embedder | None = None) -> EmbedFileResult:
     """Write the records with their vectors. The output appears when it is complete."""
-    work = _FileEmbedding(files.plan, selection, embedder)
+    work = _FileEmbedding(files, selection, embedder)
     try:
         # Editors on Windows write a byte order mark; `utf-8-sig` drops it.
         with files.input.open(encoding="utf-8-sig") as source, _replacing(files.output) as target:
             lines = enumerate(source, 1)
             while chunk := list(islice(lines, _AT_ONCE)):
-                target.writelines(work.rewritten(chunk, str(files.input)))
+                target.writelines(work.rewritten(chunk))
     except (OSError, UnicodeError) as error:
         message = f"cannot embed {files.input} into {files.output}: {error}"
         raise FileAccessError(message, path=str(files.input), hint="check both paths") from None
-    made = work.result
-    made.input, made.output = str(files.input), str(files.output)
-    return made
+    return work.result
 
 
 @contextmanager
@@ -206,44 +204,41 @@ class _FileRecord:
 
     at: int
     document: dict[str, Any]
+    data: dict[str, Any]  # of the document
     target: str
     text: str
-
-    @property
-    def data(self) -> dict[str, Any]:
-        found: dict[str, Any] = self.document["data"]
-        return found
 
 
 @dataclass(slots=True)
 class _FileEmbedding:
-    plan: EmbedPlan
+    files: FilePlan
     selection: Selection
     given: Embedder | None
     result: EmbedFileResult = field(init=False)
 
     def __post_init__(self) -> None:
-        self.result = EmbedFileResult("", "", mode=self.selection.mode, dimension=self.plan.dimension)
+        paths = str(self.files.input), str(self.files.output)
+        self.result = EmbedFileResult(*paths, mode=self.selection.mode, dimension=self.files.plan.dimension)
 
-    def rewritten(self, lines: Sequence[tuple[int, str]], file: str) -> Iterable[str]:
+    def rewritten(self, lines: Sequence[tuple[int, str]]) -> Iterable[str]:
         """Return the lines with vectors added; unselected ones are unchanged."""
         texts = [text if text.endswith("\n") else text + "\n" for _, text in lines]
-        chosen = [record for at, line in enumerate(lines) if (record := self._chosen(at, line, file))]
+        chosen = [record for at, line in enumerate(lines) if (record := self._chosen(at, line))]
         for record in self._clean(chosen) if self.selection.mode is EmbedMode.CLEAN else self._embed(chosen):
             texts[record.at] = json.dumps(record.document, ensure_ascii=False) + "\n"
         return texts
 
-    def _chosen(self, at: int, line: tuple[int, str], file: str) -> _FileRecord | None:
+    def _chosen(self, at: int, line: tuple[int, str]) -> _FileRecord | None:
         if not line[1].strip():
             return None
-        document = _parsed(line, file)
+        document = _parsed(line, self.result.input)
         self.result.records += 1
         type_name, data = document.get("type"), document.get("data")
-        plan = self.plan.types.get(type_name) if isinstance(type_name, str) else None
+        plan = self.files.plan.types.get(type_name) if isinstance(type_name, str) else None
         if plan is None or not isinstance(data, dict) or not self.selection.picks(str(type_name), data):
             return None
         self.result.selected_records += 1
-        return _FileRecord(at, document, plan.target, "\n".join(_lines(str(type_name), data, plan.fields)))
+        return _FileRecord(at, document, data, plan.target, "\n".join(_lines(str(type_name), data, plan.fields)))
 
     def _clean(self, chosen: Sequence[_FileRecord]) -> list[_FileRecord]:
         """Remove the vectors; return the records that had one."""
@@ -259,7 +254,7 @@ class _FileEmbedding:
         changed = [one for one in chosen if not only_missing or one.data.get(one.target) in (None, [])]
         if changed:
             texts = [record.text for record in changed]
-            vectors = embed_texts(self._embedder(), texts, self.plan.dimension, Purpose.DOCUMENT)
+            vectors = embed_texts(self._embedder(), texts, self.files.plan.dimension, Purpose.DOCUMENT)
             for record, vector in zip(changed, vectors, strict=True):
                 record.data[record.target] = vector.tolist()
         self.result.embedded_records += len(changed)
@@ -269,10 +264,11 @@ class _FileEmbedding:
         # Only when there is something to embed: cleaning needs no configuration.
         self.given = self.given or embedder_from_environment()
         self.result.model = model = self.given.model
-        if self.plan.model not in (None, model):
-            message = f"the specification names the model '{self.plan.model}', but '{model}' is configured"
+        recorded = self.files.plan.model
+        if recorded not in (None, model):
+            message = f"the specification names the model '{recorded}', but '{model}' is configured"
             hint = "set OMNIGRAPH_EMBED_MODEL to that model, or remove it from the specification"
-            raise EmbeddingModelError(message, property="--spec", recorded=self.plan.model, configured=model, hint=hint)
+            raise EmbeddingModelError(message, property="--spec", recorded=recorded, configured=model, hint=hint)
         return self.given
 
 

@@ -7,7 +7,7 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, urlsplit
 
 from omnigraph.errors import EmbedderMissingError, EmbedderSettingError
@@ -172,42 +172,27 @@ class EmbeddingRequest:
     body: bytes
 
 
-class Dialect(Protocol):
-    @property
-    def most_texts(self) -> int | None:
-        """The maximum number of texts in one request, if limited."""
-
-    def request(
-        self, settings: ServiceSettings, texts: Sequence[str], dimension: int, purpose: Purpose
-    ) -> EmbeddingRequest: ...
-
-    def vectors(self, answer: Any) -> list[Any]:
-        """Return the vectors in the order of the texts; raise KeyError, TypeError or ValueError if there are none."""
-
-
 class OpenAi:
-    most_texts = None
+    """The requests of OpenAI. `vectors` raises KeyError, TypeError or ValueError if an answer has none."""
 
-    def request(
-        self,
-        settings: ServiceSettings,
-        texts: Sequence[str],
-        dimension: int,
-        purpose: Purpose,  # noqa: ARG002 - it has no purposes
-    ) -> EmbeddingRequest:
+    most_texts = None  # in one request: as many as the settings say
+
+    def request(self, settings: ServiceSettings, texts: Sequence[str], dimension: int, _: Purpose) -> EmbeddingRequest:
         body = {"model": settings.model, "input": list(texts), "dimensions": dimension}
         return _posted(f"{settings.base_url}/embeddings", {"Authorization": f"Bearer {settings.key}"}, body)
 
     def vectors(self, answer: Any) -> list[Any]:
         items = answer["data"]
-        places = [item.get("index", at) for at, item in enumerate(items)]
-        if sorted(places) != list(range(len(items))):
+        # A service may answer in any order; a vector must not be stored with the text of another.
+        found = {item.get("index", at): item["embedding"] for at, item in enumerate(items)}
+        if sorted(found) != list(range(len(items))):
             raise ValueError("the numbers of the vectors are not those of the texts")
-        found = dict(zip(places, items, strict=True))
-        return [found[at]["embedding"] for at in range(len(items))]
+        return [found[at] for at in range(len(items))]
 
 
 class Gemini:
+    """The requests of Gemini: one text in each."""
+
     most_texts = 1
 
     def request(
@@ -226,7 +211,7 @@ class Gemini:
         return [answer["embedding"]["values"]]
 
 
-DIALECTS: dict[Provider, Dialect] = {
+DIALECTS: dict[Provider, OpenAi | Gemini] = {
     Provider.OPENAI_COMPATIBLE: OpenAi(),
     Provider.OPENAI: OpenAi(),
     Provider.GEMINI: Gemini(),
