@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 from omnigraph import __version__
 from omnigraph.cli import app
 from omnigraph.version import INTERNAL_SCHEMA_VERSION
-from tests.support.cli import PROGRAM, Run, error_on_stdout, quick_program, real_program
+from tests.support.cli import PROGRAM, Run, command, error_on_stdout, quick_program, real_program
 
 _SCHEMA = """node Person {
     name: String @key
@@ -147,13 +147,23 @@ def test_completion_knows_commands_and_options(words: str, completed: str) -> No
     assert run.out.split() == [completed]
 
 
+@pytest.mark.parametrize(
+    "typed, meant", [(["qeury"], "query"), (["brnch", "list"], "branch"), (["branch", "lst"], "list")]
+)
+def test_a_command_that_does_not_exist_gets_a_suggestion(typed: list[str], meant: str) -> None:
+    run = command(*typed)
+
+    assert (run.code, run.out) == (2, "")
+    assert f"Did you mean '{meant}'" in run.err
+
+
 # Streams
 
 
 def test_a_closed_pipe_ends_the_program_quietly(folder: Path) -> None:
     (folder / "many.gq").write_text(_READ * 200)
     many = ["lint", "--query", "many.gq", "--schema", "schema.pg"]
-    for arguments in (many, ["fmt", "--lang", "pg", "-"], ["version"], ["--version"]):
+    for arguments in (many, ["fmt", "--lang", "pg", "-"], ["version"], ["--version"], ["--help"], ["fmt", "--help"]):
         reader, writer = os.pipe()
         os.close(reader)
         with os.fdopen(writer, "wb") as stdout:

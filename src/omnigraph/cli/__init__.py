@@ -43,13 +43,10 @@ local: embed fmt login logout profile version. They need no graph."""
 class Program(CommandGroup):
     """The program. It imports the family of a command when that command is run, and understands old spellings."""
 
-    def list_commands(self, ctx: Any) -> list[str]:  # noqa: ARG002 - the signature that click calls
-        return list(COMMANDS)
-
-    def get_command(self, ctx: Any, cmd_name: str) -> Any:  # noqa: ARG002
-        """Return a stand-in that has the name and the help of a command, which is all that help and typos need."""
-        found = COMMANDS.get(cmd_name)
-        return found and Command(cmd_name, help=found.summary, hidden=found.hidden)
+    def __init__(self, **attributes: Any) -> None:
+        super().__init__(**attributes)
+        # Stand-ins with the name and the line of a command, which is all that help and suggestions for a typo need.
+        self.commands = {name: Command(name, help=one.summary, hidden=one.hidden) for name, one in COMMANDS.items()}
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         for typed, now in _OLD.items():

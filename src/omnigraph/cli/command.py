@@ -121,7 +121,7 @@ def readable(file: str) -> Iterator[None]:
 # Commands ------------------------------------------------------------------------------------------
 
 
-class FlagHelp:
+class PlainHelp:
     """Show no type for flags in help: typer would print `<bool>` for each of them."""
 
     def get_params(self, ctx: Any) -> list[Any]:
@@ -131,12 +131,19 @@ class FlagHelp:
                 one.metavar = ""
         return found
 
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        try:
+            super().format_help(ctx, formatter)  # type: ignore[misc]
+        except SystemExit:
+            # rich prints the help, and ends the program with 1 if the reader is gone.
+            raise SystemExit(output.CLOSED_PIPE) from None
 
-class Command(FlagHelp, TyperCommand):
+
+class Command(PlainHelp, TyperCommand):
     """A command."""
 
 
-class CommandGroup(FlagHelp, TyperGroup):
+class CommandGroup(PlainHelp, TyperGroup):
     """A command that has commands."""
 
 

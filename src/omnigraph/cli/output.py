@@ -14,7 +14,7 @@ import typer
 from omnigraph.api.problems import body
 from omnigraph.errors import OmnigraphError
 
-_CLOSED_PIPE = 141  # what a shell reports for a program that SIGPIPE ended
+CLOSED_PIPE = 141  # what a shell reports for a program that SIGPIPE ended
 _STYLES: dict[str, dict[str, Any]] = {
     "bold": {"bold": True},
     "dim": {"dim": True},
@@ -101,7 +101,7 @@ def closed_pipe_ends_quietly() -> Iterator[None]:
         sys.stdout.flush()
     except BrokenPipeError:
         discard_stdout()
-        raise SystemExit(_CLOSED_PIPE) from None
+        raise SystemExit(CLOSED_PIPE) from None
 
 
 def discard_stdout() -> None:
