@@ -5,6 +5,8 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 SECONDS ?= 60
 .DEFAULT_GOAL := help
+# Where Python may not write bytecode, each of the many processes of the tests compiles all that it imports.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: help setup demo quick test test-all coverage lint check format bench soak fuzz lock clean
 
@@ -39,9 +41,9 @@ demo: $(VENV)/.runtime
 	@$(BIN)/python -m examples.demo
 
 # The graphs of tests are small and many: they live in memory where it has room for them. A file's tests, and all that
-# use Spark, share servers and sessions, so they stay together.
+# use Spark, share servers and sessions, so they stay together; the tests are sorted with the longest groups first.
 ROOM := $(shell df -k --output=avail /dev/shm 2>/dev/null | awk 'NR > 1 && $$1 > 8000000 {print "TMPDIR=/dev/shm"}')
-PYTEST := $(ROOM) $(BIN)/python -m pytest -n 2 --dist loadgroup
+PYTEST := $(ROOM) $(BIN)/python -m pytest -n 2 --dist loadgroup --no-loadscope-reorder
 
 test: setup
 	$(PYTEST)

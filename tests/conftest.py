@@ -37,6 +37,11 @@ def pytest_itemcollected(item: pytest.Item) -> None:
     markers.mark(item)
 
 
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    markers.longest_group_first(items)
+
+
 @pytest.fixture(params=["local", "s3"])
 def root_uri(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     """An address for a graph, on each kind of storage."""

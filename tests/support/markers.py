@@ -6,6 +6,7 @@ A new test needs no thought. `make quick` leaves out all that is marked.
 from __future__ import annotations
 
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -32,6 +33,8 @@ _SLOW = (
     "skew",
     "soak",
 )
+# About how many seconds a test takes, by its markers: enough to tell long groups of tests from short ones.
+_SECONDS = {"spark": 4.0, "docs": 2.0, "process": 1.0, "slow": 1.0, "s3": 0.4}
 _STARTERS = {
     "multiprocessing": "process",
     "subprocess": "process",
@@ -52,6 +55,22 @@ def mark(item: pytest.Item) -> None:
     item.add_marker(pytest.mark.xdist_group("spark" if "spark" in needed else item.path.stem))
 
 
+def longest_group_first(items: list[pytest.Item]) -> None:
+    """Sort tests so that the groups that take longest come first.
+
+    A group runs in one process: a long one that begins last leaves the other processes without work.
+    """
+    seconds: Counter[str] = Counter()
+    for item in items:
+        seconds[_group(item)] += sum(_SECONDS.get(marker.name, 0) for marker in item.iter_markers()) or 0.05
+    items.sort(key=lambda item: -seconds[_group(item)])  # stable, so the tests of a module stay together
+
+
+def _group(item: pytest.Item) -> str:
+    marker = item.get_closest_marker("xdist_group")
+    return "" if marker is None else str(marker.args[0])
+
+
 def _needed(item: pytest.Item) -> set[str]:
     names = set(getattr(item, "fixturenames", ()))
     needed = {marker for fixture, marker in _FIXTURES.items() if fixture in names}
@@ -69,6 +88,7 @@ def _needed(item: pytest.Item) -> set[str]:
     return needed
 
 
+@cache  # the tests of a parametrization share a function, and most tests share their fixtures
 def reached(function: Any) -> frozenset[str]:
     """Return the markers of the starters that a function of the tests can reach, through others of the tests."""
     found: set[str] = set()
