@@ -20,9 +20,10 @@ Text = str | None
 Scores = dict[str, float]
 
 
-def tokens(text: str) -> list[str]:
+@cache  # the texts and queries of the tests are few, and finding stems is slow
+def tokens(text: str) -> tuple[str, ...]:
     words = [word.lower() for word in re.findall(r"[^\W_]+", text)]
-    return [_STEM(word).translate(FOLDED) for word in words if word not in STOP_WORDS and len(word) < 40]
+    return tuple(_STEM(word).translate(FOLDED) for word in words if word not in STOP_WORDS and len(word) < 40)
 
 
 @cache

@@ -269,19 +269,29 @@ def test_what_a_client_wants_of_the_connection_is_done(
     assert found[0] is not None
 
 
+def _is_open(place: tuple[str, int]) -> bool:
+    try:
+        socket.create_connection(place, 120).close()
+    except ConnectionError:
+        return False
+    return True
+
+
 @pytest.mark.usefixtures("at_first")
 def test_a_request_whose_head_has_come_is_answered_though_the_server_ends(tmp_path: Any) -> None:
     serving, body = running(one_graph(people_graph(tmp_path / "graph"))), question()
     address = httpx.URL(serving.__enter__())
+    place = (address.host, address.port or 0)
     ending = threading.Thread(target=serving.__exit__, args=(None, None, None))
-    with socket.create_connection((address.host, address.port or 0), 120) as connection:
-        connection.sendall(head(body))
-        time.sleep(0.1)
+    with socket.create_connection(place, 120) as connection:
+        connection.sendall(head(body, "Expect: 100-continue"))
+        assert connection.recv(65536).startswith(b"HTTP/1.1 100 Continue")  # so the head has come
         ending.start()
-        time.sleep(0.5)
+        while _is_open(place):  # the server ends: it accepts no more connections
+            pass
         connection.sendall(body)
         answered = received(connection, 1)
-    ending.join(30)
+    ending.join(120)
 
     assert b"connection: close" in answered
     assert not ending.is_alive()

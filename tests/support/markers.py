@@ -29,9 +29,11 @@ _SLOW = (
     "model",
     "paths",
     "races",
+    "recovery",
     "shares",
     "skew",
     "soak",
+    "truth_table",
 )
 # About how many seconds a test takes, by its markers: enough to tell long groups of tests from short ones.
 _SECONDS = {"spark": 4.0, "docs": 2.0, "process": 1.0, "slow": 1.0, "s3": 0.4}
