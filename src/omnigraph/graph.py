@@ -5,10 +5,10 @@ from __future__ import annotations
 import copy
 import logging
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager
 from functools import partial
-from typing import Any, Self, TypeVar, overload
+from typing import Any, Self, TypeVar
 
 from omnigraph.api import operations as op
 from omnigraph.api.access import READS, Access, Action, Principal, authorize
@@ -16,8 +16,8 @@ from omnigraph.api.changes import Baseline, ChangePage
 from omnigraph.api.maintenance import CleanupResult, HealthReport, RepairResult, UpkeepResult
 from omnigraph.api.operation import Operation, description_of
 from omnigraph.api.options import Engine, LoadMode, Resolution, option
-from omnigraph.api.progress import SILENT, Progress, finishing
-from omnigraph.api.protocol import GraphAPI
+from omnigraph.api.progress import Progress, finishing
+from omnigraph.api.protocol import GraphAPI, StateView
 from omnigraph.api.results import (
     Commit,
     EmbedResult,
@@ -55,7 +55,7 @@ from omnigraph.history.diff import Diff, diff
 from omnigraph.history.feed import Feed, FeedRequest
 from omnigraph.history.log import log
 from omnigraph.history.merge import MergeSpec, merge, preview, revert
-from omnigraph.history.resolve import find_commit, resolve, state_to_read
+from omnigraph.history.resolve import explaining_reclaimed, find_commit, resolve, state_to_read, tables_of
 from omnigraph.ingest.executor import LocalExecutor
 from omnigraph.ingest.export import ExportSpec, export_files, export_lines
 from omnigraph.ingest.inputs import as_files
@@ -68,18 +68,15 @@ from omnigraph.maintenance.cleanup import CleanupRequest, cleanup, give_up_past
 from omnigraph.maintenance.doctor import examine
 from omnigraph.maintenance.optimize import ensure_indices, optimize
 from omnigraph.maintenance.repair import mode_of, repair
-from omnigraph.maintenance.retention import is_reclaimed
 from omnigraph.maintenance.tasks import concurrency
 from omnigraph.manifest import schema_files
 from omnigraph.manifest.rows import MANIFEST_PATH
 from omnigraph.manifest.state import GraphState, ManifestState
-from omnigraph.manifest.time_travel import reclaimed
-from omnigraph.query.blob import find_blob
 from omnigraph.query.query import Current, Query, QueryReader
 from omnigraph.query.view import TableCache
-from omnigraph.schema.apply import apply_schema, preview_schema
-from omnigraph.schema.init import graph_exists, init_graph
+from omnigraph.schema.apply import apply_schema, graph_exists, init_graph, preview_schema
 from omnigraph.storage.lance_errors import Failure, classify
+from omnigraph.storage.read import TableReader
 from omnigraph.write.embed import EmbedRequest, embed_graph, embed_mode
 from omnigraph.write.mutation import Mutation, mutate
 
@@ -128,6 +125,7 @@ class Graph(GraphAPI):
         self.read_only = read_only
         self._principal: Principal | None = None
         self._operation: str | None = None
+        self._pinned: tuple[GraphState, schema_files.AcceptedSchema] | None = None  # the one state that a view reads
         self._under_way: set[str] = set()  # ids that callers gave to operations; shared by all copies of this handle
         self._cache = TableCache(_CACHE_BYTES)
         self._feed = Feed(store)
@@ -136,6 +134,7 @@ class Graph(GraphAPI):
             self._recover()
         self._contract = self._read_contract()
         self._current = Current(store, self._read_contract)
+        # Compiled by another program: rebuilt, because its compiled form may lack what this one reads from it.
         if self._contract.foreign and not read_only:
             schema_files.write_compiled(store.objects, self._contract.catalog)
             _LOG.warning("the compiled schema of %s was rebuilt from %s", self.uri, schema_files.SOURCE)
@@ -190,8 +189,9 @@ class Graph(GraphAPI):
         self._admit(Access(Action.READ, ref))
         state = resolve(self._store.manifest, ref).graph_state
         known = self._store.schema_at(state.snapshot) or self._read_contract()
-        allow_export = partial(self._admit, Access(Action.EXPORT, ref))
-        return SnapshotView(self._store, self._reader(state, known.catalog), known.text, allow_export)
+        handle = copy.copy(self)
+        handle._pinned = state, known  # noqa: SLF001 - a copy of this object
+        return SnapshotView(handle, ref, self._reader(state, known.catalog), known.text)
 
     def __repr__(self) -> str:
         return f"<Graph {self.uri}{' read-only' if self.read_only else ''}>"
@@ -205,6 +205,7 @@ class Graph(GraphAPI):
         handler: Callable[[Graph, Operation[_T]], _T] = _HANDLERS[type(operation)]
         if not known.commits or self._operation is None:
             return handler(self, operation)
+        # While it runs, `outcome` must answer "not settled yet", and not that there is no such commit.
         self._under_way.add(self._operation)
         try:
             return handler(self, operation)
@@ -213,6 +214,7 @@ class Graph(GraphAPI):
 
     def _admit(self, access: Access) -> None:
         """Authorize the caller, and refuse every change on a read-only handle."""
+        # First who, then what: a caller without permission must not learn whether the handle is read-only.
         if self._principal is not None:
             authorize(self._principal, access)
         if self.read_only and access.action not in READS:
@@ -259,7 +261,7 @@ class Graph(GraphAPI):
         try:
             return self._read(asked, QueryReader.run)
         except HistoryReclaimedError:
-            if asked.snapshot is not None:
+            if asked.snapshot is not None or self._pinned is not None:
                 raise
             return self._read(asked, QueryReader.run)  # the branch has moved on, and a cleanup removed its former state
 
@@ -271,7 +273,14 @@ class Graph(GraphAPI):
     def _export_lines(self, export: op.ExportLines) -> Iterator[str]:
         state, _ = self._state(export.branch, export.snapshot)
         request = ExportSpec(None, export.types, export.format, option(Engine, "engine", export.engine))
-        return _lines(self._store, state, request)
+        # Not inside the generator: what cannot be exported is refused by the call, and not by the first line.
+        lines = export_lines(self._store, state, request)
+
+        def produced() -> Iterator[str]:
+            with _explaining_reclaimed(self._store.tables, state):
+                yield from lines
+
+        return produced()
 
     @_handles(op.ExportFiles)
     def _export_files(self, export: op.ExportFiles) -> ExportResult:
@@ -279,14 +288,14 @@ class Graph(GraphAPI):
         spark = partial(_spark_executor, export.master, export.conf)
         engine = option(Engine, "engine", export.engine)
         request = ExportSpec(os.fspath(export.path), export.types, export.format, engine, export.progress, spark)
-        with _explaining_reclaimed(self._store, state):
+        with _explaining_reclaimed(self._store.tables, state):
             return export_files(self._store, state, request)
 
     def _read(self, asked: op.RunQuery | op.ExplainQuery, do: Callable[[QueryReader, Query], _T]) -> _T:
         text = source_given(asked.source, ".gq", "<query>")
         state, catalog = self._state(asked.branch, asked.snapshot)
         reported = state.snapshot.branch or MAIN if asked.snapshot is None else asked.branch.strip()
-        with _explaining_reclaimed(self._store, state):
+        with _explaining_reclaimed(self._store.tables, state):
             return do(self._reader(state, catalog), Query(text, asked.name, asked.params, reported))
 
     def _reader(self, state: GraphState, catalog: Catalog) -> QueryReader:
@@ -294,6 +303,8 @@ class Graph(GraphAPI):
 
     def _state(self, branch: str, snapshot: str | None) -> tuple[GraphState, Catalog]:
         """Find the state to read; the head of main takes one request, unless it has changed."""
+        if self._pinned is not None:
+            return self._pinned[0], self._pinned[1].catalog
         if snapshot is None and parse_ref(branch) == Ref(MAIN):
             current, known = self._load_current()
             self._contract = known
@@ -306,6 +317,7 @@ class Graph(GraphAPI):
         try:
             return self._current.load()
         except StorageError as error:
+            # Deleted since it was opened: the user must read that there is no graph, not that a file is missing.
             if classify(error) is Failure.NOT_FOUND and not self._store.objects.exists(MANIFEST_PATH):
                 raise self._absent() from None
             raise
@@ -321,6 +333,7 @@ class Graph(GraphAPI):
 
     @_handles(op.LoadData)
     def _load(self, asked: op.LoadData) -> LoadResult:
+        # A load that creates its branch needs the permission for that as well.
         if asked.base is not None and asked.branch.strip() not in self.branches():
             self._admit(Access(Action.BRANCH_CREATE, asked.base, asked.branch))
         how, by = option(LoadMode, "mode", asked.mode), option(Engine, "engine", asked.engine)
@@ -353,6 +366,7 @@ class Graph(GraphAPI):
     def _apply_schema(self, asked: op.ApplySchema) -> SchemaResult:
         source = source_given(asked.schema, ".pg", "<schema>")
         done = apply_schema(self._store, source, _drops(asked), self._actor(asked.actor), self._operation)
+        # After the commit: until it is published, the old schema still reads what is given up here.
         if done.given_up:
             give_up_past(self._store, done.given_up)
         self._look()
@@ -489,7 +503,7 @@ class Graph(GraphAPI):
         try:
             found = self._store.schema_of(state or self._store.manifest.load())
         except StorageError:
-            if graph_exists(self._store):
+            if graph_exists(self._store):  # then something else is wrong with it
                 raise
             raise self._absent() from None
         if found is None:
@@ -543,102 +557,38 @@ def _choose_runner(asked: op.MergeBranch | op.EnsureIndices | op.Optimize, paral
     return choose
 
 
-@contextmanager
-def _explaining_reclaimed(store: Store, state: GraphState) -> Iterator[None]:
-    """Raise HistoryReclaimedError for files that are missing because a cleanup removed them."""
-    try:
-        yield
-    except StorageError as error:
-        missing = classify(error) is Failure.NOT_FOUND and is_reclaimed(store.tables, state.snapshot)
-        if not missing or state.head is None:
-            raise
-        raise reclaimed(state.head) from error
+def _explaining_reclaimed(tables: TableReader, state: GraphState) -> AbstractContextManager[None]:
+    return explaining_reclaimed(tables, lambda: [(state.head, tables_of(state.snapshot).values())])
 
 
-def _lines(store: Store, state: GraphState, request: ExportSpec) -> Iterator[str]:
-    """Export as lines of JSON. What cannot be exported is refused here, before the first line."""
-    lines = export_lines(store, state, request)
+class SnapshotView(StateView):
+    """One state of a graph in storage, to read."""
 
-    def produced() -> Iterator[str]:
-        with _explaining_reclaimed(store, state):
-            yield from lines
-
-    return produced()
-
-
-class SnapshotView:
-    """One state of a graph, to read. Every query and every export of it sees the same, whatever others write."""
-
-    def __init__(self, store: Store, reader: QueryReader, schema: str, allow_export: Callable[[], None]) -> None:
-        self._store = store
+    def __init__(self, graph: Graph, ref: str, reader: QueryReader, schema: str) -> None:
+        self._graph = graph
+        self._where = {"branch": ref}
         self._reader = reader
-        self._allow_export = allow_export
-        self.schema = schema
+        self._schema = schema
 
     @property
     def branch(self) -> str:
-        """The branch that this was a state of."""
         return self._reader.state.snapshot.branch or MAIN
 
     @property
     def commit(self) -> Commit | None:
-        """The commit that made this state."""
         return self._reader.state.head
+
+    @property
+    def schema(self) -> str:
+        return self._schema
 
     @property
     def catalog(self) -> Catalog:
         return self._reader.catalog
 
-    def query(
-        self, source: str | os.PathLike[str], params: Mapping[str, Any] | None = None, *, name: str | None = None
-    ) -> Result:
-        """Run a read query."""
-        with _explaining_reclaimed(self._store, self._reader.state):
-            return self._reader.run(self._query_of(source, params, name))
-
-    def explain(
-        self, source: str | os.PathLike[str], params: Mapping[str, Any] | None = None, *, name: str | None = None
-    ) -> Explanation:
-        """Run a read query, and return how it was executed."""
-        with _explaining_reclaimed(self._store, self._reader.state):
-            return self._reader.explain(self._query_of(source, params, name))
-
     def blob(self, type_name: str, id: str, property: str, *, kind: str = "node") -> Blob:  # noqa: A002 - as in documents
-        """Return the content of a Blob property of an entity: its `size`, its `etag`, and `read(start, end)`."""
-        state = self._reader.state
-        with _explaining_reclaimed(self._store, state):
-            return find_blob(self._store.tables, state.snapshot, self.catalog, Cell(type_name, id, property, kind))
-
-    @overload
-    def export(
-        self, path: None = None, *, types: Sequence[str] | None = ..., format: str = ..., engine: str = ...
-    ) -> Iterator[str]: ...
-
-    @overload
-    def export(
-        self, path: str | os.PathLike[str], *, types: Sequence[str] | None = ..., format: str = ..., engine: str = ...
-    ) -> ExportResult: ...
-
-    def export(
-        self,
-        path: str | os.PathLike[str] | None = None,
-        *,
-        types: Sequence[str] | None = None,
-        format: str = "jsonl",  # noqa: A002 - the name the API fixes
-        engine: str = "auto",
-    ) -> Iterator[str] | ExportResult:
-        """Write the entities, or those of some types, in a form that `load` takes; without a path as lines of JSON."""
-        self._allow_export()
-        target = None if path is None else os.fspath(path)
-        spark = partial(_spark_executor, None, None)
-        request = ExportSpec(target, types, format, option(Engine, "engine", engine), SILENT, spark)
-        if target is None:
-            return _lines(self._store, self._reader.state, request)
-        with _explaining_reclaimed(self._store, self._reader.state):
-            return export_files(self._store, self._reader.state, request)
-
-    def _query_of(self, source: str | os.PathLike[str], params: Mapping[str, Any] | None, name: str | None) -> Query:
-        return Query(source_given(source, ".gq", "<query>"), name, params, self.branch)
+        with _explaining_reclaimed(self._reader.tables, self._reader.state):
+            return self._reader.blob(Cell(type_name, id, property, kind))
 
     def __repr__(self) -> str:
         return f"<SnapshotView {self.commit.commit_id if self.commit else 'the beginning'}>"

@@ -15,7 +15,7 @@ from omnigraph.history.diff import Diff
 
 HERE_ONLY = {
     Graph: {"acting_as", "as_operation"},  # a server knows who asks by the token, and a client gives ids by itself
-    Diff: {"tables", "filter", "pairs", "check_readable", "telling_reclaimed"},  # of the storage
+    Diff: {"tables", "filter", "pairs", "check_readable", "explaining_reclaimed"},  # of the storage
     SnapshotView: set(),
 }
 SERVED_ONLY = {"stored_queries", "invoke_query", "invoke_mutation"}  # a server stores queries, a graph does not

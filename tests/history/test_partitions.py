@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 import omnigraph
 from omnigraph import Graph
 from omnigraph.errors import MergeConflictError
-from omnigraph.history import partitions
-from omnigraph.history.partitions import spans
+from omnigraph.history import three_way
+from omnigraph.history.three_way import spans
 
 SCHEMA = """
 node Person { name: String @key  age: I32?  nick: String? @unique }
@@ -52,7 +52,7 @@ def _person(name: str, values: tuple[int, str | None]) -> dict[str, Any]:
 def merged(graph: Graph, into: str, engine: str, size: int) -> Any:
     """What a merge comes to: the counts and the entities, or the conflicts."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(partitions, "MOST_ROWS", size)
+        patch.setattr(three_way, "MOST_ROWS", size)
         try:
             changes = graph.merge("other", into, engine=engine).changes
         except MergeConflictError as error:
@@ -91,7 +91,7 @@ def test_random_changes_are_merged_alike(ours: Side, theirs: Side, size: int) ->
 @given(st.lists(st.text(max_size=3), unique=True, min_size=1), st.integers(1, 4))
 def test_every_id_is_in_one_span(ids: list[str], size: int) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(partitions, "MOST_ROWS", size)
+        patch.setattr(three_way, "MOST_ROWS", size)
         found = list(spans(pa.array(ids, pa.string())))
     inside = [name for first, last in found for name in ids if _is_in(name, first, last)]
     assert sorted(inside) == sorted(ids)

@@ -24,12 +24,21 @@ _LOG = logging.getLogger(__name__)
 
 
 class StateView(Protocol):
-    """One state of a graph, to read. Every query and every export of it sees the same."""
+    """One state of a graph, to read. Every query and every export of it sees the same, whatever others write."""
+
+    _graph: GraphAPI
+    _where: Mapping[str, Any]  # the arguments that name this state to the graph
 
     @property
-    def branch(self) -> str: ...
+    def branch(self) -> str:
+        """The branch that this was a state of."""
+        ...
+
     @property
-    def commit(self) -> Commit | None: ...
+    def commit(self) -> Commit | None:
+        """The commit that made this state."""
+        ...
+
     @property
     def schema(self) -> str: ...
     @property
@@ -37,13 +46,19 @@ class StateView(Protocol):
 
     def query(
         self, source: str | os.PathLike[str], params: Mapping[str, Any] | None = None, *, name: str | None = None
-    ) -> Result: ...
+    ) -> Result:
+        """Run a read query."""
+        return self._graph.query(source, params, name=name, **self._where)
 
     def explain(
         self, source: str | os.PathLike[str], params: Mapping[str, Any] | None = None, *, name: str | None = None
-    ) -> Explanation: ...
+    ) -> Explanation:
+        """Run a read query, and return how it was executed."""
+        return self._graph.explain(source, params, name=name, **self._where)
 
-    def blob(self, type_name: str, id: str, property: str, *, kind: str = "node") -> Blob: ...  # noqa: A002 - as in documents
+    def blob(self, type_name: str, id: str, property: str, *, kind: str = "node") -> Blob:  # noqa: A002 - as in documents
+        """Return the content of a Blob property of an entity: its `size`, its `etag`, and `read(start, end)`."""
+        ...
 
     @overload
     def export(
@@ -54,6 +69,17 @@ class StateView(Protocol):
     def export(
         self, path: str | os.PathLike[str], *, types: Sequence[str] | None = ..., format: str = ..., engine: str = ...
     ) -> ExportResult: ...
+
+    def export(
+        self,
+        path: str | os.PathLike[str] | None = None,
+        *,
+        types: Sequence[str] | None = None,
+        format: str = "jsonl",  # noqa: A002 - the name the API fixes
+        engine: str = "auto",
+    ) -> Iterator[str] | ExportResult:
+        """Write the entities, or those of some types, in a form that `load` takes; without a path as lines of JSON."""
+        return self._graph.export(path, types=types, format=format, engine=engine, **self._where)
 
 
 class GraphAPI(GraphMethods, Protocol):

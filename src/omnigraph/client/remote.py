@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, TypeVar, cast, overload
+from collections.abc import Mapping
+from typing import Any, TypeVar, cast
 
 from omnigraph.api.operation import Operation
 from omnigraph.api.operations import DiffStates, ExportLines, ReadSchema
-from omnigraph.api.protocol import GraphAPI
-from omnigraph.api.results import Commit, ExportResult, MutationResult
-from omnigraph.api.rows import Blob, Cell, Explanation, Result
+from omnigraph.api.protocol import GraphAPI, StateView
+from omnigraph.api.results import Commit, MutationResult
+from omnigraph.api.rows import Blob, Cell, Result
 from omnigraph.client import calls
 from omnigraph.client.differences import RemoteDiff, find_states
 from omnigraph.client.exporting import export_lines
@@ -89,13 +88,14 @@ class RemoteGraph(GraphAPI):
         return f"<RemoteGraph {self.uri}>"
 
 
-class RemoteSnapshotView:
+class RemoteSnapshotView(StateView):
     """One state of a graph, to read. Every query and every export of it sees the same."""
 
     def __init__(self, graph: RemoteGraph, transport: Blocking, state: calls.RemoteState) -> None:
         self._graph = graph
         self._transport = transport
         self._state = state
+        self._where = {"branch": state.branch, "snapshot": state.commit_id}
 
     @property
     def branch(self) -> str:
@@ -115,18 +115,6 @@ class RemoteSnapshotView:
     def catalog(self) -> Catalog:
         return self._state.catalog
 
-    def query(
-        self, source: str | os.PathLike[str], params: Mapping[str, Any] | None = None, *, name: str | None = None
-    ) -> Result:
-        """Run a read query."""
-        return self._graph.query(source, params, name=name, branch=self.branch, snapshot=self._state.commit_id)
-
-    def explain(
-        self, source: str | os.PathLike[str], params: Mapping[str, Any] | None = None, *, name: str | None = None
-    ) -> Explanation:
-        """Run a read query, and return how it was executed."""
-        return self._graph.explain(source, params, name=name, branch=self.branch, snapshot=self._state.commit_id)
-
     def blob(self, type_name: str, id: str, property: str, *, kind: str = "node") -> Blob:  # noqa: A002 - as in documents
         """Return the content of a Blob property of an entity: its `size`, its `etag`, and `read(start, end)`."""
         cell = Cell(type_name, id, property, kind)
@@ -138,28 +126,6 @@ class RemoteSnapshotView:
             return self._transport.run(self._state.part(cell, start, end)).content
 
         return Blob(first.size, first.etag, read)
-
-    @overload
-    def export(
-        self, path: None = None, *, types: Sequence[str] | None = ..., format: str = ..., engine: str = ...
-    ) -> Iterator[str]: ...
-
-    @overload
-    def export(
-        self, path: str | os.PathLike[str], *, types: Sequence[str] | None = ..., format: str = ..., engine: str = ...
-    ) -> ExportResult: ...
-
-    def export(
-        self,
-        path: str | os.PathLike[str] | None = None,
-        *,
-        types: Sequence[str] | None = None,
-        format: str = "jsonl",  # noqa: A002 - the name the API fixes
-        engine: str = "auto",
-    ) -> Iterator[str] | ExportResult:
-        """Write the entities, or those of some types, in a form that `load` takes; without a path as lines of JSON."""
-        where: dict[str, Any] = {"branch": self.branch, "snapshot": self._state.commit_id}
-        return self._graph.export(path, types=types, format=format, engine=engine, **where)
 
     def __repr__(self) -> str:
         return f"<RemoteSnapshotView {self._state.commit_id}>"

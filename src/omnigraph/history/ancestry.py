@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections import defaultdict, deque
-from collections.abc import Callable, Container, Iterable, Iterator, KeysView, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, KeysView, Mapping, Sequence
 from contextlib import suppress
 from functools import cached_property
+from graphlib import TopologicalSorter
 from operator import or_, xor
 
 from omnigraph.api.results import Commit
@@ -68,7 +69,8 @@ class Ancestry:
             here, there = self.distances(*ones), self.distances(other)
         common = {name: here[name] + there[name] for name in here.keys() & there.keys() if name not in without}
         found = [self._known[name] for name in common]
-        older = {ancestor for commit in found for ancestor in self._parents_among(commit, common)}
+        # Every ancestor of a common ancestor is one as well, so direct parents are enough.
+        older = {parent for commit in found for parent in (commit.parent_id, commit.merged_parent_id)}
         latest = self._unrelated([commit for commit in found if commit.commit_id not in older])
         return sorted(latest, key=lambda one: (common[one.commit_id], -one.manifest_version, one.commit_id))
 
@@ -101,11 +103,6 @@ class Ancestry:
         older = {name for commit in commits for name, steps in self.distances(commit).items() if steps}
         return [commit for commit in commits if commit.commit_id not in older]
 
-    def _parents_among(self, commit: Commit, common: Mapping[str, int]) -> Iterable[str]:
-        """Return the parents of a commit that are common ancestors, too."""
-        # Every ancestor of a common ancestor is one as well, so direct parents are enough.
-        return (name for name in (commit.parent_id, commit.merged_parent_id) if name and name in common)
-
 
 def common_past(commits: Iterable[Commit], heads: Iterable[str]) -> set[str]:
     """Return all commits that a merge of any two heads may use as a base, and the bases of those in turn.
@@ -113,7 +110,8 @@ def common_past(commits: Iterable[Commit], heads: Iterable[str]) -> set[str]:
     Where branches were merged crosswise, two of them have several such commits, and these have some in turn.
     """
     known = {commit.commit_id: commit for commit in commits}
-    ordered = _children_first(known)
+    # Children before parents, so that a commit has the marks of all heads below it when it is visited.
+    ordered = [*TopologicalSorter({name: _parents(known, one) for name, one in known.items()}).static_order()][::-1]
     found: set[str] = set()
     asked = known.keys() & set(heads)
     while asked:
@@ -123,23 +121,8 @@ def common_past(commits: Iterable[Commit], heads: Iterable[str]) -> set[str]:
     return found
 
 
-def _children_first(known: Mapping[str, Commit]) -> list[str]:
-    left: dict[str, int] = dict.fromkeys(known, 0)
-    for commit in known.values():
-        for parent in _parents(known, commit):
-            left[parent] += 1
-    ordered = [name for name, children in left.items() if not children]
-    for name in ordered:  # the list grows while it is walked
-        for parent in _parents(known, known[name]):
-            left[parent] -= 1
-            if not left[parent]:
-                ordered.append(parent)
-    return ordered
-
-
-def _parents(known: Mapping[str, Commit], commit: Commit) -> Iterator[str]:
-    named = {commit.parent_id, commit.merged_parent_id}
-    return (name for name in named if name is not None and name in known)
+def _parents(known: Mapping[str, Commit], commit: Commit) -> list[str]:
+    return [name for name in {commit.parent_id, commit.merged_parent_id} if name is not None and name in known]
 
 
 def _latest(known: Mapping[str, Commit], ordered: Sequence[str], asked: set[str]) -> set[str]:

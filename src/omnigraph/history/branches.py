@@ -31,6 +31,7 @@ def create_branch(store: Store, name: str, base: str) -> ManifestState:
     """Create a branch at any state of the graph. No data is copied."""
     name = checked_name(name)
     _refuse_unclear(name)
+    # The gates keep a cleanup away: it must not remove the state between the check that it is readable and the branch.
     with store.gates.hold(ref_gates(name)) as held:
         _refuse_taken(store.manifest, name)
         _refuse_nested(store.manifest, name)
@@ -121,7 +122,7 @@ def create_tag(store: Store, name: str, ref: str) -> Tag:
         _refuse_taken(store.manifest, name)
         head = resolve_readable(store, ref).head
         assert head, "a branch has commits"
-        held.check()
+        held.check()  # a lease that expired meanwhile would let a cleanup in
         store.manifest.table.create_tag(name, head.branch, head.manifest_version)
     return Tag(name, head)
 

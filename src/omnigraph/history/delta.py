@@ -53,6 +53,7 @@ def _differing(one: pa.Array, other: pa.Array) -> Mask:
     differs: Mask = there != here
     both = there & here
     if both.any():
+        # Without nulls from here on: Arrow answers null where one side is null, and vectors have no slot there.
         mask = pa.array(both)
         differs[both] = _unequal(one.filter(mask), other.filter(mask))
     return differs
@@ -158,10 +159,20 @@ class Touched:
         return replace(self, **kept)
 
     @property
-    def ids(self) -> pa.ChunkedArray:
+    def ids(self) -> pa.Array:
         """The ids whose stored row is not the same on both sides."""
         chunks = [chunk for keys in (self.inserted, self.deleted, self.new) for chunk in keys[ID].chunks]
-        return pa.chunked_array(chunks, pa.string())
+        return pa.concat_arrays([*chunks, pa.array([], pa.string())])
+
+    @property
+    def earlier(self) -> pa.Table:
+        """All touched rows of the earlier version."""
+        return self.rows_before(pa.concat_tables([self.deleted, self.old]))
+
+    @property
+    def later(self) -> pa.Table:
+        """All touched rows of the later version."""
+        return self.rows_after(pa.concat_tables([self.inserted, self.new]))
 
     def rows_before(self, keys: pa.Table) -> pa.Table:
         return self._rows(self.before, self.images[0], keys)
@@ -212,6 +223,7 @@ def touched_rows(
     Rows are read in the columns of `schema`, their keys in those of `keys`.
     """
     one, other, compared = _parts(tables, before, after)
+    # A few rows are read whole at once, and many by their keys alone: most of them may turn out to be unchanged.
     images = _image(tables, one, schema), _image(tables, other, schema)
     old, new = (
         _keys(tables, part, keys) if image is None else image.select([*keys, ADDRESS])
@@ -275,6 +287,7 @@ def _unshared(tables: TableReader, before: TableVersion, after: TableVersion) ->
     gone, came = [], []
     for files in both:
         if not has_same_deletions(old[files], new[files]):
+            # In both directions: on two branches, each may have deleted rows that the other has kept.
             was, is_ = (deleted_offsets(tables, t, f[files]) for t, f in ((before, old), (after, new)))
             gone.append(_addresses(old[files], np.setdiff1d(is_, was, assume_unique=True)))
             came.append(_addresses(new[files], np.setdiff1d(was, is_, assume_unique=True)))
@@ -282,6 +295,7 @@ def _unshared(tables: TableReader, before: TableVersion, after: TableVersion) ->
     other = _Part(after, [new[files] for files in new if files not in both], np.concatenate([_NONE, *came]))
     if not one.whole or not other.whole:
         return one, other, False
+    # Both have fragments of their own. A compaction, too, writes new ones, with rows that have not changed.
     since = common_version(tables, before, after) if _are_traced(one, other) else 0
     return (*_without_moved(tables, one, other, since), False) if since else (one, other, not both)
 
@@ -312,7 +326,7 @@ def _without_moved(tables: TableReader, one: _Part, other: _Part, since: int) ->
 
 
 def _rest(part: _Part, found: pa.Table, moved: Addresses) -> _Part:
-    left = np.delete(_column(found, ADDRESS), moved)
+    left = np.delete(_column(found, ADDRESS), moved)  # rows by address now: some of each fragment are left out
     return _Part(part.table, (), np.concatenate([part.addresses, left]))
 
 
@@ -343,5 +357,6 @@ def _read(tables: TableReader, part: _Part, names: Sequence[str]) -> pa.Table:
     if len(part.addresses):
         rows = tables.rows_at(part.table, part.addresses, names)
         found.append(rows.append_column(ADDRESS, pa.array(part.addresses)))
+    # A scan returns unsigned addresses; all arithmetic on them here is signed.
     at = found[0].column_names.index(ADDRESS)
     return pa.concat_tables([rows.set_column(at, ADDRESS, rows[ADDRESS].cast(pa.int64())) for rows in found])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 from collections.abc import Collection, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, TypeVar
@@ -16,18 +16,14 @@ import pyarrow.compute as pc
 
 from omnigraph.api.arrow import change_table, plain_values
 from omnigraph.api.changes import Change, ChangeOperation, DiffStats, DiffTally, EntityKind, SchemaDifference
-from omnigraph.api.results import TableVersion
+from omnigraph.api.results import Commit, TableVersion
 from omnigraph.commit.store import Store
-from omnigraph.errors import ChangeRequestError, StorageError
-from omnigraph.history.cursor import whole_id
+from omnigraph.errors import ChangeCursorError, ChangeRequestError
 from omnigraph.history.delta import EDGE_KEYS, NODE_KEYS, Touched, differing, differing_rows, touched_rows
-from omnigraph.history.resolve import no_commit, resolve
+from omnigraph.history.resolve import check_readable, explaining_reclaimed, no_commit, resolve, tables_of
 from omnigraph.lang.source import did_you_mean
 from omnigraph.manifest.state import GraphState
-from omnigraph.manifest.time_travel import reclaimed
-from omnigraph.storage.lance_errors import Failure, classify
 from omnigraph.storage.read import DST, ID, SRC, TableReader
-from omnigraph.storage.reclaim import versions
 
 _ROWS = 1024  # read at a time
 _ROWS_WITH_BLOBS = 64  # which can be large
@@ -158,7 +154,7 @@ class Diff:
 
     def rows(self) -> Iterator[ChangedRows]:
         """Yield the changed rows in batches, each of one type."""
-        with self.telling_reclaimed():
+        with self.explaining_reclaimed():
             for pair in self.pairs():
                 yield from changed_rows(pair.key, touched(self.tables, pair), self.filter)
 
@@ -189,44 +185,26 @@ class Diff:
 
     def pairs(self) -> list[TablePair]:
         """Return the tables that differ, nodes before edges."""
-        old, new = self.before.snapshot.entries, self.after.snapshot.entries
-        found = [
-            TablePair(key, old[key].table if key in old else None, new[key].table if key in new else None)
-            for key in old.keys() | new.keys()
-            if self.filter.wants_table(key)
-        ]
+        old, new = tables_of(self.before.snapshot), tables_of(self.after.snapshot)
+        wanted = filter(self.filter.wants_table, old.keys() | new.keys())
+        found = [TablePair(key, old.get(key), new.get(key)) for key in wanted]
         return sorted((pair for pair in found if pair.before != pair.after), key=lambda pair: pair.order)
 
     def check_readable(self) -> None:
         """Raise HistoryReclaimedError if a cleanup has removed tables of one of the states."""
-        for state, tables in self._sides():
-            try:
-                for table in tables:
-                    self.tables.open(table)
-            except StorageError as error:
-                if classify(error) is not Failure.NOT_FOUND:
-                    raise
-                raise reclaimed(state.commit) from error
+        for commit, tables in self._sides():
+            check_readable(self.tables, commit, tables)
 
-    @contextmanager
-    def telling_reclaimed(self) -> Iterator[None]:
-        """Turn a missing file into HistoryReclaimedError if a cleanup removed it since the tables were opened."""
-        try:
-            yield
-        except StorageError as error:
-            if classify(error) is not Failure.NOT_FOUND:
-                raise
-            for state, tables in self._sides():
-                if any(one.version not in versions(self.tables, one.path, one.branch) for one in tables):
-                    raise reclaimed(state.commit) from error
-            raise
+    def explaining_reclaimed(self) -> AbstractContextManager[None]:
+        """Raise HistoryReclaimedError for a file that a cleanup removed since the tables were opened."""
+        return explaining_reclaimed(self.tables, self._sides)
 
-    def _sides(self) -> list[tuple[GraphState, list[TableVersion]]]:
-        """Return each state with its tables that the other does not share."""
+    def _sides(self) -> list[tuple[Commit, list[TableVersion]]]:
+        """Return the commit of each state with its tables that the other does not share."""
         pairs = self.pairs()
         return [
-            (self.before, [pair.before for pair in pairs if pair.before]),
-            (self.after, [pair.after for pair in pairs if pair.after]),
+            (self.before.commit, [pair.before for pair in pairs if pair.before]),
+            (self.after.commit, [pair.after for pair in pairs if pair.after]),
         ]
 
 
@@ -242,7 +220,7 @@ def diff(
     """Return the changes from one state to another, each named by a ref."""
     one, other = (resolve(store.manifest, ref, no_commit).graph_state for ref in (before, after))
     found = Diff(store.tables, one, other, chosen(kinds, types, operations, type_names(one, other)))
-    found.check_readable()
+    found.check_readable()  # the caller learns it now, and not from the first change that it reads
     return found
 
 
@@ -272,6 +250,7 @@ def _in_order(touched: Touched, wanted: ChangeFilter, beyond: str | None) -> tup
         part.num_rows if operation in wanted.operations else 0
         for operation, part in zip(ChangeOperation, parts, strict=True)
     ]
+    # Sorted by id before any row is read: a page can stop anywhere, and the next begins behind a known id.
     ids = pa.chunked_array(
         [chunk for part, count in zip(parts, kept, strict=True) for chunk in part[ID].slice(0, count).chunks],
         pa.string(),
@@ -288,6 +267,7 @@ def _read(key: str, touched: Touched, which: _Numbers, places: _Numbers) -> Chan
     inserts, updates, deletes = (pa.array(places[which == number]) for number in range(len(ChangeOperation)))
     before = touched.rows_before(touched.old.take(updates))
     after = touched.rows_after(touched.new.take(updates))
+    # A row that was written again with the same values is touched, but has not changed.
     differs = pa.array(differing_rows(before, after))
     return ChangedRows(
         key,
@@ -309,6 +289,7 @@ def _changes(key: str, operation: ChangeOperation, before: pa.Table | None, afte
     both = before is not None and after is not None
     changed = _changed_names(before, after) if both else itertools.repeat(())
     sides = (itertools.repeat(None) if side is None else _properties(side, hidden) for side in (before, after))
+    # Not strict: an absent side is repeated without end.
     for id_, endpoints, old, new, names in zip(present[ID].to_pylist(), ends, *sides, changed, strict=False):
         yield Change(operation, EntityKind(kind), name, id_, endpoints, old, new, names)
 
@@ -322,3 +303,29 @@ def _properties(rows: pa.Table, hidden: Sequence[str]) -> Iterator[dict[str, Any
 def _changed_names(before: pa.Table, after: pa.Table) -> list[tuple[str, ...]]:
     masks = [(name, differing(before[name], after[name])) for name in after.column_names]
     return [tuple(name for name, mask in masks if mask[at]) for at in range(after.num_rows)]
+
+
+# Positions in a table ------------------------------------------------------------------------------
+
+_LONGEST_ID, _PREFIX = 256, 64  # bytes
+_HASHED = "\0"  # occurs in no id
+
+
+def short_id(text: str) -> str:
+    """Return the form of an id in a token: a long id becomes a prefix and a hash, so that tokens stay short."""
+    data = text.encode()
+    if len(data) <= _LONGEST_ID:
+        return text
+    return f"{data[:_PREFIX].decode(errors='ignore')}{_HASHED}{hashlib.sha256(data).hexdigest()}"
+
+
+def whole_id(short: str, ids: pa.ChunkedArray) -> str:
+    """Find the id that `short_id` made a token of."""
+    prefix, hashed, _ = short.partition(_HASHED)
+    if not hashed:
+        return short
+    alike = ids.filter(pc.starts_with(ids, prefix)).to_pylist()
+    found = next((one for one in alike if short_id(one) == short), None)
+    if found is None:
+        raise ChangeCursorError("change cursor rejected: the entity it stops at no longer exists", hint="start again")
+    return str(found)

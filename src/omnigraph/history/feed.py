@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import itertools
 import json
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 
 from omnigraph.api.changes import (
     DEFAULT_BYTES,
@@ -23,15 +25,15 @@ from omnigraph.api.results import Commit
 from omnigraph.commit.store import Store
 from omnigraph.core.refs import MAIN, branch_of
 from omnigraph.errors import (
+    ChangeCursorError,
     ChangeRefusedError,
     ChangeRequestError,
     CommitNotFoundError,
     HistoryReclaimedError,
     ResourceLimitError,
 )
-from omnigraph.history.cursor import CursorPosition, CursorScope, decode, short_id
 from omnigraph.history.delta import Touched
-from omnigraph.history.diff import ChangeFilter, Diff, TablePair, changed_rows, chosen, touched, type_names
+from omnigraph.history.diff import ChangeFilter, Diff, TablePair, changed_rows, chosen, short_id, touched, type_names
 from omnigraph.history.resolve import find_commit, graph_state_at
 from omnigraph.manifest.publisher import Manifest
 from omnigraph.manifest.state import GraphState, ManifestState
@@ -91,6 +93,7 @@ class Feed:
         if request.start == _BEGINNING:
             self._check_beginning(history.commits[0])
         at = history.place(position.after)
+        # A page token names its last commit: commits made between two pages belong to the next poll.
         last = history.place(position.until) if position.until else at + request.max_commits
         page = _PageBuilder(request, scope, wanted, reaches_head=last >= len(history.commits) - 1)
         return self._page(page, history.commits[at : last + 1], position)
@@ -100,7 +103,7 @@ class Feed:
         history = _History.of(self._store, request.branch)
         _, scope = self._scope(request, history)
         position = history.start(request, scope, self._store.manifest)
-        history.place(position.after)
+        history.place(position.after)  # raises if the branch does not contain it
         return position.encode(scope)
 
     def baseline(self, request: FeedRequest) -> Baseline:
@@ -130,6 +133,7 @@ class Feed:
             raise ChangeRefusedError(message, commit_id=commit_id, reason=PARENTLESS, hint=hint)
         parent = find_commit(manifest, commit.parent_id)
         wanted = self._filter(request, graph_state_at(manifest, commit))
+        # The parent in place of the graph: the token of one commit must not be taken for a cursor of the feed.
         scope = CursorScope.of(commit.parent_id, "", "", wanted.digest)
         token = request.page_token
         position = CursorPosition(parent.commit_id) if token is None else decode(token, scope)
@@ -156,7 +160,7 @@ class Feed:
                 before = before or graph_state_at(self._store.manifest, done)
                 after = graph_state_at(self._store.manifest, commit)
                 diff = _checked_diff(Diff(self._store.tables, before, after, page.filter), commit)
-                with diff.telling_reclaimed():
+                with diff.explaining_reclaimed():
                     stopped = page.add(commit, self._changes(diff, position))
             except (HistoryReclaimedError, ChangeRefusedError):
                 if not page.blocks:
@@ -166,8 +170,9 @@ class Feed:
             if stopped is not None:
                 token = replace(stopped, after=done.commit_id, until=until)
                 return page.page(None, token.encode(page.scope))
+            # The state after this commit is the one before the next, and is not read twice.
             done, before, position = commit, after, CursorPosition(commit.commit_id)
-        self._found = None
+        self._found = None  # all of it is delivered
         return page.page(CursorPosition(done.commit_id).encode(page.scope))
 
     def _changes(self, diff: Diff, position: CursorPosition) -> Iterator[tuple[TablePair, Change]]:
@@ -217,7 +222,7 @@ class _PageBuilder:
         stopped = last = None
         for pair, change in changes:
             if not self._fits(change):
-                stopped = last or CursorPosition("")
+                stopped = last or CursorPosition("")  # none of this commit fits: the next page has it from its start
                 break
             added.append(change)
             last = CursorPosition("", table=short_id(pair.key), entity=short_id(change.id))
@@ -271,6 +276,7 @@ class _History:
             return CursorPosition(self.commits[0].commit_id)
         if start.startswith(_AFTER):
             named = start.removeprefix(_AFTER)
+            # An id of this branch is taken as it is: to resolve it may load other branches.
             if all(commit.commit_id != named for commit in self.commits):
                 named = find_commit(manifest, named).commit_id
             return CursorPosition(named)
@@ -283,3 +289,69 @@ class _History:
                 return at
         message = f"commit '{commit_id}' is not in the history of the branch"
         raise CommitNotFoundError(message, commit_id=commit_id, hint="start now, or after a commit of the branch")
+
+
+# Cursors and page tokens: opaque texts, each valid for one graph, branch and filter -----------------
+
+_LONGEST = 4096
+_VERSION = 1
+
+
+@dataclass(frozen=True, slots=True)
+class CursorScope:
+    """What a cursor is valid for: the graph, the incarnation of the branch, and the filter."""
+
+    graph: str
+    branch: str
+    filter: str
+
+    @classmethod
+    def of(cls, graph: str, branch: str, incarnation: str, digest: str) -> CursorScope:
+        return cls(graph, hashlib.sha256(f"{branch}\0{incarnation}".encode()).hexdigest()[:16], digest)
+
+
+@dataclass(frozen=True, slots=True)
+class CursorPosition:
+    """The last commit delivered in full; a page token also has the position inside the next, and the last commit."""
+
+    after: str
+    until: str | None = None
+    table: str | None = None
+    entity: str | None = None
+
+    def encode(self, scope: CursorScope) -> str:
+        text = json.dumps([_VERSION, asdict(scope), asdict(self)], separators=(",", ":"))
+        encoded = base64.urlsafe_b64encode(text.encode()).decode().rstrip("=")
+        assert len(encoded) <= _LONGEST, "a token is short, whatever the ids are"
+        return encoded
+
+
+def decode(text: str, scope: CursorScope) -> CursorPosition:
+    """Decode a cursor or page token; raise ChangeCursorError if it is invalid or of another scope."""
+    if len(text) > _LONGEST:
+        raise _rejected("it is too long to be one")
+    try:
+        version, theirs, position = json.loads(base64.urlsafe_b64decode(text + "=" * (-len(text) % 4)))
+        found, bound = CursorPosition(**position), CursorScope(**theirs)
+    # RecursionError: a client may send any text, also one that is nested deeply.
+    except (ValueError, TypeError, RecursionError):
+        raise _rejected("it cannot be read") from None
+    if version != _VERSION or not _is_text(found):
+        raise _rejected("it cannot be read")
+    for part, problem in (
+        ("graph", "it is one of another graph"),
+        ("branch", "it is one of another branch, or of a branch that was deleted and made again"),
+        ("filter", "it was made with another filter"),
+    ):
+        if getattr(bound, part) != getattr(scope, part):
+            raise _rejected(problem)
+    return found
+
+
+def _is_text(position: CursorPosition) -> bool:
+    optional = (position.until, position.table, position.entity)
+    return isinstance(position.after, str) and all(isinstance(part, str | None) for part in optional)
+
+
+def _rejected(reason: str) -> ChangeCursorError:
+    return ChangeCursorError(f"change cursor rejected: {reason}", hint="start again with `start`, or from a baseline")

@@ -17,6 +17,7 @@ def log(manifest: Manifest, refs: Sequence[str] | None) -> list[LogEntry]:
     named = manifest.states() if refs is None else ((ref.strip(), resolve(manifest, ref)) for ref in refs)
     states = {name: state for name, state in named if name != FOREIGN_LOCK}
     commits = {commit.commit_id: commit for state in states.values() for commit in state.commits()}
+    # A ref such as `main~2` is no branch, so its state names no head.
     heads = {name: one.head.commit_id for name, one in states.items() if one.head and name == (one.branch or MAIN)}
     tagged = {tag.name: tag.commit.commit_id for tag in tags(manifest)}
     return [LogEntry(one, _names(heads, one), _names(tagged, one)) for one in newest_first(commits)]
@@ -70,7 +71,7 @@ def drawn(commits: Iterable[Commit]) -> Iterator[tuple[str, Commit | None]]:
         at = lanes.index(commit.commit_id)
         yield " ".join("*" if lane == at else "|" for lane in range(len(lanes))), commit
         parents = [parent for parent in parents_of(commit) if parent in there]
-        lanes[at : at + 1] = parents
+        lanes[at : at + 1] = parents  # a merge opens a lane beside its own, the first commit closes its own
         if len(parents) > 1:
             yield "| " * at + "|\\" + " \\" * (len(lanes) - at - len(parents)), None
         elif not parents and at < len(lanes):

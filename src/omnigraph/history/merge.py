@@ -1,27 +1,50 @@
-"""Merge a state into a branch, or revert a commit."""
+"""Merge a state into a branch, or revert a commit: in one commit, or not at all with all conflicts reported."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from omnigraph.api.options import Resolution
-from omnigraph.api.results import Commit, MergeOutcome, MergeResult
-from omnigraph.commit.plan import WriteTxn
+from omnigraph.api.results import ChangeCounts, Commit, MergeOutcome, MergeResult, Snapshot
+from omnigraph.commit.plan import PublishPlan, TableAction, WriterKind, WriteTxn
+from omnigraph.commit.publish import write
 from omnigraph.commit.store import Store
 from omnigraph.core.executor import ChooseExecutor
 from omnigraph.core.refs import MAIN
-from omnigraph.errors import BranchNotFoundError, HistoryReclaimedError, MergeError, StorageError
+from omnigraph.errors import (
+    BranchNotFoundError,
+    HistoryReclaimedError,
+    MergeConflict,
+    MergeConflictError,
+    MergeError,
+    SchemaBoundaryError,
+    StorageError,
+    Violation,
+)
+from omnigraph.history import three_way
 from omnigraph.history.ancestry import Ancestry
-from omnigraph.history.apply_merge import MergeAttempt, MergeInput, apply_merge, tables_of
 from omnigraph.history.diff import ChangeFilter, Diff
-from omnigraph.history.resolve import graph_state_at, resolve_readable
-from omnigraph.history.three_way import MergeBase
+from omnigraph.history.resolve import graph_state_at, resolve_readable, tables_of
+from omnigraph.history.three_way import MergeBase, MergedTable, PartitionedMerge, TableMerge
 from omnigraph.manifest.publisher import Lineage, Manifest
-from omnigraph.manifest.state import ManifestState
+from omnigraph.manifest.rows import VersionRow
+from omnigraph.manifest.state import HEAD, ManifestState
 from omnigraph.manifest.time_travel import state_at
+from omnigraph.storage.columns import declared_of
 from omnigraph.storage.lance_errors import Failure, classify
+from omnigraph.storage.stage import Staged
+from omnigraph.write.pending import to_store
+from omnigraph.write.validate import CommittedRows, TableChange, relation_violations, value_violations
+
+_KINDS = {
+    "endpoint": "orphan_edge",
+    "unique": "unique_violation",
+    "key": "unique_violation",
+    "cardinality": "cardinality_violation",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,12 +57,17 @@ class MergeSpec:
     resolution: Resolution = field(default_factory=Resolution)
     operation_id: str | None = None
 
+    @property
+    def resolved(self) -> dict[str, Any]:
+        """What the commit records about the resolution of its conflicts."""
+        return {"resolution": found} if (found := self.resolution.to_dict()) else {}
+
 
 def merge(store: Store, request: MergeSpec, choose: ChooseExecutor) -> MergeResult:
     """Merge the source into the target in one commit with two parents, or raise with all conflicts."""
     merging = _Merge(store, request)
     with merging.both_there():
-        attempt, commit = apply_merge(store, request.target, merging.merge_input, merging.lineage, choose)
+        attempt, commit = _apply(merging, choose)
     return merging.result(attempt, commit)
 
 
@@ -61,20 +89,42 @@ def revert(store: Store, commit: Commit, request: MergeSpec, choose: ChooseExecu
         message = f"commit '{commit.commit_id}' is the first of the graph and cannot be reverted"
         raise _impossible(message, request, "revert a later commit")
     reverting = _Revert(store, commit, request)
-    attempt, done = apply_merge(store, request.target, reverting.merge_input, reverting.lineage, choose)
-    assert attempt
+    attempt, done = _apply(reverting, choose)
+    assert attempt, "a revert always has an input"
     outcome = MergeOutcome.MERGED if done else MergeOutcome.ALREADY_UP_TO_DATE
     target = request.target or MAIN
     return MergeResult(commit.commit_id, target, outcome, attempt.counts, (), done, attempt.compared)
 
 
-def _forks(state: ManifestState) -> set[str | None]:
-    """Return the forks of a branch. Each has a unique name, so they identify the branch even if it is recreated."""
-    return {entry.table.branch for entry in state.snapshot.entries.values()}
+def _apply(change: _Merge | _Revert, choose: ChooseExecutor) -> tuple[MergeAttempt | None, Commit | None]:
+    """Apply a three-way merge to a branch in one commit, or raise with all conflicts. No input, no change."""
+
+    def prepare(txn: WriteTxn) -> tuple[PublishPlan | None, MergeAttempt | None]:
+        merge_input = change.merge_input(txn)
+        if merge_input is None:
+            return None, None
+        attempt = MergeAttempt(change.store, txn, merge_input, choose)
+        _refuse(attempt.conflicts)
+        made = change.lineage()
+        # A merge without changes still gets its commit: its second parent makes the next merge find a later base.
+        if made.merged_parent_id is None and not attempt.counts:  # a revert of what is undone already
+            return None, attempt
+        return attempt.plan(made), attempt
+
+    published, attempt = write(change.store, change.request.target, prepare)
+    return attempt, published.commit if published else None
+
+
+def _refuse(conflicts: Sequence[MergeConflict]) -> None:
+    if conflicts:
+        count = f"{len(conflicts):,} conflicts" if len(conflicts) > 1 else "1 conflict"
+        hint = "look at both sides, then choose with `ours` or `theirs`, or change one of the branches"
+        message = f"the two sides contradict each other, nothing was changed: {count}"
+        raise MergeConflictError(message, conflicts=tuple(conflicts), hint=hint)
 
 
 class _Merge:
-    """A merge. The source is resolved once, so retries merge the same state."""
+    """A merge of one state into a branch."""
 
     def __init__(self, store: Store, request: MergeSpec) -> None:
         if request.source == (request.target or MAIN):
@@ -82,6 +132,7 @@ class _Merge:
             raise _impossible(message, request, "name two branches")
         self.store = store
         self.request = request
+        # Now and not in each attempt: a source that moves while the merge retries would change what it merges.
         self.source = resolve_readable(store, request.source)
         self.outcome = MergeOutcome.ALREADY_UP_TO_DATE
 
@@ -124,10 +175,9 @@ class _Merge:
         forward = self.outcome is MergeOutcome.FAST_FORWARD
         return MergeInput(finding.joined(past), self.source.snapshot, self.request.resolution, is_checked=forward)
 
-    def lineage(self, merge_input: MergeInput) -> Lineage:
+    def lineage(self) -> Lineage:
         assert self.source.head
-        resolved = merge_input.resolution.to_dict()
-        details = {"resolution": resolved} if resolved else None
+        details = self.request.resolved or None
         lineage = Lineage.new(self.request.actor, self.source.head.commit_id, details, self.request.operation_id)
         return replace(lineage, merged_branch=self.source.branch or MAIN)
 
@@ -136,6 +186,11 @@ class _Merge:
         if attempt is None:
             return MergeResult(source, target, MergeOutcome.ALREADY_UP_TO_DATE)
         return MergeResult(source, target, self.outcome, attempt.counts, attempt.conflicts, commit, attempt.compared)
+
+
+def _forks(state: ManifestState) -> set[str | None]:
+    """Return the forks of a branch. Each has a unique name, so they identify the branch even if it is recreated."""
+    return {entry.table.branch for entry in state.snapshot.entries.values()}
 
 
 class _Revert:
@@ -158,11 +213,10 @@ class _Revert:
         before, after = (graph_state_at(self.store.manifest, commit) for commit in (parent, self.commit))
         # Check before anything is staged: a cleanup may have removed what the revert has to read.
         Diff(self.store.tables, before, after, ChangeFilter()).check_readable()
-        return MergeInput(MergeBase([tables_of(after.snapshot.entries)]), before.snapshot, self.request.resolution)
+        return MergeInput(MergeBase([tables_of(after.snapshot)]), before.snapshot, self.request.resolution)
 
-    def lineage(self, merge_input: MergeInput) -> Lineage:
-        resolved = {"resolution": found} if (found := merge_input.resolution.to_dict()) else {}
-        details = {"reverts": self.commit.commit_id, **resolved}
+    def lineage(self) -> Lineage:
+        details = {"reverts": self.commit.commit_id, **self.request.resolved}
         return Lineage.new(self.request.actor, None, details, self.request.operation_id)
 
 
@@ -180,7 +234,7 @@ class _MergeBases:
         """Return the merge base made of several commits, and the bases of each with those before it."""
         commits = [commit for commit, _ in found]
         before = [self.joined(self.of(commits[:at], commits[at])) for at in range(1, len(commits))]
-        return MergeBase([tables_of(state.snapshot.entries) for _, state in found] or [{}], before)
+        return MergeBase([tables_of(state.snapshot) for _, state in found] or [{}], before)
 
     def of(self, ones: Sequence[Commit], other: Commit) -> list[_Known]:
         """Return the merge bases and their states. Commits that were deleted with their branch are skipped."""
@@ -202,6 +256,7 @@ class _MergeBases:
             if self._is_there(commit):  # an older base would bring back what one side has deleted since
                 raise
             return None
+        # A branch that was deleted and made again reuses version numbers: then another commit made that version.
         return state if state.head == commit else None
 
     def _is_there(self, commit: Commit) -> bool:
@@ -214,3 +269,130 @@ class _MergeBases:
 
 def _impossible(message: str, request: MergeSpec, hint: str) -> MergeError:
     return MergeError(message, source=request.source, target=request.target or MAIN, hint=hint)
+
+
+# One attempt ---------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class MergeInput:
+    """What to merge into a branch: the changes from the merge base to the source, and how conflicts are resolved.
+
+    `is_checked` says that the result is the source itself, which was checked when it was written.
+    """
+
+    past: MergeBase
+    source: Snapshot
+    resolution: Resolution
+    is_checked: bool = False
+
+    @property
+    def table_keys(self) -> list[str]:
+        return sorted({*self.source.entries, *(key for base in self.past.bases for key in base)})
+
+
+class MergeAttempt:
+    """A merge tried on one state of the target branch; a branch that moves needs another attempt."""
+
+    def __init__(self, store: Store, txn: WriteTxn, merge_input: MergeInput, choose: ChooseExecutor) -> None:
+        self.choose = choose
+        self.store = store
+        self.txn = txn
+        self.input = merge_input
+        if merge_input.source.schema != txn.base.schema:
+            message = "the two states have different schemas and cannot be merged"
+            raise SchemaBoundaryError(message, hint="export the entities at the earlier state and load them instead")
+        merge_input.resolution.check(txn.entries)  # a misspelt type would otherwise settle nothing, silently
+        self.partitioned: dict[str, PartitionedMerge] = {}
+        self.problems: list[Violation] = []
+        found = ((key, self._combine(key)) for key in merge_input.table_keys if key in txn.entries)
+        self.tables = {key: combined for key, combined in found if combined}
+        self.committed = CommittedRows(store.tables, txn)
+        self.conflicts = tuple(sorted(self._conflicts(), key=_order))
+
+    def _combine(self, key: str) -> MergedTable | None:
+        source, target = self.input.source.entries.get(key), self.txn.entries[key]
+        tables = self.store.tables
+        declared, theirs = declared_of(self.txn.catalog, key), source.table if source else None
+        one = TableMerge(declared, self.input.past, theirs, target.table)
+        # Row counts first: they are known, while the number of changed rows takes a look at the files of both tables.
+        rows, most = target.row_count + (source.row_count if source else 0), three_way.MOST_ROWS
+        if rows <= most or one.most_rows(tables) <= most:
+            return one.run(tables, self.input.resolution)
+        self.partitioned[key] = PartitionedMerge(tables, one, self.input.resolution)
+        combined, problems = self.partitioned[key].compare(self.choose)
+        self.problems += problems
+        return combined
+
+    def _conflicts(self) -> tuple[MergeConflict, ...]:
+        """Find rows that conflict; if there are none, the rules of the schema that the result would break."""
+        clashes = tuple(conflict for combined in self.tables.values() for conflict in combined.conflicts)
+        if clashes or self.input.is_checked:
+            return clashes
+        changes = {key: combined.change for key, combined in self.tables.items() if not combined.is_empty}
+        found = [*self.problems]  # a partitioned merge has checked its values already, and has kept only keys
+        for key in changes.keys() - self.partitioned:
+            found += value_violations(changes[key].declared, changes[key].rows)
+        found += relation_violations(self.txn.catalog, self.committed, changes)
+        return tuple(_broken(violation, changes) for violation in found)
+
+    @property
+    def counts(self) -> dict[str, ChangeCounts]:
+        return {
+            key: ChangeCounts(one.inserted.num_rows, one.updated.num_rows, one.deleted.num_rows)
+            for key, one in self.tables.items()
+            if not one.is_empty
+        }
+
+    @property
+    def compared(self) -> tuple[str, ...]:
+        return tuple(key for key, combined in self.tables.items() if combined.compared)
+
+    def plan(self, lineage: Lineage) -> PublishPlan:
+        """Stage the changed tables and plan their publication."""
+        adoptions = {key: row for key in self.tables if (row := self._adoption(key))}
+        changing = [key for key, one in self.tables.items() if not one.is_empty and key not in adoptions]
+        return PublishPlan(
+            self.txn,
+            WriterKind.BRANCH_MERGE,
+            tuple(TableAction(self._stage(key)) for key in changing),
+            adoptions=tuple(adoptions.values()),
+            lineage=lineage,
+            # The merge base depends on the head, so a head that moves makes the plan stale even if no table moved.
+            read_set=frozenset({HEAD, *self.tables, *self.committed.read_set}),
+        )
+
+    def _adoption(self, key: str) -> VersionRow | None:
+        """Return the version of main that a branch can refer to instead of copying rows, if there is one.
+
+        Only main qualifies: any other branch may be deleted together with its files.
+        """
+        entry, target = self.input.source.entries.get(key), self.txn.entries[key].table
+        on_main = self.txn.branch is not None and entry is not None and entry.table.branch is None
+        if entry is None or not on_main or not self.tables[key].adopts or entry.table.version <= target.version:
+            return None
+        return VersionRow(key, entry.table.version, None, entry.row_count)
+
+    def _stage(self, key: str) -> Staged:
+        combined, tables = self.tables[key], self.store.tables
+        base = self.txn.writable_table(tables, key)
+        replaced, rows = combined.replaced, combined.rows
+        if not rows.num_rows:
+            return tables.stage_delete_rows(base, replaced, f"omnigraph: {len(replaced)} rows")
+        if key in self.partitioned:
+            # The comparison kept only keys, so the rows are made again, and written by the tasks that make them.
+            return tables.stage_written(base, self.partitioned[key].write(self.choose, base), replaced)
+        written = tables.write_rows(base.path, base.branch, to_store(combined.declared, rows))
+        return tables.stage_written(base, written, replaced)
+
+
+def _order(conflict: MergeConflict) -> tuple[str, str, str, str]:
+    return conflict.table_key, conflict.id or "", conflict.kind, conflict.message
+
+
+def _broken(violation: Violation, changes: Mapping[str, TableChange]) -> MergeConflict:
+    # A violation has the name of a type, and a node and an edge type may share one: the rule or the change decides.
+    kind = _KINDS.get(violation.rule, "value_constraint_violation")
+    of_node = violation.rule not in ("endpoint", "cardinality") and f"node:{violation.type_name}" in changes
+    key = f"{'node' if of_node else 'edge'}:{violation.type_name}"
+    return MergeConflict(kind, key, violation.entity_id, violation.message)

@@ -6,11 +6,11 @@ the commit whose id begins so. New names cannot collide (`history/branches.py`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
-from omnigraph.api.results import Commit
+from omnigraph.api.results import Commit, Snapshot, TableVersion
 from omnigraph.commit.store import Store
 from omnigraph.core.refs import MAIN, SHORTEST_PREFIX, Ref, branch_of, is_commit_id, parse_ref, reads_as_commit
 from omnigraph.errors import (
@@ -26,6 +26,8 @@ from omnigraph.manifest.publisher import Manifest
 from omnigraph.manifest.state import GraphState, ManifestState
 from omnigraph.manifest.time_travel import reclaimed, state_at
 from omnigraph.storage.lance_errors import Failure, classify
+from omnigraph.storage.read import TableReader
+from omnigraph.storage.reclaim import versions
 
 _SHOWN = 5  # candidates of an ambiguous prefix
 Missing = Callable[[Manifest, str], OmnigraphError]
@@ -67,14 +69,39 @@ def resolve_readable(store: Store, text: str) -> ManifestState:
     state = resolve(store.manifest, text)
     if parse_ref(text) == Ref(state.branch or MAIN) or state.head is None:
         return state  # a branch as it is now: a cleanup never removes that
+    check_readable(store.tables, state.head, tables_of(state.snapshot).values())
+    return state
+
+
+def tables_of(snapshot: Snapshot) -> dict[str, TableVersion]:
+    return {key: entry.table for key, entry in snapshot.entries.items()}
+
+
+def check_readable(reader: TableReader, commit: Commit, tables: Iterable[TableVersion]) -> None:
+    """Raise HistoryReclaimedError if a cleanup has removed one of the tables that a commit consists of."""
     try:
-        for entry in state.snapshot.entries.values():
-            store.tables.open(entry.table)
+        for table in tables:
+            reader.open(table)
     except StorageError as error:
         if classify(error) is not Failure.NOT_FOUND:
             raise
-        raise reclaimed(state.head) from error
-    return state
+        raise reclaimed(commit) from error
+
+
+@contextmanager
+def explaining_reclaimed(
+    reader: TableReader, sides: Callable[[], Iterable[tuple[Commit | None, Iterable[TableVersion]]]]
+) -> Iterator[None]:
+    """Raise HistoryReclaimedError for a file that is missing because a cleanup removed it while it was read."""
+    try:
+        yield
+    except StorageError as error:
+        if classify(error) is Failure.NOT_FOUND:
+            # Only a version that is no longer listed was cleaned up. Any other missing file is damage, and is reported.
+            for commit, tables in sides():
+                if commit and any(one.version not in versions(reader, one.path, one.branch) for one in tables):
+                    raise reclaimed(commit) from error
+        raise
 
 
 def find_commit(manifest: Manifest, text: str) -> Commit:
@@ -122,6 +149,7 @@ def _locate(manifest: Manifest, ref: Ref, missing: Missing) -> _Found:
 
 def _named(manifest: Manifest, name: str) -> _Found | None:
     """Find what a name without `@` and `~` means, in the order that the module documents."""
+    # First: programs pass ids that they got from results, and a branch of that name must not change what they mean.
     if is_commit_id(name) and (found := _commit(manifest, name)):
         return found
     with suppress(BranchNotFoundError):

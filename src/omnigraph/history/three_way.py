@@ -1,9 +1,13 @@
-"""Three-way merge of one table: what the source changed since the merge base, on top of what the target changed."""
+"""Three-way merge of one table: what the source changed since the merge base, on top of what the target changed.
+
+A large table is merged in partitions: ranges of ids, one in memory at a time, here or on Spark.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
 
 import numpy as np
 import pyarrow as pa
@@ -11,7 +15,9 @@ import pyarrow.compute as pc
 
 from omnigraph.api.options import Resolution
 from omnigraph.api.results import TableVersion
-from omnigraph.errors import MergeConflict
+from omnigraph.core.executor import ChooseExecutor
+from omnigraph.core.location import Location
+from omnigraph.errors import MergeConflict, Violation
 from omnigraph.history.delta import (
     EDGE_KEYS,
     NODE_KEYS,
@@ -25,8 +31,10 @@ from omnigraph.history.delta import (
 from omnigraph.lang.catalog import EdgeType, NodeType
 from omnigraph.storage.columns import table_key
 from omnigraph.storage.layout import Addresses, fragments
-from omnigraph.storage.read import ADDRESS, ID, OFFSET_BITS, TableReader
+from omnigraph.storage.read import ADDRESS, DST, ID, OFFSET_BITS, SRC, TableReader
 from omnigraph.storage.stage import TableStorage
+from omnigraph.write.pending import to_store, without_record
+from omnigraph.write.validate import TableChange, value_violations
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,20 +53,22 @@ class AlignedRows:
 
     def where(self, mask: Mask, other: AlignedRows) -> AlignedRows:
         """Take the marked entities from here and the rest from `other`."""
+        # One `take` over both tables, because Arrow has no `if_else` for whole rows.
         at = np.where(mask, np.arange(len(mask)), np.arange(len(mask)) + len(mask))
         both = pa.concat_tables([self.rows, other.rows])
         return AlignedRows(np.where(mask, self.there, other.there), both.take(at))
 
     def after(self, ids: pa.Array, touched: Touched) -> AlignedRows:
         """Return the entities in the later state of `touched`, given the earlier."""
-        return self._replaced(ids, _touched_ids(touched), _later(touched))
+        return self._replaced(ids, touched, touched.later)
 
     def before(self, ids: pa.Array, touched: Touched) -> AlignedRows:
         """Return the entities in the earlier state of `touched`, given the later."""
-        return self._replaced(ids, _touched_ids(touched), _earlier(touched))
+        return self._replaced(ids, touched, touched.earlier)
 
-    def _replaced(self, ids: pa.Array, changed: pa.Array, rows: pa.Table) -> AlignedRows:
-        moved = pc.is_in(ids, value_set=changed).to_numpy(zero_copy_only=False)
+    def _replaced(self, ids: pa.Array, touched: Touched, rows: pa.Table) -> AlignedRows:
+        # A touched id without a row was deleted: it must come out missing, so ids decide here, and not rows.
+        moved = pc.is_in(ids, value_set=touched.ids).to_numpy(zero_copy_only=False)
         return align(ids, rows).where(moved, self)
 
 
@@ -70,24 +80,11 @@ def align(ids: pa.Array, rows: pa.Table) -> AlignedRows:
 
 def latest(declared: NodeType | EdgeType, touched: Sequence[Touched]) -> tuple[pa.Array, AlignedRows]:
     """Return the ids that any of some changes touches, and those entities in the later state."""
-    ids = pc.unique(pa.chunked_array([_touched_ids(one) for one in touched], pa.string()))
-    absent = np.zeros(len(ids), np.bool_)
-    image = AlignedRows(absent, align(ids, image_schema(declared).empty_table()).rows)
+    ids = pc.unique(pa.chunked_array([one.ids for one in touched], pa.string()))
+    image = align(ids, image_schema(declared).empty_table())
     for one in touched:
         image = image.after(ids, one)
     return ids, image
-
-
-def _touched_ids(touched: Touched) -> pa.Array:
-    return pa.concat_arrays([*touched.ids.chunks, pa.array([], pa.string())])
-
-
-def _later(touched: Touched) -> pa.Table:
-    return touched.rows_after(pa.concat_tables([touched.inserted, touched.new]))
-
-
-def _earlier(touched: Touched) -> pa.Table:
-    return touched.rows_before(pa.concat_tables([touched.deleted, touched.old]))
 
 
 _NOWHERE = -1
@@ -124,6 +121,7 @@ def _moved(tables: TableReader, before: TableVersion, after: TableVersion, addre
     """Translate addresses of one version into those of another, for rows that are in the same files."""
     if before == after:
         return addresses
+    # Fragments are numbered by each version for itself; the data files identify them.
     files = {one.files: one.number for one in fragments(tables, after)}
     numbers = {one.number: files.get(one.files, _NOWHERE) for one in fragments(tables, before)}
     old, which = np.unique(addresses >> OFFSET_BITS, return_inverse=True)
@@ -132,7 +130,6 @@ def _moved(tables: TableReader, before: TableVersion, after: TableVersion, addre
     return np.where((addresses == _NOWHERE) | (new == _NOWHERE), _NOWHERE, (new << OFFSET_BITS) | offsets)
 
 
-_NONE = np.empty(0, np.int64)
 Span = tuple[str | None, str | None]
 """A range of ids: from the first, up to but without the last; None is no bound."""
 
@@ -160,7 +157,7 @@ class MergedTable:
     inserted: pa.Table
     updated: pa.Table
     deleted: pa.Table
-    replaced: Addresses
+    replaced: Addresses = field(default_factory=lambda: np.empty(0, np.int64))
     conflicts: tuple[MergeConflict, ...] = ()
     adopts: bool = False
     compared: bool = False
@@ -177,6 +174,13 @@ class MergedTable:
     def rows(self) -> pa.Table:
         """The rows to write."""
         return pa.concat_tables([self.inserted, self.updated])
+
+    @property
+    def change(self) -> TableChange:
+        """The same as a change to validate. Rows of a merge come from no statement and no input record."""
+        keys = [ID, SRC] if isinstance(self.declared, EdgeType) else [ID]
+        rows = without_record(self.rows)
+        return TableChange(self.declared, rows, self.deleted.select(keys), fresh=not self.updated.num_rows)
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,7 +206,7 @@ class TableMerge:
     def ids(self, tables: TableStorage) -> pa.Array:
         """Return the ids that the source may have changed."""
         found = [self._touched(tables, base, self.source).ids for base in self._bases]
-        return pc.unique(pa.chunked_array([chunk for ids in found for chunk in ids.chunks], pa.string()))
+        return pc.unique(pa.chunked_array(found, pa.string()))
 
     def run(self, tables: TableStorage, resolution: Resolution) -> MergedTable | None:
         """Merge the two sides; None if the source changed nothing that the target lacks."""
@@ -216,9 +220,8 @@ class TableMerge:
     def _adopted(self, tables: TableStorage, base: TableVersion | None) -> MergedTable:
         change = self._touched(tables, base, self.source)
         delta = change.delta()
-        combined = MergedTable(
-            self.declared, delta.inserted, delta.updated, delta.deleted, _NONE, adopts=True, compared=delta.compared
-        )
+        rows = (delta.inserted, delta.updated, delta.deleted)
+        combined = MergedTable(self.declared, *rows, adopts=True, compared=delta.compared)
         return self._placed(tables, combined, self._touched(tables, base, base), change)
 
     def _merged(
@@ -231,6 +234,7 @@ class TableMerge:
             change = changes.get(version) or self._touched(tables, version, self.source)
             return source.before(ids, change)
 
+        # The target is not read as a whole: it is the base, with what the target changed since put over it.
         since = self._touched(tables, bases[0], self.target)
         target = image_of(bases[0]).after(ids, since)
         past, unknown = self._common(self.past, image_of)
@@ -238,11 +242,10 @@ class TableMerge:
         # Both sides may make the same change: that is no conflict.
         clash = ours & theirs & source.differs(target)
         conflicts = _Conflicts(self.declared, ids, past, source, target)
-        taken = conflicts.settle(clash, resolution)
-        take = (theirs & ~ours) | taken.theirs
+        settled, chosen = conflicts.settle(clash, resolution)
         combined = replace(
-            self._chosen(take, source, target),
-            conflicts=conflicts.described(clash & ~taken.settled),
+            self._chosen((theirs & ~ours) | chosen, source, target),
+            conflicts=tuple(conflicts.described(np.flatnonzero(clash & ~settled))),
             compared=since.compared or any(change.compared for change in changes.values()),
         )
         return self._placed(tables, combined, since, changes[bases[0]])
@@ -250,7 +253,7 @@ class TableMerge:
     def _placed(self, tables: TableStorage, combined: MergedTable, since: Touched, change: Touched) -> MergedTable:
         """Add the addresses of the target rows that are updated or deleted."""
         ids = pa.concat_arrays([*combined.updated[ID].chunks, *combined.deleted[ID].chunks, pa.array([], pa.string())])
-        if combined.conflicts or not len(ids):
+        if combined.conflicts or not len(ids):  # a merge with conflicts writes nothing
             return combined
         return replace(combined, replaced=row_addresses(tables, ids, since, change))
 
@@ -283,16 +286,7 @@ class TableMerge:
             source.rows.take(np.flatnonzero(changed & source.there & ~target.there)),
             source.rows.take(np.flatnonzero(changed & source.there & target.there)),
             target.rows.take(np.flatnonzero(changed & ~source.there & target.there)).select(self._keys),
-            _NONE,
         )
-
-
-@dataclass(frozen=True, slots=True)
-class _Settled:
-    """Which conflicts a resolution settles, and which of those for the source."""
-
-    settled: Mask
-    theirs: Mask
 
 
 @dataclass(frozen=True, slots=True)
@@ -305,18 +299,16 @@ class _Conflicts:
     source: AlignedRows
     target: AlignedRows
 
-    def settle(self, clash: Mask, resolution: Resolution) -> _Settled:
+    def settle(self, clash: Mask, resolution: Resolution) -> tuple[Mask, Mask]:
+        """Return which conflicts a resolution settles, and which of those for the source."""
         settled, theirs = np.zeros(len(clash), np.bool_), np.zeros(len(clash), np.bool_)
         at = np.flatnonzero(clash)
         sides = [resolution.side(table_key(self.declared), name) for name in self.ids.take(at).to_pylist()]
         settled[at] = [side is not None for side in sides]
         theirs[at] = [side == "theirs" for side in sides]
-        return _Settled(settled, theirs)
+        return settled, theirs
 
-    def described(self, clash: Mask) -> tuple[MergeConflict, ...]:
-        return tuple(self._conflicts(np.flatnonzero(clash)))
-
-    def _conflicts(self, at: np.ndarray[tuple[int], np.dtype[np.int64]]) -> Iterator[MergeConflict]:
+    def described(self, at: np.ndarray[tuple[int], np.dtype[np.int64]]) -> Iterator[MergeConflict]:
         names = self.ids.take(at).to_pylist()
         there = (image.there[at].tolist() for image in (self.past, self.source, self.target))
         for name, *present in zip(names, *there, strict=True):
@@ -331,3 +323,102 @@ def _kind(was: bool, source: bool, target: bool) -> tuple[str, str]:  # noqa: FB
         return "divergent_insert", "was inserted differently on both sides"
     by, other = ("source", "target") if target else ("target", "source")
     return "delete_vs_update", f"was deleted on the {by} and changed on the {other}"
+
+
+# Partitions ----------------------------------------------------------------------------------------
+
+MOST_ROWS = 500_000  # merged at once
+
+
+@dataclass(frozen=True, slots=True)
+class MergePartition:
+    """The entities of one table with ids in a range. With `base` their rows are written, without it only compared."""
+
+    location: Location
+    combination: TableMerge
+    resolution: Resolution
+    base: TableVersion | None
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionResult:
+    """The result of a partition: the keys of its rows, the rules that their values break, the files written."""
+
+    combined: MergedTable | None
+    problems: tuple[Violation, ...]
+    written: tuple[str, ...]
+
+    @property
+    def rows(self) -> int:
+        return self.combined.size if self.combined else 0
+
+
+class PartitionedMerge:
+    """One table that is merged in partitions."""
+
+    def __init__(self, tables: TableStorage, combination: TableMerge, resolution: Resolution) -> None:
+        ids = combination.ids(tables)
+        self._location = tables.location
+        self._resolution = resolution
+        self._parts = [replace(combination, span=span) for span in spans(ids)]
+        self._rows = len(ids)
+
+    def compare(self, choose: ChooseExecutor) -> tuple[MergedTable, tuple[Violation, ...]]:
+        """Merge the two sides and check the values. Only keys are kept, so that memory follows ids and not rows."""
+        results = self._run(choose, None)
+        found = [result.combined for result in results if result.combined]
+        assert found, "the two sides are not the same"
+        return _joined(found), tuple(problem for result in results for problem in result.problems)
+
+    def write(self, choose: ChooseExecutor, base: TableVersion) -> list[str]:
+        """Merge again, and write the resulting rows to files of the table."""
+        return [text for result in self._run(choose, base) for text in result.written]
+
+    def _run(self, choose: ChooseExecutor, base: TableVersion | None) -> list[PartitionResult]:
+        tasks = [MergePartition(self._location, part, self._resolution, base) for part in self._parts]
+        return choose(self._rows).run("write" if base else "compare", merge_partition, tasks)
+
+
+def merge_partition(partition: MergePartition) -> PartitionResult:
+    """Merge one partition."""
+    tables = TableStorage(partition.location)  # this may run on another machine
+    combined = partition.combination.run(tables, partition.resolution)
+    if combined is None:
+        return PartitionResult(None, (), ())
+    rows, problems, written = combined.rows, list[Violation](), list[str]()
+    if partition.base is None:
+        problems += value_violations(combined.declared, combined.change.rows)
+    elif rows.num_rows:
+        written += tables.write_rows(partition.base.path, partition.base.branch, to_store(combined.declared, rows))
+    return PartitionResult(_keys_of(combined), tuple(problems), tuple(written))
+
+
+def spans(ids: pa.Array) -> Iterator[Span]:
+    """Cut ids into ranges of at most `MOST_ROWS`, roughly."""
+    count = -(-len(ids) // MOST_ROWS)
+    ordered = ids.take(pc.sort_indices(ids))
+    # Equal bounds would make an empty range and skip ids: `fromkeys` makes them distinct.
+    at = np.linspace(0, len(ids), count + 1).astype(np.int64)[1:-1]
+    bounds: Sequence[str | None] = [None, *dict.fromkeys(ordered.take(at).to_pylist()), None]
+    return pairwise(bounds)
+
+
+def _keys_of(combined: MergedTable) -> MergedTable:
+    """Keep the columns that rules between entities need: ids, ends and unique properties."""
+    declared = combined.declared
+    ends = [SRC, DST] if isinstance(declared, EdgeType) else []
+    names = list(dict.fromkeys([ID, *ends, *(name for columns in declared.unique for name in columns)]))
+    return replace(combined, inserted=combined.inserted.select(names), updated=combined.updated.select(names))
+
+
+def _joined(parts: Sequence[MergedTable]) -> MergedTable:
+    tables = {
+        name: pa.concat_tables([getattr(part, name) for part in parts]) for name in ("inserted", "updated", "deleted")
+    }
+    return replace(
+        parts[0],
+        **tables,
+        replaced=np.concatenate([part.replaced for part in parts]),
+        conflicts=tuple(conflict for part in parts for conflict in part.conflicts),
+        compared=any(part.compared for part in parts),
+    )

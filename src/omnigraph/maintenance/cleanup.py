@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import datetime as dt
 import logging
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from omnigraph.api.maintenance import ORPHAN_AGE, CleanupResult, Removal, TableCleanup
 from omnigraph.api.results import TableVersion
 from omnigraph.commit import audit, failpoints
 from omnigraph.commit.gates import Gate
-from omnigraph.commit.plan import gates_for, ref_gates, table_gates
+from omnigraph.commit.plan import ref_gates, table_gates
 from omnigraph.commit.store import Store
 from omnigraph.core.refs import MAIN
-from omnigraph.errors import DriftError, OmnigraphError, RecoveryRequiredError, RetentionError
-from omnigraph.maintenance.optimize import settle
+from omnigraph.errors import DriftError, OmnigraphError, RetentionError
+from omnigraph.maintenance.optimize import UNSETTLED, owned_tables, pin_and_head, refuse_pending, settle
 from omnigraph.maintenance.retention import Needed, Place, Policy, needed, refs_of
 from omnigraph.maintenance.tasks import map_tables
 from omnigraph.manifest.rows import MANIFEST_PATH
@@ -82,19 +82,13 @@ def _policy(request: CleanupRequest) -> Policy:
 def _refuse_drift(store: Store) -> None:
     """Refuse tables that another program moved: a repair may need what cleanup would remove."""
     for _, state in store.manifest.states():
-        owned = [entry.table for entry in state.snapshot.entries.values() if entry.table.owner == state.branch]
-        for table, head in zip(owned, map_tables(store.tables.head_version, owned), strict=True):
-            if head != table.version:
-                _refuse_drifted(store, state.branch, table)
-
-
-def _refuse_drifted(store: Store, branch: str | None, table: TableVersion) -> None:
-    with store.gates.hold(gates_for(branch, [table.key])):  # so no writer of ours is moving it
-        pin = store.manifest.load(branch).actual_version(table.key)
-        head = store.tables.head_version(table)
-    if head != pin:
-        message = f"table '{table.key}' is at version {head}, but the graph pins version {pin}"
-        raise DriftError(message, table_key=table.key, pin=pin, head=head, hint="run `omnigraph repair` first")
+        owned = owned_tables(state.branch, state.snapshot.entries)
+        heads = zip(owned, map_tables(store.tables.head_version, owned), strict=True)
+        for table in [table for table, head in heads if head != table.version]:
+            pin, head = pin_and_head(store, state.branch, table)
+            if head != pin:
+                message = f"table '{table.key}' is at version {head}, but the graph pins version {pin}"
+                raise DriftError(message, table_key=table.key, pin=pin, head=head, hint="run `omnigraph repair` first")
 
 
 class _Cleanup:
@@ -108,18 +102,18 @@ class _Cleanup:
         self.needed: Needed = needed(store, policy, now)
 
     def table(self, key: str, path: str) -> TableCleanup:
-        removed, forks = Removal(), list[str]()
         if not self.store.objects.exists(path):  # dropped, and all its files are gone
             return TableCleanup(key)
-        try:
+        forks: list[str] = []
+
+        def removals() -> Iterator[Removal]:
             found = reclaim.forks(self.store.tables, path)
-            forks += [one.name for one in found if self._is_orphan(path, one) and self._drop_fork(key, path, one)]
+            forks.extend(one.name for one in found if self._is_orphan(path, one) and self._drop_fork(key, path, one))
             # Forks first: the versions that a fork is based on can go once the fork is gone.
             for name in (*(fork.name for fork in found if fork.name not in forks), None):
-                removed += self._versions(key, (path, name))
-        except OmnigraphError as error:
-            return _told(key, removed, forks, error.message)
-        return _told(key, removed, forks, None)
+                yield self._versions(key, (path, name))
+
+        return _cleaned(key, removals(), forks)
 
     # Versions
 
@@ -128,9 +122,8 @@ class _Cleanup:
         path, fork = place
         with self.store.gates.hold(_gates(key, fork)) as held:
             self._look_again()
-            is_gone = (
-                fork is None and place not in self.needed.versions
-            )  # the type was dropped; Lance keeps the latest version
+            # The type was dropped. Lance never removes the latest version, so its rows are deleted first.
+            is_gone = fork is None and place not in self.needed.versions
             if is_gone and self.request.confirm:
                 held.check()
                 reclaim.empty(self.store.tables, path)
@@ -166,13 +159,7 @@ class _Cleanup:
         return found
 
     def _internal(self, path: str, branches: Sequence[str | None]) -> TableCleanup:
-        removed = Removal()
-        try:
-            for branch in branches:
-                removed += self._internal_versions((path, branch))
-        except OmnigraphError as error:
-            return _told(path, removed, (), error.message)
-        return _told(path, removed, (), None)
+        return _cleaned(path, (self._internal_versions((path, branch)) for branch in branches))
 
     def _internal_versions(self, place: Place) -> Removal:
         """Remove old versions while holding the gates, so that no publish and no new branch can come in between."""
@@ -181,7 +168,8 @@ class _Cleanup:
             if branch is not None and not self.store.manifest.table.has_branch(branch):
                 return Removal()
             self._look_again()
-            self._refuse_pending(branch)
+            # The recovery of a dead write reads the state that it was made on.
+            refuse_pending(self.store, branch, UNSETTLED, "run cleanup again")
             old = set(reclaim.versions_before(self.store.objects, path, branch, self.now - self.request.manifest_age))
             chosen = [version for version in self._not_needed(place) if version in old]
             if not self.request.confirm:
@@ -190,18 +178,10 @@ class _Cleanup:
             failpoints.reach(failpoints.CLEANUP_BEFORE_REMOVAL)
             return reclaim.remove_versions(self.store.tables, path, branch, chosen)
 
-    def _refuse_pending(self, branch: str | None) -> None:
-        """Refuse while a dead write is unresolved: its recovery reads the state that it made."""
-        for operation in self.store.sidecars.pending():
-            sidecar = self.store.sidecars.read(operation)
-            if sidecar is not None and sidecar.branch == branch:
-                message = f"operation {operation} stopped half-way; it must be finished or undone first"
-                raise RecoveryRequiredError(message, operation_id=operation, hint="run cleanup again")
-
     # Forks
 
     def _is_orphan(self, path: str, fork: reclaim.Fork) -> bool:
-        """Remove a fork that no branch knows and that no running write can be about to publish."""
+        """Whether no branch knows a fork, and no running write can be about to publish it."""
         if (path, fork.name) in self.needed.forks:
             return False
         return _owner(fork.name) not in self.needed.branches or fork.made_at < self._orphaned_before
@@ -223,7 +203,7 @@ class _Cleanup:
         return self.now - self.request.orphan_age
 
     def abandoned(self) -> list[Orphan]:
-        """Remove the files of loads that died."""
+        """The files of loads that died."""
         return reclaim.orphans(self.store.objects, TEMPORARY, self._orphaned_before)
 
     def remove(self, found: Sequence[Orphan]) -> Removal:
@@ -242,5 +222,12 @@ def _gates(key: str, fork: str | None) -> list[Gate]:
     return [*ref_gates(owner or MAIN), *table_gates(owner, [key])]
 
 
-def _told(key: str, removed: Removal, forks: Sequence[str], error: str | None) -> TableCleanup:
-    return TableCleanup(key, removed.size, removed.versions, removed.files, tuple(forks), error)
+def _cleaned(key: str, removals: Iterable[Removal], forks: Sequence[str] = ()) -> TableCleanup:
+    """Add up removals until one fails. What was removed before it stays removed, and is reported with the error."""
+    removed, problem = Removal(), None
+    try:
+        for one in removals:
+            removed += one
+    except OmnigraphError as error:
+        problem = error.message
+    return TableCleanup(key, removed.size, removed.versions, removed.files, tuple(forks), problem)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from omnigraph.api.maintenance import PendingIndex, TableUpkeep, UpkeepResult
-from omnigraph.api.results import TableVersion
+from omnigraph.api.results import Entry, TableVersion
 from omnigraph.commit import audit
 from omnigraph.commit.plan import OpClass, PublishPlan, TableAction, WriterKind, WriteTxn, gates_for
 from omnigraph.commit.publish import begin, publish, was_cleaned_up
@@ -41,11 +41,11 @@ from omnigraph.storage import maintain
 from omnigraph.storage.columns import table_key
 from omnigraph.storage.internal import InternalTable, fragment_count
 from omnigraph.storage.layout import IndexBuild, TableLayout, layout_of
-from omnigraph.storage.maintain import Rewrite
 from omnigraph.storage.stage import Staged
 
 DRIFT = "drift_needs_repair"
 CONTENDED = "written_too_often"
+UNSETTLED = "it must be finished or undone first"
 _ATTEMPTS = 5
 
 
@@ -64,8 +64,27 @@ def settle(store: Store) -> None:
     for operation in store.sidecars.pending():
         recover_operation(store, operation)
         if store.sidecars.exists(operation):
-            message = f"operation {operation} stopped half-way; it must be finished or undone first"
-            raise RecoveryRequiredError(message, operation_id=operation, hint="open the graph read-write; see `doctor`")
+            raise _half_way(operation, UNSETTLED, "open the graph read-write; see `doctor`")
+
+
+def refuse_pending(store: Store, branch: str | None, why: str, hint: str) -> None:
+    """Raise RecoveryRequiredError while an interrupted write to a branch is neither finished nor undone."""
+    for operation in store.sidecars.pending():
+        sidecar = store.sidecars.read(operation)
+        if sidecar is not None and sidecar.branch == branch:
+            raise _half_way(operation, why, hint)
+
+
+def _half_way(operation: str, why: str, hint: str) -> RecoveryRequiredError:
+    message = f"operation {operation} stopped half-way; {why}"
+    return RecoveryRequiredError(message, operation_id=operation, hint=hint)
+
+
+def pin_and_head(store: Store, branch: str | None, table: TableVersion) -> tuple[int, int]:
+    """Return the published and the latest version of a table while no writer of ours is moving it."""
+    # Without the gates, a head that a publish has moved and is about to pin would look like drift.
+    with store.gates.hold(gates_for(branch, [table.key])):
+        return store.manifest.load(branch).actual_version(table.key), store.tables.head_version(table)
 
 
 @dataclass
@@ -107,9 +126,14 @@ class _Upkeep:
         while True:
             txn = begin(self.store, self.branch)
             try:
-                if not self._turn_auto_cleanup_off(txn):
-                    self._prepare(txn)
-                    return self._result(txn, self._publish(txn))
+                # A table of another program may be set to remove old versions at every commit, and would remove
+                # pinned ones. That is turned off in a commit of its own, before anything else is committed.
+                found = map_tables(self._auto_cleanup_off, owned_tables(txn.branch, txn.entries))
+                if self._publish(txn, [one for one in found if one]):
+                    continue
+                self._prepare(txn)
+                staged = [work.staged for _, work in sorted(self.work.items()) if work.staged]
+                return self._result(txn, self._publish(txn, staged))
             except ExpectedVersionMismatchError as error:
                 self._lost(error)
             except DriftError as error:
@@ -117,29 +141,19 @@ class _Upkeep:
             except ConflictError as error:
                 self._preempted(error)
             except StorageError as error:
-                self.cleanups += 1
+                self.cleanups += 1  # a cleanup may remove what is read here: then begin with the state as it is now
                 if self.cleanups > _ATTEMPTS or not was_cleaned_up(self.store, txn, error):
                     raise
 
-    def _publish(self, txn: WriteTxn) -> Published | None:
-        staged = [(key, work.staged) for key, work in sorted(self.work.items()) if work.staged]
+    def _publish(self, txn: WriteTxn, staged: Sequence[Staged]) -> Published | None:
         if not staged:
             return None
-        actions = tuple(TableAction(one, OpClass.MAINTENANCE) for _, one in staged)
+        actions = tuple(TableAction(one, OpClass.MAINTENANCE) for one in staged)
         return publish(self.store, PublishPlan(txn, self.kind, actions, lineage=Lineage.new(self.actor)))
-
-    def _turn_auto_cleanup_off(self, txn: WriteTxn) -> bool:
-        """Publish first that Lance must not clean up by itself; return whether any table needed it."""
-        # A table of another program may be set to remove old versions at every commit, and would remove pinned ones.
-        staged = [one for one in map_tables(self._auto_cleanup_off, _owned(txn)) if one]
-        if staged:
-            actions = tuple(TableAction(one, OpClass.MAINTENANCE) for one in staged)
-            publish(self.store, PublishPlan(txn, self.kind, actions, lineage=Lineage.new(self.actor)))
-        return bool(staged)
 
     def _auto_cleanup_off(self, table: TableVersion) -> Staged | None:
         if self.store.tables.head_version(table) != table.version:
-            return None
+            return None  # it has drifted, and is skipped or reported later
         return maintain.stage_auto_cleanup_off(self.store.tables, table)
 
     def _lost(self, error: ExpectedVersionMismatchError) -> None:
@@ -155,6 +169,7 @@ class _Upkeep:
     def _preempted(self, error: ConflictError) -> None:
         """Start over after Lance refused a commit that seemed to fit, as it does after a schema change and back."""
         self.refusals += 1
+        # The exact type: its subclasses have handlers of their own, or are not for this loop to repeat.
         if self.refusals > _ATTEMPTS or type(error) is not ConflictError:
             raise error
         self.work.clear()
@@ -162,9 +177,8 @@ class _Upkeep:
     def _drifted(self, key: str, pin: int, head: int) -> None:
         """Raise for `ensure_indices`, whose caller relies on the indices; `optimize` skips the table."""
         if self.kind is WriterKind.ENSURE_INDICES:
-            message = (
-                f"table '{key}' is at version {head}, past its pin {pin}, and no operation of omnigraph explains it"
-            )
+            what = f"table '{key}' is at version {head}, past its pin {pin}"
+            message = f"{what}, and no operation of omnigraph explains it"
             raise DriftError(message, table_key=key, pin=pin, head=head, hint="run `omnigraph repair`")
         self.work.pop(key, None)
         self.skipped[key] = TableUpkeep(key, skipped=DRIFT, manifest_version=pin, lance_head_version=head)
@@ -181,16 +195,14 @@ class _Upkeep:
 
     def _open_tables(self, txn: WriteTxn) -> list[TableVersion]:
         for key in set(self.work) - set(txn.entries):
-            del self.work[key]
-        tables = [table for table in _owned(txn) if table.key not in self.work and table.key not in self.skipped]
-        heads = map_tables(self.store.tables.head_version, tables)
-        seen = zip(tables, heads, strict=True)
+            del self.work[key]  # its type was dropped meanwhile
+        known = {*self.work, *self.skipped}
+        tables = [table for table in owned_tables(txn.branch, txn.entries) if table.key not in known]
+        seen = zip(tables, map_tables(self.store.tables.head_version, tables), strict=True)
         return [table for table, head in seen if head == table.version or not self._has_drifted(table)]
 
     def _has_drifted(self, table: TableVersion) -> bool:
-        with self.store.gates.hold(gates_for(self.branch, [table.key])):  # so no writer of ours is moving it
-            pin = self.store.manifest.load(self.branch).actual_version(table.key)
-            head = self.store.tables.head_version(table)
+        pin, head = pin_and_head(self.store, self.branch, table)
         if head < pin:
             message = f"the head of table '{table.key}' is version {head}, before its pin {pin}"
             raise CorruptGraphError(message, path=table.path, hint="run `omnigraph doctor`")
@@ -206,33 +218,30 @@ class _Upkeep:
         tasks = [(work, group) for work in fresh.values() for group in work.groups]
         if not tasks:
             return
-        orders = [self._rewrite_task(work, group) for work, group in tasks]
+        location = self.store.location
+        orders = [RewriteTask(location, work.base, group, _rows(work.made_of, group)) for work, group in tasks]
         done = self.runner(sum(order.rows for order in orders)).run("compact", run_rewrite, orders)
-        pairs = list(zip(done, tasks, strict=True))
-        mine = {key: [one.done for one, (owner, _) in pairs if owner is work] for key, work in fresh.items()}
-        map_tables(
-            lambda key: self._stage_rewrite(fresh[key], mine[key]), [key for key, found in mine.items() if found]
-        )
 
-    def _stage_rewrite(self, work: _Work, done: Sequence[Rewrite]) -> None:
-        work.staged = maintain.stage_rewrite(self.store.tables, work.base, work.made_of, done)
+        def stage(work: _Work) -> None:
+            mine = [one.done for one, (owner, _) in zip(done, tasks, strict=True) if owner is work]
+            work.staged = maintain.stage_rewrite(self.store.tables, work.base, work.made_of, mine)
 
-    def _rewrite_task(self, work: _Work, group: FragmentGroup) -> RewriteTask:
-        rows = _rows(work.made_of, group)
-        return RewriteTask(self.store.location, work.base, group, rows)
+        map_tables(stage, [work for work in fresh.values() if work.groups])
 
     def _build(self, fresh: Mapping[str, _Work], types: Mapping[str, NodeType | EdgeType]) -> None:
         """Build indices on the rewritten tables before these are published."""
-        seen = dict(zip(fresh, map_tables(self._preview, fresh.values()), strict=True))
+
+        def preview(work: _Work) -> TableVersion:
+            return maintain.preview(self.store.tables, work.staged) if work.staged else work.base
+
+        seen = dict(zip(fresh, map_tables(preview, fresh.values()), strict=True))
         try:
             self._build_on(fresh, types, seen)
         finally:
+            # A preview is a file that no version refers to; left behind, it would be one for `cleanup` to find.
             for key, work in fresh.items():
                 if work.staged and seen[key] != work.base:
                     maintain.forget(self.store.tables, seen[key])
-
-    def _preview(self, work: _Work) -> TableVersion:
-        return maintain.preview(self.store.tables, work.staged) if work.staged else work.base
 
     def _build_on(
         self, fresh: Mapping[str, _Work], types: Mapping[str, NodeType | EdgeType], seen: Mapping[str, TableVersion]
@@ -247,6 +256,7 @@ class _Upkeep:
             if built or work.unwanted:
                 replaced = [uuid for build in work.builds for uuid in build.replaces]
                 then = maintain.stage_indices(tables, work.base, built, [*replaced, *work.unwanted])
+                # A rewrite and the indices on it become visible together, or the new fragments would be unindexed.
                 work.staged = maintain.chained(work.staged, then) if work.staged else then
 
     def _plan_indices(self, work: _Work, seen: TableVersion, declared: NodeType | EdgeType | None) -> list[BuildTask]:
@@ -255,11 +265,11 @@ class _Upkeep:
         specs = wanted_indices(declared) if declared else []
         work.builds, work.pending = plan_builds(self.store.tables, seen, made_of, specs)
         work.unwanted = unwanted_segments(made_of, specs) if declared else ()
-        return [task for build in work.builds for task in self._build_tasks(seen, made_of, build)]
-
-    def _build_tasks(self, table: TableVersion, made_of: TableLayout, build: IndexBuild) -> list[BuildTask]:
-        parts = build_parts(made_of, build)
-        return [BuildTask(self.store.location, table, build.spec, one, _rows(made_of, one)) for one in parts]
+        return [
+            BuildTask(self.store.location, seen, build.spec, part, _rows(made_of, part))
+            for build in work.builds
+            for part in build_parts(made_of, build)
+        ]
 
     # Reporting
 
@@ -275,9 +285,9 @@ class _Upkeep:
         return replace(row, committed=work.staged is not None, pending_indexes=tuple(work.pending))
 
 
-def _owned(txn: WriteTxn) -> list[TableVersion]:
-    """Return the tables that the branch owns. Inherited tables are maintained on their own branch."""
-    return [entry.table for entry in txn.entries.values() if entry.table.owner == txn.branch]
+def owned_tables(branch: str | None, entries: Mapping[str, Entry]) -> list[TableVersion]:
+    """Return the tables that a branch owns. Inherited tables are maintained on their own branch."""
+    return [entry.table for entry in entries.values() if entry.table.owner == branch]
 
 
 def declared_types(catalog: Catalog) -> dict[str, NodeType | EdgeType]:
@@ -289,9 +299,6 @@ def declared_types(catalog: Catalog) -> dict[str, NodeType | EdgeType]:
 def _rows(made_of: TableLayout, numbers: Sequence[int]) -> int:
     chosen = set(numbers)
     return sum(part.rows for part in made_of.parts if part.number in chosen)
-
-
-_ATTEMPTS = 5
 
 
 def optimize(store: Store, branch: str | None, runner: ChooseExecutor, actor: str | None = None) -> UpkeepResult:
@@ -309,15 +316,10 @@ def _compacted(store: Store, table: InternalTable, branch: str | None) -> TableU
     if before > 1:
         _compact(store, table, branch)
     after = table.open(branch)
-    count = fragment_count(after)
-    changed = count != before
-    return TableUpkeep(
-        table.path,
-        fragments_removed=before if changed else 0,
-        fragments_added=count if changed else 0,
-        committed=changed,
-        manifest_version=int(after.version),
-    )
+    count, version = fragment_count(after), int(after.version)
+    if count == before:
+        return TableUpkeep(table.path, manifest_version=version)
+    return TableUpkeep(table.path, before, count, committed=True, manifest_version=version)
 
 
 def _compact(store: Store, table: InternalTable, branch: str | None) -> None:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 
 from omnigraph.api.maintenance import Classification, RepairAction, RepairMode, RepairResult, TableRepair
 from omnigraph.api.results import Commit, TableVersion
-from omnigraph.commit.gates import Held
 from omnigraph.commit.plan import gates_for, ref_gates
 from omnigraph.commit.publish import adopt_heads
 from omnigraph.commit.store import Store
@@ -17,14 +15,13 @@ from omnigraph.errors import (
     BranchNotFoundError,
     CorruptGraphError,
     OmnigraphError,
-    RecoveryRequiredError,
     RepairError,
 )
+from omnigraph.maintenance.optimize import owned_tables, refuse_pending
 from omnigraph.manifest.publisher import Lineage
-from omnigraph.manifest.state import ManifestState
 
 ACTOR, FORCE_ACTOR = "omnigraph:repair", "omnigraph:repair:force"
-_UPKEEP = ("Rewrite", "ReserveFragments")
+_UPKEEP = ("Rewrite", "ReserveFragments")  # transactions of a compaction: they change no row
 
 
 def mode_of(*, confirm: bool, force: bool) -> RepairMode:
@@ -47,7 +44,7 @@ def repair(store: Store, mode: RepairMode) -> RepairResult:
         with store.gates.hold(gates_for(branch, ())):
             _refuse_dead(store, branch)
     if mode is RepairMode.FORCE:
-        _lift_foreign_lock(store)
+        _lift_foreign_lock(store)  # before the branches are listed: it is one of them
     names = [name for name in store.manifest.branches() if name != FOREIGN_LOCK]
     done = []
     for name in names:
@@ -59,12 +56,8 @@ def repair(store: Store, mode: RepairMode) -> RepairResult:
 
 def _refuse_dead(store: Store, branch: str | None) -> None:
     """Raise if a dead write explains the moved tables. The caller holds the gate, so any record left is a dead one."""
-    for operation_id in store.sidecars.pending():
-        sidecar = store.sidecars.read(operation_id)
-        if sidecar is not None and sidecar.branch == branch:
-            message = f"operation {operation_id} stopped half-way; recovery, not `repair`, takes care of its tables"
-            hint = "reopen the graph read-write, which recovers it"
-            raise RecoveryRequiredError(message, operation_id=operation_id, hint=hint)
+    why = "recovery, not `repair`, takes care of its tables"
+    refuse_pending(store, branch, why, "reopen the graph read-write, which recovers it")
 
 
 def _lift_foreign_lock(store: Store) -> None:
@@ -78,41 +71,34 @@ def _lift_foreign_lock(store: Store) -> None:
 
 def _repaired(store: Store, branch: str | None, mode: RepairMode) -> tuple[list[TableRepair], Commit | None]:
     """Classify the tables that a branch owns. Inherited tables are classified on their own branch."""
-    keys = _owned(store.manifest.load(branch))
+    keys = {table.key for table in owned_tables(branch, store.manifest.load(branch).snapshot.entries)}
     with store.gates.hold(gates_for(branch, keys)) as held:
         _refuse_dead(store, branch)
+        # Read again under the gates. A table that was added since is not gated, so the next repair looks at it.
         state = store.manifest.load(branch)
-        tables = {key: table for key, table in _owned(state).items() if key in keys}
-        found = [_judged(store, table, mode) for table in tables.values()]
-        kept = [row.table_key for row in found if row.action in (RepairAction.HEALED, RepairAction.FORCED)]
-        commit = _published(store, state, [tables[key] for key in kept], held, mode) if kept else None
+        tables = [table for table in owned_tables(branch, state.snapshot.entries) if table.key in keys]
+        found = [_judged(store, table, mode) for table in tables]
+        kept = {row.table_key for row in found if row.action in (RepairAction.HEALED, RepairAction.FORCED)}
+        actor = FORCE_ACTOR if mode is RepairMode.FORCE else ACTOR
+        moved = [table for table in tables if table.key in kept]
+        commit = adopt_heads(store, state, moved, held, Lineage.new(actor)).commit if moved else None
     return [replace(row, branch=branch or MAIN) for row in found], commit
-
-
-def _owned(state: ManifestState) -> dict[str, TableVersion]:
-    tables = (entry.table for entry in state.snapshot.entries.values())
-    return {table.key: table for table in tables if table.owner == state.branch}
-
-
-def _published(store: Store, state: ManifestState, tables: list[TableVersion], held: Held, mode: RepairMode) -> Commit:
-    actor = FORCE_ACTOR if mode is RepairMode.FORCE else ACTOR
-    return adopt_heads(store, state, tables, held, Lineage.new(actor)).commit
 
 
 def _judged(store: Store, table: TableVersion, mode: RepairMode) -> TableRepair:
     head = store.tables.head(table.path, table.branch).version
-    if head < table.version:
+    if head < table.version:  # versions were lost: nothing that is there can be pinned instead
         message = f"the head of table '{table.key}' is version {head}, before its pin {table.version}"
         raise CorruptGraphError(message, path=table.path, hint="restore the table from a backup")
     if head == table.version:
         return TableRepair(table.key, head, head, Classification.NO_DRIFT, RepairAction.NONE)
     classification, operations, error = _classified(store, table, head)
-    action = _ACTIONS[mode](classification)
+    action = _action(mode, classification)
     return TableRepair(table.key, table.version, head, classification, action, operations, error)
 
 
 def _classified(store: Store, table: TableVersion, head: int) -> tuple[Classification, tuple[str, ...], str | None]:
-    """Return the transactions of all versions since the pinned one."""
+    """Classify a moved table by the transactions of all versions since the pinned one."""
     operations: list[str] = []
     for version in range(table.version + 1, head + 1):
         try:
@@ -122,21 +108,13 @@ def _classified(store: Store, table: TableVersion, head: int) -> tuple[Classific
         if operation is None:
             return Classification.UNVERIFIABLE, tuple(operations), f"no transaction explains version {version}"
         operations.append(operation)
-    if all(operation in _UPKEEP for operation in operations):
-        return Classification.VERIFIED, tuple(operations), None
-    return Classification.SUSPICIOUS, tuple(operations), None
+    upkeep = all(operation in _UPKEEP for operation in operations)
+    return Classification.VERIFIED if upkeep else Classification.SUSPICIOUS, tuple(operations), None
 
 
-def _when_confirmed(classification: Classification) -> RepairAction:
-    return RepairAction.HEALED if classification is Classification.VERIFIED else RepairAction.REFUSED
-
-
-def _when_forced(classification: Classification) -> RepairAction:
-    return RepairAction.HEALED if classification is Classification.VERIFIED else RepairAction.FORCED
-
-
-_ACTIONS: dict[RepairMode, Callable[[Classification], RepairAction]] = {
-    RepairMode.PREVIEW: lambda _: RepairAction.PREVIEW,
-    RepairMode.CONFIRM: _when_confirmed,
-    RepairMode.FORCE: _when_forced,
-}
+def _action(mode: RepairMode, classification: Classification) -> RepairAction:
+    if mode is RepairMode.PREVIEW:
+        return RepairAction.PREVIEW
+    if classification is Classification.VERIFIED:
+        return RepairAction.HEALED
+    return RepairAction.FORCED if mode is RepairMode.FORCE else RepairAction.REFUSED

@@ -11,7 +11,7 @@ from itertools import chain
 
 import pyarrow.compute as pc
 
-from omnigraph.api.results import Commit, Snapshot
+from omnigraph.api.results import Commit
 from omnigraph.commit.store import Store
 from omnigraph.errors import HistoryReclaimedError
 from omnigraph.history.ancestry import common_past
@@ -20,7 +20,6 @@ from omnigraph.manifest.state import ManifestState
 from omnigraph.manifest.time_travel import state_at
 from omnigraph.storage import reclaim
 from omnigraph.storage.columns import is_moved
-from omnigraph.storage.stage import TableStorage
 
 Place = tuple[str, str | None]
 """A table, or a fork of it: its path, and the name of the fork. A branch of the manifest is one as well."""
@@ -179,11 +178,3 @@ def _rows(state: ManifestState) -> list[tuple[str, int, str | None]]:
     rows = state.rows.filter(pc.equal(state.rows["object_type"], "table_version"))
     columns = (rows[name].to_pylist() for name in ("table_key", "table_version", "table_branch"))
     return list(zip(*columns, strict=True))
-
-
-def is_reclaimed(tables: TableStorage, snapshot: Snapshot) -> bool:
-    """Whether a version that a state consists of was removed."""
-    return any(
-        entry.table.version not in reclaim.versions(tables, entry.table.path, entry.table.branch)
-        for entry in snapshot.entries.values()
-    )

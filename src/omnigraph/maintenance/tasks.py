@@ -15,7 +15,7 @@ from omnigraph.api.results import TableVersion
 from omnigraph.core.executor import R, T, map_in_threads
 from omnigraph.core.location import Location
 from omnigraph.errors import ParameterError
-from omnigraph.lang.catalog import Columns, EdgeType, NodeType
+from omnigraph.lang.catalog import EdgeType, NodeType
 from omnigraph.lang.types import Type
 from omnigraph.storage import maintain
 from omnigraph.storage.layout import INDEX_KINDS, FragmentSize, IndexBuild, IndexSpec, TableLayout, has_value
@@ -54,7 +54,7 @@ def compaction_groups(made_of: TableLayout) -> list[FragmentGroup]:
     found: list[FragmentGroup] = []
     for is_due, run in groupby(made_of.parts, _is_due):
         if is_due:
-            tasks = (task for chunk in _chunks(list(run)) for task in _mergeable(made_of, chunk))
+            tasks = (task for chunk in _chunks(run) for task in _mergeable(made_of, chunk))
             found += [tuple(part.number for part in task) for task in tasks if len(task) > 1 or _has_lost_many(task[0])]
     return found
 
@@ -71,17 +71,23 @@ def _has_lost_many(part: FragmentSize) -> bool:
     return part.deleted > _MOST_DELETED * (part.rows + part.deleted)
 
 
-def _chunks(run: Sequence[FragmentSize]) -> list[list[FragmentSize]]:
-    """Cut a run into groups that fill a fragment or more; the rest joins the last group, so that none stays small."""
-    chunks: list[list[FragmentSize]] = []
-    rows = MAX_ROWS_PER_FILE
+def _filled(run: Iterable[FragmentSize], size: int) -> list[list[FragmentSize]]:
+    """Cut a run into groups that have at least so many rows each, except perhaps the last."""
+    groups: list[list[FragmentSize]] = []
+    rows = size
     for part in run:
-        if rows >= MAX_ROWS_PER_FILE:
-            chunks.append([])
+        if rows >= size:
+            groups.append([])
             rows = 0
-        chunks[-1].append(part)
+        groups[-1].append(part)
         rows += part.rows
-    if rows < MAX_ROWS_PER_FILE and len(chunks) > 1:
+    return groups
+
+
+def _chunks(run: Iterable[FragmentSize]) -> list[list[FragmentSize]]:
+    """Cut a run into groups that fill a fragment or more; the rest joins the last group, so that none stays small."""
+    chunks = _filled(run, MAX_ROWS_PER_FILE)
+    if len(chunks) > 1 and sum(part.rows for part in chunks[-1]) < MAX_ROWS_PER_FILE:
         last = chunks.pop()
         chunks[-1] += last
     return chunks
@@ -112,20 +118,13 @@ def wanted_indices(declared: NodeType | EdgeType) -> list[IndexSpec]:
     """Return the indices of a type: on id, ends, key, and properties marked `@index`."""
     if isinstance(declared, EdgeType):
         return [IndexSpec(column, BTREE) for column in (ID, SRC, DST)]
-    found = [IndexSpec(ID, BTREE), *_of_key(declared.key), *_of_marks(declared)]
+    found = [IndexSpec(ID, BTREE)]
+    if len(declared.key) == 1:
+        found.append(IndexSpec(declared.key[0], BTREE))
+    # Lance has no index on several columns: a key or a mark of more than one has none.
+    for name in (columns[0] for columns in declared.indexes if len(columns) == 1):
+        found += [IndexSpec(name, kind) for kind in _kinds(declared.properties[name].type)]
     return list(dict.fromkeys(found))
-
-
-def _of_key(key: Columns) -> list[IndexSpec]:
-    """Return the index of a key of one property."""
-    return [IndexSpec(key[0], BTREE)] if len(key) == 1 else []
-
-
-def _of_marks(declared: NodeType) -> Iterator[IndexSpec]:
-    for columns in declared.indexes:
-        if len(columns) == 1:
-            kinds = _kinds(declared.properties[columns[0]].type)
-            yield from (IndexSpec(columns[0], kind) for kind in kinds)
 
 
 def _kinds(declared: Type) -> tuple[str, ...]:
@@ -168,6 +167,7 @@ def _build(made_of: TableLayout, spec: IndexSpec) -> IndexBuild | None:
     rows = sum(part.rows for part in missing)
     most = _MOST_SEGMENTS + made_of.rows // _ROWS_PER_SEGMENT
     if rows * _TAIL_SHARE <= made_of.rows - rows and len(live) < most:
+        # Segments that cover no fragment of the table any more only take space: they go with the next build.
         dead = tuple(segment.uuid for segment in segments if segment not in live)
         return IndexBuild(spec, tuple(part.number for part in missing), dead)
     everything = tuple(part.number for part in made_of.parts)
@@ -184,17 +184,8 @@ def build_parts(made_of: TableLayout, build: IndexBuild) -> list[tuple[int, ...]
     if build.spec.kind != BTREE:
         return [build.fragments]
     chosen = set(build.fragments)
-    found: list[list[int]] = []
-    rows = _ROWS_PER_SEGMENT
-    for part in made_of.parts:
-        if part.number not in chosen:
-            continue
-        if rows >= _ROWS_PER_SEGMENT:
-            found.append([])
-            rows = 0
-        found[-1].append(part.number)
-        rows += part.rows
-    return [tuple(share) for share in found]
+    shares = _filled((part for part in made_of.parts if part.number in chosen), _ROWS_PER_SEGMENT)
+    return [tuple(part.number for part in share) for share in shares]
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,6 +227,7 @@ def run_build(task: BuildTask) -> Built:
     return Built(maintain.build_index(_tables(task.location), task.table, task.index, task.fragments), task.rows)
 
 
+# A Spark worker runs many tasks of one graph: they share the open connection and its caches.
 @lru_cache(maxsize=4)
 def _tables(location: Location) -> TableStorage:
     return TableStorage(location)

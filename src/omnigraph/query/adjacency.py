@@ -31,6 +31,7 @@ class Adjacency:
     @classmethod
     def of(cls, codes: Integers, origins: int, targets_count: int, find_edges: Callable[[], Integers]) -> Adjacency:
         """Build it from sorted pairs of origin and target, each packed into one number."""
+        # Where there are no targets there are no codes either; `max` only keeps the remainder defined.
         starts = np.searchsorted(codes, np.arange(origins + 1) * targets_count)
         return cls(origins, targets_count, starts, codes % max(targets_count, 1), find_edges)
 
@@ -66,13 +67,14 @@ class Adjacency:
         return np.repeat(np.arange(len(origins)), counts), self.targets[self._places(origins, counts)]
 
     def expand_edges(self, origins: Positions) -> tuple[Integers, Integers, Integers]:
-        """Like `follow`, with the positions of the edges."""
+        """Like `expand`, with the positions of the edges."""
         counts = self.degrees(origins)
         at = self._places(origins, counts)
         return np.repeat(np.arange(len(origins)), counts), self.targets[at], self.edges[at]
 
     def targets_of(self, origins: Positions) -> Integers:
         """Return the targets of the edges of some origins, origin by origin."""
+        # All origins in order, as after a scan without predicates: return the whole array without copying it.
         if len(origins) == self.origins and np.array_equal(origins, np.arange(self.origins)):
             return self.targets
         targets: Integers = self.targets[self._places(origins, self.degrees(origins))]
@@ -156,8 +158,9 @@ def _build(view: TableView, source: TableView, target: TableView, direction: Dir
 def _listed(view: TableView, source: TableView, target: TableView, direction: Direction) -> tuple[Integers, Integers]:
     """Return the packed ends of all edges, and their positions. With both directions a loop counts once."""
     ends = (source.positions_of(view.column(SRC)), target.positions_of(view.column(DST)))
+    # An edge whose node is missing, as another program may leave it, leads nowhere and matches nothing.
     whole = pa.compute.and_(ends[0].is_valid(), ends[1].is_valid()).to_numpy(zero_copy_only=False)
-    src, dst = (_integers(end)[whole] for end in ends)
+    src, dst = (integers(end)[whole] for end in ends)
     edges = np.flatnonzero(whole)
     if direction is Direction.IN:
         return dst * source.count + src, edges
@@ -168,7 +171,8 @@ def _listed(view: TableView, source: TableView, target: TableView, direction: Di
     return np.concatenate([codes, (dst * target.count + src)[other]]), np.concatenate([edges, edges[other]])
 
 
-def _integers(positions: pa.Array) -> Integers:
+def integers(positions: pa.Array) -> Integers:
+    # Filled first: with nulls in it, NumPy would get floats, which cannot index.
     numbers: Integers = positions.fill_null(0).to_numpy(zero_copy_only=False).astype(np.int64)
     return numbers
 
@@ -188,6 +192,7 @@ def walk(adjacent: Adjacency, origins: Positions, steps: Steps) -> tuple[Integer
     """
     pairs = adjacent.distinct
     size = max(adjacent.targets_count, 1)
+    # The walks of all origins run at once: a pair of origin and node is one number, so one array is one frontier.
     start = np.arange(len(origins)) * size + origins
     visited = _Flags(len(origins) * size, start) if len(origins) * size <= _MOST_FLAGS else _Codes(start)
     loops = pairs.loops
@@ -206,7 +211,7 @@ def walk(adjacent: Adjacency, origins: Positions, steps: Steps) -> tuple[Integer
     return met // size, met % size
 
 
-_MOST_FLAGS = 2**25
+_MOST_FLAGS = 2**25  # bytes, one for each pair
 
 
 def _followed(pairs: Adjacency, codes: Integers, size: int) -> Integers:

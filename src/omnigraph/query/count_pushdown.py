@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
@@ -13,8 +12,7 @@ from omnigraph.query.frame import ONE_ROW, Frame
 from omnigraph.query.match import Matcher
 
 WEIGHT = "@weight"  # how many matches a row stands for
-_EXACT = 2.0**53  # below this, floats add integers exactly
-_SPARSE = 8
+_SPARSE = 8  # up to one target in so many received a weight: sort them instead of counting over all nodes
 
 
 def only_counts(plan: ir.ReadPlan) -> bool:
@@ -81,6 +79,7 @@ class Tally:
         if hops is None:
             return self.matcher.bind_target(step, Frame(0, {WEIGHT: weights[:0]}), weights[:0])
         found = self.matcher.follow(step, frame.columns[step.origin], hops)
+        # Parallel edges are matches of their own only where the query binds the edge.
         pairs = found.adjacent if step.edge_variable else found.adjacent.distinct
         if hops.most == 1 and not target_is_needed:
             return Frame(1, {WEIGHT: _products(pairs, found.numbers, weights)})
@@ -113,8 +112,7 @@ def _by_target(targets: Integers, handed: Integers, size: int) -> tuple[Integers
 
 def _summed(at: Integers, numbers: Integers, size: int) -> Integers:
     """Add up numbers by their place."""
-    if float(numbers.sum(dtype=np.float64)) < _EXACT:
-        return np.bincount(at, weights=numbers, minlength=size).astype(np.int64)
-    sums: np.ndarray[Any, np.dtype[np.int64]] = np.zeros(size, np.int64)
+    # Not `bincount`: it adds floats, and a count of paths soon outgrows the integers that these hold exactly.
+    sums = np.zeros(size, np.int64)
     np.add.at(sums, at, numbers)
     return sums

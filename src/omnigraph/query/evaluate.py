@@ -21,6 +21,7 @@ from omnigraph.storage.predicates import Predicate, arrow_expression, comparison
 Mask = np.ndarray[Any, np.dtype[np.bool_]]
 Values = Callable[[ir.Value], ir.PlainValue]
 
+# The comparisons that a column predicate can express, and each with its sides exchanged.
 _SWAPPED = {
     Operator.LT: Operator.GT,
     Operator.LE: Operator.GE,
@@ -53,6 +54,7 @@ def pushed(test: ir.Comparison, values: Values) -> Predicate | None:
 def holds(test: ir.Comparison, frame: Frame, values: Values) -> Mask:
     """Return which rows satisfy a comparison; null counts as false."""
     predicate = pushed(test, values)
+    # The same predicate that a scan pushes down: a filter must not answer differently for where it runs.
     if predicate is not None:
         reference = test.left if isinstance(test.left, ir.PropertyRef) else test.right
         assert isinstance(reference, ir.PropertyRef)
@@ -122,7 +124,7 @@ def _list_contains(lists: pa.Array, needles: pa.Array) -> Mask:
 
 
 def _texts(left: pa.Array, right: pa.Array, test: Callable[[Any, Any], Any]) -> Mask:
-    kind = np.dtypes.StringDType()
+    kind = np.dtypes.StringDType()  # Arrow compares with one needle only; here each row has its own
     sides = (side.fill_null("").to_numpy(zero_copy_only=False).astype(kind) for side in (left, right))
     return np.asarray(test(*sides)) & _mask(pc.and_(left.is_valid(), right.is_valid()))
 

@@ -12,12 +12,11 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 import numpy as np
-import pyarrow as pa
 import pyarrow.compute as pc
 
 from omnigraph.errors import ParameterError
 from omnigraph.lang.ir import Direction, Expand
-from omnigraph.query.adjacency import Adjacency, Integers, Steps, adjacency, adjacency_key
+from omnigraph.query.adjacency import Adjacency, Integers, Steps, adjacency, adjacency_key, integers
 from omnigraph.query.view import GraphView, Positions, TableView
 from omnigraph.storage.layout import layout_of
 from omnigraph.storage.read import ADDRESS, DST, SRC
@@ -91,6 +90,7 @@ def _choose(graph: GraphView, step: Expand, origins: Positions, hops: Steps) -> 
         return Choice(wish, f"{VARIABLE} says so")
     view = graph.edge(step.edge_type)
     key = adjacency_key(graph, step.edge_type, step.direction)
+    # Before the layout is read: a warm query must not make a request to find out what it has in memory.
     if graph.cache.holds(key):
         return Choice(Mode.ADJACENCY, "it is in memory")
     if view.count <= SMALL_EDGES:
@@ -184,13 +184,8 @@ def _edges_by(graph: GraphView, step: Expand, origins: Positions, column: str) -
     targets = far.locate(rows[DST if column == SRC else SRC].combine_chunks())
     whole = targets.is_valid().to_numpy(zero_copy_only=False)
     return _Edges(
-        origins[_numbers(starts)][whole], _numbers(targets)[whole], rows[ADDRESS].to_numpy().astype(np.int64)[whole]
+        origins[integers(starts)][whole], integers(targets)[whole], rows[ADDRESS].to_numpy().astype(np.int64)[whole]
     )
-
-
-def _numbers(positions: pa.Array) -> Integers:
-    numbers: Integers = positions.fill_null(0).to_numpy(zero_copy_only=False).astype(np.int64)
-    return numbers
 
 
 def _places(graph: GraphView, step: Expand, codes: Integers, addresses: Integers) -> Positions:

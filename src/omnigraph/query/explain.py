@@ -88,6 +88,7 @@ def _value(value: ir.Operand | ir.EntityRef | ir.ResultColumn) -> str:
             return f"column {position + 1}"
 
 
+# Shares of rows where nothing is known about the values. Only table sizes are used: statistics would cost requests.
 _EQUAL, _RANGE, _TEXT, _NOT, _GROUP = 0.1, 0.33, 0.1, 0.5, 0.1
 
 
@@ -154,6 +155,7 @@ class Trace:
     def __init__(self, graph: GraphView) -> None:
         self.graph = graph
         self.steps: list[PlanStep] = []
+        # Stacks, because the steps inside a `not` are noted below the step that runs them.
         self._open = [self.steps]
         self._estimates = [1.0]
         self.matcher: Matcher | None = None
@@ -165,7 +167,7 @@ class Trace:
         self._open.append(noted.inner)
         self._estimates.append(self._estimates[-1])
         assert self.matcher
-        self.matcher.choice = None
+        self.matcher.choice = None  # or a step that follows no edges would report the choice of an earlier one
         begun = time.perf_counter()
         with counted() as requests:
             found = run()

@@ -1,14 +1,19 @@
-"""Rows of bindings: one column of positions for each variable."""
+"""Rows of bindings: one column of positions for each variable; and how many of them a query may hold."""
 
 from __future__ import annotations
 
+import math
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
+from omnigraph.core.nonblocking import may_block
+from omnigraph.errors import ParameterError, ResourceLimitError
 from omnigraph.query.view import Positions, TableView
 from omnigraph.storage.read import ID
 
@@ -25,6 +30,7 @@ class Frame:
     def take(self, rows: np.ndarray[Any, Any]) -> Frame:
         """Select rows by index or mask."""
         columns = {name: positions[rows] for name, positions in self.columns.items()}
+        # Counted here, because a frame without columns, such as the one that a query begins with, has rows as well.
         chosen = int(rows.sum()) if rows.dtype == bool else len(rows)
         return Frame(chosen, columns, self.views, None if self.scores is None else self.scores[rows])
 
@@ -48,3 +54,50 @@ class Frame:
 
 
 ONE_ROW = Frame(1)
+
+
+# The memory limit of a query, checked before rows are allocated ------------------------------------
+
+VARIABLE = "OMNIGRAPH_QUERY_MEMORY"
+_CELL = 8  # bytes of a position
+_FEW, _ALWAYS = 1_000, 10_000  # rows that take no time; rows that are allowed whatever the limit is
+_RESOURCE = "bytes of rows in one query"
+_HINT = f"bind the variables more narrowly, or connect them; {VARIABLE} sets the limit in bytes"
+
+
+def limit() -> int:
+    """Return the limit in bytes: the environment variable, or half of the memory of the machine."""
+    wish = os.environ.get(VARIABLE)
+    if wish is None:
+        return _half_of_memory()
+    if not wish.isascii() or not wish.isdigit():
+        raise ParameterError(f"{VARIABLE} is '{wish}'", parameter=VARIABLE, hint="set it to a number of bytes")
+    return int(wish)
+
+
+@cache
+def _half_of_memory() -> int:
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
+
+
+def check_room(rows: int, columns: int) -> None:
+    """Raise ResourceLimitError if so many rows would exceed the limit."""
+    if rows > _FEW:
+        may_block()  # so many take long enough for other requests of the thread to notice
+    needed = rows * (columns + 1) * _CELL
+    if rows > _ALWAYS and needed > limit():
+        message = f"a step of the query makes {rows:,} rows, which take {needed:,} bytes; {limit():,} are allowed"
+        raise ResourceLimitError(message, resource=_RESOURCE, limit=limit(), actual=needed, hint=_HINT)
+
+
+def out_of_memory(error: MemoryError) -> ResourceLimitError:
+    """Turn a MemoryError into ResourceLimitError."""
+    asked = _bytes_of(error)
+    message = f"the query ran out of memory: {error}"
+    return ResourceLimitError(message, resource=_RESOURCE, limit=limit(), actual=asked, hint=_HINT)
+
+
+def _bytes_of(error: MemoryError) -> int:
+    """Return the size that NumPy failed to allocate; the limit if the message does not say."""
+    shape, kind = getattr(error, "shape", None), getattr(error, "dtype", None)
+    return limit() if shape is None or kind is None else math.prod(shape) * int(kind.itemsize)

@@ -10,8 +10,7 @@ from omnigraph.lang import ir
 from omnigraph.query.adjacency import Steps, walk
 from omnigraph.query.evaluate import Values, holds, pushed
 from omnigraph.query.expansion import Choice, Reach, follow
-from omnigraph.query.frame import Frame
-from omnigraph.query.memory_limit import check_room
+from omnigraph.query.frame import Frame, check_room
 from omnigraph.query.text_search import text_mask
 from omnigraph.query.view import GraphView, Positions
 
@@ -57,7 +56,7 @@ class Matcher:
                 rest.append(predicate)
             else:
                 found.append(on_column)
-        positions = view.find(found)
+        positions = view.find(found)  # on the whole table, so that an index or a cached column can serve it
         check_room(len(positions), 1)
         alone = Frame(len(positions)).bind(step.variable, positions, view)
         for predicate in rest:
@@ -75,9 +74,11 @@ class Matcher:
         if hops.most == 1:
             if step.closes:
                 return frame.take(adjacent.connects(origins, frame.columns[step.target]))
+            # Degrees are known before anything is expanded: too many rows are refused before memory is allocated.
             check_room(int(adjacent.distinct.degrees(origins).sum()), len(frame.columns) + 1)
             rows, targets = adjacent.distinct.expand(origins)
             return self.bind_target(step, frame.take(rows), targets)
+        # Many rows may start at one node: walk from it once, then repeat what was found for each of its rows.
         distinct, inverse = np.unique(origins, return_inverse=True)
         which, numbers = walk(adjacent, distinct, hops)
         targets = found.positions(numbers)
@@ -113,6 +114,7 @@ class Matcher:
         found = self.follow(step, frame.columns[step.origin], Steps(1, 1))
         check_room(int(found.adjacent.degrees(found.numbers).sum()), len(frame.columns) + 2)
         rows, targets, edges = found.adjacent.expand_edges(found.numbers)
+        # Parallel edges have no order in the adjacency: without this, the answer would depend on how it was built.
         order = np.lexsort((view.id_ranks(edges), rows))
         rows, targets, edges = rows[order], targets[order], edges[order]
         bound = frame.take(rows).bind(step.edge_variable, edges, view)
@@ -122,6 +124,7 @@ class Matcher:
 
     def _without(self, step: ir.AntiJoin, frame: Frame) -> Frame:
         """Drop each row for which the inner steps match."""
+        # The number of its row travels with every match; the numbers that come out again are the rows to drop.
         numbered = frame.hide(_ROW, np.arange(frame.count))
         found = self.run(step.steps, numbered).columns[_ROW]
         kept = np.ones(frame.count, bool)

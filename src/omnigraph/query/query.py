@@ -1,33 +1,39 @@
-"""Run a query on one state of the graph: compile, bind parameters, execute."""
+"""Read one state of the graph: run a query (compile, bind parameters, execute), or find a Blob."""
 
 from __future__ import annotations
 
 import datetime as dt
+import hashlib
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+import lance
 import pyarrow as pa
 
-from omnigraph.api.rows import Explanation, Result
+from omnigraph.api.rows import Blob, Cell, Explanation, Result
 from omnigraph.commit.store import Store
 from omnigraph.core.nonblocking import is_nonblocking, may_block
 from omnigraph.embed.embedder import Embedding
-from omnigraph.errors import QueryKindError
+from omnigraph.errors import BlobNotFoundError, BlobPropertyError, QueryKindError
 from omnigraph.lang import ir
-from omnigraph.lang.catalog import Catalog
+from omnigraph.lang.catalog import Catalog, EdgeType, NodeType
 from omnigraph.lang.compiler import CompiledQuery, compile_query
 from omnigraph.lang.params import decode_parameters
-from omnigraph.lang.source import Source
+from omnigraph.lang.source import Source, did_you_mean
 from omnigraph.manifest.schema_files import AcceptedSchema
 from omnigraph.manifest.state import GraphState, ManifestState
 from omnigraph.query.evaluate import Values
 from omnigraph.query.explain import TracedExecution
-from omnigraph.query.memory_limit import out_of_memory
+from omnigraph.query.frame import out_of_memory
 from omnigraph.query.read import Execution
 from omnigraph.query.view import GraphView, TableCache
+from omnigraph.storage.columns import table_key
+from omnigraph.storage.lance_errors import lance_call
 from omnigraph.storage.observe import counted
+from omnigraph.storage.predicates import OneOf, lance_filter
+from omnigraph.storage.read import ADDRESS, ID, OFFSET_BITS
 from omnigraph.storage.stage import TableStorage
 
 
@@ -62,6 +68,7 @@ class _Texts:
         if isinstance(ranking, ir.Bm25Rank) or not isinstance(text, str):
             return ranking
         node = self.catalog.nodes[self.types[ranking.variable]]
+        # Before the plan runs: its steps read the snapshot only, and wait for no service on the network.
         vector = self.embedding.query(text, node, node.properties[ranking.vector.property])
         return ir.NearestRank(ranking.vector, ir.Constant(tuple(vector.tolist()), ranking.vector.type))
 
@@ -134,6 +141,11 @@ class QueryReader:
         steps = execution.trace.steps
         return Explanation(compiled.name, branch, self.state.head, steps, table.num_rows, requests.total, seconds)
 
+    def blob(self, cell: Cell) -> Blob:
+        """Find the Blob of a property of an entity."""
+        key = table_key(_declaring(self.catalog, cell))
+        return _find_blob(self.tables.open(self.state.snapshot.entries[key].table), cell)
+
     def _compiled(self, query: Query) -> CompiledQuery:
         compiled = compile_query(query.source, self.catalog, query.name)
         if compiled.is_mutation:
@@ -144,7 +156,7 @@ class QueryReader:
     def _execution(self, kind: type[_E], compiled: CompiledQuery, query: Query) -> _E:
         assert isinstance(compiled.plan, ir.ReadPlan)
         if is_nonblocking() and not all(map(_is_short, compiled.plan.steps)):
-            may_block()
+            may_block()  # before any work is done: the caller repeats all of it in a thread
         values = _values(decode_parameters(compiled.parameters, query.parameters))
         plan = with_vectors(compiled.plan, self.catalog, values, self.embedding)
         return kind(GraphView(self.tables, self.state.snapshot, self.catalog, self.cache), values, plan)
@@ -184,3 +196,56 @@ def _made(execution: Execution) -> pa.Table:
         return execution.table()
     except MemoryError as error:
         raise out_of_memory(error) from error
+
+
+# Blobs ---------------------------------------------------------------------------------------------
+
+
+def _find_blob(dataset: lance.LanceDataset, cell: Cell) -> Blob:
+    """Find the Blob of a property of an entity, and return how to read it in parts."""
+    with lance_call(dataset.uri, "read"):
+        rows = dataset.scanner(
+            columns=[cell.property],
+            filter=lance_filter(OneOf(ID, pa.array([cell.id]))),
+            with_row_address=True,
+            blob_handling="blobs_descriptions",
+        ).to_table()
+    described = rows[cell.property][0].as_py() if rows.num_rows else None
+    if described is None:
+        what = "has no content" if rows.num_rows else "is not there"
+        raise BlobNotFoundError(f"{cell} {what}", type_name=cell.type_name, entity_id=cell.id, property=cell.property)
+    address = rows[ADDRESS][0].as_py()
+    etag = _etag(dataset, address, cell.property)
+    return Blob(described["size"], etag, lambda start, end: _bytes(dataset, cell.property, address, start, end))
+
+
+def _declaring(catalog: Catalog, cell: Cell) -> NodeType | EdgeType:
+    types: dict[str, Any] = {"node": catalog.nodes, "edge": catalog.edges}
+    known = types.get(cell.kind, {})
+    declared: NodeType | EdgeType | None = known.get(cell.type_name)
+    property_ = declared.properties.get(cell.property) if declared else None
+    if declared is None or property_ is None or not property_.type.is_blob:
+        what = f"there is no {cell.kind} type '{cell.type_name}'" if declared is None else f"{cell} is no Blob"
+        names = known if declared is None else [name for name, one in declared.properties.items() if one.type.is_blob]
+        hint = did_you_mean(cell.type_name if declared is None else cell.property, sorted(names))
+        raise BlobPropertyError(what, type_name=cell.type_name, property=cell.property, hint=hint)
+    return declared
+
+
+def _etag(dataset: lance.LanceDataset, address: int, column: str) -> str:
+    """Return the etag of a Blob: its address in a data file."""
+    # Data files never change and their names are never reused, so an address has one content for ever.
+    with lance_call(dataset.uri, "read"):
+        fragment = dataset.get_fragment(address >> OFFSET_BITS)
+    assert fragment, "the row was found in it"
+    files = [file.path for file in fragment.metadata.files]
+    return hashlib.sha256(repr((files, address, column)).encode()).hexdigest()
+
+
+def _bytes(dataset: lance.LanceDataset, column: str, address: int, start: int, end: int) -> bytes:
+    with lance_call(dataset.uri, "read"):
+        (file,) = dataset.take_blobs(column, addresses=[address])
+        assert file, "the property is not null"
+        with file:
+            file.seek(start)
+            return bytes(file.read(end - start))

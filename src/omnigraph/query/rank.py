@@ -16,16 +16,8 @@ from omnigraph.query.frame import Frame
 from omnigraph.query.text_search import terms, text_index
 from omnigraph.query.view import Positions, TableView
 
-
-@dataclass(frozen=True, slots=True)
-class Candidates:
-    """The entities to rank: those left by the match, and those that the scan of the variable found.
-
-    A variable that was reached by a traversal has no scan of its own: what the match has left is all there is.
-    """
-
-    left: Positions
-    scanned: Positions
+_Ranked = tuple[Positions, np.ndarray[Any, Any]]
+"""Entities, the best first, and their scores."""
 
 
 def rank(step: ir.Rank, frame: Frame, values: Values, scanned: Positions | None = None) -> Frame:
@@ -33,9 +25,11 @@ def rank(step: ir.Rank, frame: Frame, values: Values, scanned: Positions | None 
     variable = step.ranking.variable
     view = frame.views[variable]
     entities = view.distinct(frame.columns[variable])
-    candidates = Candidates(entities, entities if scanned is None else scanned)
-    best, scores = _ranked(step.ranking, view, candidates, step.limit, values)
-    best, scores = (best, scores) if step.limit is None else (best[: step.limit], scores[: step.limit])
+    best, scores = _Ranker(view, entities, entities if scanned is None else scanned, step.limit, values).run(
+        step.ranking
+    )
+    # Entities are cut, not rows: all rows of an entity that is among the best stay.
+    best, scores = best[: step.limit], scores[: step.limit]
     place = np.full(view.count, -1, np.int64)
     place[best] = np.arange(len(best))
     places = place[frame.columns[variable]]
@@ -44,40 +38,101 @@ def rank(step: ir.Rank, frame: Frame, values: Values, scanned: Positions | None 
     return frame.take(order).scored(scores[places[order]])
 
 
-def _ranked(
-    ranking: ir.Ranking, view: TableView, entities: Candidates, limit: int | None, values: Values
-) -> tuple[Positions, np.ndarray[Any, Any]]:
-    """Order entities by score, the best first; leave out those that do not match."""
-    match ranking:
-        case ir.NearestRank():
-            return _nearest(ranking, view, entities.left, limit, values)
-        case ir.Bm25Rank():
-            return _bm25(ranking, view, entities.left, values)
-        case ir.FusedRank():
-            return _fused(ranking, view, entities, limit, values)
+@dataclass(frozen=True, slots=True)
+class _Ranker:
+    """Ranks the entities of a variable: those left by the match, and those that its scan found.
+
+    A variable that was reached by a traversal has no scan of its own: what the match has left is all there is.
+    """
+
+    view: TableView
+    left: Positions
+    scanned: Positions
+    limit: int | None
+    values: Values
+
+    def run(self, ranking: ir.Ranking) -> _Ranked:
+        """Order entities by score; leave out those that do not match."""
+        match ranking:
+            case ir.NearestRank():
+                return self._nearest(ranking, self.left)
+            case ir.Bm25Rank():
+                return self._bm25(ranking)
+            case ir.FusedRank():
+                return self._fused(ranking)
+
+    def _nearest(self, ranking: ir.NearestRank, entities: Positions) -> _Ranked:
+        query = self._vector(ranking)
+        entities, vectors = _vectors_of(self.view, ranking.vector, entities)
+        near = vectors.near(query, self.limit)
+        # Computed from differences: the product that chose the candidates is not exact enough to order them.
+        away = vectors.matrix[near] - query
+        distances = np.einsum("ij,ij->i", away, away).astype(np.float64)
+        return self._in_order(entities[near], distances, self.limit)
+
+    def _in_order(self, entities: Positions, keys: np.ndarray[Any, Any], limit: int | None) -> _Ranked:
+        """Return the first entities by a key, then by id, without sorting the rest."""
+        if limit is not None and 0 < limit < len(keys):
+            last = np.partition(keys, limit - 1)[limit - 1]
+            first = np.flatnonzero(keys <= last)  # more than `limit` where several share the last place
+            # NaN sorts last and compares with nothing: then all of them are sorted.
+            entities, keys = (entities[first], keys[first]) if len(first) >= limit else (entities, keys)
+        order = np.lexsort((self.view.id_ranks(entities), keys))[:limit]
+        return entities[order], keys[order]
+
+    def _vector(self, ranking: ir.NearestRank) -> np.ndarray[Any, Any]:
+        query, declared = self.values(ranking.query), ranking.vector.type
+        assert not isinstance(query, str), "texts have become vectors before the plan runs"
+        numbers = np.asarray(query if isinstance(query, tuple) else (), np.float32)
+        if len(numbers) != declared.dimension:
+            message = f"the vector has {len(numbers)} numbers; {ranking.vector.property} has {declared.dimension}"
+            hint = f"pass a {Type(scalar=declared.scalar, dimension=declared.dimension)}"
+            raise ParameterError(message, parameter=_name(ranking.query), hint=hint)
+        return numbers
+
+    def _bm25(self, ranking: ir.Bm25Rank) -> _Ranked:
+        query = self.values(ranking.query)
+        wanted = () if query is None else terms(str(query))
+        index = text_index(self.view, ranking.text.property)
+        entities = self.left[index.holding(wanted)[self.left]]
+        # Without the limit: an arm of a fusion needs the place of every entity.
+        best, keys = self._in_order(entities, -index.scores(wanted)[entities], None)
+        return best, -keys
+
+    def _fused(self, ranking: ir.FusedRank) -> _Ranked:
+        """Reciprocal rank fusion of two rankings."""
+        constant = self._constant(ranking.k)
+        scores = np.zeros(self.view.count)
+        seen: list[Positions] = []
+        for arm in (ranking.first, ranking.second):
+            best = self._arm(arm)
+            scores[best] += 1 / (constant + np.arange(len(best)) + 1)
+            seen.append(best)
+        merged = np.concatenate(seen)
+        _, first = np.unique(merged, return_index=True)
+        # In order of first appearance, and then a stable sort: of equal scores, the first arm decides.
+        candidates = merged[np.sort(first)]
+        order = np.argsort(-scores[candidates], kind="stable")
+        return candidates[order], scores[candidates[order]]
+
+    def _arm(self, arm: ir.NearestRank | ir.Bm25Rank) -> Positions:
+        """Rank the entities of one arm. `nearest` applies its limit to the scan, as it does alone."""
+        if isinstance(arm, ir.Bm25Rank):
+            return self._bm25(arm)[0]
+        best = self._nearest(arm, self.scanned)[0]
+        return best[np.isin(best, self.left)]
+
+    def _constant(self, k: ir.Value) -> int:
+        """Return the k of a fusion. A parameter cannot be checked before it is given."""
+        value = self.values(k)
+        if not isinstance(value, int) or value <= 0:
+            message = f"the k of `rrf` must be a positive integer, not {value}"
+            raise ParameterError(message, parameter=_name(k), hint="60 is usual")
+        return value
 
 
-def _nearest(
-    ranking: ir.NearestRank, view: TableView, entities: Positions, limit: int | None, values: Values
-) -> tuple[Positions, np.ndarray[Any, Any]]:
-    query = _vector(ranking, values)
-    entities, vectors = _vectors_of(view, ranking.vector, entities)
-    near = vectors.near(query, limit)
-    away = vectors.matrix[near] - query
-    distances = np.einsum("ij,ij->i", away, away).astype(np.float64)
-    return _in_order(view, entities[near], distances, limit)
-
-
-def _in_order(
-    view: TableView, entities: Positions, keys: np.ndarray[Any, Any], limit: int | None
-) -> tuple[Positions, np.ndarray[Any, Any]]:
-    """Return the first entities by a key, then by id, without sorting the rest."""
-    if limit is not None and 0 < limit < len(keys):
-        last = np.partition(keys, limit - 1)[limit - 1]
-        first = np.flatnonzero(keys <= last)
-        entities, keys = (entities[first], keys[first]) if len(first) >= limit else (entities, keys)
-    order = np.lexsort((view.id_ranks(entities), keys))[:limit]
-    return entities[order], keys[order]
+def _name(query: ir.Value) -> str | None:
+    return query.name if isinstance(query, ir.ParameterRef) else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,70 +179,3 @@ def _vectors_of(view: TableView, vector: ir.PropertyRef, entities: Positions) ->
         return entities, whole
     chosen = rows[filled]
     return entities[filled], _Vectors(whole.matrix[chosen], whole.lengths[chosen], chosen)
-
-
-def _vector(ranking: ir.NearestRank, values: Values) -> np.ndarray[Any, Any]:
-    query = values(ranking.query)
-    expected = ranking.vector.type.dimension
-    assert not isinstance(query, str), "texts have become vectors before the plan runs"
-    numbers = np.asarray(query if isinstance(query, tuple) else (), np.float32)
-    if len(numbers) != expected:
-        message = f"the vector has {len(numbers)} numbers; {ranking.vector.property} has {expected}"
-        raise ParameterError(message, parameter=_name(ranking.query), hint=f"pass a {Type(**_shape(ranking))}")
-    return numbers
-
-
-def _name(query: ir.Value) -> str | None:
-    return query.name if isinstance(query, ir.ParameterRef) else None
-
-
-def _shape(ranking: ir.NearestRank) -> dict[str, Any]:
-    return {"scalar": ranking.vector.type.scalar, "dimension": ranking.vector.type.dimension}
-
-
-def _bm25(
-    ranking: ir.Bm25Rank, view: TableView, entities: Positions, values: Values
-) -> tuple[Positions, np.ndarray[Any, Any]]:
-    query = values(ranking.query)
-    wanted = () if query is None else terms(str(query))
-    index = text_index(view, ranking.text.property)
-    entities = entities[index.holding(wanted)[entities]]
-    best, keys = _in_order(view, entities, -index.scores(wanted)[entities], None)
-    return best, -keys
-
-
-def _constant(k: ir.Value, values: Values) -> int:
-    """Return the k of a fusion. A parameter cannot be checked before it is given."""
-    value = values(k)
-    if not isinstance(value, int) or value <= 0:
-        message = f"the k of `rrf` must be a positive integer, not {value}"
-        raise ParameterError(message, parameter=_name(k), hint="60 is usual")
-    return value
-
-
-def _fused(
-    ranking: ir.FusedRank, view: TableView, entities: Candidates, limit: int | None, values: Values
-) -> tuple[Positions, np.ndarray[Any, Any]]:
-    """Reciprocal rank fusion of two rankings."""
-    constant = _constant(ranking.k, values)
-    scores = np.zeros(view.count)
-    seen: list[Positions] = []
-    for arm in (ranking.first, ranking.second):
-        best = _arm(arm, view, entities, limit, values)
-        scores[best] += 1 / (constant + np.arange(len(best)) + 1)
-        seen.append(best)
-    merged = np.concatenate(seen)
-    _, first = np.unique(merged, return_index=True)
-    candidates = merged[np.sort(first)]
-    order = np.argsort(-scores[candidates], kind="stable")
-    return candidates[order], scores[candidates[order]]
-
-
-def _arm(
-    arm: ir.NearestRank | ir.Bm25Rank, view: TableView, entities: Candidates, limit: int | None, values: Values
-) -> Positions:
-    """Rank the entities of one arm. `nearest` applies its limit to the scan, as it does alone."""
-    if isinstance(arm, ir.Bm25Rank):
-        return _bm25(arm, view, entities.left, values)[0]
-    best = _nearest(arm, view, entities.scanned, limit, values)[0]
-    return best[np.isin(best, entities.left)]

@@ -8,17 +8,20 @@ from typing import Any, TypeGuard
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from omnigraph.lang import ir
+from omnigraph.lang.types import STRING, Type
 from omnigraph.query import count_pushdown
+from omnigraph.query.evaluate import Values, operand
 from omnigraph.query.frame import ONE_ROW, Frame
 from omnigraph.query.match import Matcher
 from omnigraph.query.rank import rank
-from omnigraph.query.shape import aggregate, cell, order_of, project, ranks, type_of
 from omnigraph.query.view import GraphView, Positions
 from omnigraph.storage.columns import arrow_type
 
-_MATCH = ir.Scan | ir.Expand | ir.Filter | ir.AntiJoin
+_FIRST = "@first"
+_FOLDS = {"count": "count", "sum": "sum", "avg": "mean", "min": "min", "max": "max"}
 
 
 @dataclass
@@ -30,6 +33,7 @@ class BoundRows:
 
     def take(self, rows: np.ndarray[Any, Any]) -> BoundRows:
         chosen = None if self.shaped is None else [array.take(pa.array(rows)) for array in self.shaped]
+        # An aggregate leaves a frame without columns, whose rows are no longer those of the result.
         return BoundRows(self.frame.take(rows) if len(self.frame.columns) else self.frame, chosen)
 
     def standing_for(self) -> int:
@@ -63,7 +67,7 @@ class Execution:
         for at, step in enumerate(plan.steps):
             rows = self.step(at, step, rows)
         assert rows.shaped is not None, "a plan shapes its result"
-        fields = [pa.field(column.name, arrow_type(type_of(column))) for column in plan.columns]
+        fields = [pa.field(column.name, arrow_type(_type_of(column))) for column in plan.columns]
         arrays = [
             array if array.type == one.type else array.cast(one.type)
             for array, one in zip(rows.shaped, fields, strict=True)
@@ -73,11 +77,11 @@ class Execution:
     def step(self, at: int, step: ir.Step, rows: BoundRows) -> BoundRows:
         match step:
             case ir.Project(columns):
-                return BoundRows(rows.frame, project(columns, rows.frame, self.values))
+                return BoundRows(rows.frame, [_cell(one.expression, rows.frame, self.values) for one in columns])
             case ir.Aggregate(columns) if self.counts:
                 return BoundRows(Frame(0), [pa.array([count_pushdown.total(rows.frame)], pa.int64())] * len(columns))
             case ir.Aggregate(columns):
-                return BoundRows(Frame(0), aggregate(columns, rows.frame, self.values))
+                return BoundRows(Frame(0), _aggregate(columns, rows.frame, self.values))
             case ir.Order():
                 return rows.take(self._order(step, rows))
             case ir.Limit(count):
@@ -96,18 +100,18 @@ class Execution:
     def _order(self, step: ir.Order, rows: BoundRows) -> np.ndarray[Any, Any]:
         frame = rows.frame
         keys = [] if frame.scores is None else [_places(frame.scores)]
-        keys += [ranks(self._key(key.by, rows), descending=key.descending) for key in step.keys]
-        keys += [frame.views[name].id_ranks(frame.columns[name]) for name in self._ties(step.tie_break, frame)]
-        return order_of(keys, rows.count)
-
-    def _ties(self, names: Sequence[str], frame: Frame) -> list[str]:
-        return [name for name in names if name in frame.columns]
+        keys += [_ranks(self._key(key.by, rows), descending=key.descending) for key in step.keys]
+        # An aggregate leaves no bindings behind: then there is nothing to break ties by.
+        ties = [name for name in step.tie_break if name in frame.columns]
+        keys += [frame.views[name].id_ranks(frame.columns[name]) for name in ties]
+        # `lexsort` takes the most significant key last, and is stable.
+        return np.lexsort(tuple(reversed(keys))) if keys else np.arange(rows.count)
 
     def _key(self, by: ir.Operand | ir.EntityRef | ir.ResultColumn, rows: BoundRows) -> pa.Array:
         if isinstance(by, ir.ResultColumn):
             assert rows.shaped is not None
             return rows.shaped[by.position]
-        return cell(by, rows.frame, self.values)
+        return _cell(by, rows.frame, self.values)
 
 
 def _is_fused(step: ir.Step) -> TypeGuard[ir.Rank]:
@@ -119,3 +123,93 @@ def _places(scores: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     new = np.ones(len(scores), np.int64)
     new[1:] = scores[1:] != scores[:-1]
     return np.cumsum(new)
+
+
+# Columns of the result -----------------------------------------------------------------------------
+
+
+def _cell(expression: ir.Operand | ir.EntityRef | ir.Score, frame: Frame, values: Values) -> pa.Array:
+    """Return the value of an expression for each row."""
+    if isinstance(expression, ir.EntityRef):
+        return frame.ids(expression.variable)
+    if isinstance(expression, ir.Score):
+        assert frame.scores is not None, "a score is only typed behind a rank"
+        return pa.array(frame.scores, pa.float64())
+    return operand(expression, frame, values)
+
+
+def _type_of(column: ir.Column | ir.AggregateColumn) -> Type:
+    """Return the type of a result column."""
+    if isinstance(column, ir.AggregateColumn):
+        return column.type
+    return STRING if isinstance(column.expression, ir.EntityRef) else column.expression.type
+
+
+# Aggregates ----------------------------------------------------------------------------------------
+
+
+def _aggregate(columns: Sequence[ir.Column | ir.AggregateColumn], frame: Frame, values: Values) -> list[pa.Array]:
+    """Group by the plain columns, in order of first appearance, and aggregate the others."""
+    names = [f"c{at}" for at in range(len(columns))]
+    cells = [_argument(column, frame, values) for column in columns]
+    keys = [name for name, column in zip(names, columns, strict=True) if isinstance(column, ir.Column)]
+    if not keys:
+        return [_fold(column, array) for column, array in zip(columns, cells, strict=True)]
+    originals = dict(zip(names, cells, strict=True))
+    rows = pa.table({name: _groupable(array) if name in keys else array for name, array in originals.items()})
+    rows = rows.append_column(_FIRST, pa.array(np.arange(frame.count)))
+    folds = [
+        (name, _FOLDS[column.function], pc.CountOptions(mode="only_valid") if column.function == "count" else None)
+        for name, column in zip(names, columns, strict=True)
+        if isinstance(column, ir.AggregateColumn)
+    ]
+    # Only without threads does Arrow return the groups in the order of their first rows.
+    grouped = rows.group_by(keys, use_threads=False).aggregate([*folds, (_FIRST, "min")])
+    first = _whole(grouped[f"{_FIRST}_min"])
+    found = []
+    for name, column in zip(names, columns, strict=True):
+        if isinstance(column, ir.Column):
+            found.append(originals[name].take(first))  # the value itself, not what it was grouped by
+        else:
+            found.append(_whole(grouped[f"{name}_{_FOLDS[column.function]}"]).cast(arrow_type(_type_of(column))))
+    return found
+
+
+def _groupable(array: pa.Array) -> pa.Array:
+    """Return a column that Arrow can group by: lists and vectors as texts."""
+    if not pa.types.is_nested(array.type):
+        return array
+    return pa.array([None if value is None else repr(value) for value in array.to_pylist()], pa.string())
+
+
+def _argument(column: ir.Column | ir.AggregateColumn, frame: Frame, values: Values) -> pa.Array:
+    if isinstance(column, ir.Column):
+        return _cell(column.expression, frame, values)
+    found = _cell(column.argument, frame, values)
+    # As floats: Arrow's sum of integers wraps around silently.
+    return found.cast(pa.float64(), safe=False) if column.function in ("sum", "avg") else found
+
+
+def _fold(column: ir.Column | ir.AggregateColumn, array: pa.Array) -> pa.Array:
+    """Aggregate all rows into one, even if there are none."""
+    assert isinstance(column, ir.AggregateColumn)
+    if column.function == "count":
+        return pa.array([len(array) - array.null_count], pa.int64())
+    fold = {"sum": pc.sum, "avg": pc.mean, "min": pc.min, "max": pc.max}[column.function]
+    return pa.array([fold(array).as_py()], arrow_type(column.type))
+
+
+def _whole(array: pa.ChunkedArray | pa.Array) -> pa.Array:
+    return array.combine_chunks() if isinstance(array, pa.ChunkedArray) else array
+
+
+# Order ---------------------------------------------------------------------------------------------
+
+
+def _ranks(array: pa.Array, *, descending: bool) -> np.ndarray[Any, Any]:
+    """Return the rank of every value: nulls first ascending, last descending; equal values share one."""
+    if pa.types.is_boolean(array.type):
+        array = array.cast(pa.int8())
+    key = ("", "descending", "at_end") if descending else ("", "ascending", "at_start")
+    found: np.ndarray[Any, Any] = pc.rank(array, sort_keys=[key], tiebreaker="dense").to_numpy()
+    return found

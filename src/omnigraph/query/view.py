@@ -65,6 +65,7 @@ class TableView:
         """Return the values of a column at some positions."""
         if self.is_worth_a_scan(positions) or self.cache.holds((self.table, name)):
             return self.column(name).take(pa.array(positions))
+        # Each row is fetched once: the same entity is often bound in many rows.
         distinct, inverse = np.unique(positions, return_inverse=True)
         found = self.tables.take_positions(self.table, distinct, [name])[name].combine_chunks()
         return found.take(pa.array(inverse))
@@ -113,7 +114,7 @@ class TableView:
 
     def positions_of(self, ids: pa.Array) -> pa.Array:
         """Return the position of each id; null where there is none."""
-        kinds = ids.dictionary_encode()
+        kinds = ids.dictionary_encode()  # each distinct id is hashed against the table once, however many edges name it
         return pa.compute.index_in(kinds.dictionary, value_set=self.column(ID)).take(kinds.indices)
 
     @property
@@ -129,7 +130,7 @@ class TableView:
 
     def distinct(self, positions: Positions) -> Positions:
         """Return the distinct positions, in order."""
-        there = np.zeros(self.count, bool)
+        there = np.zeros(self.count, bool)  # cheaper than sorting the positions
         there[positions] = True
         return np.flatnonzero(there)
 
@@ -156,6 +157,7 @@ class TableView:
 
     def _read(self, name: str) -> pa.Array:
         rows = self.tables.scan(self.table, [name])
+        # Positions of one column index all others, so a column of another length would give wrong answers silently.
         if rows.num_rows != self.count:
             message = f"table '{self.table.key}' has {rows.num_rows} rows; the manifest says {self.count}"
             raise CorruptGraphError(message, path=self.table.path, hint="run `omnigraph doctor`")

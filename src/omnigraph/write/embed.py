@@ -96,6 +96,7 @@ class _Target:
     def fill(self) -> Iterator[tuple[Commit, int]]:
         ids = self._wanted()
         for at in range(0, len(ids), ROWS_PER_COMMIT):
+            # Read batch by batch and not with the ids: a run over many texts takes long, and they may change meanwhile.
             texts = self._texts(ids[at : at + ROWS_PER_COMMIT])
             if not texts.num_rows:
                 continue
@@ -110,6 +111,7 @@ class _Target:
         """Return the ids of the nodes with a text and, unless all are embedded again, without a vector."""
         tables = self.store.tables
         table = self.store.manifest.load(self.request.branch).snapshot.entries[self.key].table
+        # Ids only: the texts and vectors of a large table would not fit in memory.
         with_text = tables.scan(table, [ID], _present(self.node, self.source))[ID]
         if self.request.mode is EmbedMode.FILL_MISSING:
             filled = tables.scan(table, [ID], _present(self.node, self.property.name))[ID]
@@ -153,6 +155,7 @@ class _Batch:
         """Set the vectors of the rows whose texts have not changed since they were embedded."""
         target, name = self.target, self.target.property.name
         at = pc.index_in(rows[ID], value_set=self.texts[ID].combine_chunks()).combine_chunks()
+        # A vector of an old text must never be stored beside a new one.
         same = pc.equal(rows[target.source], self.texts[target.source].take(at))
         if target.request.mode is EmbedMode.FILL_MISSING:
             same = pc.and_(same, pc.is_null(rows[name]))

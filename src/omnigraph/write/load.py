@@ -50,6 +50,7 @@ class SmallLoad:
         """Yield everything that is wrong with the records, by themselves, among each other and against the graph."""
         for batch in batches.values():
             yield from value_violations(batch.declared, batch.rows)
+        # A row without a required value has been reported, and cannot be compared with the graph.
         whole = {key: replace(one, rows=with_required(one.declared, one.rows)) for key, one in batches.items()}
         changes = {key: self._change(key, batch) for key, batch in whole.items()}
         for key, batch in whole.items():
@@ -99,6 +100,7 @@ class SmallLoad:
         if self.mode is LoadMode.OVERWRITE:
             return self.tables.stage_overwrite(table, rows)
         ids = rows[ID].combine_chunks()
+        # An append costs less than an upsert, and most merges bring new ids only: one lookup decides.
         if self.mode is LoadMode.MERGE and not batch.fresh and self.tables.lookup(table, ID, ids, [ID]).num_rows:
             return self.tables.stage_upsert(table, rows)
         return self.tables.stage_append(table, rows)

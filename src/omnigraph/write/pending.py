@@ -86,6 +86,11 @@ def newest(rows: pa.Table) -> pa.Table:
     return rows if len(last) == rows.num_rows else rows.take(np.sort(last.to_numpy()))
 
 
+def without_record(rows: pa.Table) -> pa.Table:
+    """Add an empty record number to rows that no statement and no input record brought."""
+    return rows.append_column(RECORD, pa.nulls(rows.num_rows, pa.int64()))
+
+
 def to_store(declared: NodeType | EdgeType, rows: pa.Table) -> pa.Table:
     """Convert an image to what the table stores."""
     arrays = [
@@ -107,6 +112,7 @@ def scan_with_pending(
     committed = tables.scan(table, columns, predicate)
     if pending is None or not pending.num_rows:
         return committed
+    # By id and not by the predicate: a pending row may no longer match while its committed row still does.
     seen = committed.filter(~pa.compute.field(ID).isin(pending[ID].combine_chunks()))
     found = pending.filter(arrow_expression(predicate)).select(columns)
     return pa.concat_tables([seen.cast(found.schema), found])

@@ -18,7 +18,7 @@ from omnigraph.storage.columns import table_key
 from omnigraph.storage.predicates import AllOf, OneOf
 from omnigraph.storage.read import DST, ID, MOST_VALUES, SRC
 from omnigraph.storage.stage import TableStorage
-from omnigraph.write.pending import RECORD
+from omnigraph.write.pending import RECORD, without_record
 
 TWICE, TAKEN = "occurs twice in one change", "is already taken"
 _SHOWN = 80
@@ -100,16 +100,16 @@ def relation_violations(
     catalog: Catalog, committed: CommittedRows, changes: Mapping[str, TableChange]
 ) -> Iterator[Violation]:
     """Yield the violations of rules about several entities."""
-    nodes = [change for change in changes.values() if isinstance(change.declared, NodeType)]
-    edges = [change for change in changes.values() if isinstance(change.declared, EdgeType)]
-    for change in nodes:
-        yield from _uniqueness(change, committed)
-        yield from _orphans(change, catalog, committed, changes)
-    for change in edges:
-        assert isinstance(change.declared, EdgeType)
-        yield from _uniqueness(change, committed)
-        yield from _endpoints(change, catalog, committed, changes)
-        yield from _cardinality(change, change.declared, committed, changes)
+    relations = _Relations(catalog, committed, changes)
+    for change in changes.values():
+        if isinstance(change.declared, NodeType):
+            yield from _uniqueness(change, committed)
+            yield from relations.orphans(change)
+    for change in changes.values():
+        if isinstance(change.declared, EdgeType):
+            yield from _uniqueness(change, committed)
+            yield from relations.endpoints(change, change.declared)
+            yield from relations.cardinality(change, change.declared)
 
 
 # Values --------------------------------------------------------------------------------------------
@@ -258,18 +258,75 @@ def _one_zero(value: Any) -> Any:
 # Edges ---------------------------------------------------------------------------------------------
 
 
-def _endpoints(
-    change: TableChange, catalog: Catalog, committed: CommittedRows, changes: Mapping[str, TableChange]
-) -> Iterator[Violation]:
-    edge = change.declared
-    assert isinstance(edge, EdgeType)
-    missing = {
-        type_name: _missing(change, catalog.nodes[type_name], committed, changes.get(f"node:{type_name}"))
-        for type_name in {edge.source: None, edge.target: None}
-    }
-    for column, type_name in ((SRC, edge.source), (DST, edge.target)):
-        rows = change.rows.filter(pc.is_in(change.rows[column], missing[type_name]))
-        yield from dangling(edge, column, type_name, rows)
+@dataclass(frozen=True, slots=True)
+class _Relations:
+    """The rules between nodes and edges, checked on the committed rows and all changes together."""
+
+    catalog: Catalog
+    committed: CommittedRows
+    changes: Mapping[str, TableChange]
+
+    def endpoints(self, change: TableChange, edge: EdgeType) -> Iterator[Violation]:
+        """Report the edges that name nodes which do not exist."""
+        # Each type once: both ends of an edge may be of one type, and then one lookup serves both.
+        missing = {name: self._missing(change, edge, name) for name in dict.fromkeys((edge.source, edge.target))}
+        for column, type_name in ((SRC, edge.source), (DST, edge.target)):
+            rows = change.rows.filter(pc.is_in(change.rows[column], missing[type_name]))
+            yield from dangling(edge, column, type_name, rows)
+
+    def _missing(self, change: TableChange, edge: EdgeType, type_name: str) -> pa.Array:
+        """Return the ids that edges name as nodes of a type, and that exist neither in the graph nor in the change."""
+        brought = self.changes.get(f"node:{type_name}")
+        columns = [name for name, end in ((SRC, edge.source), (DST, edge.target)) if end == type_name]
+        chunks = [chunk for name in columns for chunk in change.rows[name].chunks]
+        wanted = pc.unique(pa.chunked_array(chunks, pa.string()))
+        if brought:
+            # Nodes of the same change count, so both can be inserted together.
+            wanted = _except(wanted, brought.rows[ID].combine_chunks())
+        if not len(wanted):
+            return wanted
+        found = self.committed.lookup(self.catalog.nodes[type_name], ID, wanted, [ID])[ID].combine_chunks()
+        return _except(wanted, _except(found, brought.gone) if brought else found)
+
+    def orphans(self, change: TableChange) -> Iterator[Violation]:
+        """Report the edges that stay although one of their nodes goes."""
+        # A mutation removes the edges of its deleted nodes itself; a merge or an overwrite may leave some.
+        gone = pa.array([], pa.string()) if change.detached else change.gone
+        for edge in self.catalog.incident_edges(change.declared.name) if len(gone) else ():
+            staying = self.changes.get(table_key(edge))
+            for column, end in ((SRC, edge.source), (DST, edge.target)):
+                if end != change.declared.name:
+                    continue
+                found = self.committed.lookup(edge, column, gone, [ID, column])
+                left = _without(found, staying.touched) if staying else found
+                yield from dangling(edge, column, end, without_record(left))
+
+    def cardinality(self, change: TableChange, edge: EdgeType) -> Iterator[Violation]:
+        """Report the sources with too many or too few edges."""
+        bounds = edge.cardinality
+        if not bounds.lower and bounds.upper is None:
+            return
+        sources = self._affected_sources(change, edge)
+        if not len(sources):
+            return
+        # Committed edges that stay, plus those of the change: an edge that moves is counted once, at its new source.
+        kept = _without(self.committed.lookup(edge, SRC, sources, [ID, SRC]), change.touched)
+        counts = _counts(sources, [*kept[SRC].chunks, *change.rows[SRC].chunks])
+        most = np.inf if bounds.upper is None else bounds.upper
+        for at in np.flatnonzero((counts < bounds.lower) | (counts > most)).tolist():
+            source = sources[at].as_py()
+            yield miscounted(edge, source, int(counts[at]), _last_record(change.rows, source))
+
+    def _affected_sources(self, change: TableChange, edge: EdgeType) -> pa.Array:
+        """Return the sources of edges that are added, removed or moved, except those that are removed themselves."""
+        chunks = [*change.rows[SRC].chunks, *change.removed[SRC].chunks]
+        # An edge that moves to another source changes the count of its old one as well.
+        if change.rows.num_rows and not change.fresh:
+            before = self.committed.lookup(edge, ID, change.rows[ID].combine_chunks(), [SRC])
+            chunks += before[SRC].chunks
+        sources = pc.unique(pa.chunked_array(chunks, pa.string()))
+        nodes = self.changes.get(f"node:{edge.source}")
+        return _except(sources, nodes.gone) if nodes else sources
 
 
 def dangling(edge: EdgeType, column: str, type_name: str, rows: pa.Table) -> Iterator[Violation]:
@@ -280,58 +337,8 @@ def dangling(edge: EdgeType, column: str, type_name: str, rows: pa.Table) -> Ite
         yield Violation("endpoint", edge.name, row[ID], (column,), message, row[RECORD], hint)
 
 
-def _missing(change: TableChange, node: NodeType, committed: CommittedRows, brought: TableChange | None) -> pa.Array:
-    """Return the ids that edges name as nodes of a type, and that exist neither in the graph nor in the change."""
-    edge = change.declared
-    assert isinstance(edge, EdgeType)
-    columns = [name for name, end in ((SRC, edge.source), (DST, edge.target)) if end == node.name]
-    chunks = [chunk for name in columns for chunk in change.rows[name].chunks]
-    wanted = pc.unique(pa.chunked_array(chunks, pa.string()))
-    if brought:
-        # Nodes of the same change count, so both can be inserted together.
-        wanted = _except(wanted, brought.rows[ID].combine_chunks())
-    if not len(wanted):
-        return wanted
-    found = committed.lookup(node, ID, wanted, [ID])[ID].combine_chunks()
-    return _except(wanted, _except(found, brought.gone) if brought else found)
-
-
-def _orphans(
-    change: TableChange, catalog: Catalog, committed: CommittedRows, changes: Mapping[str, TableChange]
-) -> Iterator[Violation]:
-    """Report the edges that stay although one of their nodes goes."""
-    # A mutation removes the edges of its deleted nodes itself; a merge or an overwrite may leave some.
-    gone = pa.array([], pa.string()) if change.detached else change.gone
-    for edge in catalog.incident_edges(change.declared.name) if len(gone) else ():
-        staying = changes.get(table_key(edge))
-        for column, end in ((SRC, edge.source), (DST, edge.target)):
-            if end != change.declared.name:
-                continue
-            found = committed.lookup(edge, column, gone, [ID, column])
-            left = _without(found, staying.touched) if staying else found
-            yield from dangling(edge, column, end, left.append_column(RECORD, pa.nulls(left.num_rows, pa.int64())))
-
-
 def _except(values: pa.Array, others: pa.Array) -> pa.Array:
     return values.filter(pc.invert(pc.is_in(values, others)))
-
-
-def _cardinality(
-    change: TableChange, edge: EdgeType, committed: CommittedRows, changes: Mapping[str, TableChange]
-) -> Iterator[Violation]:
-    bounds = edge.cardinality
-    if not bounds.lower and bounds.upper is None:
-        return
-    sources = _affected_sources(change, committed, changes)
-    if not len(sources):
-        return
-    # Committed edges that stay, plus those of the change: an edge that moves is counted once, at its new source.
-    kept = _without(committed.lookup(edge, SRC, sources, [ID, SRC]), change.touched)
-    counts = _counts(sources, [*kept[SRC].chunks, *change.rows[SRC].chunks])
-    most = np.inf if bounds.upper is None else bounds.upper
-    for at in np.flatnonzero((counts < bounds.lower) | (counts > most)).tolist():
-        source = sources[at].as_py()
-        yield miscounted(edge, source, int(counts[at]), _last_record(change.rows, source))
 
 
 def miscounted(edge: EdgeType, source: str, count: int, record: int | None) -> Violation:
@@ -340,19 +347,6 @@ def miscounted(edge: EdgeType, source: str, count: int, record: int | None) -> V
     bound = f"min {bounds.lower}" if count < bounds.lower else f"max {bounds.upper}"
     message = f"@card violation on edge {edge.name}: source {_shown(source)} has {count} edges ({bound})"
     return Violation("cardinality", edge.name, source, (SRC,), message, record)
-
-
-def _affected_sources(change: TableChange, committed: CommittedRows, changes: Mapping[str, TableChange]) -> pa.Array:
-    """Return the sources of edges that are added, removed or moved, except those that are removed themselves."""
-    chunks = [*change.rows[SRC].chunks, *change.removed[SRC].chunks]
-    # An edge that moves to another source changes the count of its old one as well.
-    if change.rows.num_rows and not change.fresh:
-        before = committed.lookup(change.declared, ID, change.rows[ID].combine_chunks(), [SRC])
-        chunks += before[SRC].chunks
-    sources = pc.unique(pa.chunked_array(chunks, pa.string()))
-    assert isinstance(change.declared, EdgeType)
-    nodes = changes.get(f"node:{change.declared.source}")
-    return _except(sources, nodes.gone) if nodes else sources
 
 
 def _counts(sources: pa.Array, chunks: list[pa.Array]) -> np.ndarray[Any, Any]:
