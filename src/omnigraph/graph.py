@@ -52,7 +52,7 @@ from omnigraph.errors import (
 from omnigraph.formats.sources import discover
 from omnigraph.history.branches import create_branch, create_tag, delete_branch, delete_tag, tags
 from omnigraph.history.diff import Diff, diff
-from omnigraph.history.feed import Feed, FeedRequest
+from omnigraph.history.feed import Feed
 from omnigraph.history.log import log
 from omnigraph.history.merge import MergeSpec, merge, preview, revert
 from omnigraph.history.resolve import explaining_reclaimed, find_commit, resolve, state_to_read, tables_of
@@ -224,9 +224,10 @@ class Graph(GraphAPI):
         """The actor of a change: an authenticated caller cannot name another."""
         return self._principal.actor if self._principal else named
 
-    def _look(self) -> None:
-        """Use the schema as it is now."""
+    def _look(self) -> Store:
+        """Use the schema as it is now, and return the store."""
         self._contract = self._read_contract()
+        return self._store
 
     # --- reading ---
 
@@ -237,19 +238,16 @@ class Graph(GraphAPI):
 
     @_handles(op.ReadSnapshot)
     def _snapshot(self, read: op.ReadSnapshot) -> Snapshot:
-        self._look()
-        return resolve(self._store.manifest, read.branch).snapshot
+        return resolve(self._look().manifest, read.branch).snapshot
 
     @_handles(op.ListCommits)
     def _commits(self, listing: op.ListCommits) -> list[Commit]:
-        self._look()
-        found = resolve(self._store.manifest, listing.branch).commits()
+        found = resolve(self._look().manifest, listing.branch).commits()
         return [commit for commit in reversed(found) if listing.actor is None or commit.actor_id == listing.actor]
 
     @_handles(op.FindCommit)
     def _commit(self, find: op.FindCommit) -> Commit:
-        self._look()
-        return find_commit(self._store.manifest, find.commit_id)
+        return find_commit(self._look().manifest, find.commit_id)
 
     @_handles(op.ResolveState)
     def _resolve(self, find: op.ResolveState) -> NamedState:
@@ -435,35 +433,31 @@ class Graph(GraphAPI):
 
     @_handles(op.DiffStates)
     def _diff(self, asked: op.DiffStates) -> Diff:
-        self._look()
-        return diff(self._store, asked.a, asked.b, kinds=asked.kinds, types=asked.types, operations=asked.operations)
+        return diff(self._look(), asked.a, asked.b, kinds=asked.kinds, types=asked.types, operations=asked.operations)
 
     @_handles(op.PollChanges)
     def _changes(self, asked: op.PollChanges) -> ChangePage:
         self._look()
-        return self._feed.poll(_change_request(asked, "start", "cursor", "max_commits"))
+        return self._feed.poll(asked)
 
     @_handles(op.FindChangeCursor)
     def _change_cursor(self, find: op.FindChangeCursor) -> str:
         self._look()
-        return self._feed.cursor(FeedRequest(checked_name(find.branch), f"after:{find.after}"))
+        return self._feed.cursor(find)
 
     @_handles(op.FindBaseline)
     def _baseline(self, find: op.FindBaseline) -> Baseline:
         self._look()
-        return self._feed.baseline(
-            FeedRequest(checked_name(find.branch), kinds=find.kinds, types=find.types, operations=find.operations)
-        )
+        return self._feed.baseline(find)
 
     @_handles(op.ReadLog)
     def _log(self, asked: op.ReadLog) -> list[LogEntry]:
-        self._look()
-        return log(self._store.manifest, asked.branches)
+        return log(self._look().manifest, asked.branches)
 
     @_handles(op.ReadCommitChanges)
     def _commit_changes(self, asked: op.ReadCommitChanges) -> ChangePage:
         self._look()
-        return self._feed.commit(asked.commit_id, _change_request(asked))
+        return self._feed.commit(asked)
 
     # --- maintenance ---
 
@@ -526,12 +520,6 @@ def named_branch(name: str) -> str | None:
     """Check the name of a branch, and return it as the storage knows it, which has no name for main."""
     name = checked_name(name)
     return None if name == MAIN else name
-
-
-def _change_request(asked: op.PollChanges | op.ReadCommitChanges, *more: str) -> FeedRequest:
-    branch = checked_name(asked.branch) if isinstance(asked, op.PollChanges) else MAIN
-    names = ("page_token", "kinds", "types", "operations", "limit", "max_bytes", *more)
-    return FeedRequest(branch, **{name: getattr(asked, name) for name in names})
 
 
 def _drops(asked: op.PlanSchema | op.ApplySchema) -> DropMode:

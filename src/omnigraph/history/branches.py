@@ -129,16 +129,12 @@ def create_tag(store: Store, name: str, ref: str) -> Tag:
 
 def tags(manifest: Manifest) -> list[Tag]:
     """List the tags by name."""
-    return [_tag(manifest, name, found) for name, found in sorted(manifest.table.tags().items())]
-
-
-def _tag(manifest: Manifest, name: str, found: dict[str, object]) -> Tag:
-    branch, version = found["branch"], found["version"]
-    assert branch is None or isinstance(branch, str)
-    assert isinstance(version, int)
-    head = manifest.load(branch, version).head
-    assert head, "a tag names a commit"
-    return Tag(name, head)
+    found = []
+    for name, tag in sorted(manifest.table.tags().items()):
+        head = manifest.load(tag["branch"], tag["version"]).head
+        assert head, "a tag names a commit"
+        found.append(Tag(name, head))
+    return found
 
 
 def delete_tag(store: Store, name: str) -> None:

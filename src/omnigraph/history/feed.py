@@ -6,13 +6,10 @@ import base64
 import hashlib
 import itertools
 import json
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 
 from omnigraph.api.changes import (
-    DEFAULT_BYTES,
-    DEFAULT_COMMITS,
-    DEFAULT_LIMIT,
     MAX_BYTES,
     MAX_COMMITS,
     MAX_LIMIT,
@@ -21,9 +18,10 @@ from omnigraph.api.changes import (
     ChangeBlock,
     ChangePage,
 )
+from omnigraph.api.operations import FindBaseline, FindChangeCursor, PollChanges, ReadCommitChanges
 from omnigraph.api.results import Commit
 from omnigraph.commit.store import Store
-from omnigraph.core.refs import MAIN, branch_of
+from omnigraph.core.refs import branch_of, checked_name
 from omnigraph.errors import (
     ChangeCursorError,
     ChangeRefusedError,
@@ -42,41 +40,6 @@ _NOW, _BEGINNING, _AFTER = "now", "beginning", "after:"
 PARENTLESS, SCHEMA_CHANGED = "parentless_commit", "schema_boundary"  # why the changes of a commit are unknown
 
 
-@dataclass(frozen=True, slots=True)
-class FeedRequest:
-    """Which changes of which branch to return, where to start, and the limits of a page."""
-
-    branch: str = MAIN
-    start: str | None = None
-    cursor: str | None = None
-    page_token: str | None = None
-    kinds: Collection[str] | None = None
-    types: Collection[str] | None = None
-    operations: Collection[str] | None = None
-    limit: int = DEFAULT_LIMIT
-    max_bytes: int = DEFAULT_BYTES
-    max_commits: int = DEFAULT_COMMITS
-
-    def checked(self) -> FeedRequest:
-        given = [name for name in ("start", "cursor", "page_token") if getattr(self, name) is not None]
-        if len(given) > 1:
-            message = f"{' and '.join(given)} cannot be combined"
-            raise ChangeRequestError(message, option=given[0], hint=f"give one of them, such as {given[-1]}")
-        for name, value, most in (
-            ("changes", self.limit, MAX_LIMIT),
-            ("bytes", self.max_bytes, MAX_BYTES),
-            ("commits", self.max_commits, MAX_COMMITS),
-        ):
-            if value > most:
-                message = f"a page cannot hold {value:,} {name}"
-                raise ResourceLimitError(
-                    message, resource=name, limit=most, actual=value, hint=f"the limit is {most:,}"
-                )
-            if value < 1:
-                raise ChangeRequestError(f"a page cannot hold {value} {name}", option="limit", hint="the minimum is 1")
-        return self
-
-
 class Feed:
     """Reads the change feed. It keeps the changed rows of a large commit until its last page is read."""
 
@@ -84,9 +47,9 @@ class Feed:
         self._store = store
         self._found: tuple[TablePair, Touched] | None = None
 
-    def poll(self, request: FeedRequest) -> ChangePage:
+    def poll(self, request: PollChanges) -> ChangePage:
         """Return the next page of changes of a branch."""
-        request = request.checked()
+        _check(request)
         history = _History.of(self._store, request.branch)
         wanted, scope = self._scope(request, history)
         position = history.start(request, scope, self._store.manifest)
@@ -98,41 +61,39 @@ class Feed:
         page = _PageBuilder(request, scope, wanted, reaches_head=last >= len(history.commits) - 1)
         return self._page(page, history.commits[at : last + 1], position)
 
-    def cursor(self, request: FeedRequest) -> str:
+    def cursor(self, find: FindChangeCursor) -> str:
         """Return the cursor of a starting point without reading any change."""
-        history = _History.of(self._store, request.branch)
+        history = _History.of(self._store, find.branch)
+        request = PollChanges(find.branch, start=f"{_AFTER}{find.after}")
         _, scope = self._scope(request, history)
         position = history.start(request, scope, self._store.manifest)
         history.place(position.after)  # raises if the branch does not contain it
         return position.encode(scope)
 
-    def baseline(self, request: FeedRequest) -> Baseline:
+    def baseline(self, find: FindBaseline) -> Baseline:
         """Return the current commit of the branch, the tables to export at it, and the cursor after it."""
-        history = _History.of(self._store, request.branch)
-        wanted, scope = self._scope(request, history)
+        history = _History.of(self._store, find.branch)
+        wanted, scope = self._scope(find, history)
         commit_id = history.commits[-1].commit_id
         tables = tuple(key for key in history.state.snapshot.entries if wanted.wants_table(key))
         return Baseline(commit_id, CursorPosition(commit_id).encode(scope), tables)
 
-    def _scope(self, request: FeedRequest, history: _History) -> tuple[ChangeFilter, CursorScope]:
-        wanted = self._filter(request, history.state.graph_state)
-        return wanted, CursorScope.of(history.commits[0].commit_id, request.branch, history.incarnation, wanted.digest)
+    def _scope(self, request: PollChanges | FindBaseline, history: _History) -> tuple[ChangeFilter, CursorScope]:
+        wanted = _filter(request, history.state.graph_state)
+        graph, branch = history.commits[0].commit_id, checked_name(request.branch)
+        return wanted, CursorScope.of(graph, branch, history.incarnation, wanted.digest)
 
-    def commit(self, commit_id: str, request: FeedRequest) -> ChangePage:
+    def commit(self, request: ReadCommitChanges) -> ChangePage:
         """Return the changes of one commit relative to its first parent."""
-        request = request.checked()
-        if request.start is not None or request.cursor is not None:
-            raise ChangeRequestError(
-                "`start` and `cursor` do not apply to a single commit", option="start", hint="use a page token"
-            )
+        _check(request)
         manifest = self._store.manifest
-        commit = find_commit(manifest, commit_id)
+        commit = find_commit(manifest, request.commit_id)
         if commit.parent_id is None:
-            message = f"commit {commit_id} has no parent to compare it with"
+            message = f"commit {request.commit_id} has no parent to compare it with"
             hint = "export the graph at this commit instead"
-            raise ChangeRefusedError(message, commit_id=commit_id, reason=PARENTLESS, hint=hint)
+            raise ChangeRefusedError(message, commit_id=request.commit_id, reason=PARENTLESS, hint=hint)
         parent = find_commit(manifest, commit.parent_id)
-        wanted = self._filter(request, graph_state_at(manifest, commit))
+        wanted = _filter(request, graph_state_at(manifest, commit))
         # The parent in place of the graph: the token of one commit must not be taken for a cursor of the feed.
         scope = CursorScope.of(commit.parent_id, "", "", wanted.digest)
         token = request.page_token
@@ -147,9 +108,6 @@ class Feed:
             message = f"commit {first.commit_id} has entities but no parent: the feed cannot report them"
             hint = f"export the graph at this commit, then start at after:{first.commit_id}"
             raise ChangeRefusedError(message, commit_id=first.commit_id, reason=PARENTLESS, hint=hint)
-
-    def _filter(self, request: FeedRequest, state: GraphState) -> ChangeFilter:
-        return chosen(request.kinds, request.types, request.operations, type_names(state))
 
     def _page(self, page: _PageBuilder, coming: Sequence[Commit], position: CursorPosition) -> ChangePage:
         """Fill a page with the changes of all commits after the first."""
@@ -194,6 +152,28 @@ class Feed:
         return known[1]
 
 
+def _check(request: PollChanges | ReadCommitChanges) -> None:
+    """Refuse a request with two starting points, or with a page that is too large or empty."""
+    starts = ("start", "cursor", "page_token")
+    given = [name for name in starts if getattr(request, name, None) is not None]
+    if len(given) > 1:
+        message = f"{' and '.join(given)} cannot be combined"
+        raise ChangeRequestError(message, option=given[0], hint=f"give one of them, such as {given[-1]}")
+    limits = [("changes", request.limit, MAX_LIMIT), ("bytes", request.max_bytes, MAX_BYTES)]
+    if isinstance(request, PollChanges):
+        limits.append(("commits", request.max_commits, MAX_COMMITS))
+    for name, value, most in limits:
+        if value > most:
+            message, hint = f"a page cannot hold {value:,} {name}", f"the limit is {most:,}"
+            raise ResourceLimitError(message, resource=name, limit=most, actual=value, hint=hint)
+        if value < 1:
+            raise ChangeRequestError(f"a page cannot hold {value} {name}", option="limit", hint="the minimum is 1")
+
+
+def _filter(request: PollChanges | FindBaseline | ReadCommitChanges, state: GraphState) -> ChangeFilter:
+    return chosen(request.kinds, request.types, request.operations, type_names(state))
+
+
 def _checked_diff(diff: Diff, commit: Commit) -> Diff:
     """Refuse a commit whose states were cleaned up, or that changed the schema."""
     diff.check_readable()
@@ -208,7 +188,7 @@ def _checked_diff(diff: Diff, commit: Commit) -> Diff:
 class _PageBuilder:
     """A page while it is filled."""
 
-    request: FeedRequest
+    request: PollChanges | ReadCommitChanges
     scope: CursorScope
     filter: ChangeFilter
     reaches_head: bool
@@ -252,7 +232,7 @@ class _History:
 
     @classmethod
     def of(cls, store: Store, name: str) -> _History:
-        branch = branch_of(name)
+        branch = branch_of(checked_name(name))
         # Before the state is loaded: a branch recreated in between must not get a cursor of the new incarnation.
         incarnation = store.manifest.incarnation(branch)
         state = store.manifest.load(branch)
@@ -263,7 +243,7 @@ class _History:
             commits.append(parent)
         return cls(commits[::-1], state, incarnation)
 
-    def start(self, request: FeedRequest, scope: CursorScope, manifest: Manifest) -> CursorPosition:
+    def start(self, request: PollChanges, scope: CursorScope, manifest: Manifest) -> CursorPosition:
         """Return the position to start after."""
         if request.cursor is not None:
             return decode(request.cursor, scope)

@@ -49,9 +49,8 @@ def cleanup(store: Store, request: CleanupRequest, advance: Callable[[], None] =
     settle(store)
     _refuse_drift(store)
     run = _Cleanup(store, policy, request, dt.datetime.now(dt.UTC))
-    paths = sorted(run.needed.paths.items())
     tables = []
-    for key, path in paths:
+    for key, path in sorted(run.needed.paths.items()):
         tables.append(run.table(key, path))
         advance()
     return CleanupResult(request.confirm, (*tables, *run.internal_tables()), run.remove(run.abandoned()))

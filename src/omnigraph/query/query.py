@@ -37,40 +37,40 @@ from omnigraph.storage.read import ADDRESS, ID, OFFSET_BITS
 from omnigraph.storage.stage import TableStorage
 
 
-def with_vectors(plan: ir.ReadPlan, catalog: Catalog, values: Values, embedding: Embedding) -> ir.ReadPlan:
-    """Return the plan with a vector for every `nearest`."""
-    texts = _Texts(plan, catalog, values, embedding)
-    return ir.ReadPlan(tuple(texts.step(step) for step in plan.steps))
-
-
+@dataclass(frozen=True, slots=True)
 class _Texts:
-    """Embeds the texts of one plan."""
+    """Turns the texts of the `nearest` of one plan into vectors."""
 
-    def __init__(self, plan: ir.ReadPlan, catalog: Catalog, values: Values, embedding: Embedding) -> None:
-        scanned = {step.variable: step.type_name for step in plan.steps if isinstance(step, ir.Scan)}
-        reached = {step.target: step.target_type for step in plan.steps if isinstance(step, ir.Expand)}
-        self.types = {**reached, **scanned}
-        self.catalog = catalog
-        self.values = values
-        self.embedding = embedding
+    plan: ir.ReadPlan
+    catalog: Catalog
+    values: Values
+    embedding: Embedding
 
-    def step(self, step: ir.Step) -> ir.Step:
+    def embedded(self) -> ir.ReadPlan:
+        return ir.ReadPlan(tuple(map(self._step, self.plan.steps)))
+
+    def _step(self, step: ir.Step) -> ir.Step:
         match step:
             case ir.Rank(ir.FusedRank(first, second, k), limit):
-                return ir.Rank(ir.FusedRank(self.arm(first), self.arm(second), k), limit)
+                return ir.Rank(ir.FusedRank(self._arm(first), self._arm(second), k), limit)
             case ir.Rank(ir.NearestRank() as nearest, limit):
-                return ir.Rank(self.arm(nearest), limit)
+                return ir.Rank(self._arm(nearest), limit)
             case _:
                 return step
 
-    def arm(self, ranking: ir.NearestRank | ir.Bm25Rank) -> ir.NearestRank | ir.Bm25Rank:
+    def _arm(self, ranking: ir.NearestRank | ir.Bm25Rank) -> ir.NearestRank | ir.Bm25Rank:
         text = self.values(ranking.query)
         if isinstance(ranking, ir.Bm25Rank) or not isinstance(text, str):
             return ranking
-        node = self.catalog.nodes[self.types[ranking.variable]]
+        node = self.catalog.nodes[self._type_of(ranking.variable)]
         # Before the plan runs: its steps read the snapshot only, and wait for no service on the network.
         vector = self.embedding.query(text, node, node.properties[ranking.vector.property])
         return ir.NearestRank(ranking.vector, ir.Constant(tuple(vector.tolist()), ranking.vector.type))
+
+    def _type_of(self, variable: str) -> str:
+        scanned = {step.variable: step.type_name for step in self.plan.steps if isinstance(step, ir.Scan)}
+        reached = {step.target: step.target_type for step in self.plan.steps if isinstance(step, ir.Expand)}
+        return {**reached, **scanned}[variable]
 
 
 class Current:
@@ -158,7 +158,7 @@ class QueryReader:
         if is_nonblocking() and not all(map(_is_short, compiled.plan.steps)):
             may_block()  # before any work is done: the caller repeats all of it in a thread
         values = _values(decode_parameters(compiled.parameters, query.parameters))
-        plan = with_vectors(compiled.plan, self.catalog, values, self.embedding)
+        plan = _Texts(compiled.plan, self.catalog, values, self.embedding).embedded()
         return kind(GraphView(self.tables, self.state.snapshot, self.catalog, self.cache), values, plan)
 
 

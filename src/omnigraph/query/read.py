@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, TypeGuard
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -58,7 +58,8 @@ class Execution:
         self.counts = count_pushdown.only_counts(plan)
         self.needed = count_pushdown.needed_after(plan.steps) if self.counts else []
         self.tally = count_pushdown.Tally(self.matcher)
-        self.fused = next((step.ranking.variable for step in plan.steps if _is_fused(step)), None)
+        rankings = [step.ranking for step in plan.steps if isinstance(step, ir.Rank)]
+        self.fused = next((one.variable for one in rankings if isinstance(one, ir.FusedRank)), None)
         self.scanned: dict[str, Positions] = {}  # the result of each scan, for a later ranking
 
     def table(self) -> pa.Table:
@@ -112,10 +113,6 @@ class Execution:
             assert rows.shaped is not None
             return rows.shaped[by.position]
         return _cell(by, rows.frame, self.values)
-
-
-def _is_fused(step: ir.Step) -> TypeGuard[ir.Rank]:
-    return isinstance(step, ir.Rank) and isinstance(step.ranking, ir.FusedRank)
 
 
 def _places(scores: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:

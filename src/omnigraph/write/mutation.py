@@ -25,7 +25,7 @@ from omnigraph.lang.compiler import CompiledQuery, compile_query
 from omnigraph.lang.identity import new_id, node_id
 from omnigraph.lang.ir import PlainValue
 from omnigraph.lang.params import decode_parameters
-from omnigraph.lang.source import Source, Span
+from omnigraph.lang.source import Source
 from omnigraph.lang.types import Type
 from omnigraph.manifest.publisher import Lineage
 from omnigraph.storage.columns import declared_of, table_key
@@ -66,14 +66,8 @@ def mutate(store: Store, mutation: Mutation, embedding: Embedding) -> MutationRe
         return execution.plan(lineage), execution
 
     published, done = write(store, mutation.branch, prepare)
-    return MutationResult(
-        done.query.name,
-        mutation.branch or MAIN,
-        done.nodes,
-        done.edges,
-        mutation.actor,
-        published.commit if published else None,
-    )
+    commit = published.commit if published else None
+    return MutationResult(done.query.name, mutation.branch or MAIN, done.nodes, done.edges, mutation.actor, commit)
 
 
 class _Execution:
@@ -105,7 +99,7 @@ class _Execution:
             try:
                 self._run(number, statement)
             except _Rejected as problem:
-                raise problem.at(statement.type_name, self._place(statement.span)) from None
+                raise problem.at(statement.type_name, self.mutation.source.place(statement.span)) from None
         changes = self._changes()
         self._validate(changes)
         staged = [self._stage(key, change) for key, change in changes.items()]
@@ -204,8 +198,7 @@ class _Execution:
 
     def _remove(self, declared: NodeType | EdgeType, rows: pa.Table) -> pa.Table:
         """Mark rows as removed; return those that were not marked before, each once."""
-        key = table_key(declared)
-        return self.removals.setdefault(key, _Removal()).add(rows)
+        return self.removals.setdefault(table_key(declared), _Removal()).add(rows)
 
     def _predicate(self, where: ir.Where) -> Predicate:
         return comparison(where.column, where.type, where.operator, self.request.value(where.value))
@@ -234,7 +227,9 @@ class _Execution:
         changes = {}
         for key, pending in self.pending.items():
             rows = pending.image()
-            _check_size(pending.declared.name, pending.inserted_bytes)
+            if pending.inserted_bytes > MOST_BYTES:
+                what = f"bytes of {pending.declared.name} in one query"
+                raise _too_much(what, MOST_BYTES, pending.inserted_bytes)
             if rows.num_rows:
                 none = rows.slice(0, 0)
                 changes[key] = TableChange(pending.declared, rows, none, fresh=pending.mode is PendingMode.APPEND)
@@ -252,7 +247,7 @@ class _Execution:
             return
         assert isinstance(self.query.plan, ir.MutationPlan)
         span = None if first.record is None else self.query.plan.statements[first.record].span
-        place = self._place(span) if span else None
+        place = self.mutation.source.place(span) if span else None
         raise ConstraintError(first.message, violations=(first,), place=place, hint=first.hint)
 
     def _stage(self, key: str, change: TableChange) -> Staged:
@@ -265,9 +260,6 @@ class _Execution:
         if change.fresh or not self.tables.lookup(table, ID, rows[ID].combine_chunks(), [ID]).num_rows:
             return self.tables.stage_append(table, rows)
         return self.tables.stage_upsert(table, rows)
-
-    def _place(self, span: Span) -> Any:
-        return self.mutation.source.place(span)
 
 
 class _Removal:
@@ -282,9 +274,8 @@ class _Removal:
         addresses = found[ADDRESS].to_numpy()
         known = np.isin(addresses, self.addresses)
         _, first = np.unique(addresses, return_index=True)
-        new = found.take(np.sort(first[~known[first]]))
+        new = found.take(np.sort(first[~known[first]])).drop_columns(ADDRESS)
         self.addresses = np.union1d(self.addresses, addresses)
-        new = new.select([name for name in new.column_names if name != ADDRESS])
         self.rows = pa.concat_tables([self.rows, new], promote_options="default")
         return new
 
@@ -321,11 +312,6 @@ def _check_count(statements: tuple[ir.Statement, ...]) -> None:
     for type_name, count in inserts.items():
         if count > MOST_ENTITIES:
             raise _too_much(f"entities of {type_name} in one query", MOST_ENTITIES, count)
-
-
-def _check_size(type_name: str, size: int) -> None:
-    if size > MOST_BYTES:
-        raise _too_much(f"bytes of {type_name} in one query", MOST_BYTES, size)
 
 
 def _too_much(resource: str, limit: int, actual: int) -> ResourceLimitError:
@@ -397,7 +383,7 @@ class OmittedVectors:
 
     def prepare(self, catalog: Catalog, statements: Iterable[ir.Statement], request: _RequestValues) -> None:
         """Embed all omitted vectors of the statements, grouped by property."""
-        self._required = {node.name: [*_required(node)] for node in catalog.nodes.values()}
+        self._required = {node.name: _required(node) for node in catalog.nodes.values()}
         wanted: dict[_Owner, dict[str, None]] = defaultdict(dict)
         for statement in statements:
             if isinstance(statement, ir.InsertNode) and self._required[statement.type_name]:
@@ -427,8 +413,6 @@ class OmittedVectors:
         return ((property_, source) for property_, source in self._required[type_name] if property_.name not in given)
 
 
-def _required(node: NodeType) -> Iterator[tuple[Property, str]]:
-    """Yield the required vectors of a type, with the properties that hold their texts."""
-    for property_ in node.properties.values():
-        if property_.embed and not property_.type.nullable:
-            yield property_, property_.embed.source
+def _required(node: NodeType) -> list[tuple[Property, str]]:
+    """Return the required vectors of a type, with the properties that hold their texts."""
+    return [(one, one.embed.source) for one in node.properties.values() if one.embed and not one.type.nullable]
