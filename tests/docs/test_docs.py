@@ -43,9 +43,11 @@ import pytest
 from typer.main import get_command
 
 import omnigraph
-from omnigraph import cli, errors, lang
+from omnigraph import errors, lang
 from omnigraph.api.results import Commit, Entry, MutationResult, Snapshot, TableVersion
 from omnigraph.cli import app
+from omnigraph.cli.command import loaded_command
+from omnigraph.cli.flags import COMMANDS as ENTRIES
 from omnigraph.commit import audit, failpoints, gates, sidecar
 from omnigraph.commit.plan import PublishPlan, TableAction, WriterKind
 from omnigraph.commit.publish import begin, publish
@@ -287,13 +289,13 @@ def commands(command: Any, name: str) -> Iterator[tuple[str, Any]]:
 
 COMMANDS = {
     **dict(commands(get_command(app), "omnigraph")),
-    **{path: one for name in cli.COMMANDS for path, one in commands(cli.loaded(name), f"omnigraph {name}")},
+    **{path: one for name in ENTRIES for path, one in commands(loaded_command(name), f"omnigraph {name}")},
 }
 
 
-@pytest.mark.parametrize("name", cli.COMMANDS)
+@pytest.mark.parametrize("name", ENTRIES)
 def test_the_help_of_the_program_has_the_first_line_of_each_command(name: str) -> None:
-    entry, command = cli.COMMANDS[name], COMMANDS[f"omnigraph {name}"]
+    entry, command = ENTRIES[name], COMMANDS[f"omnigraph {name}"]
     assert (entry.summary, entry.hidden) == (command.help.partition("\n")[0], command.hidden)
 
 

@@ -103,7 +103,7 @@ def _loaded(uri: str, done: LoadResult, verb: str) -> Lines:
         yield f"branch {done.branch} created from {done.base_branch}"
 
 
-@command("ingest")
+@command("ingest", hidden=True)
 def ingest(
     target: Target,
     *,
