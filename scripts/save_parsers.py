@@ -1,4 +1,4 @@
-"""Write the parsers of the two languages that the package ships, from their grammars. Run it after changing a grammar."""
+"""Write the parsers of the two languages that the package ships. Run it after changing a grammar."""
 
 from __future__ import annotations
 
