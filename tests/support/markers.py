@@ -6,7 +6,7 @@ A new test needs no thought. `make quick` leaves out all that is marked.
 from __future__ import annotations
 
 import sys
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -62,7 +62,7 @@ def longest_group_first(items: list[pytest.Item]) -> None:
 
     A group runs in one process: a long one that begins last leaves the other processes without work.
     """
-    seconds: Counter[str] = Counter()
+    seconds: defaultdict[str, float] = defaultdict(float)
     for item in items:
         seconds[_group(item)] += sum(_SECONDS.get(marker.name, 0) for marker in item.iter_markers()) or 0.05
     items.sort(key=lambda item: -seconds[_group(item)])  # stable, so the tests of a module stay together
