@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from omnigraph.formats.identities import new_ids, with_ids
+from omnigraph.formats.batch import new_ids, with_ids
 from omnigraph.formats.records import to_rows
 from omnigraph.lang import Source, compile_schema
 from omnigraph.lang.catalog import EdgeType, NodeType

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from omnigraph.formats.jsonl_layout import cut_out
+from omnigraph.formats.jsonl import cut_out
 from omnigraph.lang import Source, compile_schema
 from tests.support.converting import convert_exactly, convert_jsonl
 

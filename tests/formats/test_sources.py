@@ -23,10 +23,10 @@ from omnigraph.errors import (
     InputUnreadableError,
     StorageError,
 )
-from omnigraph.formats import sources, splits
+from omnigraph.formats import files, sources
 from omnigraph.formats.batch import ConvertedBatch
+from omnigraph.formats.files import Split
 from omnigraph.formats.sources import convert_split, discover
-from omnigraph.formats.splits import Split
 from omnigraph.lang import Source, compile_schema
 from tests.support.inbox import Inbox
 
@@ -311,7 +311,7 @@ def test_a_compressed_file_is_read_as_one_split(
     inbox: Inbox, monkeypatch: pytest.MonkeyPatch, ending: str, compress: Any, chunk: int
 ) -> None:
     monkeypatch.setattr(sources, "SPLIT", 10)
-    monkeypatch.setattr(splits, "CHUNK", chunk)
+    monkeypatch.setattr(files, "CHUNK", chunk)
     inbox.put(f"people.jsonl.{ending}", compress(_people(50)))
     inbox.put(f"Person.csv.{ending}", compress(b'name,age\n"p\n0",1\np1,\n'))
 

@@ -12,7 +12,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from omnigraph.core.location import Location
-from omnigraph.formats.hashing import hash_columns
 from omnigraph.ingest.keys import (
     CollisionError,
     HashedKeys,
@@ -21,6 +20,7 @@ from omnigraph.ingest.keys import (
     KeyOrigin,
     KeySpace,
     SortedKeys,
+    hash_columns,
     places,
     read_shares,
     row_of,

@@ -28,8 +28,8 @@ from omnigraph.errors import (
     ReadOnlyError,
 )
 from omnigraph.formats.batch import ConvertedBatch
+from omnigraph.formats.files import Split
 from omnigraph.formats.sources import split_batches
-from omnigraph.formats.splits import Split
 from omnigraph.graph import Graph
 from omnigraph.lang.catalog import Catalog
 from tests.support.loads import (

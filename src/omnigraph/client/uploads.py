@@ -12,9 +12,8 @@ import numpy as np
 
 from omnigraph.core.location import Location
 from omnigraph.errors import LoadRejectedError, Violation
-from omnigraph.formats.files import BOM, decompressed
+from omnigraph.formats.files import BOM, Split, decompressed
 from omnigraph.formats.sources import discover, split_batches
-from omnigraph.formats.splits import Split
 from omnigraph.formats.writers import contents, json_lines
 from omnigraph.ingest.distributed import TASK_BITS, numbered_across_input
 from omnigraph.ingest.inputs import as_files

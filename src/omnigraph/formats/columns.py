@@ -353,3 +353,19 @@ def clean(column: pa.Array, type_: Type) -> pa.Array:
 
 def _flat(values: pa.Array) -> pa.Array:
     return values.flatten() if pa.types.is_list(values.type) else values
+
+
+# Words of bytes ------------------------------------------------------------------------------------
+
+WORD = 8
+BYTE_MASKS = np.array([(1 << (8 * count)) - 1 for count in range(WORD)] + [2**64 - 1], np.uint64)
+"""Keeps so many bytes of a word: the last word of a text reads on into the next one."""
+
+
+def overlapping_words(data: pa.Buffer | None) -> np.ndarray[Any, np.dtype[np.uint64]]:
+    """Return the bytes as overlapping words: word i is made of the bytes i to i + 7."""
+    raw = b"" if data is None else memoryview(data)
+    padded = np.empty(len(raw) + WORD, np.uint8)
+    padded[: len(raw)] = np.frombuffer(raw, np.uint8)
+    padded[len(raw) :] = 0
+    return np.ndarray((len(raw) + 1,), np.dtype("<u8"), padded.data, 0, (1,))

@@ -26,7 +26,7 @@ from omnigraph.core.values import (
     Scalar,
     number_in,
 )
-from omnigraph.errors import InputColumnsError, Violation
+from omnigraph.errors import Violation
 from omnigraph.formats.batch import ConvertedBatch, mismatch, shown, sorted_problems
 from omnigraph.formats.columns import (
     ConvertedColumn,
@@ -39,9 +39,9 @@ from omnigraph.formats.columns import (
     parsed,
     stored_type,
 )
+from omnigraph.formats.files import Split, csv_blocks
 from omnigraph.formats.records import json_value
-from omnigraph.formats.splits import Split, csv_blocks
-from omnigraph.formats.tables import TableConverter
+from omnigraph.formats.tables import TableConverter, refuse_repeated
 from omnigraph.lang.catalog import Catalog
 from omnigraph.lang.types import Type
 
@@ -50,10 +50,7 @@ _LIST = "value"
 
 def csv_batches(split: Split, catalog: Catalog) -> Iterator[ConvertedBatch]:
     """Convert a split of a CSV file block by block, in bounded memory; rows are numbered from 0 across blocks."""
-    repeated = [name for name in split.header if split.header.count(name) > 1]
-    if repeated:
-        message = f"{split.file}: column {repeated[0]!r} appears twice"
-        raise InputColumnsError(message, path=split.file, columns=list(split.header), hint="rename one of them")
+    refuse_repeated(split.header, split.file)
     first, block = 0, b""
     for block in csv_blocks(split):
         batch = _converted_block(split, catalog, block, first)
@@ -67,25 +64,19 @@ def _converted_block(split: Split, catalog: Catalog, block: bytes, first: int) -
     declared = split.declared(catalog)
     table, bad = _parsed_block(block, split.header)
     records = np.delete(np.arange(table.num_rows + len(bad)), [row.number - 1 for row in bad]) + first
-    problems = [
-        Violation(
-            "shape",
-            declared.name,
-            None,
-            (),
-            f"a row of {row.actual_columns} values where there are {row.expected_columns} columns: {shown(row.text)}",
-            first + row.number - 1,
-        )
-        for row in bad
-    ]
+    broken = {first + row.number - 1: _miscounted(row) for row in bad}
     if table.num_rows and _is_open(block, table):
-        message = "a quoted value is not closed before the end of the file"
-        problems.append(Violation("shape", declared.name, None, (), message, int(records[-1])))
+        broken[int(records[-1])] = "a quoted value is not closed before the end of the file"
         table, records = table.slice(0, table.num_rows - 1), records[:-1]
+    problems = [Violation("shape", declared.name, None, (), message, record) for record, message in broken.items()]
     texts = {name: table[name].combine_chunks() for name in table.column_names}
     found = TableConverter(declared, split.file, from_text, _explain).converted(texts, dict(split.columns), records)
     lines = found.lines + len(problems)
     return ConvertedBatch(found.tables, sorted_problems(problems + found.problems), lines, found.fresh)
+
+
+def _miscounted(row: Any) -> str:
+    return f"a row of {row.actual_columns} values where there are {row.expected_columns} columns: {shown(row.text)}"
 
 
 def _explain(type_: Type, label: str, value: bytes) -> tuple[str, str]:
@@ -112,10 +103,15 @@ def _parsed_block(block: bytes, header: tuple[str, ...]) -> tuple[pa.Table, list
     if not block.strip(b"\r\n"):
         return schema.empty_table(), []
     bad: list[Any] = []
+
+    def skip(row: Any) -> str:
+        bad.append(row)
+        return "skip"
+
     table = pcsv.read_csv(
         pa.BufferReader(block),
         read_options=pcsv.ReadOptions(use_threads=False, column_names=header, block_size=len(block) + 1),
-        parse_options=pcsv.ParseOptions(newlines_in_values=True, invalid_row_handler=lambda row: _skip(row, bad)),
+        parse_options=pcsv.ParseOptions(newlines_in_values=True, invalid_row_handler=skip),
         convert_options=pcsv.ConvertOptions(
             column_types=schema,
             null_values=[""],
@@ -125,11 +121,6 @@ def _parsed_block(block: bytes, header: tuple[str, ...]) -> tuple[pa.Table, list
         ),
     )
     return table, bad
-
-
-def _skip(row: Any, bad: list[Any]) -> str:
-    bad.append(row)
-    return "skip"
 
 
 def _is_open(block: bytes, table: pa.Table) -> bool:
@@ -188,9 +179,7 @@ def _booleans(column: pa.Array) -> ConvertedColumn:
     words = pc.utf8_lower(column)
     true = pc.is_in(words, pa.array(["true", "1"]))
     known = pc.or_(true, pc.is_in(words, pa.array(["false", "0"])))
-    return checked(
-        pc.if_else(column.is_valid(), true, pa.scalar(None, pa.bool_())), pc.and_(column.is_valid(), pc.invert(known))
-    )
+    return checked(pc.if_else(column.is_valid(), true, None), pc.and_(column.is_valid(), pc.invert(known)))
 
 
 def _arrays(column: pa.Array, type_: Type) -> ConvertedColumn:

@@ -1,4 +1,4 @@
-"""Find, read and write files, on a local disk and in S3 buckets alike.
+"""Find, read and write files and parts of files, on a local disk and in S3 buckets alike.
 
 A file is read as it was found: a different size, time or e-tag raises InputChangedError. A file is written as a whole
 or not at all.
@@ -12,7 +12,7 @@ import os
 import re
 import stat
 import urllib.parse
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from glob import iglob
@@ -21,11 +21,14 @@ from typing import TYPE_CHECKING, Any, cast
 
 import obstore
 import pyarrow as pa
+import pyarrow.parquet as pq
 from obstore.exceptions import BaseError, PreconditionError
 from obstore.store import LocalStore, S3Store
 
 from omnigraph.core.location import Location
 from omnigraph.errors import InputChangedError, InputFormatError, InputNotFoundError, InputUnreadableError
+from omnigraph.lang.catalog import Catalog, EdgeType, NodeType
+from omnigraph.storage.columns import declared_of
 from omnigraph.storage.objects import storage_error
 
 if TYPE_CHECKING:
@@ -37,6 +40,7 @@ BOM = b"\xef\xbb\xbf"
 _S3, _FILE = "s3://", "file://"
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")
 _WILD = re.compile(r"[*?\[]")
+CHUNK = 16 * 2**20
 _BUFFER = 2**22
 _UPLOAD_BUFFER = 8 * 2**20
 _HIDDEN = (".", "_")  # files that Spark and others write beside the data: _SUCCESS, .part-0.crc
@@ -53,6 +57,38 @@ class File:
     @property
     def is_local(self) -> bool:
         return not self.uri.startswith(_S3)
+
+
+@dataclass(frozen=True, slots=True)
+class Split:
+    """A part of one file, with the rows or lines that start in it.
+
+    `start` and `end` are bytes; of a compressed file they count its content, and `end` is unknown. A CSV split does not
+    contain the header: `header` is that of the file. `type_key` is None for JSONL. `size` is about how much there is
+    to read, `version` and `file_size` are those of the file when it was found.
+    """
+
+    file: str
+    file_size: int
+    version: str
+    format: str
+    compression: str | None = None
+    start: int = 0
+    end: int = 0
+    size: int = 0
+    row_groups: tuple[int, ...] = ()
+    type_key: str | None = None
+    columns: tuple[tuple[str, str | None], ...] = ()
+    header: tuple[str, ...] = ()
+
+    @property
+    def found(self) -> File:
+        return File(self.file, self.file_size, self.version)
+
+    def declared(self, catalog: Catalog) -> NodeType | EdgeType:
+        """The type of the rows of a CSV or Parquet file."""
+        assert self.type_key, "a JSONL file has rows of many types"
+        return declared_of(catalog, self.type_key)
 
 
 def find_files(address: str | os.PathLike[str]) -> tuple[list[File], str]:
@@ -77,7 +113,9 @@ def read_range(file: File, start: int, end: int) -> bytes:
         return b""
     with _failures(file.uri):
         if not file.is_local:
-            return bytes(_get(file, {"range": (start, end), "if_match": file.version}).bytes())
+            # The e-tag, so that parts of two versions never mix.
+            options: Any = {"range": (start, end), "if_match": file.version}
+            return bytes(obstore.get(_store(_S3 + _bucket(file.uri)), _key(file.uri), options=options).bytes())
         with opened(file) as stream:
             stream.seek(start)
             return bytes(stream.read(end - start))
@@ -92,9 +130,9 @@ def opened(file: File) -> Iterator[Any]:
             return
         with Path(file.uri).open("rb") as stream:
             # Before and after: a program that is still writing may change the file while it is read.
-            _unchanged(file, _version(os.fstat(stream.fileno())))
+            _check_unchanged(file, stream)
             yield stream
-            _unchanged(file, _version(os.fstat(stream.fileno())))
+            _check_unchanged(file, stream)
 
 
 def decompressed(file: File, compression: str | None, chunk: int) -> Iterator[bytes]:
@@ -186,7 +224,7 @@ def _root(uri: str, base: str) -> str:
 def _listed(uri: str, base: str) -> list[File]:
     """List an object and all objects below it; the store itself leaves the object out."""
     with _failures(uri):
-        store = _store(uri)
+        store = _store(_S3 + _bucket(uri))
         metas = [meta for chunk in obstore.list(store, base or None) for meta in chunk]
         if base and not _WILD.search(_key(uri)) and not uri.endswith("/"):
             with contextlib.suppress(FileNotFoundError):
@@ -203,9 +241,11 @@ def _key(uri: str) -> str:
     return uri.removeprefix(_S3).partition("/")[2]
 
 
-def _store(uri: str) -> S3Store:
-    location = Location.parse(_S3 + _bucket(uri))
-    return _s3_store(location.bucket, tuple(sorted((location.storage_options or {}).items())))
+def _store(location: str | Location) -> LocalStore | S3Store:
+    if isinstance(location, str):
+        location = Location.parse(location)
+    options = location.storage_options
+    return LocalStore() if options is None else _s3_store(location.bucket, tuple(sorted(options.items())))
 
 
 @lru_cache(maxsize=16)
@@ -214,7 +254,7 @@ def _s3_store(bucket: str, options: tuple[tuple[str, str], ...]) -> S3Store:
 
 
 class _Remote(io.RawIOBase):
-    """An object as a stream. Every read names the e-tag, so that parts of two versions never mix."""
+    """An object as a stream."""
 
     def __init__(self, file: File) -> None:
         self._file = file
@@ -237,15 +277,11 @@ class _Remote(io.RawIOBase):
         return len(data)
 
 
-def _get(file: File, options: Any) -> Any:
-    return obstore.get(_store(file.uri), _key(file.uri), options=options)
-
-
 # Failures ------------------------------------------------------------------------------------------
 
 
-def _unchanged(file: File, version: str) -> None:
-    if version != file.version:
+def _check_unchanged(file: File, stream: io.IOBase) -> None:
+    if _version(os.fstat(stream.fileno())) != file.version:
         raise _changed(file.uri)
 
 
@@ -266,6 +302,100 @@ def _failures(uri: str) -> Iterator[None]:
         raise InputUnreadableError(f"cannot read {uri}: {reason}", path=uri, hint="check the file") from error
 
 
+# Blocks of lines and records -----------------------------------------------------------------------
+
+
+def line_blocks(split: Split, most: int) -> Iterator[bytes]:
+    """Read the lines of a split in blocks of whole lines; a line of more than `most` bytes is truncated."""
+    if split.compression:
+        # Of a line that is too long, enough is kept to report it, and no more however long it is.
+        yield from _whole(split, lambda data: data.rfind(b"\n") + 1, most + 1 + CHUNK)
+        return
+    # A line that starts before the split belongs to the previous one.
+    # One byte more is read, because a line end just before the split means that a line starts with it.
+    data = read_range(split.found, max(split.start - 1, 0), split.end)
+    start = data.find(b"\n") + 1 if split.start else 0
+    if (split.start and not start) or start >= len(data):
+        return
+    data = data[start:]
+    yield data if data.endswith(b"\n") else data + _rest_of_line(split, most)
+
+
+def _rest_of_line(split: Split, most: int) -> bytes:
+    at, rest, step = split.end, b"", 2**16
+    while at < split.file_size and len(rest) <= most:
+        piece = read_range(split.found, at, at + step)
+        line, end, _ = piece.partition(b"\n")
+        rest += line + end
+        if end:
+            break
+        at, step = at + len(piece), step * 4
+    return rest
+
+
+def csv_blocks(split: Split) -> Iterator[bytes]:
+    """Read the records of a CSV split in blocks of whole records; each block ends with a line end."""
+    whole = iter([read_range(split.found, split.start, split.end)])
+    for block in _whole(split, last_record_end) if split.compression else whole:
+        if block:
+            yield block if block.endswith(b"\n") else block + b"\n"
+
+
+def _whole(split: Split, last_end: Callable[[bytes], int], most: int | None = None) -> Iterator[bytes]:
+    """Decompress a file in blocks that end with a record; `most` bytes of an incomplete one are kept for the next."""
+    partial, skip = b"", split.start
+    for chunk in decompressed(split.found, split.compression, CHUNK):
+        data, skip = partial + chunk[skip:], max(skip - len(chunk), 0)
+        end = last_end(data)
+        if end:
+            yield data[:end]
+        partial = data[end:][:most]
+    if partial:
+        yield partial
+
+
+def last_record_end(data: bytes) -> int:
+    """Find the end of the last whole record; 0 if there is none. The data starts with a record."""
+    end = data.rfind(b"\n") + 1
+    while end and data.count(b'"', 0, end) & 1:  # inside of quotes: go back to before they were opened
+        end = data.rfind(b"\n", 0, data.rfind(b'"', 0, end)) + 1
+    return end
+
+
+def record_start(data: bytes, parity: int) -> int:
+    """Find the start of the first record after the current one; 0 if there is none.
+
+    `parity` is 1 inside of quotes, where an end of line does not end the record.
+    """
+    start = 0
+    while True:
+        if parity:
+            start = data.find(b'"', start) + 1
+            if not start:
+                return 0
+        end = data.find(b"\n", start)
+        if end < 0:
+            return 0
+        parity = data.count(b'"', start, end) & 1
+        if not parity:
+            return end + 1
+        start = end
+
+
+# Parquet -------------------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def parquet(split: Split) -> Iterator[Any]:
+    """Open a Parquet file."""
+    with opened(split.found) as stream:
+        try:
+            yield pq.ParquetFile(pa.PythonFile(stream, mode="r"))
+        except (pa.ArrowException, OSError) as error:
+            message = f"{split.file} is not a readable Parquet file: {error}"
+            raise InputUnreadableError(message, path=split.file, hint="write it again") from error
+
+
 # Writing -------------------------------------------------------------------------------------------
 
 
@@ -278,7 +408,7 @@ def written(location: Location, name: str = "") -> Iterator[io.RawIOBase]:
     path = location.child(name)
     with _write_failures(path):
         key = f"{location.key}/{name}".strip("/")
-        writer = obstore.open_writer(_output_store(location), key, buffer_size=_UPLOAD_BUFFER)
+        writer = obstore.open_writer(_store(location), key, buffer_size=_UPLOAD_BUFFER)
     yield _Upload(path, writer)
     with _write_failures(path):
         writer.close()
@@ -307,11 +437,6 @@ class _Upload(io.RawIOBase):
         length = memoryview(data).nbytes
         self._at += length
         return length
-
-
-def _output_store(location: Location) -> LocalStore | S3Store:
-    options = location.storage_options
-    return LocalStore() if options is None else S3Store(location.bucket, config=cast("S3Config", options))
 
 
 @contextlib.contextmanager

@@ -16,19 +16,18 @@ import pyarrow as pa
 
 from omnigraph.core.values import MAX_DIGITS, ConversionError, Scalar, scalar_value
 from omnigraph.errors import Violation
-from omnigraph.formats.batch import mismatch, shown
-from omnigraph.lang.catalog import Catalog, EdgeType, NodeType
+from omnigraph.formats.batch import ENDS, Declared, image, mismatch, shown
+from omnigraph.lang.catalog import Catalog, EdgeType
 from omnigraph.lang.types import Type
 from omnigraph.storage.columns import to_array
 from omnigraph.storage.read import DST, ID, SRC
-from omnigraph.write.pending import RECORD, column_types, image_schema
+from omnigraph.write.pending import RECORD, column_types
 
 MAX_LINE = 32 * 2**20
 _RESERVED = frozenset(
     {"_rowid", "_rowaddr", "_rowoffset", "_row_created_at_version", "_row_last_updated_at_version", "_tombstone"}
 )
 _MEMBERS = {"type": ("type", "data"), "edge": ("edge", "from", "to", "data")}
-_ENDPOINTS = {"from": SRC, "to": DST}
 _DATA, _TYPE, _EDGE = "data", "type", "edge"
 _BLANK = b" \t\r\n"
 _SURROGATE = re.compile("[\ud800-\udfff]")
@@ -38,7 +37,7 @@ _SURROGATE = re.compile("[\ud800-\udfff]")
 class Entity:
     """The node or edge of one line: plain values by column."""
 
-    declared: NodeType | EdgeType
+    declared: Declared
     row: Mapping[str, Any]
 
 
@@ -53,16 +52,13 @@ def read_line(line: bytes, catalog: Catalog, record: int) -> Entity | list[Viola
     return _Reading(catalog, record).entity(document)
 
 
-def to_rows(declared: NodeType | EdgeType, rows: list[Mapping[str, Any]]) -> pa.Table:
+def to_rows(declared: Declared, rows: list[Mapping[str, Any]]) -> pa.Table:
     """Build a table from entities of one type."""
-    schema = image_schema(declared)
-    arrays = [
-        pa.array([row.get(name) for row in rows], pa.large_binary())
-        if type_.is_blob
-        else to_array(type_, [row.get(name) for row in rows])
-        for name, type_ in column_types(declared).items()
-    ]
-    return pa.table([*arrays, pa.array([row[RECORD] for row in rows], pa.int64())], schema=schema)
+    columns = {}
+    for name, type_ in column_types(declared).items():
+        values = [row.get(name) for row in rows]
+        columns[name] = pa.array(values, pa.large_binary()) if type_.is_blob else to_array(type_, values)
+    return image(declared, columns, [row[RECORD] for row in rows])
 
 
 # JSON ----------------------------------------------------------------------------------------------
@@ -134,12 +130,12 @@ class _Reading:
         self._type_name = declared.name
         row: dict[str, Any] = {RECORD: self._record}
         if isinstance(declared, EdgeType):
-            for end, column in _ENDPOINTS.items():
+            for end, column in ENDS.items():
                 row[column] = self._text(document, end)
         self._read_data(declared, document.get(_DATA, {}), row)
         return self._problems or Entity(declared, row)
 
-    def _declared(self, document: Any) -> NodeType | EdgeType | None:
+    def _declared(self, document: Any) -> Declared | None:
         if not isinstance(document, dict):
             self._wrong("shape", (), f"a record is a JSON object, not {shown(document)}")
             return None
@@ -154,7 +150,7 @@ class _Reading:
         name = self._text(document, kind)
         return None if name is None else self._find(kind, name)
 
-    def _find(self, kind: str, name: str) -> NodeType | EdgeType | None:
+    def _find(self, kind: str, name: str) -> Declared | None:
         found = self._catalog.nodes.get(name) if kind == _TYPE else self._catalog.edge_by_word(name)
         if found is not None:
             return found
@@ -170,7 +166,7 @@ class _Reading:
         self._wrong("shape", (name,), f"{shown(name)} must be a string: {what}")
         return None
 
-    def _read_data(self, declared: NodeType | EdgeType, data: Any, row: dict[str, Any]) -> None:
+    def _read_data(self, declared: Declared, data: Any, row: dict[str, Any]) -> None:
         if not isinstance(data, dict):
             self._wrong("shape", (_DATA,), f"'data' must be an object, not {shown(data)}")
             return
@@ -183,7 +179,7 @@ class _Reading:
             if data.get(name) is not None:
                 row[name] = self._value(property_.type, name, data[name])
 
-    def _unknown(self, declared: NodeType | EdgeType, name: str) -> None:
+    def _unknown(self, declared: Declared, name: str) -> None:
         if isinstance(declared, EdgeType) and name in (SRC, DST):
             hint = "the ends of an edge are 'from' and 'to', beside 'data'"
             self._wrong("shape", (name,), f"{shown(name)} is reserved structural state", hint)

@@ -28,9 +28,18 @@ import pyarrow as pa
 from omnigraph.errors import InputFormatError, InputMappingError, InputTypeError, InputUnreadableError
 from omnigraph.formats.batch import ConvertedBatch, joined
 from omnigraph.formats.csv import csv_batches
-from omnigraph.formats.files import BOM, File, decompressed, find_files, pattern_of, read_range
+from omnigraph.formats.files import (
+    BOM,
+    File,
+    Split,
+    decompressed,
+    find_files,
+    parquet,
+    pattern_of,
+    read_range,
+    record_start,
+)
 from omnigraph.formats.jsonl import jsonl_batches
-from omnigraph.formats.splits import Split, parquet, record_start
 from omnigraph.formats.tables import table_batches
 from omnigraph.lang.catalog import Catalog, EdgeType, NodeType
 from omnigraph.storage.columns import table_key

@@ -88,17 +88,23 @@ def json_text(column: pa.Array) -> pa.Array:
     """Write the values of a column; null stays null. Its numbers must be finite."""
     type_ = column.type
     if pt.is_string(type_) or pt.is_large_string(type_):
-        return _strings(column.cast(TEXT))
+        return concatenated('"', escaped(column.cast(TEXT)), '"')
     if pt.is_floating(type_):
         return _floats(column)
-    if pt.is_date32(type_) or pt.is_date64(type_):
-        return column.view(pa.int32() if pt.is_date32(type_) else pa.int64()).cast(TEXT)
     if pt.is_large_binary(type_):
         return concatenated('"', base64_text(column), '"')
     if pt.is_list(type_) or pt.is_fixed_size_list(type_):
         items = with_items(column, json_text(column.flatten()))
         return concatenated("[", pc.binary_join(items, pa.scalar(",", TEXT)), "]")
-    return column.cast(TEXT)
+    return without_dates(column).cast(TEXT)
+
+
+def without_dates(column: pa.Array) -> pa.Array:
+    """Return dates as days and date-times as milliseconds since 1970, other columns as they are."""
+    # A view, because a cast of Date64 would write the day and lose the time.
+    if pt.is_date64(column.type):
+        return column.view(pa.int64())
+    return column.view(pa.int32()) if pt.is_date32(column.type) else column
 
 
 def concatenated(*pieces: str | pa.Array) -> pa.Array:
@@ -114,13 +120,15 @@ def with_items(lists: pa.Array, items: pa.Array) -> pa.ListArray:
     return pa.ListArray.from_arrays(offsets, items, mask=lists.is_null() if lists.null_count else None)
 
 
-def _strings(texts: pa.Array) -> pa.Array:
+def escaped(texts: pa.Array) -> pa.Array:
+    """Escape what must be escaped inside a JSON string, as `json.dumps` does."""
     if _any_match(texts, _NEEDS_ESCAPE):
+        # The backslash first, or it would escape the other escapes.
         texts = pc.replace_substring(pc.replace_substring(texts, "\\", "\\\\"), '"', '\\"')
         if _any_match(texts, _NEEDS_NUMBER):
             for char, escape in _NUMBERED.items():
                 texts = pc.replace_substring(texts, char, escape)
-    return concatenated('"', texts, '"')
+    return texts
 
 
 def _any_match(texts: pa.Array, pattern: str) -> bool:

@@ -20,10 +20,9 @@ from omnigraph.commit.plan import PublishPlan, TableAction, WriterKind, WriteTxn
 from omnigraph.commit.store import Store
 from omnigraph.core.executor import Executor
 from omnigraph.errors import Violation
-from omnigraph.formats.hashing import U64
-from omnigraph.formats.splits import Split
+from omnigraph.formats.files import Split
 from omnigraph.ingest import steps
-from omnigraph.ingest.keys import EdgeEnd, KeySpace, Section, row_of, task_of
+from omnigraph.ingest.keys import U64, EdgeEnd, KeySpace, Section, row_of, task_of
 from omnigraph.ingest.steps import LOST, NEW, OLD, CompareTask, Excluded, KeyExchange, KeyExtract, StageResult
 from omnigraph.lang.catalog import Cardinality, EdgeType, NodeType
 from omnigraph.manifest.publisher import Lineage

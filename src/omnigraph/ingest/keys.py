@@ -1,6 +1,7 @@
 """Exchange keys between tasks: files of 128-bit key hashes, divided by hash, so that equal keys meet in one task.
 
-Rows stay where they are; only keys travel. Each key has a place, `at`: that of an input row, `task << 32 | row`, or the
+Two different keys share a hash with a chance of 2**-128; users of the hashes compare all 128 bits. Rows stay where they
+are; only keys travel. Each key has a place, `at`: that of an input row, `task << 32 | row`, or the
 address of a committed row.
 """
 
@@ -17,13 +18,22 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from omnigraph.formats.hashing import U64, hash_columns
+from omnigraph.formats.batch import Numbers
+from omnigraph.formats.columns import BYTE_MASKS, WORD, overlapping_words
+from omnigraph.formats.writers import without_dates
 from omnigraph.storage.objects import ObjectStore
+
+U64 = np.ndarray[Any, np.dtype[np.uint64]]
 
 _ITEM = 24  # bytes of a key in a file: two halves of its number, and where it comes from
 _ROW_BITS = 32
 _HALF = np.uint64(32)
 _NONE: U64 = np.empty(0, np.uint64)
+_TEXTS = 2**14
+# Odd multipliers with well spread bits, one for each half.
+_FACTORS = (np.uint64(0x9E3779B97F4A7C15), np.uint64(0xC2B2AE3D27D4EB4F))
+_FINISH = (np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB))
+_SHIFT = np.uint64(29)
 
 
 class CollisionError(Exception):
@@ -54,18 +64,18 @@ class HashedKeys:
     def __len__(self) -> int:
         return len(self.high)
 
-    def where(self, chosen: np.ndarray[Any, Any]) -> Self:
+    def where(self, chosen: Numbers) -> Self:
         return type(self)(self.high[chosen], self.low[chosen], self.at[chosen])
 
     def without(self, at: U64) -> Self:
         """Leave out the keys from these places."""
         return self.where(~np.isin(self.at, at)) if len(at) else self
 
-    def within(self, others: SortedKeys) -> np.ndarray[Any, Any]:
+    def within(self, others: SortedKeys) -> Numbers:
         """Return for each key whether it is among the others."""
         _ = others.starts  # raises if their hashes collide
         found = pc.index_in(pa.array(self.high), pa.array(others.high))
-        same: np.ndarray[Any, Any] = found.is_valid().to_numpy(zero_copy_only=False)
+        same: Numbers = found.is_valid().to_numpy(zero_copy_only=False)
         places = found.drop_null().to_numpy()
         # Matches are found by `high` alone; a different `low` means that two keys collide.
         if np.any(others.low[places] != (self.low if same.all() else self.low[same])):
@@ -81,7 +91,7 @@ class SortedKeys(HashedKeys):
     """Keys sorted by hash, equal ones by place."""
 
     @cached_property
-    def starts(self) -> np.ndarray[Any, Any]:
+    def starts(self) -> Numbers:
         """The index of the first occurrence of each distinct key."""
         same = self.high[1:] == self.high[:-1]
         if np.any(same & (self.low[1:] != self.low[:-1])):
@@ -89,7 +99,7 @@ class SortedKeys(HashedKeys):
         return np.flatnonzero(np.concatenate([[True], ~same])) if len(self) else np.empty(0, np.int64)
 
     @cached_property
-    def counts(self) -> np.ndarray[Any, Any]:
+    def counts(self) -> Numbers:
         """The number of occurrences of each distinct key."""
         return np.diff(np.append(self.starts, len(self)))
 
@@ -108,9 +118,9 @@ class SortedKeys(HashedKeys):
         return self.at[~last]
 
 
-def _order(numbers: U64) -> np.ndarray[Any, Any]:
+def _order(numbers: U64) -> Numbers:
     """Sort stably. Only repeated numbers are sorted stably, because that takes twice as long."""
-    order: np.ndarray[Any, Any] = np.argsort(numbers)
+    order: Numbers = np.argsort(numbers)
     ordered = numbers[order]
     same = ordered[1:] == ordered[:-1]
     if same.any():
@@ -125,11 +135,11 @@ def places(task: int, rows: int) -> U64:
     return (np.uint64(task << _ROW_BITS)) + np.arange(rows, dtype=np.uint64)
 
 
-def task_of(at: U64) -> np.ndarray[Any, Any]:
+def task_of(at: U64) -> Numbers:
     return (at >> np.uint64(_ROW_BITS)).astype(np.int64)
 
 
-def row_of(at: U64) -> np.ndarray[Any, Any]:
+def row_of(at: U64) -> Numbers:
     return (at & np.uint64(2**_ROW_BITS - 1)).astype(np.int64)
 
 
@@ -205,7 +215,7 @@ class KeyFile:
             self._parts += [values[begin:end].tobytes() for values in columns]
         self._size += len(keys) * _ITEM
 
-    def add_plain(self, numbers: np.ndarray[Any, Any]) -> int:
+    def add_plain(self, numbers: Numbers) -> int:
         """Store some numbers beside the keys; return where they start."""
         start = self._size
         self._parts.append(numbers.tobytes())
@@ -217,9 +227,9 @@ class KeyFile:
             objects.write(self.name, b"".join(self._parts))
 
 
-def _share_of(numbers: U64, shares: int) -> np.ndarray[Any, Any]:
+def _share_of(numbers: U64, shares: int) -> Numbers:
     """Return the share of each number; shares are ranges of numbers."""
-    share: np.ndarray[Any, Any] = (((numbers >> _HALF) * np.uint64(shares)) >> _HALF).astype(np.uint8)
+    share: Numbers = (((numbers >> _HALF) * np.uint64(shares)) >> _HALF).astype(np.uint8)
     return share
 
 
@@ -233,3 +243,72 @@ def read_shares(objects: ObjectStore, sections: Iterable[Section], shares: Seque
                 data = objects.read_range(section.file, section.start + begin * _ITEM, (end - begin) * _ITEM)
                 parts.append(HashedKeys(*np.frombuffer(data, np.uint64).reshape(3, -1)))
     return HashedKeys.joined(parts)
+
+
+# Hashes of whole columns ---------------------------------------------------------------------------
+
+
+def hash_columns(columns: Sequence[pa.ChunkedArray | pa.Array], seed: int) -> tuple[U64, U64]:
+    """Hash the rows by the values of some columns without nulls; return the two halves of the hashes."""
+    texts = [_text(column) for column in columns]
+    states = tuple(np.full(len(texts[0]), np.uint64((seed + half) % 2**64), np.uint64) for half in range(2))
+    for text in texts:
+        _mix_text(states, text)
+    return states[0], states[1]
+
+
+def _mix_text(states: tuple[U64, ...], text: pa.LargeStringArray) -> None:
+    """Mix texts into the states, as many at a time as fit the caches of a processor."""
+    offsets = np.frombuffer(text.buffers()[1], np.int64)[text.offset : text.offset + len(text) + 1]
+    words = overlapping_words(text.buffers()[2])
+    for begin in range(0, len(text), _TEXTS):
+        chosen = slice(begin, begin + _TEXTS)
+        _mix_some(tuple(state[chosen] for state in states), words, offsets[begin : begin + _TEXTS + 1])
+
+
+def _mix_some(states: tuple[U64, ...], words: U64, offsets: Numbers) -> None:
+    """Mix eight bytes of all texts at a time. The lengths are mixed in, so that padding changes no hash."""
+    starts, lengths = offsets[:-1], np.diff(offsets)
+    for half, state in enumerate(states):
+        _mix(state, lengths.astype(np.uint64), half)
+    for begin in range(0, int(lengths.max(initial=0)), WORD):
+        has_more = lengths > begin
+        if np.count_nonzero(has_more) > len(lengths) // 2:
+            _mix_most(states, words, starts + begin, lengths - begin, has_more)
+        else:
+            _mix_few(states, words, starts + begin, lengths - begin, np.flatnonzero(has_more))
+
+
+def _mix_most(states: tuple[U64, ...], words: U64, starts: Numbers, left: Numbers, chosen: Numbers) -> None:
+    """Mix a word into all states, and keep the result for texts that are long enough."""
+    word = words[np.minimum(starts, len(words) - 1)] & BYTE_MASKS[np.clip(left, 0, WORD)]
+    for half, state in enumerate(states):
+        mixed = state.copy()
+        _mix(mixed, word, half)
+        np.copyto(state, mixed, where=chosen)
+
+
+def _mix_few(states: tuple[U64, ...], words: U64, starts: Numbers, left: Numbers, rows: Numbers) -> None:
+    word = words[starts[rows]] & BYTE_MASKS[np.minimum(left[rows], WORD)]
+    for half, state in enumerate(states):
+        part = state[rows]
+        _mix(part, word, half)
+        state[rows] = part
+
+
+def _mix(state: U64, words: U64, half: int) -> None:
+    state ^= words
+    state += _FINISH[1 - half]  # or a state of zero would stay one
+    state *= _FACTORS[half]
+    state ^= state >> _HALF
+    state *= _FINISH[half]
+    state ^= state >> _SHIFT
+
+
+def _text(column: pa.ChunkedArray | pa.Array) -> pa.LargeStringArray:
+    """Write values as texts, equal values as equal texts."""
+    if isinstance(column, pa.ChunkedArray):
+        column = column.combine_chunks()
+    if pa.types.is_floating(column.type):
+        column = pc.add(column, pa.scalar(0.0, column.type))  # the two zeros are one value
+    return pc.cast(without_dates(column), pa.large_string())

@@ -26,8 +26,8 @@ from omnigraph.errors import (
     Violation,
 )
 from omnigraph.formats.batch import ConvertedBatch, joined
+from omnigraph.formats.files import Split
 from omnigraph.formats.sources import convert_split, split_batches
-from omnigraph.formats.splits import Split
 from omnigraph.history.branches import create_branch, delete_branch
 from omnigraph.ingest.distributed import TASK_BITS, DistributedLoad, KeyComparison, numbered_across_input
 from omnigraph.ingest.executor import LocalExecutor

@@ -15,11 +15,11 @@ import pyarrow.compute as pc
 from omnigraph.api.results import TableVersion
 from omnigraph.core.location import Location
 from omnigraph.errors import Violation
-from omnigraph.formats.hashing import U64
+from omnigraph.formats.files import Split
 from omnigraph.formats.sources import split_batches
-from omnigraph.formats.splits import Split
 from omnigraph.ingest.executor import Credentials, credentials
 from omnigraph.ingest.keys import (
+    U64,
     EdgeEnd,
     HashedKeys,
     KeyFile,
