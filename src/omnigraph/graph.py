@@ -58,8 +58,7 @@ from omnigraph.history.merge import MergeSpec, merge, preview, revert
 from omnigraph.history.resolve import explaining_reclaimed, find_commit, resolve, state_to_read, tables_of
 from omnigraph.ingest.executor import LocalExecutor
 from omnigraph.ingest.export import ExportSpec, export_files, export_lines
-from omnigraph.ingest.inputs import as_files
-from omnigraph.ingest.load import LoadSpec, load
+from omnigraph.ingest.load import LoadSpec, as_files, load
 from omnigraph.lang.catalog import Catalog
 from omnigraph.lang.evolution import DropMode
 from omnigraph.lang.identity import is_new_id

@@ -6,6 +6,7 @@ import json
 import os
 import pty
 import subprocess
+import sys
 from functools import partial
 from pathlib import Path
 
@@ -196,6 +197,27 @@ def test_the_real_program_loads_on_spark_and_says_nothing_else(graph: Graph) -> 
     run = real_program("load", *data, "--engine", "spark", "--master", "local[1,2]")
 
     assert run == Run(0, LOADED, TOLD)
+    assert counts(graph) == (2, 1, 2)
+
+
+WITHOUT_PANDAS = """
+import sys
+from omnigraph.cli import main
+try:
+    main()
+finally:
+    assert "pyspark" in sys.modules, "the load did not run on Spark"
+    assert "pandas" not in sys.modules, "the command line hides pandas from pyarrow and from PySpark alike"
+"""
+
+
+def test_a_load_on_spark_needs_no_pandas_on_the_command_line(graph: Graph) -> None:
+    command = ["load", "g", "--data", "good.jsonl", "--mode", "append", "--engine", "spark", "--master", "local[1,2]"]
+    run = subprocess.run(
+        [sys.executable, "-c", WITHOUT_PANDAS, *command], capture_output=True, text=True, timeout=300, check=False
+    )
+
+    assert (run.returncode, run.stdout, run.stderr) == (0, LOADED, TOLD)
     assert counts(graph) == (2, 1, 2)
 
 

@@ -16,8 +16,7 @@ from omnigraph.formats.files import BOM, Split, decompressed
 from omnigraph.formats.sources import discover, split_batches
 from omnigraph.formats.writers import contents, json_lines
 from omnigraph.ingest.distributed import TASK_BITS, numbered_across_input
-from omnigraph.ingest.inputs import as_files
-from omnigraph.ingest.load import RecordLocations, raise_problems
+from omnigraph.ingest.load import RecordLocations, as_files, raise_problems
 from omnigraph.lang.catalog import Catalog
 from omnigraph.write.pending import RECORD
 

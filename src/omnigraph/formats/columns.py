@@ -34,9 +34,10 @@ from omnigraph.core.values import (
     FIRST_DAY,
     FIRST_MILLISECOND,
     FLOATS,
-    INTEGER_BOUNDS,
     LAST_DAY,
     LAST_MILLISECOND,
+    NUMERIC,
+    TEMPORAL,
     ConversionError,
     Scalar,
     blob_content,
@@ -45,6 +46,7 @@ from omnigraph.core.values import (
     parse_datetime,
 )
 from omnigraph.errors import LiteralError
+from omnigraph.formats.writers import without_dates
 from omnigraph.lang.types import Type
 from omnigraph.storage.columns import arrow_type
 
@@ -106,33 +108,23 @@ def checked(values: pa.Array, wrong: pa.Array) -> ConvertedColumn:
 
 def _scalars(column: pa.Array, scalar: Scalar) -> ConvertedColumn:
     source = column.type
-    if scalar in INTEGER_BOUNDS:
-        return _integers(column, arrow_type(Type(scalar)))
-    if scalar in FLOATS:
-        return _floats(column, arrow_type(Type(scalar)))
-    if scalar is Scalar.DATE:
-        return _dates(column)
-    if scalar is Scalar.DATETIME:
-        return _datetimes(column)
-    if scalar is Scalar.BLOB and pt.is_large_binary(source):
-        return ConvertedColumn(column)
+    if scalar in NUMERIC and _is_number(source):
+        target = arrow_type(Type(scalar))
+        return _floats(column, target) if scalar in FLOATS else _cast(column, target)
+    if scalar in TEMPORAL:
+        return _dates(column) if scalar is Scalar.DATE else _datetimes(column)
     if scalar is Scalar.BLOB and pt.is_string(source):
         return _blobs(column)
-    if (scalar is Scalar.STRING and pt.is_string(source)) or (scalar is Scalar.BOOL and pt.is_boolean(source)):
+    if scalar in _AS_STORED and _AS_STORED[scalar](source):
         return ConvertedColumn(column)
     raise ConversionError(str(source))
 
 
+_AS_STORED = {Scalar.STRING: pt.is_string, Scalar.BOOL: pt.is_boolean, Scalar.BLOB: pt.is_large_binary}
+
+
 def _is_number(type_: pa.DataType) -> bool:
     return bool(pt.is_integer(type_) or pt.is_floating(type_) or pt.is_decimal(type_))
-
-
-def _integers(column: pa.Array, target: pa.DataType) -> ConvertedColumn:
-    if column.type == target:
-        return ConvertedColumn(column)
-    if not _is_number(column.type):
-        raise ConversionError(str(column.type))
-    return _cast(column, target)
 
 
 def _cast(column: pa.Array, target: pa.DataType) -> ConvertedColumn:
@@ -149,11 +141,8 @@ def one_by_one(column: pa.Array, target: pa.DataType, convert: Callable[[Any], A
     encoded = column.dictionary_encode()
     distinct = [_or_none(convert, value) for value in encoded.dictionary.to_pylist()]
     values = pa.array(distinct, target).take(encoded.indices)
-    return (
-        ConvertedColumn(values, pc.and_(values.is_null(), column.is_valid()))
-        if None in distinct
-        else ConvertedColumn(values)
-    )
+    wrong = pc.and_(values.is_null(), column.is_valid()) if None in distinct else None
+    return ConvertedColumn(values, wrong)
 
 
 def _or_none(convert: Callable[[Any], Any], value: Any) -> Any:
@@ -164,8 +153,6 @@ def _or_none(convert: Callable[[Any], Any], value: Any) -> Any:
 
 
 def _floats(column: pa.Array, target: pa.DataType) -> ConvertedColumn:
-    if not _is_number(column.type):
-        raise ConversionError(str(column.type))
     values = column if column.type == target else column.cast(target, safe=False)
     # A number that overflows becomes infinite in the cast; one that was infinite before is not an overflow.
     if pt.is_float32(target) and not pt.is_float32(column.type):
@@ -185,12 +172,10 @@ def _blobs(column: pa.Array) -> ConvertedColumn:
 
 
 def _dates(column: pa.Array) -> ConvertedColumn:
-    if pt.is_date32(column.type):
-        return _in_calendar(column.view(pa.int32()), FIRST_DAY, LAST_DAY, pa.date32())
     if pt.is_string(column.type):
         return _dates_of_text(column)
-    if pt.is_integer(column.type):
-        return _in_calendar(_clipped(column), FIRST_DAY, LAST_DAY, pa.date32())
+    if pt.is_date32(column.type) or pt.is_integer(column.type):
+        return _in_calendar(_clipped(without_dates(column)), pa.date32())
     moments = _datetimes(column)
     milliseconds = moments.values.view(pa.int64())
     days = _floor_divide(milliseconds, DAY_MILLISECONDS)
@@ -205,22 +190,18 @@ def _floor_divide(column: pa.Array, by: int) -> pa.Array:
 
 
 def _datetimes(column: pa.Array) -> ConvertedColumn:
-    first, last = FIRST_MILLISECOND, LAST_MILLISECOND
     if pt.is_string(column.type):
         return _datetimes_of_text(column)
-    if pt.is_date32(column.type):
-        milliseconds = pc.multiply(column.view(pa.int32()).cast(pa.int64()), DAY_MILLISECONDS)
-    elif pt.is_date64(column.type):
-        milliseconds = column.view(pa.int64())
-    elif pt.is_timestamp(column.type):
+    if pt.is_timestamp(column.type):
         exact = _cast(column, pa.timestamp("ms", column.type.tz))
-        kept = _in_calendar(exact.values.view(pa.int64()), first, last, pa.date64())
+        kept = _in_calendar(exact.values.view(pa.int64()), pa.date64())
         return ConvertedColumn(kept.values, either(exact.wrong, kept.wrong))
-    elif pt.is_integer(column.type):
-        milliseconds = _clipped(column)
-    else:
+    if not (pt.is_date(column.type) or pt.is_integer(column.type)):
         raise ConversionError(str(column.type))
-    return _in_calendar(milliseconds, first, last, pa.date64())
+    milliseconds = _clipped(without_dates(column))
+    if pt.is_date32(column.type):
+        milliseconds = pc.multiply(milliseconds, DAY_MILLISECONDS)
+    return _in_calendar(milliseconds, pa.date64())
 
 
 def _clipped(column: pa.Array) -> pa.Array:
@@ -230,12 +211,12 @@ def _clipped(column: pa.Array) -> pa.Array:
     return column.cast(pa.int64())
 
 
-def _in_calendar(column: pa.Array, first: int, last: int, target: pa.DataType) -> ConvertedColumn:
-    outside = pc.or_(pc.less(column, first), pc.greater(column, last))
-    kept = checked(column, outside)
-    return ConvertedColumn(
-        kept.values.cast(pa.int32() if pt.is_date32(target) else pa.int64()).view(target), kept.wrong
-    )
+def _in_calendar(numbers: pa.Array, target: pa.DataType) -> ConvertedColumn:
+    """Take numbers for days or milliseconds since 1970; those outside of the years 1 to 9999 are wrong."""
+    in_days = pt.is_date32(target)
+    first, last = (FIRST_DAY, LAST_DAY) if in_days else (FIRST_MILLISECOND, LAST_MILLISECOND)
+    kept = checked(numbers, pc.or_(pc.less(numbers, first), pc.greater(numbers, last)))
+    return ConvertedColumn(kept.values.cast(pa.int32() if in_days else pa.int64()).view(target), kept.wrong)
 
 
 def _dates_of_text(column: pa.Array) -> ConvertedColumn:

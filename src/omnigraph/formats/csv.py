@@ -63,6 +63,7 @@ def csv_batches(split: Split, catalog: Catalog) -> Iterator[ConvertedBatch]:
 def _converted_block(split: Split, catalog: Catalog, block: bytes, first: int) -> ConvertedBatch:
     declared = split.declared(catalog)
     table, bad = _parsed_block(block, split.header)
+    # Arrow leaves bad rows out but counts them, so the numbers of the others have gaps.
     records = np.delete(np.arange(table.num_rows + len(bad)), [row.number - 1 for row in bad]) + first
     broken = {first + row.number - 1: _miscounted(row) for row in bad}
     if table.num_rows and _is_open(block, table):

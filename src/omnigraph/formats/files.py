@@ -12,12 +12,12 @@ import os
 import re
 import stat
 import urllib.parse
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from glob import iglob
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import obstore
 import pyarrow as pa
@@ -33,6 +33,8 @@ from omnigraph.storage.objects import storage_error
 
 if TYPE_CHECKING:
     from obstore.store import S3Config
+
+T = TypeVar("T")
 
 BOM = b"\xef\xbb\xbf"
 """The mark that some programs write at the start of UTF-8 files."""
@@ -152,6 +154,20 @@ def pattern_of(glob: str) -> re.Pattern[str]:
         wild.get(part) or (part.replace("[!", "[^") if part.startswith("[") else re.escape(part)) for part in parts
     )
     return re.compile("".join(texts), re.DOTALL)
+
+
+def grouped(items: Iterable[T], sizes: Callable[[T], tuple[int, ...]], most: tuple[int, ...]) -> Iterator[list[T]]:
+    """Divide items into groups of neighbours, none larger than `most` in any respect unless it is a single item."""
+    group: list[T] = []
+    held = [0] * len(most)
+    for item in items:
+        held = [before + more for before, more in zip(held, sizes(item), strict=True)]
+        if group and any(size > limit for size, limit in zip(held, most, strict=True)):
+            yield group
+            group, held = [], list(sizes(item))
+        group.append(item)
+    if group:
+        yield group
 
 
 # Local files ---------------------------------------------------------------------------------------

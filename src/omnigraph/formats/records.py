@@ -77,6 +77,7 @@ def _document(line: bytes) -> Any:
         raise _not_json(error) from None
     except RecursionError:
         raise ConversionError("not a record: it is nested too deeply") from None
+    # JSON can escape half of a surrogate pair, which UTF-8 cannot encode.
     if "\\u" in text and _SURROGATE.search(json.dumps(document, ensure_ascii=False)):
         raise ConversionError("not Unicode: half of a surrogate pair stands alone")
     return document
@@ -104,6 +105,7 @@ def _constant(name: str) -> Any:
 
 
 def _integer(digits: str) -> float:
+    # Python refuses to read integers of more than 4,300 digits; as a float it is merely out of range.
     return int(digits) if len(digits) < MAX_DIGITS else float(digits)
 
 

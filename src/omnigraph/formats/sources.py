@@ -34,6 +34,7 @@ from omnigraph.formats.files import (
     Split,
     decompressed,
     find_files,
+    grouped,
     parquet,
     pattern_of,
     read_range,
@@ -119,6 +120,7 @@ def _splits(whole: Split, root: str, catalog: Catalog, rules: Sequence[_Rule]) -
 def _type_by_name(uri: str, root: str, catalog: Catalog) -> NodeType | EdgeType | None:
     inside = uri.removeprefix(root.rstrip("/") + "/").split("/")
     *directories, name = [root.rpartition("/")[2], *inside]
+    # The nearest name wins: `Person/Knows.csv` holds edges.
     for word in (name.partition(".")[0], *reversed(directories)):
         found = catalog.nodes.get(word) or catalog.edge_by_word(word)
         if found is not None:
@@ -186,15 +188,9 @@ def _record_starts(whole: Split) -> Iterator[int]:
 def _parquet_splits(whole: Split) -> Iterator[Split]:
     with parquet(whole) as file:
         sizes = [file.metadata.row_group(at).total_byte_size for at in range(file.metadata.num_row_groups)]
-    groups: list[int] = []
-    held = 0
-    for at, size in enumerate(sizes):
-        if groups and held + size > SPLIT:
-            yield replace(whole, row_groups=tuple(groups), size=held)
-            groups, held = [], 0
-        groups.append(at)
-        held += size
-    yield replace(whole, row_groups=tuple(groups), size=held)
+    # A file without rows has one split all the same, so that its columns are checked.
+    for group in grouped(range(len(sizes)), lambda at: (sizes[at],), (SPLIT,)) if sizes else [[]]:
+        yield replace(whole, row_groups=tuple(group), size=sum(sizes[at] for at in group))
 
 
 # The mapping ---------------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ import binascii
 import io
 import itertools
 import json
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
@@ -22,6 +22,7 @@ import pyarrow.parquet as pq
 import pyarrow.types as pt
 
 from omnigraph.core.values import BASE64
+from omnigraph.formats.files import grouped
 from omnigraph.storage.read import DST, ID, SRC
 
 RowWriter = Callable[[io.RawIOBase, str, pa.Schema, Iterable[pa.Table]], None]
@@ -44,7 +45,7 @@ def write_jsonl(stream: io.RawIOBase, key: str, _: pa.Schema, batches: Iterable[
 
 
 def write_csv(stream: io.RawIOBase, _: str, schema: pa.Schema, batches: Iterable[pa.Table]) -> None:
-    stream.write(csv_header(schema.names).encode())
+    stream.write(",".join(_ENDS.get(name, name) for name in schema.names).encode() + b"\n")
     stream.writelines(contents(csv_lines(rows)) for rows in batches)
 
 
@@ -52,8 +53,10 @@ def write_parquet(stream: io.RawIOBase, _: str, schema: pa.Schema, batches: Iter
     """Write rows as Parquet. It has no Date64 and would truncate one to its day, so those become timestamps."""
     fields = [pa.field(_ENDS.get(field.name, field.name), _kept_type(field.type)) for field in schema]
     stored = pa.schema(fields)
+    # Batches are small, to bound memory; row groups are large, because each is read and compressed by itself.
     with pq.ParquetWriter(stream, stored, compression="zstd") as writer:
-        for rows in _gathered(batches):
+        for group in grouped(batches, lambda batch: (batch.num_rows, batch.nbytes), (_GROUP_ROWS, _GROUP_BYTES)):
+            rows = pa.concat_tables(group)
             writer.write_table(pa.table([_kept(rows[name].combine_chunks()) for name in schema.names], schema=stored))
 
 
@@ -66,18 +69,14 @@ WRITERS: dict[str, RowWriter] = {"jsonl": write_jsonl, "csv": write_csv, "parque
 def json_lines(key: str, rows: pa.Table) -> pa.Array:
     """Write each row of a table, given its key such as `node:Person`, as one line."""
     kind, _, name = key.partition(":")
-    texts = {column: _or_null(json_text(rows[column].combine_chunks())) for column in rows.column_names}
+    names = dict.fromkeys((ID, *rows.column_names))
+    texts = {column: _or_null(json_text(rows[column].combine_chunks())) for column in names}
     head = [f'{{"{"type" if kind == "node" else "edge"}":{json.dumps(name)}']
     if kind == "edge":
         head += [',"from":', texts.pop(SRC), ',"to":', texts.pop(DST)]
-    data = [piece for column, text in _id_first(texts) for piece in (f",{json.dumps(column)}:", text)]
+    data = [piece for column, text in texts.items() for piece in (f",{json.dumps(column)}:", text)]
     data[0] = data[0].removeprefix(",")
     return concatenated(*head, ',"data":{', *data, "}}\n")
-
-
-def _id_first(texts: dict[str, pa.Array]) -> Iterator[tuple[str, pa.Array]]:
-    yield ID, texts.pop(ID)
-    yield from texts.items()
 
 
 def _or_null(texts: pa.Array) -> pa.Array:
@@ -168,10 +167,6 @@ def contents(texts: pa.Array) -> memoryview[Any]:
 # CSV -----------------------------------------------------------------------------------------------
 
 
-def csv_header(names: list[str]) -> str:
-    return ",".join(_ENDS.get(name, name) for name in names) + "\n"
-
-
 def csv_lines(rows: pa.Table) -> pa.Array:
     """Write each row of a table as one record."""
     texts = [pc.fill_null(csv_text(rows[name].combine_chunks()), pa.scalar("", TEXT)) for name in rows.column_names]
@@ -220,15 +215,3 @@ def _kept(column: pa.Array) -> pa.Array:
     if pt.is_list(column.type):
         return with_items(column, _kept(column.flatten())).cast(_kept_type(column.type))
     return column.view(pa.int64()).view(_MOMENT) if pt.is_date64(column.type) else column
-
-
-def _gathered(batches: Iterable[pa.Table]) -> Iterator[pa.Table]:
-    """Join batches until they make a row group."""
-    held: list[pa.Table] = []
-    for batch in batches:
-        held.append(batch)
-        if sum(rows.num_rows for rows in held) >= _GROUP_ROWS or sum(rows.nbytes for rows in held) >= _GROUP_BYTES:
-            yield pa.concat_tables(held)
-            held = []
-    if held:
-        yield pa.concat_tables(held)

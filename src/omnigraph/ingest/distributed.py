@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from itertools import islice
@@ -20,9 +20,10 @@ from omnigraph.commit.plan import PublishPlan, TableAction, WriterKind, WriteTxn
 from omnigraph.commit.store import Store
 from omnigraph.core.executor import Executor
 from omnigraph.errors import Violation
-from omnigraph.formats.files import Split
+from omnigraph.formats.batch import ConvertedBatch, Declared, Numbers
+from omnigraph.formats.files import Split, grouped
 from omnigraph.ingest import steps
-from omnigraph.ingest.keys import U64, EdgeEnd, KeySpace, Section, row_of, task_of
+from omnigraph.ingest.keys import U64, EdgeEnd, KeyKind, KeySpace, Section, row_of, task_of
 from omnigraph.ingest.steps import LOST, NEW, OLD, CompareTask, Excluded, KeyExchange, KeyExtract, StageResult
 from omnigraph.lang.catalog import Cardinality, EdgeType, NodeType
 from omnigraph.manifest.publisher import Lineage
@@ -45,7 +46,7 @@ _NONE: U64 = np.empty(0, np.uint64)
 class StagedInput:
     """The staged rows of the input for one table."""
 
-    declared: NodeType | EdgeType
+    declared: Declared
     written: list[str]
     rows: int
     fresh: bool
@@ -122,10 +123,12 @@ class DistributedLoad:
             found[key] = StagedInput(declared, written, sum(p.rows for p in parts), all(p.fresh for p in parts))
         return found
 
-    def value_problems(self) -> Iterator[Violation]:
-        for number, result in enumerate(self.results):
-            for problem in result.problems:
-                yield numbered_across_input(problem, number)
+
+def input_problems(parts: Iterable[StageResult | ConvertedBatch]) -> Iterator[Violation]:
+    """Yield the problems of all parts of an input."""
+    for task, part in enumerate(parts):
+        for problem in part.problems:
+            yield numbered_across_input(problem, task)
 
 
 def numbered_across_input(problem: Violation, task: int) -> Violation:
@@ -167,6 +170,7 @@ class KeyComparison:
 
     def plan(self, lineage: Lineage) -> PublishPlan:
         actions = tuple(TableAction(self._staged(key)) for key in self.loaded)
+        # An overwrite has not compared the rows that it replaces: those that others add meanwhile would be lost.
         must_be_unchanged = frozenset(self.loaded) if self.overwrites else frozenset[str]()
         return PublishPlan(
             self.txn,
@@ -182,15 +186,11 @@ class KeyComparison:
     def _id_checks(self) -> Iterator[_KeyCheck]:
         for key, loaded in self.loaded.items():
             if not loaded.fresh:
-                space = steps.id_space(key)
+                space = KeySpace(KeyKind.ID, key)
                 yield _KeyCheck(steps.compare_ids, space, partial(self._identities, key, loaded.declared))
 
-    def _identities(
-        self, key: str, declared: NodeType | EdgeType, parts: Sequence[steps.IdMatches]
-    ) -> Iterator[Violation]:
-        again, superseded, there, replaced = (
-            _joined(getattr(part, name) for part in parts) for name in ("again", "superseded", "existing", "replaced")
-        )
+    def _identities(self, key: str, declared: Declared, parts: Sequence[steps.IdMatches]) -> Iterator[Violation]:
+        again, superseded, there, replaced = _joined(parts)
         if isinstance(declared, NodeType) and declared.key:
             yield from not_unique(declared, self._rows(key, again, declared.key), declared.key, TWICE)
         elif self.load.mode is not LoadMode.MERGE:
@@ -204,14 +204,16 @@ class KeyComparison:
 
     def _end_checks(self) -> Iterator[_KeyCheck]:
         for node in self.txn.catalog.nodes.values():
-            yield _KeyCheck(steps.find_dangling, steps.id_space(table_key(node)), partial(self._endpoints, node))
+            space = KeySpace(KeyKind.ID, table_key(node))
+            yield _KeyCheck(steps.find_dangling, space, partial(self._endpoints, node))
 
     def _endpoints(self, node: NodeType, parts: Sequence[dict[EdgeEnd, U64]]) -> Iterator[Violation]:
         for end in sorted({end for part in parts for end in part}):
-            at = _joined(part[end] for part in parts if end in part)
+            at = np.concatenate([part[end] for part in parts if end in part])
             edge = declared_of(self.txn.catalog, end.table)
             assert isinstance(edge, EdgeType)
             if end.origin is NEW:
+                # An edge that a later record replaces is never stored, so its ends may be missing.
                 at = at[~np.isin(at, self.superseded[end.table])]
                 rows = self._rows(end.table, at, (end.column,))
             else:
@@ -221,35 +223,27 @@ class KeyComparison:
     def _unique_checks(self) -> Iterator[_KeyCheck]:
         for key, loaded in self.loaded.items():
             for columns in loaded.declared.unique:
-                space = steps.unique_space(loaded.declared, columns)
-                answer = partial(self._unique, loaded.declared, columns)
+                space = KeySpace(KeyKind.UNIQUE, key, columns)
+                answer = partial(self._unique, loaded.declared, space)
                 yield _KeyCheck(steps.compare_unique, space, answer, self._excluded(key))
 
-    def _unique(
-        self, declared: NodeType | EdgeType, columns: Sequence[str], parts: Sequence[tuple[U64, U64]]
-    ) -> Iterator[Violation]:
-        key = table_key(declared)
-        again, taken = (_joined(part[at] for part in parts) for at in range(2))
-        yield from not_unique(declared, self._rows(key, again, columns), columns, TWICE)
-        yield from not_unique(declared, self._rows(key, taken, columns), columns, TAKEN)
+    def _unique(self, declared: Declared, space: KeySpace, parts: Sequence[tuple[U64, U64]]) -> Iterator[Violation]:
+        for at, why in zip(_joined(parts), (TWICE, TAKEN), strict=True):
+            yield from not_unique(declared, self._rows(space.table, at, space.columns), space.columns, why)
 
     def _cardinality_checks(self) -> Iterator[_KeyCheck]:
         for key, loaded in self.loaded.items():
             edge = loaded.declared
             if isinstance(edge, EdgeType) and steps.is_bounded(edge.cardinality):
-                answer = partial(self._cardinality, edge)
-                space = steps.source_space(edge)
+                space, answer = KeySpace(KeyKind.SOURCE, key), partial(self._cardinality, edge)
                 yield _KeyCheck(steps.count_sources, space, answer, self._excluded(key), edge.cardinality)
 
     def _cardinality(self, edge: EdgeType, parts: Sequence[steps.EdgeCounts]) -> Iterator[Violation]:
         key = table_key(edge)
-        at, is_new, counts = (
-            np.concatenate([getattr(part, name) for part in parts]) if parts else _NONE
-            for name in ("at", "is_new", "counts")
-        )
+        at, is_new, counts = _joined(parts)
         # Shares come in the order of hashes; rows are read in the order of their places.
         order = np.argsort(at)
-        at, fresh, counts = at[order], is_new[order].astype(bool), counts[order]
+        at, fresh, counts = at[order], is_new[order], counts[order]
         new = self._rows(key, at[fresh], (SRC,))
         for row, count in zip(new.to_pylist(), counts[fresh].tolist(), strict=True):
             yield miscounted(edge, row[SRC], count, row[RECORD])
@@ -271,14 +265,15 @@ class KeyComparison:
             found = self.tables.scan(self.txn.entries[key].table, [ID], OneOf(ID, ids))
         return set(found[ID].to_pylist())
 
-    # SortedKeys
+    # Keys
 
     def _violations(self, checks: Sequence[_KeyCheck]) -> Iterator[Violation]:
         """Run checks, all of them in one job, and yield their violations."""
         tasks = [list(self._tasks(check)) for check in checks]
         results = iter(self.load.executor.run("check", steps.compare, [one for some in tasks for one in some]))
         for check, some in zip(checks, tasks, strict=True):
-            yield from check.violations(list(islice(results, len(some))))
+            if some:  # without tasks there is nothing new in the space, so nothing can be wrong
+                yield from check.violations(list(islice(results, len(some))))
 
     def _tasks(self, check: _KeyCheck) -> Iterator[CompareTask]:
         sections = tuple(self._by_space.get(check.space, ()))
@@ -301,45 +296,44 @@ class KeyComparison:
         tasks = []
         for key, wanted in sorted(self._wanted().items()):
             entry = self.txn.entries[key]
+            # Even if it is empty: another writer may add the key or the node before the publish.
             self.read_set.add(key)
-            if entry.row_count:
-                tasks += [
-                    steps.CommittedTask(entry.table, fragments, tuple(wanted), self.exchange)
-                    for fragments in _groups(self.tables.fragment_rows(entry.table))
-                ]
+            rows = self.tables.fragment_rows(entry.table) if entry.row_count else {}
+            for group in grouped(rows.items(), lambda fragment: (fragment[1],), (_ROWS_PER_TASK,)):
+                fragments = tuple(number for number, _ in group)
+                tasks.append(steps.CommittedTask(entry.table, fragments, tuple(wanted), self.exchange))
         return [section for found in self.load.executor.run("keys", steps.committed_keys, tasks) for section in found]
 
     def _wanted(self) -> dict[str, list[KeyExtract]]:
         wanted: dict[str, list[KeyExtract]] = defaultdict(list)
         for key, loaded in self.loaded.items():
-            for one in self._wanted_of(loaded):
-                wanted[key].append(one)
+            wanted[key] += self._wanted_of(key, loaded)
             if isinstance(loaded.declared, EdgeType):
                 for node in {f"node:{loaded.declared.source}": None, f"node:{loaded.declared.target}": None}:
-                    ids = KeyExtract(steps.id_space(node), OLD, (ID,))
+                    ids = KeyExtract(KeySpace(KeyKind.ID, node), OLD, (ID,))
                     if not (node in self.loaded and self.overwrites) and ids not in wanted[node]:
                         wanted[node].append(ids)
             elif self.overwrites:
                 for edge in self.txn.catalog.incident_edges(loaded.declared.name):
-                    if table_key(edge) not in self.loaded:
-                        wanted[table_key(edge)] += [
-                            KeyExtract(steps.id_space(key), EdgeEnd(table_key(edge), column, OLD), (column,))
+                    if (table := table_key(edge)) not in self.loaded:
+                        wanted[table] += [
+                            KeyExtract(KeySpace(KeyKind.ID, key), EdgeEnd(table, column, OLD), (column,))
                             for column, end in ((SRC, edge.source), (DST, edge.target))
                             if end == loaded.declared.name
                         ]
         return {key: ones for key, ones in wanted.items() if ones}
 
-    def _wanted_of(self, loaded: StagedInput) -> Iterator[KeyExtract]:
+    def _wanted_of(self, key: str, loaded: StagedInput) -> Iterator[KeyExtract]:
         """Yield the committed keys of the table itself; an overwrite removes those rows."""
         declared = loaded.declared
         if isinstance(declared, EdgeType) and steps.is_bounded(declared.cardinality):
-            yield KeyExtract(steps.source_space(declared), LOST if self.overwrites else OLD, (SRC,))
+            yield KeyExtract(KeySpace(KeyKind.SOURCE, key), LOST if self.overwrites else OLD, (SRC,))
         if self.overwrites:
             return
         if not loaded.fresh:
-            yield KeyExtract(steps.id_space(table_key(declared)), OLD, (ID,))
+            yield KeyExtract(KeySpace(KeyKind.ID, key), OLD, (ID,))
         for columns in declared.unique:
-            yield KeyExtract(steps.unique_space(declared, columns), OLD, tuple(columns))
+            yield KeyExtract(KeySpace(KeyKind.UNIQUE, key, columns), OLD, columns)
 
     # Rows
 
@@ -358,11 +352,11 @@ class KeyComparison:
         rows = self.tables.take_addresses(self.txn.entries[key].table, addresses, names)
         return rows.append_column(RECORD, pa.nulls(rows.num_rows, pa.int64()))
 
-    def _positions(self, key: str, at: U64) -> np.ndarray[Any, Any]:
+    def _positions(self, key: str, at: U64) -> Numbers:
         """Return the positions of rows among all staged rows of a table."""
         sizes = [result.tables[key].rows if key in result.tables else 0 for result in self.load.results]
         before = np.concatenate([[0], np.cumsum(sizes)])
-        positions: np.ndarray[Any, Any] = before[task_of(at)] + row_of(at)
+        positions: Numbers = before[task_of(at)] + row_of(at)
         return positions
 
     def _records(self, key: str, at: U64) -> list[int]:
@@ -401,23 +395,9 @@ class KeyComparison:
         return self.tables.stage_written(base, written, np.sort(self.replaced[key]))
 
 
-def _joined(parts: Any) -> U64:
-    found = list(parts)
-    return np.concatenate(found) if found else _NONE
-
-
-def _groups(fragments: dict[int, int]) -> Iterator[tuple[int, ...]]:
-    """Divide the fragments of a table into groups of about a million rows."""
-    group: list[int] = []
-    rows = 0
-    for fragment, count in fragments.items():
-        group.append(fragment)
-        rows += count
-        if rows >= _ROWS_PER_TASK:
-            yield tuple(group)
-            group, rows = [], 0
-    if group:
-        yield tuple(group)
+def _joined(parts: Sequence[tuple[Numbers, ...]]) -> tuple[Numbers, ...]:
+    """Join the results of tasks, column by column."""
+    return tuple(np.concatenate(columns) for columns in zip(*parts, strict=True))
 
 
 def _no_rows(names: Sequence[str]) -> pa.Table:

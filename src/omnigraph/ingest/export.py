@@ -8,10 +8,9 @@ order is the same. It must be empty before; `_export.json` is written last, and 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import lru_cache
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -22,13 +21,12 @@ from omnigraph.api.options import Engine
 from omnigraph.api.progress import SILENT, Progress
 from omnigraph.api.results import ExportResult, Snapshot, TableVersion
 from omnigraph.commit.store import Store
-from omnigraph.core.executor import Executor
 from omnigraph.core.location import Location
 from omnigraph.core.refs import MAIN
 from omnigraph.errors import ExportTargetError, ExportTypeError, ExportValueError, OmnigraphError
 from omnigraph.formats.files import written
 from omnigraph.formats.writers import WRITERS, json_lines
-from omnigraph.ingest.executor import LocalExecutor
+from omnigraph.ingest.executor import StartSpark, executor_for, tables_at
 from omnigraph.ingest.scan import Fragments, column_names, groups, in_order
 from omnigraph.lang.source import did_you_mean
 from omnigraph.manifest.state import GraphState
@@ -50,7 +48,7 @@ class ExportSpec:
     format: str = "jsonl"
     engine: Engine = Engine.AUTO
     progress: Progress = SILENT
-    spark: Callable[[Progress], Executor] | None = None
+    spark: StartSpark | None = None
 
 
 def export_lines(store: Store, state: GraphState, request: ExportSpec) -> Iterator[str]:
@@ -111,13 +109,6 @@ def _check_format(path: str, format_: str) -> None:
 
 def _ending(path: str) -> str | None:
     return next((ending for ending in _ENDINGS if path.lower().endswith(ending)), None)
-
-
-def _executor(request: ExportSpec, rows: int) -> Executor:
-    small = request.engine is Engine.AUTO and rows <= MOST_ROWS
-    if small or request.engine is Engine.LOCAL or request.spark is None:
-        return LocalExecutor(request.progress)
-    return request.spark(request.progress)
 
 
 # One file ------------------------------------------------------------------------------------------
@@ -185,16 +176,11 @@ class ExportPart:
 
 def export_part(task: ExportTask) -> ExportPart:
     """Write one file; running the task again replaces it with the same content."""
-    tables = _tables(task.graph)
+    tables = tables_at(task.graph)
     rows = _Counted(_rows(tables, task.table, task.fragments))
     with written(task.target, task.name) as stream:
         WRITERS[task.format](stream, task.table.key, _schema(tables, task.table), rows)
     return ExportPart(task.table.key, task.target.child(task.name), rows.rows)
-
-
-@lru_cache(maxsize=4)
-def _tables(location: Location) -> TableStorage:
-    return TableStorage(location)
 
 
 def _export_directory(
@@ -207,7 +193,9 @@ def _export_directory(
         raise ExportTargetError(message, path=target.uri, hint="name a new or empty directory, or one file")
     keys = frozenset(state.snapshot.entries)
     tasks = [task for table in chosen for task in _tasks(store, table, request.format, target, keys)]
-    executor = _executor(request, sum(state.snapshot.entries[table.key].row_count for table in chosen))
+    rows = sum(state.snapshot.entries[table.key].row_count for table in chosen)
+    is_small = request.engine is Engine.AUTO and rows <= MOST_ROWS
+    executor = executor_for(Engine.LOCAL if is_small else request.engine, request.spark, request.progress)
     try:
         result = _result(state, request, target.uri, executor.run("write", export_part, tasks))
         # Last: a reader takes the directory for complete when it sees this file.
@@ -241,6 +229,7 @@ def _stem(key: str, keys: frozenset[str]) -> str:
     kind, _, name = key.partition(":")
     if kind == "node" or f"node:{name}" not in keys:
         return name
+    # A load matches names of edges in any case, but names of nodes exactly and first.
     spellings = (name.lower(), name.upper(), name.swapcase())
     return "edge/" + next((word for word in spellings if f"node:{word}" not in keys), name)
 

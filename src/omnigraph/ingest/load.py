@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
+import io
+import json
+import re
+import secrets
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 
 from omnigraph.api.options import Engine, LoadMode
 from omnigraph.api.progress import SILENT, Progress
@@ -15,9 +22,10 @@ from omnigraph.api.results import LoadResult
 from omnigraph.commit.plan import PublishPlan, WriteTxn
 from omnigraph.commit.publish import write
 from omnigraph.commit.store import Store
-from omnigraph.core.executor import Executor
+from omnigraph.core.location import Location
 from omnigraph.core.refs import MAIN, branch_of
 from omnigraph.errors import (
+    InputTypeError,
     KeyConflictError,
     LoadRejectedError,
     OmnigraphError,
@@ -29,14 +37,15 @@ from omnigraph.formats.batch import ConvertedBatch, joined
 from omnigraph.formats.files import Split
 from omnigraph.formats.sources import convert_split, split_batches
 from omnigraph.history.branches import create_branch, delete_branch
-from omnigraph.ingest.distributed import TASK_BITS, DistributedLoad, KeyComparison, numbered_across_input
-from omnigraph.ingest.executor import LocalExecutor
-from omnigraph.ingest.inputs import named
+from omnigraph.ingest.distributed import TASK_BITS, DistributedLoad, KeyComparison, input_problems
+from omnigraph.ingest.executor import StartSpark, executor_for
 from omnigraph.ingest.keys import CollisionError
-from omnigraph.lang.catalog import Catalog
+from omnigraph.lang.catalog import Catalog, EdgeType, NodeType
+from omnigraph.lang.source import did_you_mean
 from omnigraph.manifest.publisher import Lineage, Published
 from omnigraph.storage import reclaim
-from omnigraph.storage.columns import declared_of
+from omnigraph.storage.columns import declared_of, table_key
+from omnigraph.storage.objects import ObjectStore
 from omnigraph.write.load import Batch, SmallLoad
 from omnigraph.write.pending import RECORD
 
@@ -44,6 +53,8 @@ MOST_RECORDS = 8192
 _ABANDONED = dt.timedelta(days=1)
 MOST_BYTES = 32 * 1024 * 1024
 _SEEDS = 3
+_ROWS_PER_GROUP = 65_536
+_ENDS = (("from", "from"), ("to", "to"), ("from", "src"), ("to", "dst"))
 _FEWEST_SHARES, _MOST_SHARES, _BYTES_PER_SHARE = 4, 64, 128 * 1024 * 1024
 
 
@@ -56,7 +67,7 @@ class LoadSpec:
     engine: Engine = Engine.AUTO
     dry_run: bool = False
     progress: Progress = SILENT
-    spark: Callable[[Progress], Executor] | None = None
+    spark: StartSpark | None = None
     base: str | None = None
     operation_id: str | None = None
 
@@ -87,7 +98,7 @@ def _load_forked(store: Store, request: LoadSpec, branch: str, base: str) -> Loa
     try:
         done = _load(store, request)
     except OutcomeUnknownError:
-        raise
+        raise  # the commit may be there: deleting the branch could delete the data
     except BaseException:
         assert begins.head, "a branch has commits"
         with suppress(OmnigraphError):  # report why the load failed; another writer may be using the branch
@@ -104,7 +115,7 @@ def _load(store: Store, request: LoadSpec) -> LoadResult:
         request.progress.phase("read", len(request.splits))
         converted = _convert(request.splits, contract.catalog, MOST_RECORDS)
         if converted is not None:
-            return _LoadInMemory(store, request, lineage, contract.catalog, converted).run()
+            return _load_in_memory(store, request, lineage, contract.catalog, converted)
     return _load_by_executor(store, request, lineage)
 
 
@@ -123,59 +134,45 @@ def _convert(splits: Sequence[Split], catalog: Catalog, most: int) -> list[Conve
     return found if records <= most else None
 
 
-class _LoadInMemory:
-    """A load in this process, of records that fit its memory."""
-
-    def __init__(
-        self,
-        store: Store,
-        request: LoadSpec,
-        lineage: Lineage,
-        catalog: Catalog,
-        converted: Sequence[ConvertedBatch],
-    ) -> None:
-        self._store = store
-        self._request = request
-        self._lineage = lineage
-        self._catalog = catalog
-        self._converted = converted
-
-    def run(self) -> LoadResult:
-        published, counts = write(self._store, self._request.branch, self._prepare)
-        return _result(self._request, counts, published)
-
-    def _prepare(self, txn: WriteTxn) -> tuple[PublishPlan | None, dict[str, int]]:
-        if txn.catalog != self._catalog:  # the schema changed after the input was converted
-            self._catalog = txn.catalog
-            self._converted = [convert_split(split, txn.catalog) for split in self._request.splits]
-        batches = _batches(self._catalog, self._converted)
-        load = SmallLoad(self._store.tables, txn, self._request.mode)
-        problems = [
-            numbered_across_input(problem, task)
-            for task, part in enumerate(self._converted)
-            for problem in part.problems
-        ]
-        problems += load.problems(batches)
-        raise_problems(problems, RecordLocations(self._request.splits, [part.lines for part in self._converted]))
+def _load_in_memory(
+    store: Store, request: LoadSpec, lineage: Lineage, catalog: Catalog, converted: Sequence[ConvertedBatch]
+) -> LoadResult:
+    def prepare(txn: WriteTxn) -> tuple[PublishPlan | None, dict[str, int]]:
+        nonlocal catalog, converted
+        if txn.catalog != catalog:  # the schema changed after the input was converted
+            catalog = txn.catalog
+            converted = [convert_split(split, catalog) for split in request.splits]
+        batches = _batches(catalog, converted)
+        load = SmallLoad(store.tables, txn, request.mode)
+        problems = [*input_problems(converted), *load.problems(batches)]
+        raise_problems(problems, RecordLocations(request.splits, [part.lines for part in converted]))
         counts = {key: batch.rows.num_rows for key, batch in batches.items()}
-        if self._request.dry_run or not batches:
+        if request.dry_run or not batches:
             return None, counts
-        return load.plan(batches, self._lineage), counts
+        return load.plan(batches, lineage), counts
+
+    published, counts = write(store, request.branch, prepare)
+    return _result(request, counts, published)
 
 
 def _batches(catalog: Catalog, converted: Sequence[ConvertedBatch]) -> dict[str, Batch]:
+    """Join the rows of all splits, their records numbered across the whole input."""
     found = {}
     for key in sorted({key for part in converted for key in part.tables}):
         parts = [(task, part) for task, part in enumerate(converted) if key in part.tables]
-        rows = pa.concat_tables([_numbered(part, key, task) for task, part in parts])
-        fresh = all(key in part.fresh for _, part in parts)
-        found[key] = Batch(declared_of(catalog, key), rows, fresh)
+        rows = pa.concat_tables([_numbered(part.tables[key], task) for task, part in parts])
+        found[key] = Batch(declared_of(catalog, key), rows, fresh=all(key in part.fresh for _, part in parts))
     return found
+
+
+def _numbered(rows: pa.Table, task: int) -> pa.Table:
+    at = rows.schema.get_field_index(RECORD)
+    return rows.set_column(at, RECORD, pa.array(rows[RECORD].to_numpy() | (task << TASK_BITS), pa.int64()))
 
 
 def _load_by_executor(store: Store, request: LoadSpec, lineage: Lineage) -> LoadResult:
     _reclaim_abandoned(store)
-    executor = _executor(request)
+    executor = executor_for(request.engine, request.spark, request.progress)
     for attempt in range(_SEEDS):
         big = DistributedLoad(store, executor, request.splits, request.mode, _shares(request.splits))
         try:
@@ -206,12 +203,6 @@ def _shares(splits: Sequence[Split]) -> int:
     return min(_MOST_SHARES, max(_FEWEST_SHARES, sum(split.size for split in splits) // _BYTES_PER_SHARE))
 
 
-def _executor(request: LoadSpec) -> Executor:
-    if request.engine is Engine.LOCAL or request.spark is None:
-        return LocalExecutor(request.progress)
-    return request.spark(request.progress)
-
-
 def _run_big(store: Store, request: LoadSpec, lineage: Lineage, big: DistributedLoad) -> LoadResult:
     def prepare(txn: WriteTxn) -> tuple[PublishPlan | None, dict[str, int]]:
         if not big.can_commit_on(txn):
@@ -219,7 +210,7 @@ def _run_big(store: Store, request: LoadSpec, lineage: Lineage, big: Distributed
             big.stage(txn)
         comparison = KeyComparison(big, txn)
         counts = {key: loaded.rows for key, loaded in comparison.loaded.items()}
-        problems = [*big.value_problems(), *comparison.problems()]
+        problems = [*input_problems(big.results), *comparison.problems()]
         raise_problems(problems, RecordLocations(request.splits, [result.lines for result in big.results]))
         if request.dry_run or not comparison.loaded:
             return None, counts
@@ -245,7 +236,7 @@ class RecordLocations:
         if problem.record is None:
             return problem
         task, record = problem.record >> TASK_BITS, problem.record & (2**TASK_BITS - 1)
-        return replace(problem, file=named(self._splits[task].file), line=self._before[task] + record + 1)
+        return replace(problem, file=_named(self._splits[task].file), line=self._before[task] + record + 1)
 
 
 def raise_problems(problems: Iterable[Violation], places: RecordLocations) -> None:
@@ -262,13 +253,6 @@ def raise_problems(problems: Iterable[Violation], places: RecordLocations) -> No
     raise LoadRejectedError(message, violations=located, hint=hint)
 
 
-def _numbered(part: ConvertedBatch, key: str, task: int) -> pa.Table:
-    """Number the records of a split across the whole input."""
-    rows = part.tables[key]
-    at = rows.schema.get_field_index(RECORD)
-    return rows.set_column(at, RECORD, pa.array(rows[RECORD].to_numpy() | (task << TASK_BITS), pa.int64()))
-
-
 def _result(request: LoadSpec, counts: dict[str, int], published: Published | None) -> LoadResult:
     kinds = {
         kind: {key.partition(":")[2]: count for key, count in sorted(counts.items()) if key.startswith(kind)}
@@ -276,3 +260,85 @@ def _result(request: LoadSpec, counts: dict[str, int], published: Published | No
     }
     commit = published.commit if published else None
     return LoadResult(request.branch or MAIN, request.mode, kinds["node"], kinds["edge"], request.actor, commit)
+
+
+# Data of a program ---------------------------------------------------------------------------------
+
+
+@contextmanager
+def as_files(data: Any, location: Location, catalog: Catalog) -> Iterator[tuple[Any, Mapping[str, Any] | None]]:
+    """Yield the addresses of files with the data, and a mapping for temporary ones, which are deleted afterwards.
+
+    Temporary files are below the root of the graph, where every executor can read them.
+    """
+    if hasattr(data, "__arrow_c_stream__") or hasattr(data, "toArrow"):
+        # A DataFrame iterates over the names of its columns, which would be read as paths.
+        message = f"cannot tell which type the rows of a {type(data).__name__} have"
+        raise InputTypeError(message, path="<data>", hint='pass a mapping from types to tables: {"Person": table}')
+    if not isinstance(data, Mapping) and not _is_records(data):
+        yield data, None
+        return
+    objects = ObjectStore(location)
+    directory = f"__tmp/input-{secrets.token_hex(8)}"
+    try:
+        if isinstance(data, Mapping):
+            mapping = {"files": dict(_write_tables(data, objects, directory, catalog))}
+        else:
+            # An open file holds JSON lines already.
+            content = data.read() if hasattr(data, "read") else b"".join(map(_line, data))
+            objects.write(f"{directory}/records.jsonl", content)
+            mapping = {"files": {}}
+        yield ([location.child(directory)] if data else []), mapping
+    finally:
+        objects.delete_below(directory)
+
+
+def _named(file: str) -> str:
+    """Return the name of a file for messages: for a temporary one, the name of its data."""
+    return re.sub(r".*/__tmp/input-[0-9a-f]{16}/(?:\d+/)?([^/]*)\.(?:jsonl|parquet)\Z", r"<\1>", file)
+
+
+def _is_records(data: Any) -> bool:
+    """Return whether data is an iterable of records, and not of addresses."""
+    is_other = any(hasattr(data, name) for name in ("__fspath__", "__arrow_c_stream__", "toArrow"))
+    if isinstance(data, str) or is_other or not isinstance(data, Iterable):
+        return False
+    return not isinstance(data, list | tuple) or not data or isinstance(data[0], Mapping)
+
+
+def _line(record: Any) -> bytes:
+    return json.dumps(record, separators=(",", ":"), ensure_ascii=False, default=str).encode() + b"\n"
+
+
+def _write_tables(
+    tables: Mapping[str, Any], objects: ObjectStore, directory: str, catalog: Catalog
+) -> Iterator[tuple[str, dict[str, str]]]:
+    for at, (name, rows) in enumerate(tables.items()):
+        declared = catalog.nodes.get(name) or catalog.edge_by_word(name)
+        if declared is None:
+            hint = did_you_mean(name, [*catalog.nodes, *catalog.edges])
+            raise InputTypeError(f"unknown type '{name}'", path=name, hint=hint)
+        if _is_records(rows):  # as JSONL, so that each bad record is reported by its number
+            envelope = partial(_enveloped, declared)
+            objects.write(f"{directory}/{at}/{declared.name}.jsonl", b"".join(map(_line, map(envelope, rows))))
+            continue
+        file = f"{at}/{declared.name}.parquet"
+        objects.write(f"{directory}/{file}", _parquet(rows))
+        yield file, {"type": table_key(declared)}
+
+
+def _enveloped(declared: NodeType | EdgeType, row: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a row of one type as a record of JSONL."""
+    if isinstance(declared, NodeType):
+        return {"type": declared.name, "data": row}
+    ends = {name: row[alias] for name, alias in _ENDS if alias in row}
+    data = {name: value for name, value in row.items() if name not in {alias for _, alias in _ENDS}}
+    return {"edge": declared.name, **ends, "data": data}
+
+
+def _parquet(rows: Any) -> bytes:
+    """Write a Spark DataFrame, or anything that Arrow takes for a table."""
+    buffer = io.BytesIO()
+    table = rows.toArrow() if hasattr(rows, "toArrow") else pa.table(rows)
+    pq.write_table(table, buffer, row_group_size=_ROWS_PER_GROUP)
+    return buffer.getvalue()

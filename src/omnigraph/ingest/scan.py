@@ -5,10 +5,10 @@ Blobs are fetched last, for as many rows at a time as fit memory. Until then the
 
 from __future__ import annotations
 
-import itertools
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ import pyarrow.compute as pc
 from lance.blob import BlobType
 
 from omnigraph.api.results import TableVersion
+from omnigraph.formats.files import grouped
 from omnigraph.storage.lance_errors import lance_call
 from omnigraph.storage.predicates import Predicate, lance_filter
 from omnigraph.storage.read import ADDRESS, DST, ID, SRC
@@ -35,16 +36,8 @@ def groups(tables: TableStorage, table: TableVersion) -> list[Fragments]:
     """Divide the fragments of a table into groups that one task can sort in memory; an empty table has none."""
     dataset = tables.open(table)
     with lance_call(dataset.uri, "read"):
-        sizes = [(fragment.fragment_id, *_size(fragment)) for fragment in dataset.get_fragments()]
-    found: list[list[int]] = []
-    rows = size = 0
-    for number, more_rows, more in sizes:
-        if not found or rows + more_rows > _ROWS_PER_RUN or size + more > _BYTES_PER_RUN:
-            found.append([])
-            rows = size = 0
-        found[-1].append(number)
-        rows, size = rows + more_rows, size + more
-    return [tuple(group) for group in found]
+        sizes = {fragment.fragment_id: _size(fragment) for fragment in dataset.get_fragments()}
+    return [tuple(group) for group in grouped(sizes, sizes.__getitem__, (_ROWS_PER_RUN, _BYTES_PER_RUN))]
 
 
 def _size(fragment: lance.LanceFragment) -> tuple[int, int]:
@@ -64,16 +57,14 @@ def in_order(
 ) -> Iterator[pa.Table]:
     """Read groups of fragments in the order of ids, batch by batch; a Blob is read as its bytes."""
     dataset = tables.open(table)
-    blobs = [name for name in columns if _is_blob(dataset.schema.field(name))]
+    # One after the other: Lance sorts a run in memory as soon as it is opened.
     runs = (_reader(dataset, columns, group, order_by=[ID]) for group in chosen)
-    batches = (
+    some = (
         _merged(dataset, runs, len(chosen))
         if len(chosen) > 1
-        else itertools.chain.from_iterable(_batches(dataset, run) for run in runs)
+        else chain.from_iterable(_batches(dataset, run) for run in runs)
     )
-    for batch in batches:
-        for part in _parts(batch, blobs):
-            yield _with_blobs(dataset, part, blobs).select(columns)
+    yield from _with_blobs(dataset, columns, some)
 
 
 def in_any_order(
@@ -81,15 +72,8 @@ def in_any_order(
 ) -> Iterator[pa.Table]:
     """Read the rows of a group that satisfy a predicate, batch by batch; a Blob is read as its bytes."""
     dataset = tables.open(table)
-    blobs = [name for name in columns if _is_blob(dataset.schema.field(name))]
     found = _reader(dataset, columns, group, filter=lance_filter(predicate) if predicate else None)
-    for batch in _batches(dataset, found):
-        for part in _parts(batch, blobs):
-            yield _with_blobs(dataset, part, blobs).select(columns)
-
-
-def _is_blob(field: pa.Field) -> bool:
-    return isinstance(field.type, BlobType)
+    yield from _with_blobs(dataset, columns, _batches(dataset, found))
 
 
 def _reader(dataset: lance.LanceDataset, columns: Sequence[str], group: Fragments, **how: Any) -> pa.RecordBatchReader:
@@ -166,11 +150,14 @@ def _parts(batch: pa.Table, blobs: Sequence[str]) -> Iterator[pa.Table]:
         start = end
 
 
-def _with_blobs(dataset: lance.LanceDataset, rows: pa.Table, blobs: Sequence[str]) -> pa.Table:
-    addresses = rows[ADDRESS].combine_chunks()
-    for name in blobs:
-        with lance_call(dataset.uri, "read"):
-            found = dataset.read_blobs(name, addresses=addresses, preserve_order=True)
-        contents = pa.array([content for _, content in found], pa.large_binary())
-        rows = rows.set_column(rows.schema.get_field_index(name), name, contents)
-    return rows
+def _with_blobs(dataset: lance.LanceDataset, columns: Sequence[str], batches: Iterable[pa.Table]) -> Iterator[pa.Table]:
+    """Fetch the Blobs of batches, part by part."""
+    blobs = [name for name in columns if isinstance(dataset.schema.field(name).type, BlobType)]
+    for rows in (part for batch in batches for part in _parts(batch, blobs)):
+        whole = rows.select(columns)
+        for name in blobs:
+            with lance_call(dataset.uri, "read"):
+                found = dataset.read_blobs(name, addresses=rows[ADDRESS].combine_chunks(), preserve_order=True)
+            contents = pa.array([content for _, content in found], pa.large_binary())
+            whole = whole.set_column(whole.schema.get_field_index(name), name, contents)
+        yield whole

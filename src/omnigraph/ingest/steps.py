@@ -5,8 +5,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 import pyarrow as pa
@@ -15,9 +14,10 @@ import pyarrow.compute as pc
 from omnigraph.api.results import TableVersion
 from omnigraph.core.location import Location
 from omnigraph.errors import Violation
+from omnigraph.formats.batch import Numbers
 from omnigraph.formats.files import Split
 from omnigraph.formats.sources import split_batches
-from omnigraph.ingest.executor import Credentials, credentials
+from omnigraph.ingest.executor import objects_at, tables_at
 from omnigraph.ingest.keys import (
     U64,
     EdgeEnd,
@@ -36,7 +36,6 @@ from omnigraph.lang.catalog import Cardinality, Catalog, EdgeType, NodeType
 from omnigraph.storage.columns import declared_of, table_key
 from omnigraph.storage.objects import ObjectStore
 from omnigraph.storage.read import ADDRESS, DST, ID, SRC
-from omnigraph.storage.stage import TableStorage
 from omnigraph.write.pending import RECORD, to_store
 from omnigraph.write.validate import are_complete, value_violations, with_required
 
@@ -60,39 +59,7 @@ class KeyExchange:
 
     @property
     def objects(self) -> ObjectStore:
-        return _objects(self.location, credentials())
-
-
-# Cached by credentials, too: a worker outlives them, and a store keeps those it was opened with.
-
-
-@lru_cache(maxsize=4)
-def _objects(location: Location, _: Credentials) -> ObjectStore:
-    return ObjectStore(location)
-
-
-@lru_cache(maxsize=4)
-def _tables(location: Location, _: Credentials) -> TableStorage:
-    return TableStorage(location)
-
-
-# Key spaces ----------------------------------------------------------------------------------------
-
-
-def id_space(key: str) -> KeySpace:
-    return KeySpace(KeyKind.ID, key)
-
-
-def unique_space(declared: NodeType | EdgeType, columns: Sequence[str]) -> KeySpace:
-    return KeySpace(KeyKind.UNIQUE, table_key(declared), tuple(columns))
-
-
-def source_space(edge: EdgeType) -> KeySpace:
-    return KeySpace(KeyKind.SOURCE, table_key(edge))
-
-
-def is_bounded(bounds: Cardinality) -> bool:
-    return bool(bounds.lower) or bounds.upper is not None
+        return objects_at(self.location)
 
 
 # Staging -------------------------------------------------------------------------------------------
@@ -111,7 +78,6 @@ class StageTask:
 class StagedTable:
     """The rows of one table that one task wrote, and the file and offset of their record numbers."""
 
-    path: str
     written: tuple[str, ...]
     rows: int
     fresh: bool
@@ -176,14 +142,14 @@ class _Table:
         self.rows += rows.num_rows
         self.records.append(rows[RECORD].to_numpy())
         if rows.num_rows:
-            store = _tables(self.task.exchange.location, credentials())
+            store = tables_at(self.task.exchange.location)
             self.written += store.write_rows(self.path, self.branch, to_store(self.declared, rows))
 
     def staged(self, file: KeyFile) -> StagedTable:
         if self._buffered:
             self._write(file)
         records = file.add_plain(np.concatenate(self.records))
-        return StagedTable(self.path, tuple(self.written), self.rows, self.fresh, (file.name, records))
+        return StagedTable(tuple(self.written), self.rows, self.fresh, (file.name, records))
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,15 +163,20 @@ class KeyExtract:
 
 def _new_keys(declared: NodeType | EdgeType, *, fresh: bool) -> Iterator[KeyExtract]:
     """Yield the keys of new rows. Fresh ids are left out: none of them can exist already."""
+    key = table_key(declared)
     if not fresh:
-        yield KeyExtract(id_space(table_key(declared)), NEW, (ID,))
+        yield KeyExtract(KeySpace(KeyKind.ID, key), NEW, (ID,))
     for columns in declared.unique:
-        yield KeyExtract(unique_space(declared, columns), NEW, tuple(columns))
+        yield KeyExtract(KeySpace(KeyKind.UNIQUE, key, columns), NEW, columns)
     if isinstance(declared, EdgeType):
         for column, end in ((SRC, declared.source), (DST, declared.target)):
-            yield KeyExtract(id_space(f"node:{end}"), EdgeEnd(table_key(declared), column, NEW), (column,))
+            yield KeyExtract(KeySpace(KeyKind.ID, f"node:{end}"), EdgeEnd(key, column, NEW), (column,))
         if is_bounded(declared.cardinality):
-            yield KeyExtract(source_space(declared), NEW, (SRC,))
+            yield KeyExtract(KeySpace(KeyKind.SOURCE, key), NEW, (SRC,))
+
+
+def is_bounded(bounds: Cardinality) -> bool:
+    return bool(bounds.lower) or bounds.upper is not None
 
 
 def _complete_keys(rows: pa.Table, columns: Sequence[str], at: U64, seed: int) -> HashedKeys:
@@ -231,7 +202,7 @@ class CommittedTask:
 def committed_keys(task: CommittedTask) -> tuple[Section, ...]:
     """Extract the keys of some fragments of a committed table."""
     columns = sorted({name for one in task.wanted for name in one.columns})
-    rows = _tables(task.exchange.location, credentials()).scan_fragments(task.table, task.fragments, columns)
+    rows = tables_at(task.exchange.location).scan_fragments(task.table, task.fragments, columns)
     at = rows[ADDRESS].to_numpy()
     file = task.exchange.file()
     for key in task.wanted:
@@ -262,13 +233,8 @@ class Excluded:
         exchange.objects.write(name, new.tobytes() + old.tobytes())
         return cls(name, len(new), len(old))
 
-    def new_rows(self, objects: ObjectStore) -> U64:
-        return self._read(objects, 0, self.new)
-
-    def old_rows(self, objects: ObjectStore) -> U64:
-        return self._read(objects, self.new, self.old)
-
-    def _read(self, objects: ObjectStore, start: int, count: int) -> U64:
+    def rows(self, origin: KeyRole, objects: ObjectStore) -> U64:
+        start, count = (0, self.new) if origin == NEW else (self.new, self.old)
         if not count:
             return np.empty(0, np.uint64)
         return np.frombuffer(objects.read_range(self.file, start * _PLACE, count * _PLACE), np.uint64)
@@ -286,8 +252,7 @@ class CompareTask:
     bounds: Cardinality = field(default_factory=Cardinality)
 
     def numbered(self, role: KeyRole) -> HashedKeys:
-        rows = self.excluded.new_rows if role == NEW else self.excluded.old_rows
-        return self._read(role).without(rows(self.exchange.objects))
+        return self._read(role).without(self.excluded.rows(role, self.exchange.objects))
 
     def keys(self, role: KeyRole) -> SortedKeys:
         return self.numbered(role).in_order()
@@ -295,7 +260,7 @@ class CompareTask:
     def lost(self) -> SortedKeys:
         """Return the keys of committed rows that the load removes."""
         old = self._read(OLD)
-        taken = old.where(np.isin(old.at, self.excluded.old_rows(self.exchange.objects)))
+        taken = old.where(np.isin(old.at, self.excluded.rows(OLD, self.exchange.objects)))
         return HashedKeys.joined([self.numbered(LOST), taken]).in_order()
 
     def _read(self, role: KeyRole) -> HashedKeys:
@@ -312,8 +277,7 @@ def compare(task: CompareTask) -> Any:
     return task.step(task)
 
 
-@dataclass(frozen=True, slots=True)
-class IdMatches:
+class IdMatches(NamedTuple):
     """Input rows whose id repeats an earlier one, repeats later, or exists; committed rows with an id of the input."""
 
     again: U64
@@ -335,6 +299,7 @@ def compare_unique(task: CompareTask) -> tuple[U64, U64]:
 
 def find_dangling(task: CompareTask) -> dict[EdgeEnd, U64]:
     """Find the ends of edges that are not the id of any node."""
+    # Nodes of the input count, so nodes and their edges can be loaded together.
     nodes = HashedKeys.joined([task.numbered(OLD), task.numbered(NEW)]).in_order()
     found: dict[EdgeEnd, U64] = {}
     for end in task.edge_ends:
@@ -343,19 +308,18 @@ def find_dangling(task: CompareTask) -> dict[EdgeEnd, U64]:
     return found
 
 
-@dataclass(frozen=True, slots=True)
-class EdgeCounts:
+class EdgeCounts(NamedTuple):
     """Sources with too many or too few edges: one edge of each, whether it is of the input, and the count."""
 
     at: U64
-    is_new: np.ndarray[Any, Any]
-    counts: np.ndarray[Any, Any]
+    is_new: Numbers
+    counts: Numbers
 
 
 def count_sources(task: CompareTask) -> EdgeCounts:
     """Count the edges of every source that the load adds edges to or removes edges from."""
     new, old = task.keys(NEW), task.keys(OLD)
-    gone = task.lost()
+    gone = task.lost()  # an edge that moves to another source leaves its old one with one less
     touched = HashedKeys.joined([gone, old, new]).in_order()
     keys = touched.where(touched.starts)
     of_new, of_old, lost = (_occurrences(keys, part) for part in (new, old, gone))
@@ -366,7 +330,7 @@ def count_sources(task: CompareTask) -> EdgeCounts:
     return EdgeCounts(np.where(of_new > 0, last, keys.at)[wrong], (of_new > 0)[wrong], counts[wrong])
 
 
-def _occurrences(keys: SortedKeys, part: SortedKeys) -> np.ndarray[Any, Any]:
+def _occurrences(keys: SortedKeys, part: SortedKeys) -> Numbers:
     """Return how often each key occurs in a part."""
     distinct = part.where(part.starts)
     counts = np.zeros(len(keys), np.int64)

@@ -66,8 +66,7 @@ from omnigraph.lang.ir import Operator
 from omnigraph.lang.source import did_you_mean
 from omnigraph.lang.types import Type
 from omnigraph.manifest.publisher import Manifest
-from omnigraph.spark.session import make_active
-from omnigraph.spark.shipping import ship_package
+from omnigraph.spark.session import make_active, ship_package
 from omnigraph.storage.columns import arrow_type
 from omnigraph.storage.objects import ObjectStore
 from omnigraph.storage.predicates import AllOf, Predicate, comparison

@@ -23,8 +23,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from omnigraph.api.progress import SILENT, Progress
 from omnigraph.errors import OmnigraphError, SparkError
 from omnigraph.ingest.executor import credentials, rows_of, set_credentials
-from omnigraph.spark.session import has_died, in_thread, reason_in
-from omnigraph.spark.shipping import is_local, ship_package
+from omnigraph.spark.session import has_died, in_thread, is_local, reason_in, ship_package
 
 if TYPE_CHECKING:
     from pyspark import Accumulator, SparkContext, SparkStageInfo

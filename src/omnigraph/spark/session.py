@@ -6,24 +6,28 @@ wherever that is; in the middle of a call it would leave the answer to one quest
 
 from __future__ import annotations
 
+import atexit
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
 import threading
 import warnings
+import zipfile
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, wait
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Self, TypeVar
+from typing import IO, TYPE_CHECKING, TypeVar
 
+from omnigraph import version
 from omnigraph.core.extras import require
 from omnigraph.errors import SparkError
 from omnigraph.spark.java import ClassArchive, Java, cache_directory, find_java
-from omnigraph.spark.shipping import is_local
+from omnigraph.version import __version__
 
 if TYPE_CHECKING:
     from py4j.java_gateway import JavaGateway
@@ -84,6 +88,7 @@ class _RunningSpark:
 
 
 _LOCK = threading.RLock()
+_SHIPPED: set[str] = set()
 _running: _RunningSpark | None = None
 
 
@@ -113,25 +118,16 @@ def stop_session() -> None:
 def in_thread(call: Callable[[], _T], thread: Callable[..., threading.Thread] = threading.Thread) -> Future[_T]:
     """Run a call in a daemon thread, so that Ctrl-C interrupts waiting for it, but not the call."""
     # A ThreadPoolExecutor would not do: its threads are joined when Python exits, even if the JVM hangs.
-    future = _Call[_T]()
-    thread(target=future.run, args=(call,), daemon=True).start()
+    future: Future[_T] = Future()
+
+    def run() -> None:
+        try:
+            future.set_result(call())
+        except BaseException as error:  # noqa: BLE001 - raised again where the result is awaited
+            future.set_exception(error)
+
+    thread(target=run, daemon=True).start()
     return future
-
-
-class _Call(Future[_T]):
-    """The future of a call; everything that the call raises is raised again where its result is awaited."""
-
-    def run(self, call: Callable[[], _T]) -> None:
-        with self:
-            self.set_result(call())
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> bool:
-        if error is not None:
-            self.set_exception(error)
-        return True
 
 
 def _session_of(context: SparkContext) -> SparkSession:
@@ -365,3 +361,34 @@ def reason_in(text: str) -> str:
     """Find the line with the reason in the output of Java."""
     reason = re.search(r"^.*(?:Exception|Error): (.*\S)", text, re.MULTILINE)
     return reason[1] if reason else text.strip().partition("\n")[0] or "no reason given"
+
+
+# Sending this package to the executors of a cluster ------------------------------------------------
+
+
+def ship_package(context: SparkContext) -> None:
+    """Send the package to the executors, once for each application. Local ones share our interpreter."""
+    if is_local(context.master):
+        return
+    with _LOCK:
+        if context.applicationId not in _SHIPPED:
+            context.addPyFile(str(_packed()))
+            _SHIPPED.add(context.applicationId)
+
+
+def is_local(master: str | None) -> bool:
+    """Return whether tasks run as child processes of this one."""
+    return master is not None and master.startswith("local") and not master.startswith("local-cluster")
+
+
+def _packed() -> Path:
+    """Write the archive; Spark serves it from there as long as this process lives."""
+    directory = Path(tempfile.mkdtemp(prefix="omnigraph-"))
+    atexit.register(shutil.rmtree, directory, ignore_errors=True)
+    archive = directory / f"omnigraph-{__version__}.zip"
+    root = Path(version.__file__).parent
+    with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED) as opened:
+        for file in sorted(root.rglob("*")):
+            if file.is_file() and file.suffix != ".pyc":
+                opened.write(file, file.relative_to(root.parent))
+    return archive
