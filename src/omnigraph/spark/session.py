@@ -21,7 +21,7 @@ from concurrent.futures import Future, wait
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, TypeVar
+from typing import IO, TYPE_CHECKING, Self, TypeVar
 
 from omnigraph import version
 from omnigraph.core.extras import require
@@ -118,16 +118,25 @@ def stop_session() -> None:
 def in_thread(call: Callable[[], _T], thread: Callable[..., threading.Thread] = threading.Thread) -> Future[_T]:
     """Run a call in a daemon thread, so that Ctrl-C interrupts waiting for it, but not the call."""
     # A ThreadPoolExecutor would not do: its threads are joined when Python exits, even if the JVM hangs.
-    future: Future[_T] = Future()
-
-    def run() -> None:
-        try:
-            future.set_result(call())
-        except BaseException as error:  # noqa: BLE001 - raised again where the result is awaited
-            future.set_exception(error)
-
-    thread(target=run, daemon=True).start()
+    future = _Call[_T]()
+    thread(target=future.run, args=(call,), daemon=True).start()
     return future
+
+
+class _Call(Future[_T]):
+    """The future of a call; everything that the call raises is raised again where its result is awaited."""
+
+    def run(self, call: Callable[[], _T]) -> None:
+        with self:
+            self.set_result(call())
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> bool:
+        if error is not None:
+            self.set_exception(error)
+        return True
 
 
 def _session_of(context: SparkContext) -> SparkSession:
