@@ -29,6 +29,9 @@ settings.register_profile(
 settings.register_profile("soak", settings.get_profile("lean"), max_examples=5_000, derandomize=False)
 settings.load_profile(os.environ.get("OMNIGRAPH_HYPOTHESIS_PROFILE", "lean"))
 
+# A power cut during the tests loses nothing of value. Tests of durability ask for it.
+os.environ.setdefault("OMNIGRAPH_DURABILITY", "off")
+
 _SETTINGS = ("OMNIGRAPH_PROFILE", "OMNIGRAPH_BEARER_TOKEN", "OMNIGRAPH_CONFIG")
 _KEYS = ("OPENROUTER_API_KEY", "OPENAI_API_KEY", "GEMINI_API_KEY")
 

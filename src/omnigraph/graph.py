@@ -32,7 +32,7 @@ from omnigraph.api.results import (
     Tag,
 )
 from omnigraph.api.rows import Blob, Cell, Explanation, Result
-from omnigraph.commit.recovery import heal, sweep
+from omnigraph.commit.recovery import heal, set_aside_torn, set_aside_torn_refs, sweep
 from omnigraph.commit.staged_schema import reconcile
 from omnigraph.commit.store import Store
 from omnigraph.core.executor import ChooseExecutor, Executor
@@ -41,6 +41,7 @@ from omnigraph.core.refs import FOREIGN_LOCK, MAIN, Ref, checked_name, parse_ref
 from omnigraph.embed.embedder import Embedder, Embedding
 from omnigraph.errors import (
     CorruptGraphError,
+    ForkedHandleError,
     GraphNotFoundError,
     HistoryReclaimedError,
     NotAGraphError,
@@ -85,22 +86,33 @@ _LOCAL_MAINTENANCE_ROWS = 5_000_000  # more than this runs on Spark, unless `eng
 _LOG = logging.getLogger(__name__)
 
 
-def init(uri: str | os.PathLike[str], schema: str | os.PathLike[str], *, force: bool = False) -> Graph:
+def init(
+    uri: str | os.PathLike[str], schema: str | os.PathLike[str], *, force: bool = False, durability: str | None = None
+) -> Graph:
     """Create a graph. `schema` is the text of a `.pg` schema or the path of a file that holds one.
 
     `force` takes over from an attempt that died before its graph was made; a graph itself is never replaced.
+    `durability` is as in `open`.
     """
-    return Graph(init_graph(Location.parse(uri), source_given(schema, ".pg", "<schema>"), force=force), read_only=False)
+    store = Store.at(Location.parse(uri), durability=durability)
+    return Graph(init_graph(store, source_given(schema, ".pg", "<schema>"), force=force), read_only=False)
 
 
 def open(  # noqa: A001 - the name the API fixes
-    uri: str | os.PathLike[str], *, read_only: bool = False, embedder: Embedder | None = None
+    uri: str | os.PathLike[str],
+    *,
+    read_only: bool = False,
+    embedder: Embedder | None = None,
+    durability: str | None = None,
 ) -> Graph:
     """Open a graph. Read-write finishes or undoes what a crash left behind; read-only never writes anything.
 
     `embedder` turns texts into vectors. Without one, the environment names the embedder that is loaded when needed.
+    `durability` is what a commit to a local disk waits for: `full`, `files` or `off`; by default OMNIGRAPH_DURABILITY
+    says so, else it is `full`.
     """
-    return Graph(Store.at(Location.parse(uri)), read_only=read_only, embedder=embedder)
+    store = Store.at(Location.parse(uri), durability=durability)
+    return Graph(store, read_only=read_only, embedder=embedder)
 
 
 _HANDLERS: dict[type[Operation[Any]], Callable[[Graph, Any], Any]] = {}
@@ -121,6 +133,7 @@ class Graph(GraphAPI):
 
     def __init__(self, store: Store, *, read_only: bool, embedder: Embedder | None = None) -> None:
         self._store = store
+        self._process = os.getpid()
         self.read_only = read_only
         self._principal: Principal | None = None
         self._operation: str | None = None
@@ -129,6 +142,7 @@ class Graph(GraphAPI):
         self._cache = TableCache(_CACHE_BYTES)
         self._feed = Feed(store)
         self._embedding = Embedding(embedder)
+        store.manifest.on_replaced.append(self._cache.clear)
         if not read_only:
             self._recover()
         self._contract = self._read_contract()
@@ -145,7 +159,10 @@ class Graph(GraphAPI):
             self._store.manifest.load_to_write(None)
         except StorageError:
             self._read_contract()  # raises a better error if there is no graph
-            raise
+            if not set_aside_torn(self._store, None):
+                raise
+            self._store.manifest.load_to_write(None)
+        set_aside_torn_refs(self._store)
         sweep(self._store)
         reconcile(self._store)
 
@@ -169,6 +186,11 @@ class Graph(GraphAPI):
     @property
     def uri(self) -> str:
         return self._store.location.uri
+
+    @property
+    def id(self) -> str | None:
+        """The identity of the graph. Copies share it; another graph at the same address has another one."""
+        return self._store.manifest.load().graph_id
 
     @property
     def catalog(self) -> Catalog:
@@ -213,6 +235,10 @@ class Graph(GraphAPI):
 
     def _admit(self, access: Access) -> None:
         """Authorize the caller, and refuse every change on a read-only handle."""
+        if self._process != os.getpid():
+            message = f"the handle on {self.uri} was opened before this process was forked"
+            hint = "open the graph in the child process, or start it with `spawn`"
+            raise ForkedHandleError(message, uri=self.uri, hint=hint)
         # First who, then what: a caller without permission must not learn whether the handle is read-only.
         if self._principal is not None:
             authorize(self._principal, access)

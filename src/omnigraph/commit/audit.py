@@ -37,6 +37,7 @@ class RecoveryKind(StrEnum):
     ROLLED_FORWARD = "RolledForward"
     ROLLED_BACK = "RolledBack"
     ORPHANED_BRANCH_DISCARDED = "OrphanedBranchDiscarded"
+    TORN_SET_ASIDE = "TornSetAside"
 
 
 @dataclass(frozen=True, slots=True)

@@ -106,32 +106,33 @@ class LocalGates:
         """
         longest = self._timeout if timeout is None else timeout
         with ExitStack() as stack:
-            for gate in gates:
-                stack.enter_context(self._taken(gate, longest, worth_it))
-            yield _Locked()
+            yield _Locked([stack.enter_context(self._taken(gate, longest, worth_it)) for gate in gates])
 
     @contextmanager
-    def _taken(self, gate: Gate, timeout: float, worth_it: Callable[[], bool] | None) -> Iterator[None]:
+    def _taken(self, gate: Gate, timeout: float, worth_it: Callable[[], bool] | None) -> Iterator[_LockFile]:
         """Take one gate. The shared gate has a second lock in front of it.
 
         An exclusive holder locks that one first and keeps it, so overlapping shared holders cannot starve it.
         """
         if gate.name != SHARED:
-            with self._locked(gate, gate.name, timeout, worth_it):
-                yield
+            with self._locked(gate, gate.name, timeout, worth_it) as file:
+                yield file
             return
         with ExitStack() as before, ExitStack() as taken:
             before.enter_context(self._locked(gate, f"before {gate.name}", timeout, worth_it))
-            taken.enter_context(self._locked(gate, gate.name, timeout, worth_it))
+            file = taken.enter_context(self._locked(gate, gate.name, timeout, worth_it))
             if gate.shared:
                 before.close()
-            yield
+            yield file
 
     @contextmanager
-    def _locked(self, gate: Gate, name: str, timeout: float, worth_it: Callable[[], bool] | None) -> Iterator[None]:
+    def _locked(
+        self, gate: Gate, name: str, timeout: float, worth_it: Callable[[], bool] | None
+    ) -> Iterator[_LockFile]:
         path = self._directory / f"{_file_name(name)}.lock"
         with _lock_failures(path):
             file = _open_lock(path)
+        _open_locks.add(file)
         try:
             with _lock_failures(path):
                 attempt = partial(_try_lock, file, gate.shared)
@@ -140,11 +141,40 @@ class LocalGates:
                 os.ftruncate(file, 0)
                 if not gate.shared:
                     os.pwrite(file, me().encode(), 0)
-            yield
+            yield _LockFile(gate.name, path, file)
         finally:
-            with suppress(OSError):  # closing alone would leave a lock that a forked child inherited
-                fcntl.flock(file, fcntl.LOCK_UN)
-            os.close(file)
+            if file in _open_locks:  # otherwise this is a forked child, which has closed it
+                _open_locks.discard(file)
+                with suppress(OSError):  # closing alone would leave a lock that a forked child inherited
+                    fcntl.flock(file, fcntl.LOCK_UN)
+                os.close(file)
+
+
+# The descriptors of lock files that are open in this process. A forked child inherits the locks with them, and would
+# keep them when its parent dies.
+_open_locks: set[int] = set()
+
+
+def _close_inherited() -> None:
+    while _open_locks:
+        os.close(_open_locks.pop())
+
+
+os.register_at_fork(after_in_child=_close_inherited)
+
+
+@dataclass(frozen=True, slots=True)
+class _LockFile:
+    gate: str
+    path: Path
+    file: int
+
+    def is_in_place(self) -> bool:
+        """Return whether the path still names the locked file: another copy of the graph has files of its own."""
+        try:
+            return os.path.samestat(os.fstat(self.file), self.path.stat())
+        except FileNotFoundError:
+            return False
 
 
 @contextmanager
@@ -176,8 +206,15 @@ def _try_lock(file: int, shared: bool) -> bool:  # noqa: FBT001 - the two kinds 
 
 
 class _Locked:
+    def __init__(self, files: Sequence[_LockFile]) -> None:
+        self._files = files
+
     def check(self) -> None:
-        """Do nothing: the kernel keeps a lock until it is released."""
+        """Raise if the graph was replaced. Otherwise the kernel keeps a lock until it is released."""
+        for file in self._files:
+            if not file.is_in_place():
+                message = f"the lock of gate '{file.gate}' is gone: the graph was replaced or removed"
+                raise GateTimeoutError(message, gate=file.gate, holder="no process", hint="try again")
 
 
 class LeaseGates:

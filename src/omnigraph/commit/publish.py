@@ -7,11 +7,20 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import NoReturn, TypeVar
 
-from omnigraph.api.results import TableVersion
+from omnigraph.api.results import SchemaRow, TableVersion
 from omnigraph.commit import failpoints
 from omnigraph.commit.gates import Held
 from omnigraph.commit.plan import OpClass, PublishPlan, TableAction, WriteTxn, gates_for, table_gates
-from omnigraph.commit.recovery import RECOVERY_ACTOR, head_row, heal, nothing_moved, recover, recover_operation
+from omnigraph.commit.recovery import (
+    RECOVERY_ACTOR,
+    head_row,
+    heal,
+    nothing_moved,
+    recover,
+    recover_operation,
+    set_aside_table,
+    set_aside_torn,
+)
 from omnigraph.commit.sidecar import Sidecar, arm, arm_undo
 from omnigraph.commit.store import Store
 from omnigraph.core.refs import MAIN
@@ -21,6 +30,7 @@ from omnigraph.errors import (
     DriftError,
     ExpectedVersionMismatchError,
     GraphNotFoundError,
+    GraphReplacedError,
     OmnigraphError,
     OperationDoneError,
     OutcomeUnknownError,
@@ -47,7 +57,12 @@ Prepare = Callable[[WriteTxn], tuple[PublishPlan | None, T]]
 def begin(store: Store, branch: str | None = None) -> WriteTxn:
     """Start a write: recover what dead writers left behind, then capture the state to prepare it on."""
     heal(store)
-    return capture(store, branch)
+    try:
+        return capture(store, branch)
+    except StorageError:
+        if not set_aside_torn(store, branch):
+            raise
+        return capture(store, branch)
 
 
 def capture(store: Store, branch: str | None) -> WriteTxn:
@@ -132,12 +147,16 @@ def publish_held(store: Store, plan: PublishPlan, held: Held) -> Published:
     """Carry out a plan whose gates, or stronger ones, the caller holds."""
     failpoints.reach(failpoints.PUBLISH_AFTER_GATES)
     state = store.manifest.refreshed(plan.txn.base)
+    _check_identity(store, plan.txn.base, state)
     _check(store, plan, state, held)
     if plan.moves_tables:
         return _move(store, plan, state, held)
     # A single step, the publish: there is nothing to recover, so no record is needed.
     held.check()
-    return store.manifest.publish(plan.branch, _changes(store, plan, ()), _pins(plan, state), plan.lineage, state)
+    changes, pins = _changes(store, plan, ()), _pins(plan, state)
+    published = store.manifest.publish(plan.branch, changes, pins, plan.lineage, state)
+    _make_durable(store, plan, published)
+    return published
 
 
 def adopt_heads(
@@ -147,7 +166,27 @@ def adopt_heads(
     rows = tuple(head_row(store, table.key, table.path, table.branch) for table in tables)
     expected = {table.key: state.actual_version(table.key) for table in tables}
     held.check()
-    return store.manifest.publish(state.branch, Changes(rows), expected, lineage)
+    store.sync(tables)
+    published = store.manifest.publish(state.branch, Changes(rows), expected, lineage)
+    store.sync(tables)
+    return published
+
+
+def _check_identity(store: Store, base: ManifestState, state: ManifestState) -> None:
+    """Raise if another graph lies at the address than the plan was prepared on: its staged files are not there."""
+    if state is base or not store.manifest.is_replaced(base, state):
+        return
+    if base.graph_id != state.graph_id:
+        uri = store.location.uri
+        message = f"another graph lies at {uri} since the write was prepared"
+        raise GraphReplacedError(message, uri=uri, hint="check that it is the right one, then try again")
+    raise ExpectedVersionMismatchError(
+        "the graph was replaced by another copy of it after the write was prepared",
+        table_key=HEAD,
+        expected=base.version,
+        actual=state.version,
+        hint="read again and retry",
+    )
 
 
 def _check(store: Store, plan: PublishPlan, state: ManifestState, held: Held) -> None:
@@ -185,14 +224,29 @@ def _move(store: Store, plan: PublishPlan, state: ManifestState, held: Held) -> 
     failpoints.reach(failpoints.PUBLISH_BEFORE_MANIFEST)
     try:
         changes = _changes(store, plan, versions)
+        # What the manifest is about to name must survive a power cut before the manifest does.
+        store.sync(action.staged.base for action in plan.actions)
         held.check()
         published = store.manifest.publish(plan.branch, changes, _pins(plan, state), plan.lineage, first=state)  # C
     except OmnigraphError as error:
         # The heads have moved and the record says so: the next write or open finishes or undoes it.
         raise _unknown(sidecar, error) from error
     failpoints.reach(failpoints.PUBLISH_AFTER_MANIFEST)
-    _clean_up(store, plan, published, sidecar)  # D
+    promoted = plan.schema is None or _is_promoted(store, plan.schema)
+    _make_durable(store, plan, published)
+    if promoted:
+        _clean_up(store, published, sidecar)  # D
     return published
+
+
+def _make_durable(store: Store, plan: PublishPlan, published: Published) -> None:
+    """Bring a published change onto the medium. Only then is it acknowledged, and its record removed."""
+    try:
+        store.sync(action.staged.base for action in plan.actions)
+    except StorageError as error:
+        message = f"operation {published.commit.commit_id} is visible, but may be lost in a power cut: {error.message}"
+        hint = "check the disk, then check the outcome of the operation"
+        raise OutcomeUnknownError(message, operation_id=published.commit.commit_id, hint=hint) from error
 
 
 def _refuse_pending(store: Store, plan: PublishPlan) -> None:
@@ -313,6 +367,8 @@ def _check_head(store: Store, held: Held, pinned: TableVersion, state: ManifestS
     Under its gate no live writer of ours can be moving it: a head past the pin is foreign, or of a dead write.
     """
     key, pin, head = pinned.key, pinned.version, store.tables.head_version(pinned)
+    if head > pin and set_aside_table(store, state, pinned):
+        head = store.tables.head_version(pinned)
     if head == pin:
         return
     if head < pin:
@@ -406,12 +462,22 @@ def _unknown(sidecar: Sidecar, why: OmnigraphError) -> OutcomeUnknownError:
     return OutcomeUnknownError(message, operation_id=sidecar.operation_id, hint=hint)
 
 
-def _clean_up(store: Store, plan: PublishPlan, published: Published, sidecar: Sidecar) -> None:
+def _is_promoted(store: Store, schema: SchemaRow) -> bool:
+    """Put the files of a published schema in place; if that fails, the record stays, and recovery does it.
+
+    The files come before the record goes: only while it exists may they be behind the manifest.
+    """
+    try:
+        promote(store.objects, schema.source)
+    except OmnigraphError as error:
+        _LOG.warning("the schema is published, but its files are not in place yet: %s", error)
+        return False
+    return True
+
+
+def _clean_up(store: Store, published: Published, sidecar: Sidecar) -> None:
     """Remove the record and compact. The change is visible already, so a failure here must not become an error."""
     try:
-        # The files of the schema come before the record goes: only while it exists may they be behind the manifest.
-        if plan.schema:
-            promote(store.objects, plan.schema.source)
         store.sidecars.delete(sidecar.operation_id)
         store.manifest.compact_if_due(published.state)
     except OmnigraphError as error:

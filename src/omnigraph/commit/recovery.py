@@ -23,10 +23,12 @@ from omnigraph.commit.staged_schema import put_in_place
 from omnigraph.commit.store import Store
 from omnigraph.core.refs import MAIN
 from omnigraph.errors import CorruptGraphError, ExpectedVersionMismatchError, GateTimeoutError
+from omnigraph.lang.identity import new_id
 from omnigraph.manifest.publisher import Changes, Lineage
-from omnigraph.manifest.rows import TableRow, TombstoneRow, VersionRow
+from omnigraph.manifest.rows import MANIFEST_PATH, TableRow, TombstoneRow, VersionRow
 from omnigraph.manifest.schema_files import leftovers, promote
 from omnigraph.manifest.state import ManifestState
+from omnigraph.storage.torn import set_aside_refs
 
 RECOVERY_ACTOR = "omnigraph:recovery"
 _LOG = logging.getLogger(__name__)
@@ -78,6 +80,7 @@ def _recover_alone(store: Store, operation_id: str, patience: float | None) -> b
     failpoints.reach(failpoints.RECOVERY_AFTER_LIST)
     sidecar = store.sidecars.read(operation_id)
     if sidecar is None:
+        _set_aside_record(store, operation_id)
         return False
     gates = gates_for(sidecar.branch, sidecar.table_keys)
     try:
@@ -97,6 +100,7 @@ def nothing_moved(store: Store, sidecar: Sidecar) -> bool:
 
 def recover(store: Store, sidecar: Sidecar, held: Held) -> bool:
     """Finish or undo one operation; return False if it was left for later. The caller holds its gates."""
+    set_aside_manifest(store, sidecar.branch)
     # Records of version 1 and 2 lack the ids that make recovery repeatable; they are added and stored first.
     if sidecar.rollback_commit_id is None:
         held.check()
@@ -113,6 +117,54 @@ def recover(store: Store, sidecar: Sidecar, held: Held) -> bool:
     return True
 
 
+# After a power cut ----------------------------------------------------------------------------------
+
+
+def set_aside_torn(store: Store, branch: str | None) -> bool:
+    """Set aside the newest versions of a branch's manifest if a power cut tore them; return whether it did."""
+    if not store.manifest.table.is_torn(branch):
+        return False
+    with store.gates.hold(gates_for(branch, ())):
+        return set_aside_manifest(store, branch)
+
+
+def set_aside_torn_refs(store: Store) -> None:
+    """Set aside the files of branches and tags that a power cut tore: Lance cannot list any branch beside them."""
+    for path in store.torn_refs():
+        with store.gates.hold([Gate("refs")]):
+            for name in set_aside_refs(path):
+                _record_torn(store, store.manifest.load(), name)
+
+
+def set_aside_manifest(store: Store, branch: str | None) -> bool:
+    """Do what `set_aside_torn` does. The caller holds the gate of the branch."""
+    torn = store.manifest.table.set_aside_torn(branch)
+    if torn:
+        state = store.manifest.load(branch)
+        _record_torn(store, state, MANIFEST_PATH, TableOutcome(MANIFEST_PATH, max(torn), state.version))
+    return bool(torn)
+
+
+def set_aside_table(store: Store, state: ManifestState, pinned: TableVersion) -> bool:
+    """Set aside the versions of a table past its pin that a power cut tore. The caller holds the gate of the table."""
+    torn = store.tables.set_aside_torn(pinned)
+    if torn:
+        _record_torn(store, state, pinned.path, TableOutcome(pinned.key, max(torn), pinned.version))
+    return bool(torn)
+
+
+def _set_aside_record(store: Store, operation_id: str) -> None:
+    """Set aside a recovery record that a power cut tore: its operation had not moved a head."""
+    if store.sidecars.set_aside_torn(operation_id):
+        _record_torn(store, store.manifest.load(), operation_id)
+
+
+def _record_torn(store: Store, state: ManifestState, path: str, *outcomes: TableOutcome) -> None:
+    commit_id = state.head.commit_id if state.head else ""
+    _LOG.warning("%s: files torn by a power cut were set aside", path)
+    store.audit.record(AuditRow(commit_id, RecoveryKind.TORN_SET_ASIDE, None, new_id(), path, outcomes))
+
+
 # Looking -------------------------------------------------------------------------------------------
 
 
@@ -125,8 +177,16 @@ def _observe(store: Store, sidecar: Sidecar, state: ManifestState) -> list[Obser
     return [
         _seen(store, sidecar, pin, state)
         for pin in sidecar.tables
-        if pin.table_key not in dropped and not _is_abandoned(pin, state)
+        if pin.table_key not in dropped and not _is_abandoned(pin, state) and not _is_torn_fork(store, pin, state)
     ]
+
+
+def _is_torn_fork(store: Store, pin: Pin, state: ManifestState) -> bool:
+    """Return whether a power cut tore a fork that was made for this operation. Nothing names it, so it can stay."""
+    entry = state.snapshot.entries.get(pin.table_key)
+    is_new = pin.table_branch is not None and entry is not None and entry.table.branch != pin.table_branch
+    path = state.paths.get(pin.table_key, pin.table_path)
+    return is_new and store.tables.is_torn(path, pin.table_branch)
 
 
 def _is_abandoned(pin: Pin, state: ManifestState) -> bool:
@@ -139,6 +199,7 @@ def _seen(store: Store, sidecar: Sidecar, pin: Pin, state: ManifestState) -> Obs
     manifest_version = state.actual_version(pin.table_key)
     # The manifest knows where a table is now; the record is for one that was never published.
     path = state.paths.get(pin.table_key, pin.table_path)
+    set_aside_table(store, state, TableVersion(pin.table_key, path, manifest_version, pin.table_branch))
     head = store.tables.head(path, pin.table_branch).version
     table = TableVersion(pin.table_key, path, head, pin.table_branch)
     if head < manifest_version:
@@ -310,6 +371,8 @@ class _Recovery:
         details = self.sidecar.details if forward else None
         branch = self.sidecar.merge_source_branch if forward else None
         lineage = Lineage(commit_id, RECOVERY_ACTOR, merged, time.time_ns() // 1000, details, branch)
+        tables = [TableVersion(pin.table_key, pin.table_path, 0, pin.table_branch) for pin in self.sidecar.tables]
+        self.store.sync(tables)
         self.held.check()
         published = self.store.manifest.publish(self.state.branch, changes, expected, lineage)
         self.state = published.state
@@ -329,6 +392,7 @@ class _Recovery:
         if kind is RecoveryKind.ROLLED_FORWARD and sidecar.writer_kind == WriterKind.SCHEMA_APPLY:
             self._promote()
         self.store.audit.record(row)
+        self.store.sync()
         self.store.sidecars.delete(sidecar.operation_id)
 
     def _promote(self) -> None:

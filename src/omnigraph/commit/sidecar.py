@@ -11,10 +11,11 @@ from omnigraph.api.results import OPERATION, TableVersion
 from omnigraph.commit import failpoints
 from omnigraph.commit.plan import PublishPlan, WriterKind
 from omnigraph.errors import SidecarError
-from omnigraph.lang.identity import new_id
+from omnigraph.lang.identity import is_new_id, new_id
 from omnigraph.manifest.state import ManifestState
 from omnigraph.storage.objects import ObjectStore
 from omnigraph.storage.read import transaction_id
+from omnigraph.storage.torn import SUFFIX as TORN
 
 DIRECTORY = "__recovery"
 SCHEMA_VERSION = 3  # since 3 a pin names the transactions that move its table; 1 and 2 know versions only
@@ -164,13 +165,30 @@ class Sidecars:
     def pending(self) -> list[str]:
         """List the operations that are running or were left behind, oldest first. An empty list costs one request."""
         failpoints.reach(failpoints.RECOVERY_SIDECAR_LIST)
-        names = self._objects.list(DIRECTORY)
-        return sorted(name.removesuffix(".json") for name in names if name.endswith(".json"))
+        return sorted(name.removesuffix(".json") for name in self._objects.list(DIRECTORY) if _is_record(name))
+
+    def strays(self) -> list[str]:
+        """List the files among the records that are none: of other programs, or set aside."""
+        return [name for name in self._objects.list(DIRECTORY) if not _is_record(name)]
 
     def read(self, operation_id: str) -> Sidecar | None:
-        """Read a record; None if its writer has deleted it meanwhile."""
+        """Read a record; None if its writer has deleted it meanwhile, or if the file is no record.
+
+        A record is whole when it gets its name, and on the medium before a commit is published. So one that is not JSON
+        was torn by a power cut before that; transaction ids still explain heads that moved.
+        """
         data = self._objects.read_if_exists(_name(operation_id))
-        return None if data is None else _parse(data, operation_id)
+        return None if data is None or _is_torn(data) else _parse(data, operation_id)
+
+    def set_aside_torn(self, operation_id: str) -> bool:
+        """Rename a record that a power cut tore; return whether it did."""
+        name = _name(operation_id)
+        data = self._objects.read_if_exists(name)
+        if data is None or not _is_torn(data):
+            return False
+        self._objects.write(f"{name}{TORN}", data)
+        self._objects.delete(name)
+        return True
 
     def exists(self, operation_id: str) -> bool:
         return self._objects.read_if_exists(_name(operation_id)) is not None
@@ -192,6 +210,18 @@ class Sidecars:
         sidecar = replace(sidecar, tables=pins, commit_id=new_id(), rollback_commit_id=new_id())
         failpoints.reach(failpoints.RECOVERY_SIDECAR_WRITE)
         return sidecar if self._objects.rewrite(name, sidecar.to_json(), found[1]) else None
+
+
+def _is_record(name: str) -> bool:
+    return name.endswith(".json") and is_new_id(name.removesuffix(".json"))
+
+
+def _is_torn(data: bytes) -> bool:
+    try:
+        json.loads(data)
+    except (ValueError, RecursionError):
+        return True
+    return False
 
 
 def _name(operation_id: str) -> str:

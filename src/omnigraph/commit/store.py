@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
-from omnigraph.api.results import SchemaRow, Snapshot
+from omnigraph.api.results import SchemaRow, Snapshot, TableVersion
 from omnigraph.commit.audit import Audit
 from omnigraph.commit.gates import DEFAULT_TIMEOUT, LeaseGates, LocalGates, gates_of
-from omnigraph.commit.sidecar import Sidecars
+from omnigraph.commit.sidecar import DIRECTORY, Sidecars
 from omnigraph.core.location import Location
 from omnigraph.errors import SchemaDriftError
 from omnigraph.manifest.publisher import Manifest
+from omnigraph.manifest.rows import MANIFEST_PATH
 from omnigraph.manifest.schema_files import SOURCE, AcceptedSchema, SchemaFilesReader, compiled, leftovers
 from omnigraph.manifest.state import ManifestState
 from omnigraph.storage.columns import table_keys
+from omnigraph.storage.durability import Durability, Medium
 from omnigraph.storage.objects import ObjectStore
 from omnigraph.storage.stage import TableStorage
+from omnigraph.storage.torn import has_empty_refs
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +32,7 @@ class Store:
     sidecars: Sidecars
     audit: Audit
     gates: LocalGates | LeaseGates
+    medium: Medium
 
     def schema_of(self, state: ManifestState) -> AcceptedSchema | None:
         """Return the schema of the latest state of a branch; None if there is no graph.
@@ -89,15 +94,31 @@ class Store:
             raise SchemaDriftError(message, path=SOURCE, hint=hint)
 
     @classmethod
-    def at(cls, location: Location, gate_timeout: float = DEFAULT_TIMEOUT) -> Store:
-        objects = ObjectStore(location)
+    def at(cls, location: Location, gate_timeout: float = DEFAULT_TIMEOUT, durability: str | None = None) -> Store:
+        objects, tables, manifest = ObjectStore(location), TableStorage(location), Manifest(location)
+        manifest.on_replaced.append(tables.forget)
         return cls(
             location,
             objects,
             SchemaFilesReader(objects),
-            TableStorage(location),
-            Manifest(location),
+            tables,
+            manifest,
             Sidecars(objects),
             Audit(location),
             gates_of(location, objects, gate_timeout),
+            Medium(location, Durability.of(durability)),
         )
+
+    def torn_refs(self) -> list[str]:
+        """List the datasets that have an empty file for a branch or a tag."""
+        if not self.location.is_local:
+            return []
+        paths = (MANIFEST_PATH, *self.manifest.load().paths.values())
+        return [uri for uri in map(self.location.child, paths) if has_empty_refs(uri)]
+
+    def sync(self, tables: Iterable[TableVersion] = ()) -> None:
+        """Bring all that was written onto the medium: before something relies on it, and before acknowledging it."""
+        written = [
+            part for one in tables for part in (one.path, *((f"{one.path}/tree/{one.branch}",) * bool(one.branch)))
+        ]
+        self.medium.sync(*written, MANIFEST_PATH, f"{MANIFEST_PATH}/tree", DIRECTORY)

@@ -19,7 +19,15 @@ class LruCache:
         self._budget = budget
         self._used = 0
         self._entries: OrderedDict[Hashable, tuple[int, Any]] = OrderedDict()
+        self._generation = 0
         self._lock = threading.Lock()
+
+    def clear(self) -> None:
+        """Drop every value, also those that are being made."""
+        with self._lock:
+            self._entries.clear()
+            self._used = 0
+            self._generation += 1
 
     def holds(self, key: Hashable) -> bool:
         """Whether a value is cached, so that `get` costs nothing."""
@@ -31,12 +39,13 @@ class LruCache:
             if key in self._entries:
                 self._entries.move_to_end(key)
                 return cast("_V", self._entries[key][1])
+            generation = self._generation
         may_block()
         # Outside the lock: a slow value must not delay the others. Two threads may make it, and one is kept.
         made = make()
         cost = size(made)
         with self._lock:
-            if key not in self._entries and cost <= self._budget:
+            if key not in self._entries and cost <= self._budget and generation == self._generation:
                 self._entries[key] = (cost, made)
                 self._used += cost
             while self._used > self._budget:

@@ -32,6 +32,12 @@ class GraphNotFoundError(OmnigraphError, code="graph_not_found", status=404):
     uri: str
 
 
+class GraphReplacedError(OmnigraphError, code="graph_replaced", status=409):
+    """Another graph lies at the address than when the write was prepared. Nothing was changed."""
+
+    uri: str
+
+
 class NotAGraphError(OmnigraphError, code="not_a_graph", status=400):
     """The address exists, but does not hold a graph."""
 
@@ -40,6 +46,12 @@ class NotAGraphError(OmnigraphError, code="not_a_graph", status=400):
 
 class AlreadyInitializedError(OmnigraphError, code="already_initialized", status=409):
     """The address already holds a graph, or a part of one. Nothing was written."""
+
+    uri: str
+
+
+class ForkedHandleError(OmnigraphError, code="handle_forked"):
+    """The handle was opened before this process was forked. Lance's threads do not survive a fork."""
 
     uri: str
 

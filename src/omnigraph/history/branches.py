@@ -39,6 +39,7 @@ def create_branch(store: Store, name: str, base: str) -> ManifestState:
         _refuse_other_schema(store.manifest, base, source)
         held.check()
         store.manifest.create_branch(name, source)
+        store.sync()
     failpoints.reach(failpoints.BRANCH_CREATED)
     return source
 
@@ -100,6 +101,7 @@ def delete_branch(store: Store, name: str, if_head: str | None = None) -> None:
         forks = [entry.table for entry in state.snapshot.entries.values()]
         held.check()
         store.manifest.delete_branch(name)
+        store.sync()
     # The branch is gone from here on, even if removing its files fails.
     failpoints.reach(failpoints.BRANCH_DELETED)
     _reclaim(store, [table for table in forks if table.owner == name])
@@ -124,6 +126,7 @@ def create_tag(store: Store, name: str, ref: str) -> Tag:
         assert head, "a branch has commits"
         held.check()  # a lease that expired meanwhile would let a cleanup in
         store.manifest.table.create_tag(name, head.branch, head.manifest_version)
+        store.sync()
     return Tag(name, head)
 
 
@@ -146,3 +149,4 @@ def delete_tag(store: Store, name: str) -> None:
             raise TagNotFoundError(f"tag '{name}' not found", tag=name, hint=hint)
         held.check()
         store.manifest.table.delete_tag(name)
+        store.sync()

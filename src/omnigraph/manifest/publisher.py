@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -42,6 +43,7 @@ from omnigraph.storage.internal import InternalTable, data_files, fragment_count
 from omnigraph.storage.lance_errors import Failure, classify, lance_call
 from omnigraph.version import INTERNAL_SCHEMA_VERSION
 
+_LOG = logging.getLogger(__name__)
 RETRY_BUDGET = 5
 # Every publish adds a fragment, and every read pays for each of them.
 MAX_FRAGMENTS = 8
@@ -92,6 +94,26 @@ class Published:
     state: ManifestState
 
 
+@dataclass(frozen=True, slots=True)
+class SeenState:
+    """A state of a branch that was read: its version, the tag of its version file if known, and its head."""
+
+    version: int
+    tag: str | None
+    commit_id: str | None
+
+    @classmethod
+    def of(cls, state: ManifestState) -> SeenState:
+        return cls(state.version, state.tag, state.head.commit_id if state.head else None)
+
+    def leads_to(self, later: ManifestState) -> bool:
+        """Return whether a state can be a later one of the same branch in the same graph."""
+        if later.version == self.version:
+            return None in (self.tag, later.tag) or self.tag == later.tag
+        known = self.commit_id is None or later.commit(self.commit_id) is not None
+        return later.version > self.version and known
+
+
 class Manifest:
     """The `__manifest` of one graph."""
 
@@ -99,6 +121,9 @@ class Manifest:
         self.table = InternalTable(location, MANIFEST_PATH)
         # The last known state of main. It is used only after a probe shows that it is still current.
         self._last: ManifestState | None = None
+        # Which state of each branch was seen last, to notice when another copy of the graph lies here.
+        self._seen: dict[str | None, SeenState] = {}
+        self.on_replaced: list[Callable[[], None]] = []
 
     def create(self, tables: Iterable[TableRow], versions: Iterable[VersionRow]) -> None:
         """Create the manifest with the first state and commit of the graph, stamped, all in one Lance commit."""
@@ -110,26 +135,90 @@ class Manifest:
             raise ConflictError(f"`{MANIFEST_PATH}` already exists", hint="open the graph instead")
 
     def load(self, branch: str | None = None, version: int | None = None) -> ManifestState:
-        """Load the state of a branch, now or at an earlier version, with at most one scan."""
+        """Load the state of a branch, now or at an earlier version, with at most one scan.
+
+        If a power cut tore the newest version, load the one before it: what was torn was never acknowledged.
+        """
+        if version is None:
+            return self._load(branch, self._read_whole)
+        try:
+            return self._read(self._open(branch, version), branch)
+        except StorageError as error:
+            if branch is not None and classify(error) is Failure.NOT_FOUND and not self.table.has_branch(branch):
+                raise self.missing(branch) from error
+            raise
+
+    def _load(self, branch: str | None, read: Callable[[str | None], ManifestState]) -> ManifestState:
         last = self._last
-        if branch is None and version is None and last and self.table.is_latest(last.dataset, last.version):
+        if branch is None and last and self._is_latest(last):
             return last
         try:
-            state = self._read(self._open(branch, version), branch)
+            return self._noticed(read(branch))
         except StorageError as error:
             if branch is None or classify(error) is not Failure.NOT_FOUND:
                 raise
             # The branch was deleted while it was read; there may be another one of its name by now.
             if not self.table.has_branch(branch):
                 raise self.missing(branch) from error
-            if version is not None:
+            return self._noticed(read(branch))
+
+    def _is_latest(self, state: ManifestState) -> bool:
+        """Return whether a state of main is the latest, and lies in the same graph as when it was read."""
+        seen = self._seen.get(None)
+        if seen is None or seen.version != state.version:
+            return False
+        if seen.tag is not None:
+            return self.table.is_latest(state.dataset, state.version, seen.tag)
+        # On an object store, a publish does not return the tag that its version got: the first probe does.
+        newest = self.table.newest()
+        if newest is None or newest[0] != state.version:
+            return False
+        self._seen[None] = replace(seen, tag=newest[1])
+        return True
+
+    def _read_newest(self, branch: str | None) -> ManifestState:
+        self._check_branch(branch)
+        newest = self.table.newest(branch)
+        version, tag = newest or (None, None)  # without a version, opening raises the right error
+        return self._read(self.table.open(branch, version), branch, tag)
+
+    def _read_whole(self, branch: str | None) -> ManifestState:
+        """Read the newest version of a branch that is not torn. Only writers set torn ones aside."""
+        try:
+            return self._read_newest(branch)
+        except StorageError:
+            whole = self.table.newest_whole(branch)
+            if whole is None:
                 raise
-            state = self._read(self._open(branch, None), branch)
-        return self._remember(state, latest=version is None)
+            _LOG.warning("the newest version of %s is torn; reading version %d", self.table.uri(branch), whole[0])
+            return self._read(self.table.open(branch, whole[0]), branch, whole[1])
+
+    def _noticed(self, state: ManifestState) -> ManifestState:
+        """Remember the latest state of a branch. If it is not a later one of the same graph, drop all that is cached.
+
+        A restored backup has versions of the same numbers with other content.
+        """
+        seen = self._seen.get(state.branch)
+        if seen is not None and not seen.leads_to(state):
+            self.forget()
+        self._seen[state.branch] = SeenState.of(state)
+        if state.branch is None:  # another branch may be deleted and created again, and then hold other data
+            self._last = state
+        return state
+
+    def forget(self) -> None:
+        """Drop what was cached, here and by those who asked to be called: another graph lies at the address."""
+        self._last = None
+        self._seen.clear()
+        for call in self.on_replaced:
+            call()
 
     def load_to_write(self, branch: str | None) -> ManifestState:
-        """Load the state of a branch for a writer; migrate it first if it has an older format."""
-        return self._current(self.load(branch))
+        """Load the state of a branch for a writer; migrate it first if it has an older format.
+
+        A torn newest version is an error here: a writer must set it aside first, or it could not publish behind it.
+        """
+        return self._current(self._load(branch, self._read_newest))
 
     def _current(self, state: ManifestState) -> ManifestState:
         if read_stamp(state.dataset) == INTERNAL_SCHEMA_VERSION:
@@ -142,8 +231,13 @@ class Manifest:
 
         Branches other than main are read again: one may have been deleted and recreated under its name.
         """
-        same = state.branch is None and self.table.is_latest(state.dataset, state.version)
-        return state if same else self.load(state.branch)
+        return state if state is self._last and self._is_latest(state) else self.load(state.branch)
+
+    def is_replaced(self, base: ManifestState, state: ManifestState) -> bool:
+        """Return whether the graph was replaced, by a copy of it or another one, since `base` was read."""
+        tag = self.table.tag_of(base.version, base.branch)
+        # An empty tag is no proof: a cleanup removes old versions.
+        return not SeenState.of(base).leads_to(state) or bool(tag and base.tag and tag != base.tag)
 
     def branches(self) -> list[str]:
         """List all branches, main first. The live listing decides whether a branch exists."""
@@ -245,7 +339,9 @@ class Manifest:
         # Lance may rebase the merge behind a commit that does not conflict, such as a stamp.
         if version != commit.manifest_version:
             return self._relocate(state.branch, commit)
-        return Published(commit, self._remember(replace(state, dataset=handle).with_rows(version, rows)))
+        tag = self.table.tag_of(version, state.branch)
+        published = replace(state, dataset=handle, tag=tag).with_rows(version, rows)
+        return Published(commit, self._noticed(published))
 
     def _relocate(self, branch: str | None, commit: Commit) -> Published:
         """Correct the version of a commit that Lance put behind one that did not conflict.
@@ -258,7 +354,7 @@ class Manifest:
             stored = state.commit(commit.commit_id)
             assert stored, "a commit that was made is there"
             if stored != state.head or stored.manifest_version == state.version:
-                return Published(stored, self._remember(state))
+                return Published(stored, self._noticed(state))
             moved = replace(stored, manifest_version=state.version + 1)
             rows = encode([commit_record(moved), head_record(moved)])
             try:
@@ -266,13 +362,8 @@ class Manifest:
             except ConflictError:
                 continue
             if version == moved.manifest_version:
-                return Published(moved, self._remember(state.with_rows(version, rows)))
-
-    def _remember(self, state: ManifestState, *, latest: bool = True) -> ManifestState:
-        """Remember the state of main. Another branch may be deleted and created again, and then hold other data."""
-        if latest and state.branch is None:
-            self._last = state
-        return state
+                tag = self.table.tag_of(version, branch)
+                return Published(moved, self._noticed(replace(state, tag=tag).with_rows(version, rows)))
 
     def compact_if_due(self, state: ManifestState) -> bool:
         """Compact the manifest if it has many fragments. Call it under the gate of the branch."""
@@ -282,16 +373,19 @@ class Manifest:
         return True
 
     def _open(self, branch: str | None, version: int | None) -> lance.LanceDataset:
-        if branch is not None and not self.table.has_branch(branch):
-            raise self.missing(branch)
+        self._check_branch(branch)
         return self.table.open(branch, version)
 
-    def _read(self, dataset: lance.LanceDataset, branch: str | None) -> ManifestState:
+    def _check_branch(self, branch: str | None) -> None:
+        if branch is not None and not self.table.has_branch(branch):
+            raise self.missing(branch)
+
+    def _read(self, dataset: lance.LanceDataset, branch: str | None, tag: str | None = None) -> ManifestState:
         guard(read_stamp(dataset))
         with lance_call(dataset.uri, "read"):
             rows: pa.Table = dataset.to_table(columns=_COLUMNS)
         rows = with_old_lineage(self, dataset, branch, rows)
-        return ManifestState(branch, dataset.version, rows, dataset).checked()
+        return ManifestState(branch, dataset.version, rows, dataset, tag).checked()
 
 
 def _is_same(one: lance.LanceDataset, other: lance.LanceDataset) -> bool:

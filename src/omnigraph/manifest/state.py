@@ -43,6 +43,7 @@ class ManifestState:
     version: int
     rows: pa.Table
     dataset: lance.LanceDataset = field(compare=False, repr=False)
+    tag: str | None = field(default=None, compare=False, repr=False)  # of its version file; None if not known yet
 
     def checked(self) -> Self:
         """Return the state; raise if its rows cannot be what was written."""
@@ -86,6 +87,15 @@ class ManifestState:
             return None
         latest = commits.filter(pc.equal(commits["table_version"], pc.max(commits["table_version"])))
         return max(map(decode_commit, latest.to_pylist()), key=lambda commit: commit.order)
+
+    @cached_property
+    def graph_id(self) -> str | None:
+        """The identity of the graph: the id of its first commit. Copies of a graph share it."""
+        commits = self._of("graph_commit")
+        if not commits.num_rows:  # a graph of an older format that was never changed since
+            return None
+        first = commits.filter(pc.equal(commits["table_version"], pc.min(commits["table_version"])))
+        return min(map(decode_commit, first.to_pylist()), key=lambda commit: commit.order).commit_id
 
     @cached_property
     def tombstones(self) -> Mapping[str, int]:

@@ -13,7 +13,6 @@ from omnigraph.commit.plan import PublishPlan, TableAction, WriterKind, WriteTxn
 from omnigraph.commit.publish import capture, publish_held
 from omnigraph.commit.recovery import heal, recover_operation
 from omnigraph.commit.store import Store
-from omnigraph.core.location import Location
 from omnigraph.core.refs import MAIN
 from omnigraph.errors import (
     AlreadyInitializedError,
@@ -255,10 +254,9 @@ class TableSteps:
 # Creating a graph: its schema files, its empty tables and, last, its manifest, which makes it a graph
 
 
-def init_graph(location: Location, source: Source, *, force: bool) -> Store:
+def init_graph(store: Store, source: Source, *, force: bool) -> Store:
     """Create a graph. With `force`, take over from an attempt that died before its graph existed."""
     catalog = _Wanted.of(source).catalog
-    store = Store.at(location)
     address = store.location.uri
     started = schema_files.is_started(store.objects)
     if graph_exists(store):
@@ -284,6 +282,7 @@ def init_graph(location: Location, source: Source, *, force: bool) -> Store:
         raise
     failpoints.reach(failpoints.INIT_AFTER_MANIFEST_CREATED)
     _delete(store, _CLAIM)
+    store.medium.sync("")
     return store
 
 
@@ -299,6 +298,7 @@ def _create_tables(store: Store, catalog: Catalog, claim: bytes) -> None:
         versions.append(VersionRow(key, created.version, None, 0))
     _check_claim(store, claim)
     # The manifest comes last: until it exists there is no graph, and an attempt can be abandoned.
+    store.medium.sync("")
     store.manifest.create(tables, versions)
 
 

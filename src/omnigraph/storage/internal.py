@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 from urllib.parse import quote, unquote
 
@@ -17,6 +18,14 @@ from omnigraph.storage.lance_errors import PROBE, Failure, classify, lance_call
 from omnigraph.storage.objects import ObjectStore
 from omnigraph.storage.observe import durable_write
 from omnigraph.storage.stage import STORAGE_VERSION, refuse_auto_cleanup
+from omnigraph.storage.torn import (
+    file_name,
+    newest_whole,
+    set_aside_versions,
+    torn_versions,
+    version_files,
+    version_number,
+)
 
 PRIMARY_KEY_MARK = "lance-schema:unenforced-primary-key"
 _LIST_ATTEMPTS = 32
@@ -42,12 +51,42 @@ class InternalTable:
             how: dict[str, Any] = {"block_size": _BLOCK_SIZE, "storage_options": self.location.storage_options}
             return at_present_root(lance.dataset(uri, version=version, **how), self.location, **how)
 
-    def is_latest(self, dataset: lance.LanceDataset, version: int) -> bool:
-        """Return whether a handle is at a version that is still the head."""
+    def newest(self, branch: str | None = None) -> tuple[int, str] | None:
+        """Return the newest version and the tag of its file; None if there is no version.
+
+        Read the tag before the content: a content that is newer than its tag is read again, the reverse would be
+        believed.
+        """
+        if self.location.is_local:
+            files = version_files(self.uri(branch))
+            return (files[0][0], _file_tag(files[0][1])) if files else None
+        may_block()
+        below = "/".join((self.path, *(("tree", branch) if branch else ()), "_versions"))
+        best: tuple[int, str] | None = None
+        for name, tag in ObjectStore(self.location).first_below(f"{below}/"):
+            number = version_number(name)
+            if number is None:  # a detached version, or one that was set aside
+                continue
+            if name == file_name(number):
+                return number, tag
+            # Early Lance releases name a version by its number: then the newest is not listed first.
+            best = max(best or (0, ""), (number, str(tag)))
+        return best
+
+    def is_latest(self, dataset: lance.LanceDataset, version: int, tag: str) -> bool:
+        """Return whether a handle on main is at a version that is still the head, and still the same file."""
         if not self.location.is_local:
-            may_block()
+            return int(dataset.version) == version and self.newest() == (version, tag)
         with lance_call(dataset.uri, PROBE):
-            return int(dataset.version) == version == int(dataset.latest_version)
+            latest = int(dataset.latest_version)
+        return int(dataset.version) == version == latest and self.tag_of(version) == tag
+
+    def tag_of(self, version: int, branch: str | None = None) -> str | None:
+        """Return the tag of a version on a local disk; empty if the version is gone, None on an object store."""
+        if not self.location.is_local:
+            return None
+        versions = Path(self.uri(branch)) / "_versions"
+        return _file_tag(versions / file_name(version)) or _file_tag(versions / f"{version}.manifest")
 
     def open_if_exists(self) -> lance.LanceDataset | None:
         """Open the dataset; None if nothing at all is there. A dataset that lost a part is an error, not absence."""
@@ -123,6 +162,19 @@ class InternalTable:
         with lance_call(dataset.uri, "mark the key of"):
             dataset.update_field_metadata({column: {PRIMARY_KEY_MARK: "true"}})
 
+    def newest_whole(self, branch: str | None = None) -> tuple[int, str] | None:
+        """Return the newest version whose files are complete, and its tag; None on an object store, or without one."""
+        whole = newest_whole(self.uri(branch)) if self.location.is_local else None
+        return (whole[0], _file_tag(whole[1])) if whole else None
+
+    def is_torn(self, branch: str | None = None) -> bool:
+        """Return whether a power cut tore the newest version."""
+        return self.location.is_local and bool(torn_versions(self.uri(branch)))
+
+    def set_aside_torn(self, branch: str | None = None) -> list[int]:
+        """Set aside the newest versions if a power cut tore them; return their numbers. The caller holds the gate."""
+        return set_aside_versions(self.uri(branch)) if self.location.is_local else []
+
     def branches(self) -> dict[str, Any]:
         """List the native branches; retry while branches are deleted during the listing, which makes Lance fail."""
         for _ in range(_LIST_ATTEMPTS):
@@ -187,6 +239,15 @@ class InternalTable:
         except StorageError as error:
             if classify(error) not in (Failure.NOT_FOUND, Failure.EXISTS):
                 raise
+
+
+def _file_tag(path: Path) -> str:
+    """Identify a version file. Another file under the same name, as in a restored copy, has another tag."""
+    try:
+        found = path.stat()
+    except FileNotFoundError:
+        return ""
+    return f"{found.st_ino}-{found.st_mtime_ns}-{found.st_size}"
 
 
 def primary_key(dataset: lance.LanceDataset) -> list[str]:

@@ -152,6 +152,17 @@ class ObjectStore:
             if not is_temporary(str(meta["path"]))
         ]
 
+    def first_below(self, prefix: str) -> Iterator[tuple[str, Version]]:
+        """Yield the last parts of the names below a prefix with their versions, in the order of the store.
+
+        On S3 that is by name, and the first thousand cost one request.
+        """
+        count("list")
+        with self._failures("list", prefix):
+            for chunk in obstore.list(self._store, self._key(prefix)):
+                for meta in chunk:
+                    yield str(meta["path"]).rpartition("/")[2], Version(meta["e_tag"] or "")
+
     def list(self, prefix: str) -> list[str]:
         """List the objects directly below a prefix: the last parts of their names, sorted."""
         count("list")

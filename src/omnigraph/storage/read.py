@@ -22,6 +22,7 @@ from omnigraph.lang.identity import new_id
 from omnigraph.storage.bases import at_present_root
 from omnigraph.storage.lance_errors import Failure, classify, lance_call
 from omnigraph.storage.predicates import OneOf, Predicate, lance_filter
+from omnigraph.storage.torn import newest_whole, set_aside_versions
 
 ID, SRC, DST = "id", "src", "dst"
 ADDRESS = "_rowaddr"
@@ -65,6 +66,10 @@ class TableReader:
 
     def __init__(self, location: Location) -> None:
         self.location = location
+        self.forget()
+
+    def forget(self) -> None:
+        """Drop every handle and what Lance cached: the files at the address are those of another graph."""
         self._session = Session()
         self._kept = lru_cache(maxsize=_KEPT_HANDLES)(self.own_handle)
 
@@ -135,8 +140,25 @@ class TableReader:
     def head(self, path: str, branch: str | None) -> lance.LanceDataset:
         """Open a table at its head, published or not."""
         uri = self._uri(path, branch)
-        with lance_call(uri, "open"):
-            return self._dataset(uri, None)
+        try:
+            with lance_call(uri, "open"):
+                return self._dataset(uri, None)
+        except StorageError:
+            # A power cut tore what no commit of the graph names yet: the next writer of the table sets it aside.
+            whole = newest_whole(uri) if self.location.is_local else None
+            if whole is None:
+                raise
+            with lance_call(uri, "open"):
+                return self._dataset(uri, whole[0])
+
+    def is_torn(self, path: str, branch: str | None) -> bool:
+        """Return whether a power cut left no whole version of a table or fork."""
+        return self.location.is_local and newest_whole(self._uri(path, branch)) is None
+
+    def set_aside_torn(self, table: TableVersion) -> list[int]:
+        """Set aside torn versions past the given one; return their numbers. The caller holds the gate of the table."""
+        uri = self._uri(table.path, table.branch)
+        return set_aside_versions(uri, table.version) if self.location.is_local else []
 
     def head_version(self, table: TableVersion) -> int:
         """Return the version of the head, probed from an existing version."""

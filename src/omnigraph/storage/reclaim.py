@@ -16,11 +16,9 @@ from omnigraph.storage.objects import ObjectStore
 from omnigraph.storage.observe import durable_write
 from omnigraph.storage.read import TableReader
 from omnigraph.storage.stage import TableStorage
+from omnigraph.storage.torn import file_name, version_number
 
 _NEVER = dt.timedelta(days=365 * 100)
-# Lance names the manifest of a version by its distance from this number, in so many digits, so that the latest is
-# listed first; older tables use the plain version number.
-_NEWEST, _DIGITS = 2**64 - 1, 20
 
 
 def versions(tables: TableReader, path: str, fork: str | None) -> list[int]:
@@ -33,8 +31,8 @@ def versions(tables: TableReader, path: str, fork: str | None) -> list[int]:
 def versions_before(objects: ObjectStore, path: str, fork: str | None, before: dt.datetime) -> list[int]:
     """List the versions of a table that were made before some time."""
     found = orphans(objects, _versions_of(path, fork), before)
-    names = (one.name.rpartition("/")[2].removesuffix(".manifest") for one in found)
-    return sorted(_NEWEST - int(name) if len(name) == _DIGITS else int(name) for name in names if name.isdecimal())
+    numbers = (version_number(one.name.rpartition("/")[2]) for one in found)
+    return sorted(number for number in numbers if number is not None)
 
 
 def preview_versions(tables: TableStorage, path: str, fork: str | None, chosen: Sequence[int]) -> Removal:
@@ -82,7 +80,7 @@ def _own_files(dataset: lance.LanceDataset) -> re.Pattern[str]:
         made_by = dataset.read_transaction(dataset.version)
         fragments = dataset.get_fragments()
         segments = [part.uuid for index in dataset.describe_indices() for part in index.segments]
-    names = [f"_versions/{_NEWEST - dataset.version:020d}.manifest"]
+    names = [f"_versions/{file_name(dataset.version)}"]
     names += [f"data/{file.path}" for fragment in fragments for file in fragment.data_files()]
     names += [name for fragment in fragments if (name := fragment.deletion_file())]
     patterns = [*map(re.escape, names), *(f"_indices/{uuid}/.*" for uuid in segments)]

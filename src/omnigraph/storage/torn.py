@@ -1,0 +1,146 @@
+"""Torn versions: the newest versions of a dataset whose files did not reach the disk before a power cut.
+
+Only bytes decide whether a version is torn, never a failed read: a file that cannot be read now may be fine later.
+Lance gives a version file its name when it is complete, so a torn one cannot belong to a living writer.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import lance
+
+from omnigraph.errors import CorruptGraphError
+from omnigraph.storage.lance_errors import lance_call
+from omnigraph.storage.observe import durable_write
+
+SUFFIX = ".torn"
+MOST_VERSIONS = 64  # more than that is no power cut, but a disk that loses files
+_MANIFEST = ".manifest"
+_LANCE, _ARROW = b"LANC", b"ARROW1"
+_NEWEST, _DIGITS = 2**64 - 1, 20  # Lance names a version by its distance from this number; older tables by the number
+_LOG = logging.getLogger(__name__)
+
+
+def version_number(name: str) -> int | None:
+    """Return the version that a file below `_versions` describes; None if it describes none."""
+    number = name.removesuffix(_MANIFEST)
+    if number == name or not number.isdecimal():
+        return None
+    return _NEWEST - int(number) if len(number) == _DIGITS else int(number)
+
+
+def file_name(version: int) -> str:
+    """Return the name of the file that describes a version, below `_versions`."""
+    return f"{_NEWEST - version:0{_DIGITS}d}{_MANIFEST}"
+
+
+def version_files(uri: str) -> list[tuple[int, Path]]:
+    """List the version files of a local dataset, newest first."""
+    try:
+        found = [(version_number(path.name), path) for path in (Path(uri) / "_versions").iterdir()]
+    except FileNotFoundError:
+        return []
+    return sorted(((number, path) for number, path in found if number is not None), reverse=True)
+
+
+def torn_versions(uri: str, above: int = 0) -> list[tuple[int, Path]]:
+    """Return the torn versions of a local dataset past `above`, newest first, up to the first that is whole."""
+    found: list[tuple[int, Path]] = []
+    for number, path in version_files(uri):
+        if number <= above or is_whole(uri, number, path):
+            return found
+        if len(found) == MOST_VERSIONS:
+            message = f"the newest {MOST_VERSIONS} versions of {uri} are damaged"
+            raise CorruptGraphError(message, path=uri, hint="check the disk, and restore the graph from a backup")
+        found.append((number, path))
+    return found
+
+
+def newest_whole(uri: str) -> tuple[int, Path] | None:
+    """Return the newest version of a local dataset that is whole; None if there is none."""
+    torn = torn_versions(uri)
+    return next((found for found in version_files(uri) if found not in torn), None)
+
+
+def is_whole(uri: str, version: int, path: Path) -> bool:
+    """Return whether a version file and the data and deletion files that it names are complete."""
+    return _ends_in(path, _LANCE) and not damaged_files(uri, version)
+
+
+def damaged_files(uri: str, version: int) -> list[str]:
+    """Name the data and deletion files of a local version that are missing, or shorter than they were written."""
+    with lance_call(uri, "open"):
+        # A handle of its own, without a session: a cached answer would hide what is on the disk now.
+        dataset = lance.dataset(uri, version=version)
+        fragments = [fragment.metadata for fragment in dataset.get_fragments()]
+    return [str(path) for path, size, end in _files(uri, fragments) if not _is_complete(path, size, end)]
+
+
+def _files(uri: str, fragments: list[Any]) -> Iterator[tuple[Path, int | None, bytes]]:
+    """Yield the files of fragments: path, size if the manifest knows it, and how a complete one ends."""
+    for fragment in fragments:
+        deleted = fragment.deletion_file
+        if deleted is not None and deleted.base_id is None:
+            path = Path(uri) / deleted.path(fragment.id)
+            yield path, None, _ARROW if path.suffix == ".arrow" else b""
+        for file in fragment.files:
+            if getattr(file, "base_id", None) is None:  # a fork shares the files of its base, which is looked at itself
+                yield Path(uri) / "data" / file.path, file.file_size_bytes or None, _LANCE
+
+
+def _is_complete(path: Path, size: int | None, end: bytes) -> bool:
+    try:
+        length = path.stat().st_size
+    except FileNotFoundError:
+        return False
+    return length > 0 and length == (size or length) and _ends_in(path, end)
+
+
+def _ends_in(path: Path, end: bytes) -> bool:
+    """Return whether a file ends in some bytes. A file system may keep the length of a torn file, filled with zeros."""
+    with path.open("rb") as file:
+        length = file.seek(0, os.SEEK_END)
+        file.seek(max(length - len(end), 0))
+        return length > 0 and file.read() == end if end else length > 0
+
+
+def set_aside_versions(uri: str, above: int = 0) -> list[int]:
+    """Rename the torn versions of a local dataset past `above`; return their numbers. The caller holds its gate.
+
+    Lance then continues behind the newest whole version. The files stay until a cleanup removes them as orphans.
+    """
+    torn = torn_versions(uri, above)
+    for number, path in torn:
+        durable_write("set aside", str(path))
+        path.rename(f"{path}{SUFFIX}")
+        _LOG.warning("version %d of %s was torn by a crash, and is set aside as %s%s", number, uri, path.name, SUFFIX)
+    return [number for number, _ in torn]
+
+
+def has_empty_refs(uri: str) -> bool:
+    """Return whether a file of a branch or a tag of a local dataset is empty, at the cost of a listing."""
+    return any(path.stat().st_size == 0 for path in (Path(uri) / "_refs").rglob("*.json"))
+
+
+def set_aside_refs(uri: str) -> list[str]:
+    """Rename the files of branches and tags of a local dataset that were torn; return their names."""
+    torn = [path for path in sorted((Path(uri) / "_refs").rglob("*.json")) if not _is_json(path)]
+    for path in torn:
+        durable_write("set aside", str(path))
+        path.rename(f"{path}{SUFFIX}")
+        _LOG.warning("%s was torn by a crash, and is set aside as %s%s", path, path.name, SUFFIX)
+    return [path.name for path in torn]
+
+
+def _is_json(path: Path) -> bool:
+    try:
+        json.loads(path.read_bytes())
+    except ValueError:
+        return False
+    return True
