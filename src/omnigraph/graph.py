@@ -32,6 +32,7 @@ from omnigraph.api.results import (
     Tag,
 )
 from omnigraph.api.rows import Blob, Cell, Explanation, Result
+from omnigraph.commit.publish import undo_unrecorded
 from omnigraph.commit.recovery import heal, set_aside_torn, set_aside_torn_refs, sweep
 from omnigraph.commit.staged_schema import reconcile
 from omnigraph.commit.store import Store
@@ -164,6 +165,7 @@ class Graph(GraphAPI):
             self._store.manifest.load_to_write(None)
         set_aside_torn_refs(self._store)
         sweep(self._store)
+        undo_unrecorded(self._store)
         reconcile(self._store)
 
     # --- handles and views ---

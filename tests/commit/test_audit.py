@@ -68,11 +68,14 @@ def test_a_row_has_the_columns_that_other_tools_expect(audit: Audit, location: L
 
 
 def test_rows_read_back_as_they_were_recorded(audit: Audit) -> None:
-    rows = [a_row(kind.value, kind, actor) for kind, actor in zip(RecoveryKind, ("ada", None, "bob"), strict=True)]
+    rows = [
+        a_row(kind.value, kind, actor) for kind, actor in zip(RecoveryKind, ("ada", None, "bob", None), strict=True)
+    ]
     for row in rows:
         audit.record(row)
     assert audit.rows() == rows
-    assert [row.kind.value for row in rows] == ["RolledForward", "RolledBack", "OrphanedBranchDiscarded"]
+    kinds = ["RolledForward", "RolledBack", "OrphanedBranchDiscarded", "TornSetAside"]
+    assert [row.kind.value for row in rows] == kinds
 
 
 def test_an_operation_is_recorded_once_and_the_first_record_stands(audit: Audit) -> None:

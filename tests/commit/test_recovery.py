@@ -1078,10 +1078,10 @@ def test_one_who_lost_his_gates_to_another_recoverer_agrees_with_him(store: Stor
 
     def meanwhile() -> None:
         if also == "record gone":
-            recover(store, record, _Locked())
+            recover(store, record, _Locked([]))
         elif also == "record there":
             with failing("create", audit.PATH), pytest.raises(StorageError):
-                recover(store, record, _Locked())
+                recover(store, record, _Locked([]))
         else:
             rows = VersionRow(PERSON, 3, None, 4)
             store.manifest.publish(None, Changes((rows,)), {PERSON: 2}, Lineage.new())

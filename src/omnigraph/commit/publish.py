@@ -29,6 +29,7 @@ from omnigraph.errors import (
     CorruptGraphError,
     DriftError,
     ExpectedVersionMismatchError,
+    GateTimeoutError,
     GraphNotFoundError,
     GraphReplacedError,
     OmnigraphError,
@@ -40,7 +41,7 @@ from omnigraph.errors import (
 )
 from omnigraph.manifest.publisher import Changes, Lineage, Published
 from omnigraph.manifest.rows import SCHEMA_ID, TombstoneRow, VersionRow
-from omnigraph.manifest.schema_files import promote
+from omnigraph.manifest.schema_files import FILES, promote
 from omnigraph.manifest.state import HEAD, ManifestState
 from omnigraph.storage.lance_errors import Failure, classify
 from omnigraph.storage.maintain import can_rebase, second_step
@@ -189,6 +190,29 @@ def _check_identity(store: Store, base: ManifestState, state: ManifestState) -> 
     )
 
 
+def undo_unrecorded(store: Store) -> None:
+    """Undo movements of main's tables whose record did not survive a power cut.
+
+    A record is on the medium before a commit is published. So without one, what moved a head was never visible.
+    """
+    for entry in store.manifest.load().snapshot.entries.values():
+        if entry.table.branch is None and store.tables.newest_number(entry.table) > entry.table.version:
+            _settle_head(store, entry.table.key)
+
+
+def _settle_head(store: Store, table_key: str) -> None:
+    try:
+        with store.gates.hold(gates_for(None, [table_key]), store.gates.patience) as held:
+            state = store.manifest.load_to_write(None)
+            entry = state.snapshot.entries.get(table_key)
+            if entry is not None:
+                _check_head(store, held, entry.table, state)
+    except RecoveryRequiredError as error:
+        recover_operation(store, error.operation_id)
+    except (DriftError, GateTimeoutError) as error:  # of another program, or of a living writer: not ours to undo
+        _LOG.info("table '%s' is left as it is: %s", table_key, error.message)
+
+
 def _check(store: Store, plan: PublishPlan, state: ManifestState, held: Held) -> None:
     """Raise unless everything that the plan was prepared on still holds, now that the gates are held."""
     _check_not_done(plan, state)
@@ -232,9 +256,9 @@ def _move(store: Store, plan: PublishPlan, state: ManifestState, held: Held) -> 
         # The heads have moved and the record says so: the next write or open finishes or undoes it.
         raise _unknown(sidecar, error) from error
     failpoints.reach(failpoints.PUBLISH_AFTER_MANIFEST)
-    promoted = plan.schema is None or _is_promoted(store, plan.schema)
     _make_durable(store, plan, published)
-    if promoted:
+    # Only now, because the files of a schema must never be ahead of the manifest.
+    if plan.schema is None or _is_promoted(store, plan.schema):
         _clean_up(store, published, sidecar)  # D
     return published
 
@@ -469,6 +493,7 @@ def _is_promoted(store: Store, schema: SchemaRow) -> bool:
     """
     try:
         promote(store.objects, schema.source)
+        store.medium.sync(*FILES)
     except OmnigraphError as error:
         _LOG.warning("the schema is published, but its files are not in place yet: %s", error)
         return False

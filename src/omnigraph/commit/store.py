@@ -19,7 +19,7 @@ from omnigraph.storage.columns import table_keys
 from omnigraph.storage.durability import Durability, Medium
 from omnigraph.storage.objects import ObjectStore
 from omnigraph.storage.stage import TableStorage
-from omnigraph.storage.torn import has_empty_refs
+from omnigraph.storage.torn import has_torn_refs
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +114,7 @@ class Store:
         if not self.location.is_local:
             return []
         paths = (MANIFEST_PATH, *self.manifest.load().paths.values())
-        return [uri for uri in map(self.location.child, paths) if has_empty_refs(uri)]
+        return [uri for uri in map(self.location.child, paths) if has_torn_refs(uri)]
 
     def sync(self, tables: Iterable[TableVersion] = ()) -> None:
         """Bring all that was written onto the medium: before something relies on it, and before acknowledging it."""

@@ -52,9 +52,11 @@ OmnigraphError                       base class; catch it to catch every error o
 │   └── StorageFullError             no space left
 ├── UnsupportedUriError              a graph address with an unsupported scheme
 ├── GraphNotFoundError               no graph at the address
+├── GraphReplacedError               another graph lies at the address now
 ├── NotAGraphError                   the address holds something else
 ├── AlreadyInitializedError          the address already holds a graph
 ├── ReadOnlyError                    a write through a read-only handle
+├── ForkedHandleError                the handle was opened before a fork of the process
 ├── FormatError                      unsupported storage format
 │   ├── FormatTooNewError            written by a later version: upgrade
 │   └── FormatTooOldError            too old to be migrated

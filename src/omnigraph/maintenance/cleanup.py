@@ -133,6 +133,8 @@ class _Cleanup:
                 if is_gone:
                     found += reclaim.preview_emptying(self.store.tables, self.store.objects, path)
                 return found + Removal(files=len(old), size=sum(one.size for one in old))
+            # What is newer must be on the medium first: after a power cut, a state that lost its successor is needed.
+            self.store.medium.sync("")
             held.check()
             failpoints.reach(failpoints.CLEANUP_BEFORE_REMOVAL)
             done = reclaim.remove_versions(self.store.tables, path, fork, chosen)
@@ -173,6 +175,8 @@ class _Cleanup:
             chosen = [version for version in self._not_needed(place) if version in old]
             if not self.request.confirm:
                 return reclaim.preview_versions(self.store.tables, path, branch, chosen)
+            # What is newer must be on the medium first: after a power cut, a state that lost its successor is needed.
+            self.store.medium.sync("")
             held.check()
             failpoints.reach(failpoints.CLEANUP_BEFORE_REMOVAL)
             return reclaim.remove_versions(self.store.tables, path, branch, chosen)

@@ -22,7 +22,7 @@ from omnigraph.lang.identity import new_id
 from omnigraph.storage.bases import at_present_root
 from omnigraph.storage.lance_errors import Failure, classify, lance_call
 from omnigraph.storage.predicates import OneOf, Predicate, lance_filter
-from omnigraph.storage.torn import newest_whole, set_aside_versions
+from omnigraph.storage.torn import newest_whole, set_aside_versions, version_files
 
 ID, SRC, DST = "id", "src", "dst"
 ADDRESS = "_rowaddr"
@@ -154,6 +154,11 @@ class TableReader:
     def is_torn(self, path: str, branch: str | None) -> bool:
         """Return whether a power cut left no whole version of a table or fork."""
         return self.location.is_local and newest_whole(self._uri(path, branch)) is None
+
+    def newest_number(self, table: TableVersion) -> int:
+        """Return the newest version number of a table on a local disk, torn or not; 0 on an object store."""
+        files = version_files(self._uri(table.path, table.branch)) if self.location.is_local else []
+        return files[0][0] if files else 0
 
     def set_aside_torn(self, table: TableVersion) -> list[int]:
         """Set aside torn versions past the given one; return their numbers. The caller holds the gate of the table."""

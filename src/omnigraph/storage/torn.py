@@ -12,6 +12,7 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
 import lance
 
@@ -74,12 +75,25 @@ def is_whole(uri: str, version: int, path: Path) -> bool:
 
 
 def damaged_files(uri: str, version: int) -> list[str]:
-    """Name the data and deletion files of a local version that are missing, or shorter than they were written."""
+    """Name the data, deletion and index files of a local version that are missing, or shorter than they were written."""
     with lance_call(uri, "open"):
         # A handle of its own, without a session: a cached answer would hide what is on the disk now.
         dataset = lance.dataset(uri, version=version)
         fragments = [fragment.metadata for fragment in dataset.get_fragments()]
-    return [str(path) for path, size, end in _files(uri, fragments) if not _is_complete(path, size, end)]
+        segments = [segment for index in dataset.describe_indices() for segment in index.segments]
+    lost = [str(path) for path, size, end in _files(uri, fragments) if not _is_complete(path, size, end)]
+    return lost + [str(path) for path, size in _index_directories(uri, segments) if _size_below(path) != size]
+
+
+def _index_directories(uri: str, segments: list[Any]) -> Iterator[tuple[Path, int]]:
+    """Yield the directory of each part of an index with the size of its files, if the manifest knows it."""
+    for segment in segments:
+        if segment.base_id is None and segment.size_bytes is not None:
+            yield Path(uri) / "_indices" / str(segment.uuid), segment.size_bytes
+
+
+def _size_below(directory: Path) -> int:
+    return sum(path.stat().st_size for path in directory.rglob("*") if path.is_file())
 
 
 def _files(uri: str, fragments: list[Any]) -> Iterator[tuple[Path, int | None, bytes]]:
@@ -123,14 +137,26 @@ def set_aside_versions(uri: str, above: int = 0) -> list[int]:
     return [number for number, _ in torn]
 
 
-def has_empty_refs(uri: str) -> bool:
-    """Return whether a file of a branch or a tag of a local dataset is empty, at the cost of a listing."""
-    return any(path.stat().st_size == 0 for path in (Path(uri) / "_refs").rglob("*.json"))
+def has_torn_refs(uri: str) -> bool:
+    """Return whether a file of a branch or a tag is empty, or names a branch without a version: for a few listings."""
+    return any(path.stat().st_size == 0 or _is_bare(uri, path) for path in _refs(uri))
+
+
+def _refs(uri: str) -> list[Path]:
+    return sorted((Path(uri) / "_refs").rglob("*.json"))
+
+
+def _is_bare(uri: str, ref: Path) -> bool:
+    """Return whether the newest version of a branch is empty, and so is every older one, or there is none."""
+    if ref.parent.name != "branches":
+        return False
+    versions = version_files(f"{uri}/tree/{unquote(ref.stem)}")
+    return all(path.stat().st_size == 0 for _, path in versions)
 
 
 def set_aside_refs(uri: str) -> list[str]:
     """Rename the files of branches and tags of a local dataset that were torn; return their names."""
-    torn = [path for path in sorted((Path(uri) / "_refs").rglob("*.json")) if not _is_json(path)]
+    torn = [path for path in _refs(uri) if not _is_json(path) or _is_bare(uri, path)]
     for path in torn:
         durable_write("set aside", str(path))
         path.rename(f"{path}{SUFFIX}")

@@ -1,0 +1,108 @@
+"""Power cuts: every state that a disk can be in when the power fails during an operation.
+
+What was synced stays. Every file written since may be there, empty or missing. Deletions are journalled in their order
+by every file system that people use, so those since the last sync are all there or all lost.
+"""
+
+from __future__ import annotations
+
+import random
+import shutil
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from omnigraph.storage.observe import set_write_hook
+
+LOCKS = "__gates"  # lock files mean nothing after a power cut
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """One moment of an operation: what is on the medium for certain, and what only the page cache has."""
+
+    at: str
+    durable: dict[str, bytes]
+    written: dict[str, bytes]
+    acknowledged: bool
+
+    @property
+    def unsynced(self) -> list[str]:
+        """The files that differ between the medium and the page cache."""
+        names = sorted(self.durable.keys() | self.written.keys())
+        return [name for name in names if self.durable.get(name) != self.written.get(name)]
+
+    def states(self, subsets: int, seed: int = 0) -> Iterator[tuple[str, dict[str, bytes]]]:
+        """Yield the disks that the cut can leave: each unsynced file lost alone, all together, and random subsets."""
+        lost = [name for name in self.unsynced if name in self.written]
+        deleted = [name for name in self.unsynced if name not in self.written]
+        for name in lost:
+            yield f"{self.at}: {name} lost", self._without([name], empty=True)
+        if deleted:
+            yield f"{self.at}: {len(deleted)} deletions lost", self._without(deleted, empty=True)
+        for empty in (True, False):
+            yield f"{self.at}: all lost, {'empty' if empty else 'missing'}", self._without(lost, empty=empty)
+        chance = random.Random(seed)  # noqa: S311 - chooses cases, guards nothing
+        for number in range(subsets if len(lost) > 1 else 0):
+            some = chance.sample(lost, chance.randint(1, len(lost)))
+            empty = chance.random() < 0.5
+            yield f"{self.at}: subset {number} of {len(lost)}", self._without(some, empty=empty)
+
+    def _without(self, lost: list[str], *, empty: bool) -> dict[str, bytes]:
+        disk = dict(self.written)
+        for name in lost:
+            if name in self.durable:  # a deletion or a replacement that did not reach the medium
+                disk[name] = self.durable[name]
+            elif empty:
+                disk[name] = b""
+            else:
+                del disk[name]
+        return disk
+
+
+@dataclass
+class Recorder:
+    """Records the disk before every durable write of an operation, and what was synced by then."""
+
+    root: Path
+    cuts: list[Cut] = field(default_factory=list)
+    _durable: dict[str, bytes] = field(default_factory=dict)
+    _syncing: bool = False
+
+    def run(self, act: Callable[[], object]) -> list[Cut]:
+        self._durable = read_files(self.root)
+        previous = set_write_hook(self._before)
+        try:
+            act()
+        finally:
+            set_write_hook(previous)
+        self._settle()
+        self.cuts.append(Cut("acknowledged", self._durable, read_files(self.root), acknowledged=True))
+        return self.cuts
+
+    def _before(self, operation: str, path: str) -> None:
+        self._settle()
+        where = Path(path).name if operation != "sync" else ""
+        self.cuts.append(Cut(f"{operation} {where}".strip(), self._durable, read_files(self.root), acknowledged=False))
+        self._syncing = operation == "sync"
+
+    def _settle(self) -> None:
+        """A sync is over when the next step begins."""
+        if self._syncing:
+            self._durable = read_files(self.root)
+            self._syncing = False
+
+
+def read_files(root: Path) -> dict[str, bytes]:
+    found = (path for path in root.rglob("*") if path.is_file())
+    return {str(path.relative_to(root)): path.read_bytes() for path in found if LOCKS not in path.parts}
+
+
+def write_files(root: Path, files: dict[str, bytes]) -> Path:
+    """Lay out a disk in place of whatever was there."""
+    shutil.rmtree(root, ignore_errors=True)
+    for name, data in files.items():
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(data)
+    return root
