@@ -75,7 +75,7 @@ def is_whole(uri: str, version: int, path: Path) -> bool:
 
 
 def damaged_files(uri: str, version: int) -> list[str]:
-    """Name the data, deletion and index files of a local version that are missing, or shorter than they were written."""
+    """Name the data, deletion and index files of a local version that are missing, or shorter than written."""
     with lance_call(uri, "open"):
         # A handle of its own, without a session: a cached answer would hide what is on the disk now.
         dataset = lance.dataset(uri, version=version)
