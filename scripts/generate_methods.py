@@ -21,38 +21,58 @@ _HEAD = '''\
 
 from __future__ import annotations
 
+import functools
 import os
-from collections.abc import Collection, Mapping, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
 from datetime import timedelta
-from typing import Any, Protocol, TypeVar
+from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 
 from omnigraph.api import operations as op
-from omnigraph.api.operation import Operation
+from omnigraph.api.operation import OPERATIONS, Operation
 {imports}
 
 _T = TypeVar("_T")
-'''
-_CLASS = '''
+_P = ParamSpec("_P")
 
-class {name}(Protocol):
-    """The operations of a graph as {kind}methods. Each makes a value of its operation, and calls it."""
 
-    {define} call(self, operation: Operation[_T], /) -> _T:
+class GraphMethods(Protocol):
+    """The operations of a graph as methods. Each makes a value of its operation, and calls it."""
+
+    def call(self, operation: Operation[_T], /) -> _T:
         """Execute an operation."""
         ...
+'''
+_ASYNC_HEAD = '''
+
+def _asynchronous(
+    kind: Callable[_P, Operation[_T]],
+) -> Callable[Concatenate[AsyncGraphMethods, _P], Coroutine[Any, Any, _T]]:
+    """Make the asynchronous method of an operation. Type checkers take its parameters from the operation."""
+
+    async def method(self: AsyncGraphMethods, /, *args: _P.args, **kwargs: _P.kwargs) -> _T:
+        return await self.call(kind(*args, **kwargs))
+
+    # So that `help` shows the name, the signature and the text that the same method of `GraphMethods` has.
+    functools.update_wrapper(method, getattr(GraphMethods, OPERATIONS[kind].method))  # type: ignore[index]
+    return method
+
+
+class AsyncGraphMethods(ABC):
+    """The same methods, each to be awaited."""
+
+    @abstractmethod
+    async def call(self, operation: Operation[_T], /) -> _T:
+        """Execute an operation."""
+
 '''
 
 
 def generated() -> str:
     """Return the text of the module."""
     methods = [one for one in OPERATIONS.values() if one.method]
-    text = [_HEAD.format(imports=_imports(methods))]
-    for name, kind, define, call in (
-        ("GraphMethods", "", "def", "self.call"),
-        ("AsyncGraphMethods", "asynchronous ", "async def", "await self.call"),
-    ):
-        text.append(_CLASS.format(name=name, kind=kind, define=define))
-        text += [_method(one, define, call) for one in methods]
+    text = [_HEAD.format(imports=_imports(methods)), *map(_method, methods), _ASYNC_HEAD]
+    text += [f"    {one.method} = _asynchronous(op.{one.kind.__name__})\n" for one in methods]
     return _formatted("".join(text))
 
 
@@ -68,18 +88,18 @@ def _imports(methods: list[Description]) -> str:
     return "\n".join(found)
 
 
-def _method(one: Description, define: str, call: str) -> str:
+def _method(one: Description) -> str:
     given = [f"{name}={name}" if two.is_keyword else name for name, two in one.parameters.items()]
     returned = "" if one.result is type(None) else "return "
-    doc = textwrap.indent(f'"""{_doc(one, define)}"""', " " * 8)
-    body = f"        {returned}{call}(op.{one.kind.__name__}({', '.join(given)}))\n"
-    return f"\n    {define} {one.method}{_signature(one)}:\n{doc}\n{body}"
+    doc = textwrap.indent(f'"""{_doc(one)}"""', " " * 8)
+    body = f"        {returned}self.call(op.{one.kind.__name__}({', '.join(given)}))\n"
+    return f"\n    def {one.method}{_signature(one)}:\n{doc}\n{body}"
 
 
-def _doc(one: Description, define: str) -> str:
-    """The docstring, filled anew because a method is indented more; of an asynchronous method its first line."""
+def _doc(one: Description) -> str:
+    """The docstring, filled again because a method is indented more."""
     first, *rest = (inspect.getdoc(one.kind) or "").split("\n\n")
-    if not rest or define != "def":
+    if not rest:
         return first
     return "\n\n".join([first, *(textwrap.fill(" ".join(part.split()), 112) for part in rest)]) + "\n"
 
@@ -92,7 +112,7 @@ def _signature(one: Description) -> str:
         parts.append(f"{name}: {_type(one, name)}{_default(parameter)}")
     result = re.search(r"class \w+\(Operation\[(.*)\]\):", inspect.getsource(one.kind))
     assert result
-    return f"({', '.join(parts)}{',' if len(parts) > 3 else ''}) -> {result[1]}"  # noqa: PLR2004 - as it reads best
+    return f"({', '.join(parts)}) -> {result[1]}"
 
 
 def _type(one: Description, name: str) -> str:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import functools
 import os
-from collections.abc import Collection, Mapping, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
 from datetime import timedelta
-from typing import Any, Protocol, TypeVar
+from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 
 from omnigraph.api import operations as op
 from omnigraph.api.changes import DEFAULT_BYTES, DEFAULT_COMMITS, DEFAULT_LIMIT, Baseline, ChangePage
 from omnigraph.api.maintenance import ORPHAN_AGE, CleanupResult, HealthReport, RepairResult, UpkeepResult
-from omnigraph.api.operation import Operation
+from omnigraph.api.operation import OPERATIONS, Operation
 from omnigraph.api.options import EmbedMode, Resolve
 from omnigraph.api.progress import SILENT, Progress
 from omnigraph.api.results import (
@@ -28,6 +30,7 @@ from omnigraph.api.rows import Explanation, Result
 from omnigraph.core.refs import MAIN
 
 _T = TypeVar("_T")
+_P = ParamSpec("_P")
 
 
 class GraphMethods(Protocol):
@@ -146,21 +149,12 @@ class GraphMethods(Protocol):
         """
         return self.call(op.EmbedTexts(types, mode=mode, branch=branch, actor=actor, progress=progress))
 
-    def plan_schema(
-        self,
-        schema: str | os.PathLike[str],
-        *,
-        allow_data_loss: bool = False,
-    ) -> SchemaResult:
+    def plan_schema(self, schema: str | os.PathLike[str], *, allow_data_loss: bool = False) -> SchemaResult:
         """Return the steps that lead to a schema, whether each is supported, and how many entities they touch."""
         return self.call(op.PlanSchema(schema, allow_data_loss=allow_data_loss))
 
     def apply_schema(
-        self,
-        schema: str | os.PathLike[str],
-        *,
-        allow_data_loss: bool = False,
-        actor: str | None = None,
+        self, schema: str | os.PathLike[str], *, allow_data_loss: bool = False, actor: str | None = None
     ) -> SchemaResult:
         """Change the schema in one commit, without rewriting data. Earlier commits keep the schema of their time.
 
@@ -218,12 +212,7 @@ class GraphMethods(Protocol):
         )
 
     def revert(
-        self,
-        commit_id: str,
-        branch: str = MAIN,
-        *,
-        actor: str | None = None,
-        resolve: Resolve | None = None,
+        self, commit_id: str, branch: str = MAIN, *, actor: str | None = None, resolve: Resolve | None = None
     ) -> MergeResult:
         """Undo what one commit changed, by a new commit. What was changed again since then is a conflict."""
         return self.call(op.RevertCommit(commit_id, branch, actor=actor, resolve=resolve))
@@ -366,12 +355,7 @@ class GraphMethods(Protocol):
         """
         return self.call(op.Cleanup(keep, older_than, confirm=confirm, orphan_age=orphan_age, progress=progress))
 
-    def repair(
-        self,
-        *,
-        confirm: bool = False,
-        force: bool = False,
-    ) -> RepairResult:
+    def repair(self, *, confirm: bool = False, force: bool = False) -> RepairResult:
         """Find tables that another program moved; with `confirm`, keep the moves that provably changed no rows.
 
         With `force` as well, all moves are kept.
@@ -383,320 +367,52 @@ class GraphMethods(Protocol):
         return self.call(op.Doctor())
 
 
-class AsyncGraphMethods(Protocol):
-    """The operations of a graph as asynchronous methods. Each makes a value of its operation, and calls it."""
+def _asynchronous(
+    kind: Callable[_P, Operation[_T]],
+) -> Callable[Concatenate[AsyncGraphMethods, _P], Coroutine[Any, Any, _T]]:
+    """Make the asynchronous method of an operation. Type checkers take its parameters from the operation."""
 
+    async def method(self: AsyncGraphMethods, /, *args: _P.args, **kwargs: _P.kwargs) -> _T:
+        return await self.call(kind(*args, **kwargs))
+
+    # So that `help` shows the name, the signature and the text that the same method of `GraphMethods` has.
+    functools.update_wrapper(method, getattr(GraphMethods, OPERATIONS[kind].method))  # type: ignore[index]
+    return method
+
+
+class AsyncGraphMethods(ABC):
+    """The same methods, each to be awaited."""
+
+    @abstractmethod
     async def call(self, operation: Operation[_T], /) -> _T:
         """Execute an operation."""
-        ...
 
-    async def snapshot(self, branch: str = MAIN) -> Snapshot:
-        """Return which version of each table a branch consists of."""
-        return await self.call(op.ReadSnapshot(branch))
-
-    async def commits(self, branch: str = MAIN, actor: str | None = None) -> list[Commit]:
-        """List the commits of a branch, newest first; with `actor` only those of one actor."""
-        return await self.call(op.ListCommits(branch, actor))
-
-    async def commit(self, commit_id: str) -> Commit:
-        """Find a commit on any branch."""
-        return await self.call(op.FindCommit(commit_id))
-
-    async def query(
-        self,
-        source: str | os.PathLike[str],
-        params: Mapping[str, Any] | None = None,
-        *,
-        name: str | None = None,
-        branch: str = MAIN,
-        snapshot: str | None = None,
-    ) -> Result:
-        """Run a read query. It sees one state of the graph: the branch as it is, or as it was at a commit."""
-        return await self.call(op.RunQuery(source, params, name=name, branch=branch, snapshot=snapshot))
-
-    async def explain(
-        self,
-        source: str | os.PathLike[str],
-        params: Mapping[str, Any] | None = None,
-        *,
-        name: str | None = None,
-        branch: str = MAIN,
-        snapshot: str | None = None,
-    ) -> Explanation:
-        """Run a read query, and return how it was executed: its steps, their rows and what they cost."""
-        return await self.call(op.ExplainQuery(source, params, name=name, branch=branch, snapshot=snapshot))
-
-    async def mutate(
-        self,
-        source: str | os.PathLike[str],
-        params: Mapping[str, Any] | None = None,
-        *,
-        name: str | None = None,
-        branch: str = MAIN,
-        actor: str | None = None,
-        if_commit: str | None = None,
-    ) -> MutationResult:
-        """Run a query that inserts, updates or deletes: all of it in one commit, or nothing."""
-        return await self.call(op.Mutate(source, params, name=name, branch=branch, actor=actor, if_commit=if_commit))
-
-    async def load(
-        self,
-        data: Any,
-        *,
-        mode: str,
-        branch: str = MAIN,
-        base: str | None = None,
-        actor: str | None = None,
-        engine: str = "auto",
-        format: str | None = None,
-        mapping: str | os.PathLike[str] | Mapping[str, Any] | None = None,
-        dry_run: bool = False,
-        master: str | None = None,
-        conf: Mapping[str, str] | None = None,
-        progress: Progress = SILENT,
-    ) -> LoadResult:
-        """Load data in one commit, or nothing: files, records, Arrow tables or Spark DataFrames by type."""
-        return await self.call(
-            op.LoadData(
-                data,
-                mode=mode,
-                branch=branch,
-                base=base,
-                actor=actor,
-                engine=engine,
-                format=format,
-                mapping=mapping,
-                dry_run=dry_run,
-                master=master,
-                conf=conf,
-                progress=progress,
-            )
-        )
-
-    async def embed(
-        self,
-        types: Sequence[str] | None = None,
-        *,
-        mode: str = EmbedMode.FILL_MISSING,
-        branch: str = MAIN,
-        actor: str | None = None,
-        progress: Progress = SILENT,
-    ) -> EmbedResult:
-        """Fill the vectors that `@embed` properties lack, from their texts; with the mode `reembed_all` all of them."""
-        return await self.call(op.EmbedTexts(types, mode=mode, branch=branch, actor=actor, progress=progress))
-
-    async def plan_schema(
-        self,
-        schema: str | os.PathLike[str],
-        *,
-        allow_data_loss: bool = False,
-    ) -> SchemaResult:
-        """Return the steps that lead to a schema, whether each is supported, and how many entities they touch."""
-        return await self.call(op.PlanSchema(schema, allow_data_loss=allow_data_loss))
-
-    async def apply_schema(
-        self,
-        schema: str | os.PathLike[str],
-        *,
-        allow_data_loss: bool = False,
-        actor: str | None = None,
-    ) -> SchemaResult:
-        """Change the schema in one commit, without rewriting data. Earlier commits keep the schema of their time."""
-        return await self.call(op.ApplySchema(schema, allow_data_loss=allow_data_loss, actor=actor))
-
-    async def outcome(self, operation_id: str, branch: str = MAIN) -> Commit | None:
-        """Return what an operation with an unknown outcome did: its commit, or None if it changed nothing."""
-        return await self.call(op.FindOutcome(operation_id, branch))
-
-    async def branches(self) -> list[str]:
-        """List the branches, main first."""
-        return await self.call(op.ListBranches())
-
-    async def create_branch(self, name: str, base: str = MAIN) -> None:
-        """Create a branch from another branch, a tag or a commit. No data is copied."""
-        await self.call(op.CreateBranch(name, base))
-
-    async def delete_branch(self, name: str) -> None:
-        """Delete a branch, and what only it has."""
-        await self.call(op.DeleteBranch(name))
-
-    async def merge(
-        self,
-        source: str,
-        into: str = MAIN,
-        *,
-        actor: str | None = None,
-        dry_run: bool = False,
-        resolve: Resolve | None = None,
-        engine: str = "auto",
-        master: str | None = None,
-        conf: Mapping[str, str] | None = None,
-        progress: Progress = SILENT,
-    ) -> MergeResult:
-        """Merge a branch into another: one commit with two parents, or MergeConflictError with all conflicts."""
-        return await self.call(
-            op.MergeBranch(
-                source,
-                into,
-                actor=actor,
-                dry_run=dry_run,
-                resolve=resolve,
-                engine=engine,
-                master=master,
-                conf=conf,
-                progress=progress,
-            )
-        )
-
-    async def revert(
-        self,
-        commit_id: str,
-        branch: str = MAIN,
-        *,
-        actor: str | None = None,
-        resolve: Resolve | None = None,
-    ) -> MergeResult:
-        """Undo what one commit changed, by a new commit. What was changed again since then is a conflict."""
-        return await self.call(op.RevertCommit(commit_id, branch, actor=actor, resolve=resolve))
-
-    async def tags(self) -> list[Tag]:
-        """List the tags by name, each with its commit."""
-        return await self.call(op.ListTags())
-
-    async def create_tag(self, name: str, ref: str = MAIN) -> Tag:
-        """Create an immutable name for a commit: by its id, or the one that a branch is at."""
-        return await self.call(op.CreateTag(name, ref))
-
-    async def delete_tag(self, name: str) -> None:
-        """Delete a tag; its commit stays."""
-        await self.call(op.DeleteTag(name))
-
-    async def log(self, branches: Sequence[str] | None = None) -> list[LogEntry]:
-        """List the commits of some branches, or of all, newest first, with the branches and tags that are at them."""
-        return await self.call(op.ReadLog(branches))
-
-    async def changes(
-        self,
-        branch: str = MAIN,
-        *,
-        after: str | None = None,
-        start: str | None = None,
-        cursor: str | None = None,
-        page_token: str | None = None,
-        kinds: Collection[str] | None = None,
-        types: Collection[str] | None = None,
-        operations: Collection[str] | None = None,
-        limit: int = DEFAULT_LIMIT,
-        max_bytes: int = DEFAULT_BYTES,
-        max_commits: int = DEFAULT_COMMITS,
-    ) -> ChangePage:
-        """Return what the commits of a branch changed, each compared with its first parent, page by page."""
-        return await self.call(
-            op.PollChanges(
-                branch,
-                after=after,
-                start=start,
-                cursor=cursor,
-                page_token=page_token,
-                kinds=kinds,
-                types=types,
-                operations=operations,
-                limit=limit,
-                max_bytes=max_bytes,
-                max_commits=max_commits,
-            )
-        )
-
-    async def change_cursor(self, after: str, branch: str = MAIN) -> str:
-        """Return the cursor of all changes after a commit, to continue from an export at that commit."""
-        return await self.call(op.FindChangeCursor(after, branch))
-
-    async def baseline(
-        self,
-        branch: str = MAIN,
-        *,
-        kinds: Collection[str] | None = None,
-        types: Collection[str] | None = None,
-        operations: Collection[str] | None = None,
-    ) -> Baseline:
-        """Return where to start following a branch: what to export at which commit, and the cursor to continue with."""
-        return await self.call(op.FindBaseline(branch, kinds=kinds, types=types, operations=operations))
-
-    async def commit_changes(
-        self,
-        commit_id: str,
-        *,
-        page_token: str | None = None,
-        kinds: Collection[str] | None = None,
-        types: Collection[str] | None = None,
-        operations: Collection[str] | None = None,
-        limit: int = DEFAULT_LIMIT,
-        max_bytes: int = DEFAULT_BYTES,
-    ) -> ChangePage:
-        """Return what one commit changed, compared with its first parent."""
-        return await self.call(
-            op.ReadCommitChanges(
-                commit_id,
-                page_token=page_token,
-                kinds=kinds,
-                types=types,
-                operations=operations,
-                limit=limit,
-                max_bytes=max_bytes,
-            )
-        )
-
-    async def ensure_indices(
-        self,
-        branch: str = MAIN,
-        *,
-        actor: str | None = None,
-        engine: str = "auto",
-        master: str | None = None,
-        conf: Mapping[str, str] | None = None,
-        progress: Progress = SILENT,
-    ) -> UpkeepResult:
-        """Build the indices that the schema asks for over all rows, in one commit. No answer depends on them."""
-        return await self.call(
-            op.EnsureIndices(branch, actor=actor, engine=engine, master=master, conf=conf, progress=progress)
-        )
-
-    async def optimize(
-        self,
-        branch: str = MAIN,
-        *,
-        actor: str | None = None,
-        engine: str = "auto",
-        master: str | None = None,
-        conf: Mapping[str, str] | None = None,
-        progress: Progress = SILENT,
-    ) -> UpkeepResult:
-        """Compact small fragments into large ones and index them, in one commit; rows stay unchanged."""
-        return await self.call(
-            op.Optimize(branch, actor=actor, engine=engine, master=master, conf=conf, progress=progress)
-        )
-
-    async def cleanup(
-        self,
-        keep: int | None = None,
-        older_than: timedelta | None = None,
-        *,
-        confirm: bool = False,
-        orphan_age: timedelta = ORPHAN_AGE,
-        progress: Progress = SILENT,
-    ) -> CleanupResult:
-        """Remove what only old commits need: those not among the last `keep` and not younger than `older_than`."""
-        return await self.call(op.Cleanup(keep, older_than, confirm=confirm, orphan_age=orphan_age, progress=progress))
-
-    async def repair(
-        self,
-        *,
-        confirm: bool = False,
-        force: bool = False,
-    ) -> RepairResult:
-        """Find tables that another program moved; with `confirm`, keep the moves that provably changed no rows."""
-        return await self.call(op.Repair(confirm=confirm, force=force))
-
-    async def doctor(self) -> HealthReport:
-        """Report the health of the graph: what is broken, what could be better, and which command to run."""
-        return await self.call(op.Doctor())
+    snapshot = _asynchronous(op.ReadSnapshot)
+    commits = _asynchronous(op.ListCommits)
+    commit = _asynchronous(op.FindCommit)
+    query = _asynchronous(op.RunQuery)
+    explain = _asynchronous(op.ExplainQuery)
+    mutate = _asynchronous(op.Mutate)
+    load = _asynchronous(op.LoadData)
+    embed = _asynchronous(op.EmbedTexts)
+    plan_schema = _asynchronous(op.PlanSchema)
+    apply_schema = _asynchronous(op.ApplySchema)
+    outcome = _asynchronous(op.FindOutcome)
+    branches = _asynchronous(op.ListBranches)
+    create_branch = _asynchronous(op.CreateBranch)
+    delete_branch = _asynchronous(op.DeleteBranch)
+    merge = _asynchronous(op.MergeBranch)
+    revert = _asynchronous(op.RevertCommit)
+    tags = _asynchronous(op.ListTags)
+    create_tag = _asynchronous(op.CreateTag)
+    delete_tag = _asynchronous(op.DeleteTag)
+    log = _asynchronous(op.ReadLog)
+    changes = _asynchronous(op.PollChanges)
+    change_cursor = _asynchronous(op.FindChangeCursor)
+    baseline = _asynchronous(op.FindBaseline)
+    commit_changes = _asynchronous(op.ReadCommitChanges)
+    ensure_indices = _asynchronous(op.EnsureIndices)
+    optimize = _asynchronous(op.Optimize)
+    cleanup = _asynchronous(op.Cleanup)
+    repair = _asynchronous(op.Repair)
+    doctor = _asynchronous(op.Doctor)
