@@ -12,7 +12,7 @@ import pytest
 import omnigraph
 from omnigraph import RemoteGraph
 from omnigraph.api import operations as op
-from omnigraph.api.documents import commit_output
+from omnigraph.api.documents import to_document
 from omnigraph.api.operation import OPERATIONS, Operation
 from omnigraph.api.results import Commit
 from omnigraph.client.calls import steps_of
@@ -42,7 +42,7 @@ def sent(operation: Operation[Any], answer: Callable[[Request], Any]) -> list[Re
 
 
 def test_an_export_learns_the_head_and_its_schema_with_one_request(tmp_path: Path) -> None:
-    state = {"branch": "main", "commit": commit_output(HEAD), "schema_source": SCHEMA}
+    state = {"branch": "main", "commit": to_document(HEAD), "schema_source": SCHEMA}
     requests = sent(op.ExportFiles(tmp_path / "all.jsonl"), lambda _: state)
 
     assert [request.path for request in requests] == ["/states/main", "/export"]
@@ -56,7 +56,7 @@ def test_the_commits_of_an_actor_are_chosen_by_the_server() -> None:
 
 
 def test_a_change_that_makes_a_commit_has_an_id_and_no_other_has() -> None:
-    done = {"name": "v1", "commit": commit_output(HEAD)}
+    done = {"name": "v1", "commit": to_document(HEAD)}
     (tagged,) = sent(op.CreateTag("v1"), lambda _: done)
     (read,) = sent(op.ListTags(), lambda _: {"tags": []})
     merged = {"source": "b", "target": "main", "outcome": "merged", "changes": {}, "conflicts": [], "compared": []}

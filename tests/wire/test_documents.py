@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from typing import Any
 
 import pyarrow as pa
@@ -11,8 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from omnigraph.api import arrow, change_documents, documents
+from omnigraph.api import arrow, documents
+from omnigraph.api import operations as op
 from omnigraph.api.changes import Baseline, Change, ChangeBlock, ChangeOperation, ChangePage, DiffStats, EntityKind
+from omnigraph.api.codec import FORMS
 from omnigraph.api.options import LoadMode, Resolution
 from omnigraph.api.results import (
     ChangeCounts,
@@ -73,27 +74,25 @@ STATS = st.builds(
     counts=st.dictionaries(TEXTS, st.dictionaries(st.sampled_from(ChangeOperation), st.integers(1, 9)), max_size=2),
 )
 
-# What an engine answers, its document, and the way back.
-ANSWERS: dict[str, tuple[st.SearchStrategy[Any], Callable[[Any], Any], Callable[[Any], Any]]] = {
-    "commit": (COMMITS, documents.commit_output, documents.commit_of),
-    "state": (st.builds(NamedState, commit=MAYBE), documents.state_output, documents.state_of),
+BESIDE = {"uri": "uri", "actor": "actor"}  # what an answer says beside the result
+
+# What an engine answers, and what its document is looked up by: the type, or the operation.
+ANSWERS: dict[str, tuple[st.SearchStrategy[Any], Any]] = {
+    "commit": (COMMITS, Commit),
+    "state": (st.builds(NamedState, commit=MAYBE), NamedState),
     "snapshot": (
         st.builds(Snapshot, branch=st.none() | NAMES, entries=ENTRIES, schema=st.none() | st.builds(SchemaRow)),
-        documents.snapshot_output,
-        documents.snapshot_of,
+        Snapshot,
     ),
-    "log": (st.builds(LogEntry, commit=COMMITS), documents.log_entry_output, documents.log_entry_of),
-    "tag": (st.builds(Tag, commit=COMMITS), documents.tag_output, documents.tag_of),
-    "branches": (
-        st.lists(NAMES, unique=True).map(lambda names: ["main", *sorted(names)]),
-        documents.branches_output,
-        documents.branches_of,
-    ),
-    "mutation": (st.builds(MutationResult, commit=MAYBE), documents.change_output, documents.change_of),
+    "log": (st.builds(LogEntry, commit=COMMITS), LogEntry),
+    "tag": (st.builds(Tag, commit=COMMITS), Tag),
+    "branches": (st.lists(NAMES, unique=True).map(lambda names: ["main", *sorted(names)]), op.ListBranches),
+    "outcome": (MAYBE, op.FindOutcome),
+    "tags": (st.lists(st.builds(Tag, commit=COMMITS), max_size=2), op.ListTags),
+    "mutation": (st.builds(MutationResult, commit=MAYBE), MutationResult),
     "load": (
         st.builds(LoadResult, mode=st.sampled_from(LoadMode), nodes=COUNTS, edges=COUNTS, commit=MAYBE),
-        lambda done: documents.ingest_output("uri", done),
-        documents.load_of,
+        LoadResult,
     ),
     "merge": (
         st.builds(
@@ -103,41 +102,38 @@ ANSWERS: dict[str, tuple[st.SearchStrategy[Any], Callable[[Any], Any], Callable[
             conflicts=CONFLICTS,
             commit=MAYBE,
         ),
-        lambda done: documents.merge_output(done, "actor"),
-        documents.merge_of,
+        op.MergeBranch,
     ),
     "revert": (
         st.builds(
             MergeResult, outcome=st.sampled_from(MergeOutcome), changes=st.just({}), conflicts=CONFLICTS, commit=MAYBE
         ),
-        lambda done: documents.revert_output(done, None),
-        documents.merge_of,
+        op.RevertCommit,
     ),
     "schema": (
         st.builds(SchemaResult, plan=st.lists(STEPS, max_size=3).map(tuple).map(SchemaPlan), rows=COUNTS, commit=MAYBE),
-        lambda done: documents.schema_apply_output("uri", done),
-        documents.schema_result_of,
+        op.ApplySchema,
     ),
     "explanation": (
         st.builds(Explanation, commit=MAYBE, steps=st.lists(STEPS_RUN, max_size=2), seconds=st.floats(0, 9)),
-        documents.explain_output,
-        documents.explanation_of,
+        Explanation,
     ),
-    "feed": (PAGES, change_documents.feed_output, change_documents.feed_of),
-    "changes of a commit": (ONE_BLOCK, change_documents.commit_changes_output, change_documents.commit_changes_of),
-    "baseline": (st.builds(Baseline), change_documents.beginning_output, change_documents.beginning_of),
-    "stats": (STATS, change_documents.diff_stats_output, change_documents.diff_stats_of),
+    "feed": (PAGES, ChangePage),
+    "changes of a commit": (ONE_BLOCK, op.ReadCommitChanges),
+    "baseline": (st.builds(Baseline), Baseline),
+    "stats": (STATS, DiffStats),
 }
 
 
 @pytest.mark.parametrize("kind", ANSWERS)
 def test_an_answer_comes_back_from_its_document_as_it_was(kind: str) -> None:
-    answers, output, of = ANSWERS[kind]
+    answers, key = ANSWERS[kind]
+    form = FORMS[key]
 
     @settings(max_examples=25)
     @given(answers)
     def comes_back(answer: Any) -> None:
-        again = of(json.loads(json.dumps(output(answer))))
+        again = form.read(json.loads(json.dumps(form.write(answer, BESIDE))))
         assert again == answer
         assert type(again) is type(answer)
 
@@ -154,7 +150,7 @@ def test_every_kind_of_step_comes_back() -> None:
 def test_a_planned_schema_is_one_that_was_not_applied() -> None:
     done = SchemaResult(SchemaPlan((evolution.AddType("node", "A"),)), False, 3, {"node:A": 0})  # noqa: FBT003
 
-    assert documents.schema_result_of(documents.schema_plan_output("uri", done)) == done
+    assert documents.SCHEMA_PLAN.read(documents.SCHEMA_PLAN.write(done, BESIDE)) == done
 
 
 @given(
@@ -185,7 +181,7 @@ def test_a_resolution_that_says_nothing_is_refused(given: Any) -> None:
 
 def test_a_commit_and_a_load_are_told_in_both_vocabularies() -> None:
     commit = Commit("c", "review", 7, "p", None, "eve", 9)
-    assert documents.commit_output(commit) == {
+    assert documents.to_document(commit) == {
         "graph_commit_id": "c",
         "manifest_branch": "review",
         "manifest_version": 7,
@@ -196,7 +192,7 @@ def test_a_commit_and_a_load_are_told_in_both_vocabularies() -> None:
         "graph_branch": "review",
         "graph_manifest_version": 7,
     }
-    told = documents.ingest_output("u", LoadResult("main", LoadMode.MERGE, {"A": 2}, {"B": 1}, None, None))
+    told = documents.INGEST.write(LoadResult("main", LoadMode.MERGE, {"A": 2}, {"B": 1}, None, None), {"uri": "u"})
     assert told == {
         "uri": "u",
         "branch": "main",
@@ -216,7 +212,7 @@ def test_a_commit_and_a_load_are_told_in_both_vocabularies() -> None:
 def test_a_changed_edge_has_its_ends_where_they_are_known() -> None:
     moved = Change(ChangeOperation.UPDATE, EntityKind.EDGE, "Knows", "k", ("a", "b"), {"n": 1}, {"n": 2}, ("src", "n"))
 
-    assert change_documents.entity_change_output(moved) == {
+    assert documents.to_document(moved) == {
         "kind": "edge",
         "type": {"id": "edge:Knows", "name": "Knows"},
         "id": "k",

@@ -12,7 +12,7 @@ from typing import Any, cast
 import pyarrow as pa
 
 from omnigraph.api.changes import Change
-from omnigraph.api.documents import optional_commit, optional_commit_of
+from omnigraph.api.documents import from_document, to_document
 from omnigraph.api.results import Commit
 from omnigraph.api.rows import Result
 from omnigraph.core.values import moment_at
@@ -89,7 +89,7 @@ def stream_of(result: Result, snapshot: str | None) -> bytes:
         "query_name": result.query_name,
         "branch": result.branch,
         "snapshot": snapshot,
-        "commit": optional_commit(result.commit),
+        "commit": to_document(result.commit),
     }
     table = result.table
     schema = table.schema.with_metadata({**(table.schema.metadata or {}), _KEY: json.dumps(head).encode()})
@@ -139,4 +139,5 @@ def _head_of(message: bytes) -> _Head:
     metadata = dict(schema.metadata)
     head = json.loads(metadata.pop(_KEY))
     own = schema.with_metadata(metadata) if metadata else schema.remove_metadata()
-    return _Head(own, head["query_name"], head["branch"], optional_commit_of(head["commit"]))
+    commit = None if head["commit"] is None else from_document(Commit, head["commit"])
+    return _Head(own, head["query_name"], head["branch"], commit)

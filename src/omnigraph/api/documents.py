@@ -1,177 +1,134 @@
-"""What reads and writes answer, as documents, and back."""
+"""The documents of results: one table of names each, from which they are written, read, and described in OpenAPI."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict
-from typing import Any
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, TypeVar
 
-from omnigraph.api.codec import decode
-from omnigraph.api.options import LoadMode, Resolution
+from omnigraph.api import operations as op
+from omnigraph.api.changes import (
+    Baseline,
+    Change,
+    ChangeBlock,
+    ChangeOperation,
+    ChangePage,
+    Difference,
+    DiffStats,
+    DiffTally,
+    EntityKind,
+    SchemaDifference,
+)
+from omnigraph.api.codec import FORMS, Document, Form, Place, decode, encode
+from omnigraph.api.operation import OPERATIONS, Description, Operation, description_of
+from omnigraph.api.options import Resolution
 from omnigraph.api.results import (
-    ChangeCounts,
     Commit,
     Entry,
     LoadResult,
     LogEntry,
-    MergeOutcome,
     MergeResult,
     MutationResult,
     NamedState,
     SchemaResult,
-    SchemaRow,
     Snapshot,
     TableVersion,
     Tag,
 )
 from omnigraph.api.rows import Explanation, PlanStep, Result
 from omnigraph.core.refs import MAIN
+from omnigraph.core.values import blob_content, blob_text
 from omnigraph.errors import MergeConflict
 from omnigraph.lang import evolution
 from omnigraph.lang.evolution import SchemaPlan, Step
 from omnigraph.version import INTERNAL_SCHEMA_VERSION
 
-Document = dict[str, Any]
+_T = TypeVar("_T")
 
 
-def commit_output(commit: Commit) -> Document:
-    document: Document = {
-        "graph_commit_id": commit.commit_id,
-        "manifest_branch": commit.branch,
-        "manifest_version": commit.manifest_version,
-        "parent_commit_id": commit.parent_id,
-        "merged_parent_commit_id": commit.merged_parent_id,
-        "actor_id": commit.actor_id,
-        "created_at": commit.created_at,
-        "graph_branch": commit.branch,
-        "graph_manifest_version": commit.manifest_version,
-    }
-    more = {"details": commit.details, "merged_branch": commit.merged_branch}
-    return {**document, **{name: value for name, value in more.items() if value is not None}}
+def _named(*names: str) -> dict[str, Place]:
+    """Members that have the names of their fields."""
+    return {name: name.rstrip("?!") for name in names}
 
 
-def commit_of(document: Mapping[str, Any]) -> Commit:
-    return Commit(
-        document["graph_commit_id"],
-        document["manifest_branch"],
-        document["manifest_version"],
-        document["parent_commit_id"],
-        document["merged_parent_commit_id"],
-        document["actor_id"],
-        document["created_at"],
-        document.get("details"),
-        document.get("merged_branch"),
-    )
+def _form(kind: type, name: str, places: Mapping[str, Place] | None = None, **more: Any) -> Form:
+    """Declare the one form of a type."""
+    FORMS[kind] = Form(kind, name, places, **more)
+    return FORMS[kind]
 
 
-def optional_commit(commit: Commit | None) -> Document | None:
-    return None if commit is None else commit_output(commit)
+_Json = dict[str, Any]  # whose members the OpenAPI document does not describe
+_BRANCH_NAME = (lambda found: found.branch or MAIN, str)
+
+# --- commits and states ------------------------------------------------------------------------------------------
+
+_form(
+    Commit,
+    "CommitOutput",
+    {
+        "graph_commit_id": "commit_id",
+        "manifest_branch": "branch",
+        "manifest_version": "manifest_version",
+        "parent_commit_id": "parent_id",
+        "merged_parent_commit_id": "merged_parent_id",
+        **_named("actor_id", "created_at"),
+        "graph_branch": "branch",
+        "graph_manifest_version": "manifest_version",
+        **_named("details?", "merged_branch?"),
+    },
+    docs={"created_at": "Microseconds since 1970."},
+)
+_form(LogEntry, "LogItem", {"*": "commit", **_named("branches", "tags")})
+_form(NamedState, "StateOutput", {**_named("branch", "commit!"), "schema_source": "schema"})
+_form(Tag, "TagOutput")
+_TABLE = Form(
+    Entry,
+    "TableItem",
+    {**{f"table_{name}": f"table.{name}" for name in ("key", "path", "version", "branch")}, "row_count": "row_count"},
+    reads={"table": lambda one: TableVersion(*(one[f"table_{name}"] for name in ("key", "path", "version", "branch")))},
+)
+_DATASET = Form(
+    Entry,
+    "DatasetItem",
+    {
+        "entity_kind": (lambda entry: EntityKind(entry.key.partition(":")[0]), EntityKind),
+        "type_name": (lambda entry: entry.key.partition(":")[2], str),
+        "dataset_path": "table.path",
+        "published_dataset_version": "table.version",
+        "native_dataset_branch": "table.branch",
+        "entity_count": "row_count",
+    },
+)
+_form(
+    Snapshot,
+    "SnapshotOutput",
+    {
+        "branch": _BRANCH_NAME,
+        "manifest_version": "manifest_version",
+        "internal_schema_version": (lambda _: INTERNAL_SCHEMA_VERSION, int),
+        "tables": (lambda found: found.entries.values(), [_TABLE]),
+        "graph_branch": _BRANCH_NAME,
+        "graph_manifest_version": "manifest_version",
+        "datasets": (lambda found: found.entries.values(), [_DATASET]),
+        "schema?": "schema",
+    },
+    reads={
+        "branch": lambda found: None if found["branch"] == MAIN else found["branch"],
+        "entries": lambda found: {one["table_key"]: _TABLE.read(one) for one in found["tables"]},
+    },
+    unlisted=("schema",),
+)
+FORMS[op.ListBranches] = Form(
+    list,
+    "BranchListOutput",
+    {"branches": (sorted, list[str])},
+    reads=lambda found: sorted(found["branches"], key=lambda name: (name != MAIN, name)),
+)
 
 
-def optional_commit_of(document: Mapping[str, Any] | None) -> Commit | None:
-    return None if document is None else commit_of(document)
-
-
-def commits_output(commits: Iterable[Commit]) -> Document:
-    return {"commits": [commit_output(commit) for commit in commits]}
-
-
-def snapshot_output(snapshot: Snapshot) -> Document:
-    branch, version = snapshot.branch or MAIN, snapshot.manifest_version
-    entries = snapshot.entries.values()
-    return {
-        "branch": branch,
-        "manifest_version": version,
-        "internal_schema_version": INTERNAL_SCHEMA_VERSION,
-        "tables": [_table_output(entry) for entry in entries],
-        "graph_branch": branch,
-        "graph_manifest_version": version,
-        "datasets": [_dataset_output(entry) for entry in entries],
-        **({"schema": asdict(snapshot.schema)} if snapshot.schema else {}),
-    }
-
-
-def _table_output(entry: Entry) -> Document:
-    return {
-        "table_key": entry.key,
-        "table_path": entry.table.path,
-        "table_version": entry.table.version,
-        "table_branch": entry.table.branch,
-        "row_count": entry.row_count,
-    }
-
-
-def _dataset_output(entry: Entry) -> Document:
-    kind, _, name = entry.key.partition(":")
-    return {
-        "entity_kind": kind,
-        "type_name": name,
-        "dataset_path": entry.table.path,
-        "published_dataset_version": entry.table.version,
-        "native_dataset_branch": entry.table.branch,
-        "entity_count": entry.row_count,
-    }
-
-
-def snapshot_of(document: Mapping[str, Any]) -> Snapshot:
-    branch = document["branch"]
-    schema = document.get("schema")
-    return Snapshot(
-        None if branch == MAIN else branch,
-        document["manifest_version"],
-        {table["table_key"]: _entry_of(table) for table in document["tables"]},
-        SchemaRow(**schema) if schema else None,
-    )
-
-
-def _entry_of(table: Mapping[str, Any]) -> Entry:
-    version = TableVersion(table["table_key"], table["table_path"], table["table_version"], table["table_branch"])
-    return Entry(version, table["row_count"])
-
-
-def log_output(entries: Iterable[LogEntry]) -> Document:
-    return {"commits": [log_entry_output(entry) for entry in entries]}
-
-
-def log_entry_output(entry: LogEntry) -> Document:
-    return {**commit_output(entry.commit), "branches": list(entry.branches), "tags": list(entry.tags)}
-
-
-def log_entry_of(document: Mapping[str, Any]) -> LogEntry:
-    return LogEntry(commit_of(document), tuple(document["branches"]), tuple(document["tags"]))
-
-
-def tag_output(tag: Tag) -> Document:
-    return {"name": tag.name, "commit": commit_output(tag.commit)}
-
-
-def tag_of(document: Mapping[str, Any]) -> Tag:
-    return Tag(document["name"], commit_of(document["commit"]))
-
-
-def tags_output(tags: Iterable[Tag]) -> Document:
-    return {"tags": [tag_output(tag) for tag in tags]}
-
-
-def tag_deleted_output(uri: str, name: str) -> Document:
-    return {"uri": uri, "name": name.strip()}
-
-
-def branches_output(names: Sequence[str]) -> Document:
-    return {"branches": sorted(names)}
-
-
-def branches_of(document: Mapping[str, Any]) -> list[str]:
-    """The branches as a graph lists them: main first."""
-    return sorted(document["branches"], key=lambda name: (name != MAIN, name))
-
-
-def branch_created_output(uri: str, name: str, base: str, actor: str | None) -> Document:
-    return {"uri": uri, "from": base.strip(), "name": name.strip(), "actor_id": actor}
-
-
-def branch_deleted_output(uri: str, name: str, actor: str | None) -> Document:
-    return {"uri": uri, "name": name.strip(), "actor_id": actor}
+# --- queries, mutations and loads --------------------------------------------------------------------------------
 
 
 def read_head(result: Result, snapshot: str | None) -> Document:
@@ -186,118 +143,92 @@ def read_output(result: Result, snapshot: str | None) -> Document:
     return {**read_head(result, snapshot), **columns, "rows": result.rows, **commit}
 
 
-def explain_output(found: Explanation) -> Document:
-    return {**found.to_dict(), "commit": optional_commit(found.commit)}
+_form(
+    Explanation,
+    "ExplainOutput",
+    {
+        "query_name": "query_name",
+        "target": (lambda found: found.to_dict()["target"], _Json),
+        "row_count": "rows",
+        **_named("requests", "seconds"),
+        "steps": (lambda found: encode(found.steps), list[_Json]),
+        "commit": "commit",
+    },
+    reads={
+        "branch": lambda found: found["target"]["branch"],
+        "steps": lambda found: decode(list[PlanStep], found["steps"]),
+    },
+    unlisted=("commit",),
+)
+_form(
+    MutationResult,
+    "ChangeOutput",
+    _named("branch", "query_name", "affected_nodes", "affected_edges", "actor_id", "commit"),
+)
 
 
-def explanation_of(document: Mapping[str, Any]) -> Explanation:
-    return Explanation(
-        document["query_name"],
-        document["target"]["branch"],
-        optional_commit_of(document["commit"]),
-        [decode(PlanStep, step) for step in document["steps"]],
-        document["row_count"],
-        document["requests"],
-        document["seconds"],
-    )
-
-
-def change_output(done: MutationResult) -> Document:
-    return {
-        "branch": done.branch,
-        "query_name": done.query_name,
-        "affected_nodes": done.affected_nodes,
-        "affected_edges": done.affected_edges,
-        "actor_id": done.actor_id,
-        "commit": optional_commit(done.commit),
-    }
-
-
-def change_of(document: Mapping[str, Any]) -> MutationResult:
-    return MutationResult(
-        document["query_name"],
-        document["branch"],
-        document["affected_nodes"],
-        document["affected_edges"],
-        document["actor_id"],
-        optional_commit_of(document["commit"]),
-    )
-
-
-def ingest_output(uri: str, done: LoadResult) -> Document:
-    return {"uri": uri, **batch_output(done)}
-
-
-def batch_output(done: LoadResult) -> Document:
-    """Write a load, in both vocabularies: of tables and of entities."""
-    counts = {**_keyed("node", done.nodes), **_keyed("edge", done.edges)}
-    return {
-        "branch": done.branch,
-        "base_branch": done.base_branch,
-        "branch_created": done.branch_created,
-        "mode": done.mode,
-        "tables": [{"table_key": key, "rows_loaded": count} for key, count in sorted(counts.items())],
-        "nodes": _loaded(done.nodes),
-        "edges": _loaded(done.edges),
-        "total_entities": done.total,
-        "total_rows": done.total,
-        "actor_id": done.actor_id,
-        "commit": optional_commit(done.commit),
-    }
-
-
-def _keyed(kind: str, counts: Mapping[str, int]) -> dict[str, int]:
-    return {f"{kind}:{name}": count for name, count in counts.items()}
+def _loaded_tables(done: LoadResult) -> list[Document]:
+    counts = {f"node:{name}": count for name, count in done.nodes.items()}
+    counts |= {f"edge:{name}": count for name, count in done.edges.items()}
+    return [{"table_key": key, "rows_loaded": count} for key, count in sorted(counts.items())]
 
 
 def _loaded(counts: Mapping[str, int]) -> list[Document]:
     return [{"name": name, "entities_loaded": count, "rows_loaded": count} for name, count in sorted(counts.items())]
 
 
-def load_of(document: Mapping[str, Any]) -> LoadResult:
-    nodes, edges = ({one["name"]: one["entities_loaded"] for one in document[part]} for part in ("nodes", "edges"))
-    return LoadResult(
-        document["branch"],
-        LoadMode(document["mode"]),
-        nodes,
-        edges,
-        document["actor_id"],
-        optional_commit_of(document["commit"]),
-        document["base_branch"],
-        document["branch_created"],
-    )
+def _counts(loaded: list[Document]) -> dict[str, int]:
+    return {one["name"]: one["entities_loaded"] for one in loaded}
 
 
-def merge_output(done: MergeResult, actor: str | None) -> Document:
-    return {"source": done.source, "target": done.target, **_brought(done, actor)}
+# A load is described in both vocabularies: of tables and of entities.
+_LOADED_TABLE = Form(dict, "LoadedTable", {}, added={"table_key": str, "rows_loaded": int})
+_LOADED_TYPE = Form(dict, "LoadedType", {}, added={"name": str, "entities_loaded": int, "rows_loaded": int})
+_form(
+    LoadResult,
+    "GraphBatchLoadOutput",
+    {
+        **_named("branch", "base_branch", "branch_created", "mode"),
+        "tables": (_loaded_tables, [_LOADED_TABLE]),
+        "nodes": (lambda done: _loaded(done.nodes), [_LOADED_TYPE]),
+        "edges": (lambda done: _loaded(done.edges), [_LOADED_TYPE]),
+        "total_entities": "total",
+        "total_rows": "total",
+        **_named("actor_id", "commit"),
+    },
+    reads={"nodes": lambda found: _counts(found["nodes"]), "edges": lambda found: _counts(found["edges"])},
+)
+INGEST = Form(LoadResult, "IngestOutput", {"uri": "@uri", "*": "."})
 
 
-def revert_output(done: MergeResult, actor: str | None) -> Document:
-    return {"reverted": done.source, "branch": done.target, **_brought(done, actor)}
+# --- merges and schemas ------------------------------------------------------------------------------------------
 
 
-def _brought(done: MergeResult, actor: str | None) -> Document:
-    return {
-        "outcome": done.outcome,
-        "actor_id": actor,
-        "changes": {key: asdict(counts) for key, counts in done.changes.items()},
-        "conflicts": [conflict.to_dict() for conflict in done.conflicts],
-        "compared": list(done.compared),
-        "commit": optional_commit(done.commit),
-    }
+def _conflicts(found: Document) -> tuple[MergeConflict, ...]:
+    names = ("kind", "table_key", "row_id", "message")
+    return tuple(MergeConflict(*(one[name] for name in names)) for one in found["conflicts"])
 
 
-def merge_of(document: Mapping[str, Any]) -> MergeResult:
-    """A merge or a revert, whichever it was."""
-    return MergeResult(
-        document["source"] if "source" in document else document["reverted"],
-        document["target"] if "target" in document else document["branch"],
-        MergeOutcome(document["outcome"]),
-        {key: ChangeCounts(**counts) for key, counts in document["changes"].items()},
-        tuple(map(conflict_of, document["conflicts"])),
-        optional_commit_of(document["commit"]),
-        tuple(document["compared"]),
-    )
+_MERGED: dict[str, Place] = {
+    "outcome": "outcome",
+    "actor_id": "@actor",
+    "changes": "changes",
+    "conflicts": (lambda done: [conflict.to_dict() for conflict in done.conflicts], list[_Json]),
+    **_named("compared", "commit"),
+}
+FORMS[op.MergeBranch] = MERGE = Form(
+    MergeResult,
+    "BranchMergeOutput",
+    {**_named("source", "target"), **_MERGED},
+    reads={"conflicts": _conflicts},
+    added={"branch_deleted": bool | None, "branch_delete_error": str | None},
+)
+FORMS[op.RevertCommit] = REVERT = Form(
+    MergeResult,
+    "RevertOutput",
+    {"reverted": "source", "branch": "target", **_MERGED},
+    reads={"conflicts": _conflicts},
+)
 
 
 def resolution_of(given: Any) -> Resolution:
@@ -310,46 +241,6 @@ def resolution_of(given: Any) -> Resolution:
     return Resolution.of(given)
 
 
-def conflict_of(document: Mapping[str, Any]) -> MergeConflict:
-    return MergeConflict(document["kind"], document["table_key"], document["row_id"], document["message"])
-
-
-def state_output(state: NamedState) -> Document:
-    """Write the state that a name stands for."""
-    return {"branch": state.branch, "commit": optional_commit(state.commit), "schema_source": state.schema}
-
-
-def state_of(document: Mapping[str, Any]) -> NamedState:
-    return NamedState(document["branch"], optional_commit_of(document["commit"]), document["schema_source"])
-
-
-def schema_plan_output(uri: str, done: SchemaResult) -> Document:
-    return {
-        "uri": uri,
-        **done.plan.to_dict(),
-        "rows": dict(done.rows),
-        "manifest_version": done.manifest_version,
-        "graph_manifest_version": done.manifest_version,
-    }
-
-
-def schema_apply_output(uri: str, done: SchemaResult) -> Document:
-    document = {**schema_plan_output(uri, done), "applied": done.applied, "commit": optional_commit(done.commit)}
-    return {**document, **({"given_up": list(done.given_up)} if done.given_up else {})}
-
-
-def schema_result_of(document: Mapping[str, Any]) -> SchemaResult:
-    """A change of the schema that was made, or only planned."""
-    return SchemaResult(
-        SchemaPlan(tuple(map(_step_of, document["steps"]))),
-        document.get("applied", False),
-        document["manifest_version"],
-        document["rows"],
-        optional_commit_of(document.get("commit")),
-        tuple(document.get("given_up", ())),
-    )
-
-
 _STEPS = {
     kind.kind: kind
     for kind in vars(evolution).values()
@@ -357,8 +248,201 @@ _STEPS = {
 }
 
 
-def _step_of(document: Mapping[str, Any]) -> Step:
-    step: Step = decode(
-        _STEPS[document["kind"]], {"from_" if name == "from" else name: value for name, value in document.items()}
-    )
+def _step(document: Document) -> Step:
+    # `from` cannot be the name of a field.
+    members = {"from_" if name == "from" else name: value for name, value in document.items()}
+    step: Step = decode(_STEPS[document["kind"]], members)
     return step
+
+
+def _plan(found: Document) -> SchemaPlan:
+    return SchemaPlan(tuple(map(_step, found["steps"])))
+
+
+_PLANNED: dict[str, Place] = {
+    "uri": "@uri",
+    "supported": "plan.supported",
+    "step_count": (lambda done: len(done.plan.steps), int),
+    "steps": (lambda done: [step.to_dict() for step in done.plan.steps], list[_Json]),
+    **_named("rows", "manifest_version"),
+    "graph_manifest_version": "manifest_version",
+}
+FORMS[op.PlanSchema] = SCHEMA_PLAN = Form(
+    SchemaResult, "SchemaPlanOutput", _PLANNED, reads={"plan": _plan, "applied": lambda _: False}
+)
+FORMS[op.ApplySchema] = SCHEMA_APPLIED = Form(
+    SchemaResult,
+    "SchemaApplyOutput",
+    {
+        **_PLANNED,
+        **_named("applied", "commit!"),
+        "given_up?": (lambda done: list(done.given_up) or None, list[str] | None),
+    },
+    reads={"plan": _plan, "given_up": lambda found: tuple(found.get("given_up", ()))},
+)
+
+
+# --- changes of entities -----------------------------------------------------------------------------------------
+
+
+def _before(change: Change) -> Document | None:
+    # The ends from before an edge was moved are not known.
+    moved = "src" in change.changed or "dst" in change.changed
+    return _image(change.before, None if moved else change.endpoints)
+
+
+def _image(properties: Mapping[str, Any] | None, ends: tuple[str, str] | None) -> Document | None:
+    if properties is None:
+        return None
+    plain = {name: blob_text(value) if isinstance(value, bytes) else value for name, value in properties.items()}
+    return {"properties": plain, **({} if ends is None else {"endpoints": {"from": ends[0], "to": ends[1]}})}
+
+
+def _blobs(change: Change) -> list[str] | None:
+    """Name the properties whose texts stand for bytes."""
+    images = (change.before or {}, change.after or {})
+    return sorted({name for image in images for name, value in image.items() if isinstance(value, bytes)}) or None
+
+
+def _change(document: Mapping[str, Any]) -> Change:
+    blobs = document.get("blobs", ())
+    ends = (document.get("after") or document["before"]).get("endpoints")
+    return Change(
+        ChangeOperation(document["op"]),
+        EntityKind(document["kind"]),
+        document["type"]["name"],
+        document["id"],
+        None if ends is None else (ends["from"], ends["to"]),
+        _properties(document.get("before"), blobs),
+        _properties(document.get("after"), blobs),
+        tuple(document.get("changed", ())),
+    )
+
+
+def _properties(image: Mapping[str, Any] | None, blobs: list[str]) -> dict[str, Any] | None:
+    if image is None:
+        return None
+    found: dict[str, Any] = image["properties"]
+    return {**found, **{name: blob_content(found[name]) for name in blobs if found.get(name) is not None}}
+
+
+_TYPE = Form(dict, "ChangedType", {}, added={"id": str, "name": str})
+_IMAGE = Form(dict, "EntityImage", {}, added={"properties": _Json, "endpoints": dict[str, str] | None})
+_form(
+    Change,
+    "EntityChangeOutput",
+    {
+        "kind": "kind",
+        "type": (lambda one: {"id": f"{one.kind}:{one.type_name}", "name": one.type_name}, _TYPE),
+        "id": "id",
+        "op": "operation",
+        "before?": (_before, _IMAGE),
+        "after?": (lambda change: _image(change.after, change.endpoints), _IMAGE),
+        "changed?": (lambda change: list(change.changed) or None, list[str]),
+        "blobs?": (_blobs, list[str]),
+    },
+    reads=_change,
+)
+# The commit of some changes has the members of every commit, and those that only a feed has.
+CAUSE = Form(Commit, "Cause", {"*": ".", "authored_branch": _BRANCH_NAME, "authored_at": "created_at"})
+_form(ChangeBlock, "ChangeBlockOutput", {"cause": ("cause", CAUSE), "changes": "changes"})
+_form(ChangePage, "ChangeFeedOutput", _named("blocks", "cursor?", "next_page_token?", "caught_up"))
+FORMS[op.ReadCommitChanges] = COMMIT_CHANGES = Form(
+    ChangePage,
+    "CommitChangesOutput",
+    {"*": (lambda page: page.blocks[0], ChangeBlock), **_named("cursor?", "next_page_token?", "caught_up")},
+    reads={"blocks": lambda found: (decode(ChangeBlock, found),)},
+    unlisted=("cursor", "caught_up"),
+)
+_form(
+    Baseline,
+    "ChangeBeginningOutput",
+    {"snapshot_commit_id": "commit_id", "resume_cursor": "cursor", "tables": "tables"},
+)
+
+
+# --- differences -------------------------------------------------------------------------------------------------
+
+
+class Show(StrEnum):
+    """How much of a difference is sent."""
+
+    HEAD = "head"  # between which commits it is, and how the types differ
+    STATS = "stats"  # and how many entities of each type
+    CHANGES = "changes"  # and each of them
+
+
+@dataclass(frozen=True, slots=True)
+class DiffHead:
+    """What a difference is, without its changes."""
+
+    before: Commit
+    after: Commit
+    schema: SchemaDifference
+
+    @classmethod
+    def of(cls, found: Difference) -> DiffHead:
+        return cls(found.before.commit, found.after.commit, found.schema)
+
+
+_form(DiffHead, "", {"from": "before", "to": "after", "schema": "schema"})
+_form(DiffStats, "", {"stats": "counts", "compared": "compared"})
+
+
+def diff_lines(found: Difference, show: Show = Show.CHANGES) -> Iterator[str]:
+    """A difference as lines of JSON: the head, the changes in parts, and last how many there were.
+
+    A line before each part names the type of its changes, how many there are, and how they were found.
+    """
+    yield _line(DiffHead.of(found))
+    if show is Show.HEAD:
+        return
+    tally = DiffTally()
+    for rows in found.rows():
+        tally.add(rows)
+        if show is Show.CHANGES:
+            yield _line({"rows": {"table_key": rows.key, "counts": rows.counts, "compared": rows.compared}})
+            yield from map(_line, rows.changes())
+    yield _line(tally.stats)
+
+
+def _line(value: Any) -> str:
+    return json.dumps(encode(value), ensure_ascii=False, separators=(",", ":")) + "\n"
+
+
+# --- answers of operations ---------------------------------------------------------------------------------------
+
+
+for _known in OPERATIONS.values():
+    for _route in _known.routes:
+        if _route.answer is not None:
+            FORMS[_known.kind] = Form(_known.result, *_route.answer)
+
+
+def to_document(result: Any) -> Any:
+    """Write a result. This is `encode`, for modules that must have loaded the tables above."""
+    return encode(result)
+
+
+def from_document(kind: type[_T], document: Mapping[str, Any]) -> _T:
+    """Read a result of a type that has a form."""
+    found: _T = FORMS[kind].read(document)
+    return found
+
+
+def form_of(known: Description) -> Form:
+    """Return the form of the answers to an operation."""
+    return FORMS.get(known.kind) or FORMS[known.result]
+
+
+def answer_document(operation: Operation[Any], result: Any, uri: str, actor: str | None) -> Document:
+    """Write the answer to an operation as HTTP has it."""
+    known = description_of(operation)
+    # Blanks around a name mean nothing, so the answer has the name that was used.
+    given = {name: str(getattr(operation, name)).strip() for name in known.sent}
+    return form_of(known).write(result, {**given, "uri": uri, "actor": actor})
+
+
+def answer_result(operation: Operation[Any], document: Mapping[str, Any]) -> Any:
+    """Read the result of an operation from the answer to it."""
+    return form_of(description_of(operation)).read(document)

@@ -301,7 +301,7 @@ class FindOutcome(Operation[Commit | None]):
 
 @operation(
     Action.READ,
-    _get("/branches", answer=("BranchListOutput", {"branches": "."}), doc="List the branches, sorted."),
+    _get("/branches", doc="List the branches, sorted."),
     method="branches",
     command="branch list",
 )

@@ -9,9 +9,8 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Annotated, Any
 
-from omnigraph.api.change_documents import cause_output, commit_changes_output, diff_head_output, entity_change_output
 from omnigraph.api.changes import Change, ChangePage, Difference, TableChanges
-from omnigraph.api.documents import commit_output, commits_output
+from omnigraph.api.documents import CAUSE, COMMIT_CHANGES, DiffHead, to_document
 from omnigraph.api.protocol import GraphAPI
 from omnigraph.api.results import Commit
 from omnigraph.cli import output
@@ -53,7 +52,7 @@ def list_commits(
     wanted = [_actor(text) for text in filters or ()]
     found = target.read().commits(target.scope.branch(branch))
     found = [item for item in found if all(item.actor_id == actor for actor in wanted)]
-    target.emit(lambda: commits_output(found), map(_commit_line, found))
+    target.emit(lambda: {"commits": to_document(found)}, map(_commit_line, found))
 
 
 def _actor(text: str) -> str:
@@ -81,7 +80,7 @@ def show_commit(target: Target, commit_id: CommitId) -> None:
         "actor_id": found.actor_id,
         "created_at": found.created_at,
     }
-    target.emit(commit_output(found), output.pairs({name: value for name, value in shown.items() if value is not None}))
+    target.emit(to_document(found), output.pairs({name: value for name, value in shown.items() if value is not None}))
 
 
 @command("commit changes")
@@ -95,7 +94,7 @@ def commit_changes(
 ) -> None:
     """Show the changes of one commit since its first parent."""
     page = target.read().commit_changes(commit_id, page_token=page_token, limit=limit, **filters.given())
-    target.emit(lambda: commit_changes_output(page), _page(page))
+    target.emit(lambda: COMMIT_CHANGES.write(page), _page(page))
 
 
 def _page(page: ChangePage) -> Lines:
@@ -123,7 +122,7 @@ def diff(
 
 def _diff_document(found: Difference, *, with_changes: bool) -> Iterator[str]:
     """Write the document piece by piece: a difference may be larger than memory."""
-    yield json.dumps(diff_head_output(found), ensure_ascii=False)[:-1]
+    yield json.dumps(to_document(DiffHead.of(found)), ensure_ascii=False)[:-1]
     counts: dict[str, Counter[str]] = {}
     compared: dict[str, bool] = {}
     separator = ', "changes": ['
@@ -131,7 +130,7 @@ def _diff_document(found: Difference, *, with_changes: bool) -> Iterator[str]:
         counts.setdefault(rows.key, Counter()).update(rows.counts)
         compared[rows.key] = rows.compared
         for change in rows.changes() if with_changes else ():
-            yield separator + json.dumps(entity_change_output(change), ensure_ascii=False)
+            yield separator + json.dumps(to_document(change), ensure_ascii=False)
             separator = ", "
     if with_changes:
         yield f"{separator}]" if separator != ", " else "]"
@@ -243,10 +242,10 @@ def _pages_document(pages: Iterator[ChangePage]) -> Iterator[str]:
         for block in page.blocks:
             if block.cause.commit_id != open_block:
                 yield "]}, " if open_block else ""
-                yield f'{{"cause": {json.dumps(cause_output(block.cause))}, "changes": ['
+                yield f'{{"cause": {json.dumps(CAUSE.write(block.cause))}, "changes": ['
                 separator = ""
             for change in block.changes:
-                yield separator + json.dumps(entity_change_output(change), ensure_ascii=False)
+                yield separator + json.dumps(to_document(change), ensure_ascii=False)
                 separator = ", "
             open_block = block.cause.commit_id
     assert page is not None

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import IO, Annotated, Any
 
 import omnigraph
-from omnigraph.api.documents import ingest_output
+from omnigraph.api.documents import INGEST
 from omnigraph.api.progress import finishing
 from omnigraph.api.protocol import StateView
 from omnigraph.api.results import LoadResult
@@ -88,7 +88,7 @@ def _load_options(target: Target, mode: str, branch: str | None, base: str | Non
 def _load_document(uri: str, done: LoadResult) -> Document:
     # The counts are beside it for programs written against earlier versions.
     return {
-        **ingest_output(uri, done),
+        **INGEST.write(done, {"uri": uri}),
         "nodes_loaded": sum(done.nodes.values()),
         "edges_loaded": sum(done.edges.values()),
         "node_types_loaded": len(done.nodes),
@@ -118,7 +118,7 @@ def ingest(
     if mode == "overwrite":
         target.ask_before_removing(f"Replace the data of {target.uri}?")
     done = target.write_aloud().load(data, **options)
-    target.emit(ingest_output(target.uri, done), _ingested(done, data))
+    target.emit(INGEST.write(done, {"uri": target.uri}), _ingested(done, data))
 
 
 def _ingested(done: LoadResult, data: list[str]) -> Lines:

@@ -10,17 +10,8 @@ from typing import Annotated
 
 import typer
 
-from omnigraph.api.documents import (
-    branch_created_output,
-    branch_deleted_output,
-    log_output,
-    merge_output,
-    revert_output,
-    snapshot_output,
-    tag_deleted_output,
-    tag_output,
-    tags_output,
-)
+from omnigraph.api import operations as op
+from omnigraph.api.documents import MERGE, REVERT, answer_document, to_document
 from omnigraph.api.options import OURS, THEIRS, Resolution
 from omnigraph.api.protocol import GraphAPI
 from omnigraph.api.results import LogEntry, MergeResult, Snapshot
@@ -44,7 +35,7 @@ def create_branch(
     """Create a branch. No data is copied."""
     actor = target.actor  # before the write: a server refuses `--as`
     target.write_aloud().create_branch(name, base)
-    document = branch_created_output(target.uri, name, base, actor)
+    document = answer_document(op.CreateBranch(name, base), None, target.uri, actor)
     target.emit(document, f"created branch {name.strip()} from {base}")
 
 
@@ -61,7 +52,8 @@ def delete_branch(target: Target, name: BranchName) -> None:
     actor = target.actor
     target.ask_before_removing(f"Delete branch {name} of {target.uri}?")
     target.write_aloud().delete_branch(name)
-    target.emit(branch_deleted_output(target.uri, name, actor), f"deleted branch {name.strip()}")
+    document = answer_document(op.DeleteBranch(name), None, target.uri, actor)
+    target.emit(document, f"deleted branch {name.strip()}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,14 +114,14 @@ def merge_branch(
     options = {"resolve": conflicts.resolution(), **engine.checked(target.scope)}
     if dry_run:
         preview = target.read().merge(source, into, dry_run=True, **options)
-        target.emit({**merge_output(preview, None), "dry_run": True}, _preview(preview))
+        target.emit({**MERGE.write(preview, {"actor": None}), "dry_run": True}, _preview(preview))
         if preview.conflicts:
             # So that a script can ask before it merges.
             raise typer.Exit(1)
         return
     graph = target.write_aloud()
     done = graph.merge(source, into, actor=actor, **options)
-    document, text = merge_output(done, actor), [f"merged {done.source} into {done.target}: {done.outcome}"]
+    document, text = MERGE.write(done, {"actor": actor}), [f"merged {done.source} into {done.target}: {done.outcome}"]
     if delete_source:
         problem = _deletion_problem(graph, done.source)
         document |= {"branch_deleted": problem is None, "branch_delete_error": problem}
@@ -166,7 +158,7 @@ def revert(
     actor, chosen = target.actor, conflicts.resolution()
     done = target.write_aloud().revert(commit, branch, actor=actor, resolve=chosen)
     outcome = f"by {done.commit.commit_id}" if done.commit else "there was nothing left to undo"
-    target.emit(revert_output(done, actor), f"reverted {done.source} on {done.target}: {outcome}")
+    target.emit(REVERT.write(done, {"actor": actor}), f"reverted {done.source} on {done.target}: {outcome}")
 
 
 @command("tag create")
@@ -178,28 +170,28 @@ def create_tag(
 ) -> None:
     """Create an immutable name for a commit. Cleanup keeps the commit."""
     made = target.write_aloud().create_tag(name, ref)
-    target.emit({"uri": target.uri, **tag_output(made)}, f"created tag {made.name} at {made.commit.commit_id}")
+    target.emit({"uri": target.uri, **to_document(made)}, f"created tag {made.name} at {made.commit.commit_id}")
 
 
 @command("tag list")
 def list_tags(target: Target) -> None:
     """List the tags by name, each with its commit."""
     found = target.read().tags()
-    target.emit(tags_output(found), (f"{tag.name} {tag.commit.commit_id}" for tag in found))
+    target.emit({"tags": to_document(found)}, (f"{tag.name} {tag.commit.commit_id}" for tag in found))
 
 
 @command("tag delete")
 def delete_tag(target: Target, name: TagName) -> None:
     """Delete a tag. The commit is kept."""
     target.write_aloud().delete_tag(name)
-    target.emit(tag_deleted_output(target.uri, name), f"deleted tag {name.strip()}")
+    target.emit(answer_document(op.DeleteTag(name), None, target.uri, None), f"deleted tag {name.strip()}")
 
 
 @command("snapshot")
 def snapshot(target: Target, *, branch: Branch = None) -> None:
     """Show the version of each table on a branch."""
     found = target.read().snapshot(target.scope.branch(branch))
-    target.emit(snapshot_output(found), _snapshot(found))
+    target.emit(to_document(found), _snapshot(found))
 
 
 def _snapshot(found: Snapshot) -> Lines:
@@ -220,7 +212,7 @@ def log(
 ) -> None:
     """Show the history of branches, newest first."""
     found = target.read().log(branches)
-    target.emit(log_output(found[:limit]), _log(found, draw=draw, limit=limit))
+    target.emit({"commits": to_document(found[:limit])}, _log(found, draw=draw, limit=limit))
 
 
 def _log(found: list[LogEntry], *, draw: bool, limit: int) -> Lines:

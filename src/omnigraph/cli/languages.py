@@ -12,7 +12,7 @@ from typing import Annotated, Any
 
 import typer
 
-from omnigraph.api.documents import schema_apply_output, schema_plan_output
+from omnigraph.api.documents import SCHEMA_APPLIED, SCHEMA_PLAN
 from omnigraph.api.results import SchemaResult
 from omnigraph.cli import output
 from omnigraph.cli.address import Scope, Target
@@ -54,7 +54,7 @@ def plan(
     if accepted is None and desired is None:
         target = scope.at(uri)
         preview = _preview(target, _given(schema), allow_data_loss=allow_data_loss)
-        scope.emit(schema_plan_output(target.uri, preview), _previewed(target.uri, preview))
+        scope.emit(SCHEMA_PLAN.write(preview, {"uri": target.uri}), _previewed(target.uri, preview))
         return
     if accepted is None or desired is None or (uri, scope.flags.store, schema) != (None, None, None):
         message = "compare two files with --from and --to, without other options"
@@ -76,7 +76,7 @@ def apply(
         if allow_data_loss:
             target.ask_before_removing(f"Drop for good from {target.uri}?")
         done = target.write_aloud().apply_schema(Path(file), allow_data_loss=allow_data_loss, actor=actor)
-    target.emit(schema_apply_output(target.uri, done), _applied(target.uri, done))
+    target.emit(SCHEMA_APPLIED.write(done, {"uri": target.uri}), _applied(target.uri, done))
     if not done.plan.supported:
         raise typer.Exit(1)
 

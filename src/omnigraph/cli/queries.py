@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
-from omnigraph.api.documents import change_output, read_head, read_output
+from omnigraph.api.documents import read_head, read_output, to_document
 from omnigraph.api.results import MutationResult
 from omnigraph.api.rows import Result
 from omnigraph.cli import output
@@ -106,7 +106,7 @@ def mutate(
             output.error(error)
         raise typer.Exit(LOST_PRECONDITION) from None
     text = f"changed {done.branch} via {done.query_name}: {done.affected_nodes} nodes, {done.affected_edges} edges"
-    scope.emit(change_output(done), [text, f"actor_id: {done.actor_id}"] if done.actor_id else text)
+    scope.emit(to_document(done), [text, f"actor_id: {done.actor_id}"] if done.actor_id else text)
 
 
 def _change(target: Target, wanted: Wanted, place: dict[str, Any]) -> MutationResult:

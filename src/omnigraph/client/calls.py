@@ -6,8 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
-from omnigraph.api import documents
-from omnigraph.api.answers import answer_result
+from omnigraph.api.documents import answer_result, from_document
 from omnigraph.api.http import ARROW, CONDITION_HEADER, JSON
 from omnigraph.api.operation import Operation, description_of
 from omnigraph.api.operations import ExplainQuery, ExportFiles, LoadData, ResolveState, RunQuery
@@ -35,7 +34,7 @@ def steps_of(operation: Operation[_T]) -> Steps[_T]:
         if route is None:
             raise not_served(operation)
         answer = yield request_of(operation, route)
-        result: _T = answer_result(operation, route, answer.document)
+        result: _T = answer_result(operation, answer.document)
         return result
 
 
@@ -59,7 +58,7 @@ def _rows(content: bytes, branch: str | None = None) -> Result:
 
 def _explain(operation: ExplainQuery) -> Steps[Explanation]:
     answer = yield _request(operation)
-    found = documents.explanation_of(answer.document)
+    found: Explanation = answer_result(operation, answer.document)
     return found if operation.snapshot is None else replace(found, branch=operation.branch.strip())
 
 
@@ -107,7 +106,7 @@ def invoke_mutation(
         path, headers = f"{path}/if-graph-commit", {CONDITION_HEADER: if_commit}
     # The id is what `outcome` finds the commit by, should the answer be lost.
     answer = yield committing(Request("POST", path, document=document, headers=headers, accept=JSON))
-    return documents.change_of(answer.document)
+    return from_document(MutationResult, answer.document)
 
 
 def served_graphs() -> Steps[list[tuple[str, str]]]:

@@ -7,8 +7,8 @@ from collections.abc import AsyncIterator, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from omnigraph.api.change_documents import DiffHead, Show, diff_head_of, diff_stats_of, entity_change_of
 from omnigraph.api.changes import Change, ChangeOperation, DiffStats, SchemaDifference
+from omnigraph.api.documents import DiffHead, Show, from_document
 from omnigraph.api.http import NDJSON
 from omnigraph.api.operations import DiffStates
 from omnigraph.api.results import Commit
@@ -26,7 +26,7 @@ Found = tuple[DiffStates, DiffHead]
 def find_states(asked: DiffStates) -> Steps[Found]:
     """Find the two states. From then on the difference is between their commits."""
     answer = yield _request(asked, Show.HEAD)
-    head = diff_head_of(answer.document)
+    head = from_document(DiffHead, answer.document)
     return replace(asked, a=head.before.commit_id, b=head.after.commit_id), head
 
 
@@ -37,7 +37,7 @@ def _request(asked: DiffStates, show: Show) -> Request:
 
 def _stats(asked: DiffStates) -> Steps[DiffStats]:
     answer = yield _request(asked, Show.STATS)
-    return diff_stats_of(json.loads(answer.content.splitlines()[-1]))
+    return from_document(DiffStats, json.loads(answer.content.splitlines()[-1]))
 
 
 def _rows(asked: DiffStates) -> Stream[RemoteRows]:
@@ -75,7 +75,7 @@ class _Rows:
         document: dict[str, Any] = json.loads(line)
         if "op" in document:
             assert self._open is not None, "a line before changes names their type"
-            self._open.changes().append(entity_change_of(document))
+            self._open.changes().append(from_document(Change, document))
             return
         if self._open is not None:
             yield self._open

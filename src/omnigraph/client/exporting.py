@@ -7,10 +7,10 @@ import re
 from collections import Counter
 from collections.abc import Callable, Sequence
 
-from omnigraph.api.documents import state_of
+from omnigraph.api.documents import from_document
 from omnigraph.api.http import NDJSON
 from omnigraph.api.operations import ExportFiles, ExportLines
-from omnigraph.api.results import ExportResult
+from omnigraph.api.results import ExportResult, NamedState
 from omnigraph.client.requests import options
 from omnigraph.client.steps import Request, Steps, Stream, segment
 from omnigraph.core.location import Location
@@ -38,7 +38,8 @@ def export_file(asked: ExportFiles) -> Steps[ExportResult]:
     _check(asked, os.fspath(asked.path))
     # One request finds the head and its schema; the export is then of that commit, whatever is written meanwhile.
     ref = asked.branch if asked.snapshot is None else asked.snapshot
-    state = state_of((yield Request("GET", f"/states/{segment(ref)}")).document)
+    answer = yield Request("GET", f"/states/{segment(ref)}")
+    state = from_document(NamedState, answer.document)
     assert state.commit is not None, "a server serves graphs that have a first commit"
     counted = _EntityCounter(_none_yet(compile_schema(Source(state.schema)), asked.types))
     location = Location.parse(asked.path)

@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from omnigraph.api import documents, problems
+from omnigraph.api import problems
+from omnigraph.api.documents import from_document
 from omnigraph.api.operations import LoadData
 from omnigraph.api.options import LoadMode, option
 from omnigraph.api.progress import Progress
@@ -40,7 +41,7 @@ def load(asked: LoadData) -> Steps[LoadResult]:
             answer = yield request if asked.dry_run else committing(request)
         except LoadRejectedError as error:
             raise upload.located(error) from None
-    return documents.load_of(answer.document)
+    return from_document(LoadResult, answer.document)
 
 
 def server_addresses(data: Any) -> list[str] | None:
@@ -75,7 +76,7 @@ def _load_there(document: dict[str, Any], progress: Progress) -> Steps[LoadResul
             raise
         reported.report(state)
         if state["state"] == "done":
-            return documents.load_of(state["result"])
+            return from_document(LoadResult, state["result"])
         if state["state"] == "failed":
             raise problems.raised(_FAILED, state["error"])
         yield Pause(_POLL_SECONDS)

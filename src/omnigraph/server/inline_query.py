@@ -19,8 +19,8 @@ from omnigraph.server import intake
 from omnigraph.server.access_log import PRINCIPAL
 from omnigraph.server.calls import Call, Service, about_graph, whoever_asks
 from omnigraph.server.latency import query_key
+from omnigraph.server.models import QueryRequest
 from omnigraph.server.replies import Rows
-from omnigraph.server.requests import QueryRequest
 from omnigraph.server.routes.reading import ask, query, routes
 
 _CONDITION = CONDITION_HEADER.lower().encode()

@@ -23,7 +23,7 @@ from ulid import ULID
 
 from omnigraph.api import problems
 from omnigraph.api.access import Action
-from omnigraph.api.documents import ingest_output
+from omnigraph.api.documents import INGEST
 from omnigraph.errors import (
     ForbiddenError,
     LoadNotFoundError,
@@ -118,7 +118,7 @@ class Loads:
                 options = {"mode": order.mode, "branch": order.branch, "base": order.base, "format": order.format}
                 more = {"mapping": order.mapping, "dry_run": order.dry_run, "progress": record}
                 done = graph.load(list(order.data), **options, **more)  # type: ignore[arg-type]
-            record.end(_DONE, result=ingest_output(graph.uri, done))
+            record.end(_DONE, result=INGEST.write(done, {"uri": graph.uri}))
         except OmnigraphError as error:
             record.end(_FAILED, error=problems.body(error, full=True))
         except BaseException:

@@ -15,7 +15,7 @@ from omnigraph.api import arrow
 from omnigraph.api.documents import read_output
 from omnigraph.api.http import ARROW, CONDITION_HEADER, JSON, NDJSON
 from omnigraph.api.rows import Result
-from omnigraph.server.responses import ErrorOutput
+from omnigraph.server.models import ErrorOutput
 
 LINES_TYPE = f"{NDJSON}; charset=utf-8"
 _CHUNK = 64 * 1024

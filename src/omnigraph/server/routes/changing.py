@@ -12,7 +12,7 @@ from omnigraph.api.access import Action
 from omnigraph.api.results import LoadResult
 from omnigraph.errors import OmnigraphError
 from omnigraph.graph import Graph
-from omnigraph.server import replies, requests, responses
+from omnigraph.server import models, replies
 from omnigraph.server.calls import Call, CallNow
 from omnigraph.server.guard import Brings, Need, needs
 from omnigraph.server.replies import CHANGING, LINES_BODY
@@ -21,38 +21,38 @@ from omnigraph.server.routes.common import Branch, Committing, or_main, router, 
 routes = router("changing")
 
 
-@routes.post("/change", response_model=responses.ChangeOutput, responses=CHANGING, deprecated=True)
+@routes.post("/change", response_model=models.ChangeOutput, responses=CHANGING, deprecated=True)
 @needs(Action.CHANGE)
-def change(graph: Committing, body: requests.ChangeRequest) -> Response:
+def change(graph: Committing, body: models.ChangeRequest) -> Response:
     """Change a graph, as older clients ask for it."""
     branch = or_main(body.branch)
     done = graph.mutate(text(body.query, ".gq"), body.params, name=body.name, branch=branch)
-    return replies.deprecated(replies.document(documents.change_output(done)), "mutate")
+    return replies.deprecated(replies.document(documents.to_document(done)), "mutate")
 
 
-@routes.post("/load", response_model=responses.IngestOutput, responses=CHANGING)
+@routes.post("/load", response_model=models.IngestOutput, responses=CHANGING)
 @needs(Action.CHANGE)
-def load(graph: Committing, body: requests.IngestRequest) -> Response:
+def load(graph: Committing, body: models.IngestRequest) -> Response:
     """Load entities in one commit, or nothing; every problem is named."""
-    return replies.document(documents.ingest_output(graph.uri, _load_text(graph, body)))
+    return replies.document(documents.INGEST.write(_load_text(graph, body), {"uri": graph.uri}))
 
 
-@routes.post("/ingest", response_model=responses.IngestOutput, responses=CHANGING, deprecated=True)
+@routes.post("/ingest", response_model=models.IngestOutput, responses=CHANGING, deprecated=True)
 @needs(Action.CHANGE)
-def ingest(graph: Committing, body: requests.IngestRequest) -> Response:
+def ingest(graph: Committing, body: models.IngestRequest) -> Response:
     """Load entities, as older clients ask for it."""
-    response = replies.document(documents.ingest_output(graph.uri, _load_text(graph, body)))
+    response = replies.document(documents.INGEST.write(_load_text(graph, body), {"uri": graph.uri}))
     return replies.deprecated(response, "load")
 
 
-def _load_text(graph: Graph, body: requests.IngestRequest) -> LoadResult:
+def _load_text(graph: Graph, body: models.IngestRequest) -> LoadResult:
     data = io.BytesIO(body.data.encode())
     return graph.load(data, mode=body.mode or "merge", branch=or_main(body.branch), base=body.from_)
 
 
 @routes.post(
     "/load/ndjson",
-    response_model=responses.GraphBatchLoadOutput,
+    response_model=models.GraphBatchLoadOutput,
     responses=CHANGING,
     openapi_extra=LINES_BODY,
 )
@@ -68,17 +68,17 @@ def load_ndjson(
 ) -> Response:
     """Load entities that are sent as they are, one JSON object per line."""
     done = graph.load(call.lines, mode=mode, branch=branch, base=base, dry_run=dry_run)
-    return replies.document(documents.batch_output(done))
+    return replies.document(documents.to_document(done))
 
 
-@routes.post("/branches/merge", response_model=responses.BranchMergeOutput, responses=CHANGING)
+@routes.post("/branches/merge", response_model=models.BranchMergeOutput, responses=CHANGING)
 @needs(Action.BRANCH_MERGE)
-def merge_branches(call: CallNow, graph: Committing, body: requests.MergeRequest) -> Response:
+def merge_branches(call: CallNow, graph: Committing, body: models.MergeRequest) -> Response:
     """Bring onto a branch what another has: in one commit, or a refusal with every conflict."""
     resolution = documents.resolution_of(body.resolve)
     done = graph.merge(body.source, or_main(body.target), resolve=resolution)
     deleted = _deleted(call, body.source) if body.delete_branch else {}
-    return replies.document({**documents.merge_output(done, call.actor), **deleted})
+    return replies.document({**documents.MERGE.write(done, {"actor": call.actor}), **deleted})
 
 
 def _deleted(call: Call, name: str) -> dict[str, bool | str]:

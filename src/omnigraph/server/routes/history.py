@@ -7,9 +7,9 @@ from typing import Annotated, Any, Literal
 
 from fastapi import Query, Response
 
-from omnigraph.api import change_documents
 from omnigraph.api.access import Action
-from omnigraph.server import replies, requests
+from omnigraph.api.documents import Show, diff_lines
+from omnigraph.server import models, replies
 from omnigraph.server.calls import CallNow
 from omnigraph.server.guard import needs
 from omnigraph.server.replies import AS_LINES, READING
@@ -20,13 +20,13 @@ routes = router("history")
 
 @routes.post("/changes/baseline", response_class=Response, responses={**READING, **AS_LINES})
 @needs(Action.EXPORT)
-def export_baseline(call: CallNow, body: requests.ChangeBaselineRequest) -> Response:
+def export_baseline(call: CallNow, body: models.ChangeBaselineRequest) -> Response:
     """Export the baseline of a change feed, as lines of JSON; the last line has the cursor to continue with."""
     graph = call.graph
     which: Any = chosen(body.kind or None, body.type or None, body.op or None)
     begins = graph.baseline(or_main(body.branch), **which)
     entities = graph.export(snapshot=begins.commit_id, types=begins.tables)
-    last = replies.line(change_documents.baseline_output(begins))
+    last = replies.line({"baseline": {"snapshot_commit_id": begins.commit_id, "resume_cursor": begins.cursor}})
     return replies.lines(itertools.chain(entities, [last]))
 
 
@@ -44,4 +44,4 @@ def diff(
 ) -> Response:
     """Return what turns one state into another, as lines of JSON: the head, the changes, and last their counts."""
     found = call.graph.diff(before, after, kinds=named(kind), types=named(type), operations=named(op))
-    return replies.lines(change_documents.diff_lines(found, change_documents.Show(show)))
+    return replies.lines(diff_lines(found, Show(show)))

@@ -2,43 +2,25 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any
 
 from fastapi import Response
-from pydantic import BaseModel
 
 from omnigraph.api.access import Action
-from omnigraph.server import replies, requests
+from omnigraph.server import models, replies
 from omnigraph.server.calls import CallNow
 from omnigraph.server.guard import needs
 from omnigraph.server.loads import LoadOrder
 from omnigraph.server.replies import CHANGING, READING
-from omnigraph.server.responses import ErrorOutput, IngestOutput
 from omnigraph.server.routes.common import OperationId, or_main, router
 
 routes = router("loads")
 _ACCEPTED = 202
 
 
-class LoadBegunOutput(BaseModel):
-    load_id: str
-
-
-class LoadStateOutput(LoadBegunOutput):
-    """How far a load is: `done` of `total` tasks of its phase."""
-
-    state: Literal["running", "done", "failed"]
-    phase: str | None = None
-    done: int
-    total: int
-    rows: int
-    result: IngestOutput | None = None
-    error: ErrorOutput | None = None
-
-
-@routes.post("/loads", status_code=_ACCEPTED, response_model=LoadBegunOutput, responses=CHANGING)
+@routes.post("/loads", status_code=_ACCEPTED, response_model=models.LoadBegunOutput, responses=CHANGING)
 @needs(Action.CHANGE)
-def begin_load(call: CallNow, operation_id: OperationId, body: requests.LoadRequest) -> Response:
+def begin_load(call: CallNow, operation_id: OperationId, body: models.LoadRequest) -> Response:
     """Begin to load files that lie below the load roots of the server, in one commit, on Spark if they are large."""
     branch = or_main(body.branch)
     how = (body.mode, branch, body.from_, body.format, body.mapping, body.dry_run)
@@ -47,7 +29,7 @@ def begin_load(call: CallNow, operation_id: OperationId, body: requests.LoadRequ
     return replies.document({"load_id": load_id}, _ACCEPTED)
 
 
-@routes.get("/loads/{load_id:segment}", response_model=LoadStateOutput, responses=READING)
+@routes.get("/loads/{load_id:segment}", response_model=models.LoadStateOutput, responses=READING)
 @needs(Action.READ)
 def get_load(call: CallNow, load_id: str) -> Response:
     """Return the progress of a load, and its result."""

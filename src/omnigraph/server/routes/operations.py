@@ -13,16 +13,15 @@ from pydantic import AliasChoices, BaseModel, Field, create_model
 
 from omnigraph.api import operations as op
 from omnigraph.api.access import READS
-from omnigraph.api.answers import About, answer_document
-from omnigraph.api.documents import resolution_of
+from omnigraph.api.documents import answer_document, form_of, resolution_of
 from omnigraph.api.operation import OPERATIONS, Description, Parameter, Route
 from omnigraph.errors import RequestError
 from omnigraph.lang import Source, compile_schema
-from omnigraph.server import intake, replies, requests
+from omnigraph.server import intake, models, replies
 from omnigraph.server.calls import Call, CallNow
 from omnigraph.server.guard import Condition, Need, needs
+from omnigraph.server.models import model_of
 from omnigraph.server.replies import CHANGING, READING, Conditional
-from omnigraph.server.responses import model_of
 from omnigraph.server.routes.common import WITHOUT_COMMIT, Committing, named, router, text
 
 BY_HAND = {"/query", "/branches/merge"}
@@ -56,7 +55,7 @@ def _declare(known: Description, route: Route) -> None:
         path,
         endpoint,
         methods=[route.verb],
-        response_model=model_of(known, route),
+        response_model=model_of(form_of(known)),
         responses=CHANGING if changes else READING,
         dependencies=WITHOUT_COMMIT if changes and not commits else None,
     )
@@ -74,7 +73,7 @@ def _endpoint(known: Description, route: Route) -> Callable[..., Response]:
             call.opened.stored.check(compile_schema(Source(str(operation.schema), "<schema>")))
         held = call.graph if graph is None else graph
         result = held.call(operation)
-        return replies.document(answer_document(operation, route, result, About(held.uri, call.actor)))
+        return replies.document(answer_document(operation, result, held.uri, call.actor))
 
     return endpoint
 
@@ -128,7 +127,7 @@ def _body(known: Description, route: Route) -> type[BaseModel]:
         wire = route.wire_name(name)
         alias = AliasChoices(wire, _OLDER[wire]) if is_query and wire in _OLDER else None
         members[wire] = (_body_kind(one), Field(_default(one), validation_alias=alias, description=one.doc))
-    return create_model(f"{known.kind.__name__}{_suffix(route)}Request", __base__=requests.Request, **members)
+    return create_model(f"{known.kind.__name__}{_suffix(route)}Request", __base__=models.Request, **members)
 
 
 def _suffix(route: Route) -> str:

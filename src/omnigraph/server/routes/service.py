@@ -8,7 +8,7 @@ from fastapi import Request, Response
 
 from omnigraph.api.access import Action
 from omnigraph.errors import ForbiddenError, MethodNotAllowedError
-from omnigraph.server import replies, responses
+from omnigraph.server import models, replies
 from omnigraph.server.calls import CallNow, service_of
 from omnigraph.server.guard import About, Need, needs
 from omnigraph.server.metrics import CONTENT_TYPE
@@ -19,7 +19,7 @@ from omnigraph.version import INTERNAL_SCHEMA_VERSION, __version__
 routes = router("server")
 
 
-@routes.get("/healthz", response_model=responses.HealthOutput)
+@routes.get("/healthz", response_model=models.HealthOutput)
 async def healthz(request: Request) -> Response:
     """Liveness: the process responds."""
     serving = service_of(request).serving
@@ -29,14 +29,14 @@ async def healthz(request: Request) -> Response:
     return replies.document({**about, "internal_schema_version": INTERNAL_SCHEMA_VERSION})
 
 
-@routes.get("/readyz", response_model=responses.ReadyOutput)
+@routes.get("/readyz", response_model=models.ReadyOutput)
 async def readyz(request: Request) -> Response:
     """Readiness: how many graphs are served, and how many are left out."""
     opened = service_of(request).opened
     return replies.document({"status": "ready", "graphs": len(opened.graphs), "left_out": len(opened.skipped)})
 
 
-@routes.get("/graphs", response_model=responses.GraphListResponse, responses=error_responses((400, 401, 403, 405, 500)))
+@routes.get("/graphs", response_model=models.GraphListResponse, responses=error_responses((400, 401, 403, 405, 500)))
 @needs(Need(Action.GRAPH_LIST, about=About.SERVER))
 def list_graphs(call: CallNow) -> Response:
     """List the graphs that the token may use."""

@@ -10,7 +10,7 @@ from omnigraph.api import documents
 from omnigraph.api.access import Action
 from omnigraph.errors import ForbiddenError, QueryKindError, RequestError
 from omnigraph.graph import Graph
-from omnigraph.server import intake, replies, requests, responses
+from omnigraph.server import intake, models, replies
 from omnigraph.server.calls import Call, CallNow
 from omnigraph.server.guard import Condition, Need, needs
 from omnigraph.server.replies import AS_ARROW, CHANGING, READING, Conditional
@@ -19,11 +19,11 @@ from omnigraph.server.stored import StoredQuery, not_found
 
 routes = router("stored queries")
 
-OptionalBody = Annotated[requests.InvokeStoredQueryRequest | None, Body()]
-_EMPTY = requests.InvokeStoredQueryRequest.model_validate({})
+OptionalBody = Annotated[models.InvokeStoredQueryRequest | None, Body()]
+_EMPTY = models.InvokeStoredQueryRequest.model_validate({})
 
 
-@routes.get("/queries", response_model=responses.QueriesCatalogOutput, responses=READING)
+@routes.get("/queries", response_model=models.QueriesCatalogOutput, responses=READING)
 @needs(Action.READ)
 def list_queries(call: CallNow) -> Response:
     """List the stored queries with their parameters."""
@@ -53,7 +53,7 @@ def _asked(request: Request, call: Call) -> StoredQuery:
 
 @routes.post(
     "/queries/{name:segment}",
-    response_model=responses.ReadOutput | responses.ChangeOutput,
+    response_model=models.ReadOutput | models.ChangeOutput,
     responses={**CHANGING, **AS_ARROW},
 )
 @needs(_needed)
@@ -70,7 +70,7 @@ def invoke_query(call: CallNow, graph: Committing, request: Request, name: str, 
 
 @routes.post(
     "/queries/{name:segment}/if-graph-commit",
-    response_model=responses.ChangeOutput,
+    response_model=models.ChangeOutput,
     responses=CHANGING,
 )
 @needs(_needed_conditionally)
@@ -88,15 +88,15 @@ def invoke_query_if_graph_commit(
     return _mutate(graph, request, query, given)
 
 
-def _mutate(graph: Graph, request: Request, query: StoredQuery, given: requests.InvokeStoredQueryRequest) -> Response:
+def _mutate(graph: Graph, request: Request, query: StoredQuery, given: models.InvokeStoredQueryRequest) -> Response:
     if given.snapshot is not None:
         raise RequestError(f"'{query.name}' changes the graph: it takes no snapshot", hint="name a branch instead")
     source, branch = text(query.source.text, ".gq"), or_main(given.branch)
     done = graph.mutate(source, given.params, name=query.name, branch=branch, if_commit=intake.condition(request))
-    return replies.document(documents.change_output(done))
+    return replies.document(documents.to_document(done))
 
 
-def _check_kind(query: StoredQuery, given: requests.InvokeStoredQueryRequest) -> None:
+def _check_kind(query: StoredQuery, given: models.InvokeStoredQueryRequest) -> None:
     if given.expect_mutation is None or given.expect_mutation == query.is_mutation:
         return
     what = "changes the graph" if query.is_mutation else "only reads"
