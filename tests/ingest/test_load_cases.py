@@ -159,13 +159,17 @@ def check_refused(way: str, graph: Graph, case: Case) -> None:
     case.check(caught.value)
 
 
-@pytest.mark.parametrize("way", [SMALL, PIPELINE])
+# Every case by both ways is much for `make quick`: test_loads.py goes through the pipeline there.
+WAYS = [SMALL, pytest.param(PIPELINE, marks=pytest.mark.slow)]
+
+
+@pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("case", LOADED, ids=str)
 def test_a_load_changes_exactly_what_its_case_lists(case: Case, way: str, copy_of: Callable[[str], Graph]) -> None:
     check_loaded(way, copy_of(Path(case.file).stem), case)
 
 
-@pytest.mark.parametrize("way", [SMALL, PIPELINE])
+@pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("case", REFUSED, ids=str)
 def test_a_refused_load_names_every_problem_and_changes_nothing(
     case: Case, way: str, copy_of: Callable[[str], Graph]

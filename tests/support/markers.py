@@ -25,6 +25,7 @@ _SLOW = (
     "crashes",
     "differential",
     "equal",
+    "faults",
     "fuzz",
     "model",
     "paths",
