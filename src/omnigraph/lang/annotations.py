@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Protocol
 
 from omnigraph.lang.catalog import NO_METADATA, Embed, Metadata
 from omnigraph.lang.schema_parser import Annotation, PropertyDecl, Value
-from omnigraph.lang.source import NOWHERE, Name, Span
+from omnigraph.lang.source import NOWHERE, Name, Span, TreeNode
 from omnigraph.lang.types import Type
 
 # The purpose of each annotation. A test compares the reference with this table.
@@ -35,8 +35,7 @@ class Reject(Protocol):
     def __call__(self, code: str, message: str, span: Span, hint: str | None = None) -> None: ...
 
 
-@dataclass(frozen=True, slots=True)
-class PropertyNotes:
+class PropertyNotes(TreeNode):
     """The annotations of a property: its single-column rules, its embedding, its metadata."""
 
     rules: Mapping[str, Span] = field(default_factory=dict)

@@ -12,21 +12,20 @@ from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import TypeVar
 
+from omnigraph.lang.source import TreeNode
 from omnigraph.lang.types import Type
 
 Columns = tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Embed:
+class Embed(TreeNode):
     """The text property that a vector embeds, and the model."""
 
     source: str
     model: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Metadata:
+class Metadata(TreeNode):
     """Annotations of a type or property that do not affect its data.
 
     `opaque` holds unknown annotations as canonical text; `rename_from` matters to schema changes only.
@@ -41,8 +40,7 @@ class Metadata:
 NO_METADATA = Metadata()
 
 
-@dataclass(frozen=True, slots=True)
-class Property:
+class Property(TreeNode):
     """A property; `interfaces` names the interfaces it comes from, none if the type declares it itself."""
 
     name: str
@@ -52,8 +50,7 @@ class Property:
     interfaces: Columns = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Range:
+class Range(TreeNode):
     """Inclusive bounds of a numeric property; an open end is None."""
 
     property: str
@@ -66,8 +63,7 @@ class Range:
         return f"@range({self.property}, {lower}..{upper})"
 
 
-@dataclass(frozen=True, slots=True)
-class Check:
+class Check(TreeNode):
     """A regular expression that must match somewhere in a String property."""
 
     property: str
@@ -77,8 +73,7 @@ class Check:
         return f"@check({self.property}, {json.dumps(self.pattern, ensure_ascii=False)})"
 
 
-@dataclass(frozen=True, slots=True)
-class Cardinality:
+class Cardinality(TreeNode):
     """The number of edges of a type that one source node may have."""
 
     lower: int = 0
@@ -88,14 +83,12 @@ class Cardinality:
         return f"@card({self.lower}..{'' if self.upper is None else self.upper})"
 
 
-@dataclass(frozen=True, slots=True)
-class InterfaceType:
+class InterfaceType(TreeNode):
     name: str
     properties: Mapping[str, Property]
 
 
-@dataclass(frozen=True, slots=True)
-class NodeType:
+class NodeType(TreeNode):
     name: str
     properties: Mapping[str, Property]
     key: Columns = ()
@@ -107,8 +100,7 @@ class NodeType:
     metadata: Metadata = NO_METADATA
 
 
-@dataclass(frozen=True, slots=True)
-class EdgeType:
+class EdgeType(TreeNode):
     name: str
     source: str
     target: str

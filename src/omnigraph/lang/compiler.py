@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from omnigraph.core.lru import LruCache
 from omnigraph.errors import QueryError, QueryNotFoundError
 from omnigraph.lang import ir
@@ -13,7 +11,7 @@ from omnigraph.lang.expressions import ANONYMOUS, NameScope
 from omnigraph.lang.mutation_check import check_mutation
 from omnigraph.lang.query_parser import parse_query_file
 from omnigraph.lang.read_check import check_read
-from omnigraph.lang.source import Rejection, Source, did_you_mean
+from omnigraph.lang.source import Rejection, Source, TreeNode, did_you_mean
 from omnigraph.lang.types import Type
 
 # The original implementation passes the request time under this name, so no query may declare it.
@@ -22,8 +20,7 @@ _CACHE_CHARACTERS = 4 * 1024 * 1024
 _ENTRY_COST = 256
 
 
-@dataclass(frozen=True, slots=True)
-class CompiledQuery:
+class CompiledQuery(TreeNode):
     """A query that type-checks against a catalog."""
 
     name: str

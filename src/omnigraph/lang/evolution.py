@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from enum import StrEnum
 from typing import Any, ClassVar
 
@@ -19,6 +19,7 @@ from omnigraph.lang.catalog import (
     Property,
     Range,
 )
+from omnigraph.lang.source import TreeNode
 
 
 class Tier(StrEnum):
@@ -40,8 +41,7 @@ class DropMode(StrEnum):
     HARD = "hard"
 
 
-@dataclass(frozen=True, slots=True)
-class Step:
+class Step(TreeNode):
     """One change. `to_dict` is its JSON form, `str` the line shown to people."""
 
     kind: ClassVar[str]
@@ -52,7 +52,6 @@ class Step:
         return {"kind": self.kind, **{name: value for name, value in plain.items() if value is not None}}
 
 
-@dataclass(frozen=True, slots=True)
 class AddType(Step):
     kind = "add_type"
     type_kind: str
@@ -62,7 +61,6 @@ class AddType(Step):
         return f"add {self.type_kind} type '{self.name}'"
 
 
-@dataclass(frozen=True, slots=True)
 class RenameType(Step):
     kind = "rename_type"
     type_kind: str
@@ -73,7 +71,6 @@ class RenameType(Step):
         return f"rename {self.type_kind} type '{self.from_}' -> '{self.to}'"
 
 
-@dataclass(frozen=True, slots=True)
 class AddProperty(Step):
     kind = "add_property"
     type_kind: str
@@ -86,7 +83,6 @@ class AddProperty(Step):
         return f"add property '{self.type_name}.{self.property_name}' ({self.property_type}) {where}"
 
 
-@dataclass(frozen=True, slots=True)
 class RenameProperty(Step):
     kind = "rename_property"
     type_kind: str
@@ -99,7 +95,6 @@ class RenameProperty(Step):
         return f"rename property '{old}' -> '{new}' on {self.type_kind} '{self.type_name}'"
 
 
-@dataclass(frozen=True, slots=True)
 class AddConstraint(Step):
     kind = "add_constraint"
     type_kind: str
@@ -110,7 +105,6 @@ class AddConstraint(Step):
         return f"add constraint {self.constraint} on {self.type_kind} '{self.type_name}'"
 
 
-@dataclass(frozen=True, slots=True)
 class ExtendEnum(Step):
     kind = "extend_enum"
     type_kind: str
@@ -122,7 +116,6 @@ class ExtendEnum(Step):
         return f"extend enum '{self.type_name}.{self.property_name}' with {', '.join(self.added_values)}"
 
 
-@dataclass(frozen=True, slots=True)
 class UpdateTypeMetadata(Step):
     kind = "update_type_metadata"
     type_kind: str
@@ -133,7 +126,6 @@ class UpdateTypeMetadata(Step):
         return f"update {', '.join(self.annotations)} of {self.type_kind} '{self.type_name}'"
 
 
-@dataclass(frozen=True, slots=True)
 class UpdatePropertyMetadata(Step):
     kind = "update_property_metadata"
     type_kind: str
@@ -145,7 +137,6 @@ class UpdatePropertyMetadata(Step):
         return f"update {', '.join(self.annotations)} of property '{self.type_name}.{self.property_name}'"
 
 
-@dataclass(frozen=True, slots=True)
 class DropType(Step):
     kind = "drop_type"
     type_kind: str
@@ -156,7 +147,6 @@ class DropType(Step):
         return f"drop {self.type_kind} type '{self.name}' ({self.mode} mode)"
 
 
-@dataclass(frozen=True, slots=True)
 class DropProperty(Step):
     kind = "drop_property"
     type_kind: str
@@ -169,7 +159,6 @@ class DropProperty(Step):
         return f"drop property '{self.type_name}.{self.property_name}' {where} ({self.mode} mode)"
 
 
-@dataclass(frozen=True, slots=True)
 class UnsupportedChange(Step):
     kind = "unsupported_change"
     entity: str
@@ -181,8 +170,7 @@ class UnsupportedChange(Step):
         return f"unsupported change on {self.entity}{code}: {self.reason}"
 
 
-@dataclass(frozen=True, slots=True)
-class SchemaPlan:
+class SchemaPlan(TreeNode):
     steps: tuple[Step, ...]
 
     @property

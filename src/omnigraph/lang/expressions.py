@@ -20,15 +20,14 @@ from omnigraph.errors import LiteralError
 from omnigraph.lang import ir, types
 from omnigraph.lang import query_tree as tree
 from omnigraph.lang.catalog import Catalog, Property
-from omnigraph.lang.source import Name, Rejection, Span, did_you_mean
+from omnigraph.lang.source import Name, Rejection, Span, TreeNode, did_you_mean
 from omnigraph.lang.types import Type
 
 ANONYMOUS = "_"
 _DEFAULT_RRF_K = 60
 
 
-@dataclass(frozen=True, slots=True)
-class Bound:
+class Bound(TreeNode):
     """A variable in scope: its name in the plan, its kind and type, and the properties of that type."""
 
     name: str

@@ -9,7 +9,6 @@ from __future__ import annotations
 import re
 from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from enum import Enum
 from itertools import pairwise
 
@@ -18,7 +17,7 @@ from lark import Token, Tree
 from omnigraph.errors import CompileError, QueryError, SchemaError
 from omnigraph.lang import query_parser, schema_parser
 from omnigraph.lang.parsing import Grammar, span_of
-from omnigraph.lang.source import Source, Span
+from omnigraph.lang.source import Source, Span, TreeNode
 
 WIDTH = 100
 _INDENT = "    "
@@ -39,31 +38,27 @@ class Mark(Enum):
     LAST_COMMA = "a comma, if the enclosing group does not fit on one line"
 
 
-@dataclass(frozen=True, slots=True)
-class Tok:
+class Tok(TreeNode):
     """A token and the grammar rule it belongs to."""
 
     token: Token
     rule: str
 
 
-@dataclass(frozen=True, slots=True)
-class Group:
+class Group(TreeNode):
     """Parts that go on one line if they fit, with `tail` more columns for the text after them."""
 
     parts: Sequence[Part]
     tail: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Comments:
+class Comments(TreeNode):
     """Write the comments before this token now, at the current indentation."""
 
     before: Token
 
 
-@dataclass(frozen=True, slots=True)
-class Declaration:
+class Declaration(TreeNode):
     """The start of a top-level declaration, after a blank line if `apart` or if the source has one."""
 
     apart: bool

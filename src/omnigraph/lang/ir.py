@@ -6,10 +6,10 @@ A read is a sequence of steps over rows of bindings; a mutation is a sequence of
 from __future__ import annotations
 
 import datetime as dt
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import StrEnum
 
-from omnigraph.lang.source import NOWHERE, Span
+from omnigraph.lang.source import NOWHERE, Span, TreeNode
 from omnigraph.lang.types import Type
 
 # Values --------------------------------------------------------------------------------------------
@@ -17,34 +17,29 @@ from omnigraph.lang.types import Type
 PlainValue = str | int | float | bool | dt.date | dt.datetime | tuple["PlainValue", ...] | None
 
 
-@dataclass(frozen=True, slots=True)
-class Constant:
+class Constant(TreeNode):
     value: PlainValue
     type: Type
 
 
-@dataclass(frozen=True, slots=True)
-class ParameterRef:
+class ParameterRef(TreeNode):
     name: str
     type: Type
 
 
-@dataclass(frozen=True, slots=True)
-class RequestTime:
+class RequestTime(TreeNode):
     """`now()`: one value for the whole request."""
 
     type: Type
 
 
-@dataclass(frozen=True, slots=True)
-class PropertyRef:
+class PropertyRef(TreeNode):
     variable: str
     property: str
     type: Type
 
 
-@dataclass(frozen=True, slots=True)
-class EntityRef:
+class EntityRef(TreeNode):
     """A bound node; its value is the node's id."""
 
     variable: str
@@ -68,8 +63,7 @@ class Operator(StrEnum):
     STARTS_WITH = "starts_with"
 
 
-@dataclass(frozen=True, slots=True)
-class Comparison:
+class Comparison(TreeNode):
     """`left op right`. A null on either side makes the result unknown, and the row is dropped."""
 
     left: Operand
@@ -94,8 +88,7 @@ class Comparison:
         return frozenset(side.variable for side in sides if isinstance(side, PropertyRef))
 
 
-@dataclass(frozen=True, slots=True)
-class TextMatch:
+class TextMatch(TreeNode):
     """`search`, `match_text` or `fuzzy`: the text contains a token of the query."""
 
     function: str
@@ -122,8 +115,7 @@ class Direction(StrEnum):
         return {Direction.OUT: Direction.IN, Direction.IN: Direction.OUT}.get(self, self)
 
 
-@dataclass(frozen=True, slots=True)
-class Scan:
+class Scan(TreeNode):
     """Bind a variable to every node of a type that satisfies the predicates; a cross product with earlier rows."""
 
     variable: str
@@ -135,8 +127,7 @@ class Scan:
         assert all(predicate.variables == {self.variable} for predicate in self.predicates)
 
 
-@dataclass(frozen=True, slots=True)
-class Expand:
+class Expand(TreeNode):
     """Follow an edge type from a bound variable.
 
     Without `edge_variable` the step yields one row per distinct target, with it one row per edge.
@@ -161,13 +152,11 @@ class Expand:
         assert self.edge_variable is None or self.most == 1
 
 
-@dataclass(frozen=True, slots=True)
-class Filter:
+class Filter(TreeNode):
     predicate: Predicate
 
 
-@dataclass(frozen=True, slots=True)
-class AntiJoin:
+class AntiJoin(TreeNode):
     """Drop each row for which the inner steps, started from it, yield a row. Without steps, drop every row."""
 
     steps: tuple[MatchStep, ...]
@@ -176,8 +165,7 @@ class AntiJoin:
 MatchStep = Scan | Expand | Filter | AntiJoin
 
 
-@dataclass(frozen=True, slots=True)
-class NearestRank:
+class NearestRank(TreeNode):
     """Rank by squared L2 distance to the query, closest first. A String query is embedded first."""
 
     vector: PropertyRef
@@ -188,8 +176,7 @@ class NearestRank:
         return self.vector.variable
 
 
-@dataclass(frozen=True, slots=True)
-class Bm25Rank:
+class Bm25Rank(TreeNode):
     """Rank by BM25 score, best first; rows that match no token are dropped."""
 
     text: PropertyRef
@@ -200,8 +187,7 @@ class Bm25Rank:
         return self.text.variable
 
 
-@dataclass(frozen=True, slots=True)
-class FusedRank:
+class FusedRank(TreeNode):
     """Rank by reciprocal rank fusion of two rankings of one variable."""
 
     first: NearestRank | Bm25Rank
@@ -220,8 +206,7 @@ class FusedRank:
 Ranking = NearestRank | Bm25Rank | FusedRank
 
 
-@dataclass(frozen=True, slots=True)
-class Rank:
+class Rank(TreeNode):
     """Order the rows by a ranking of one variable and keep its best `limit` entities.
 
     Later steps keep the order of rows; an Order after a Rank only breaks its ties.
@@ -231,34 +216,29 @@ class Rank:
     limit: int | None
 
 
-@dataclass(frozen=True, slots=True)
-class Score:
+class Score(TreeNode):
     """The value that the rank step gave the row: a distance for `nearest`, otherwise a score."""
 
     type: Type
 
 
-@dataclass(frozen=True, slots=True)
-class Column:
+class Column(TreeNode):
     name: str
     expression: Operand | EntityRef | Score
 
 
-@dataclass(frozen=True, slots=True)
-class Project:
+class Project(TreeNode):
     columns: tuple[Column, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class AggregateColumn:
+class AggregateColumn(TreeNode):
     name: str
     function: str
     argument: Operand | EntityRef
     type: Type
 
 
-@dataclass(frozen=True, slots=True)
-class Aggregate:
+class Aggregate(TreeNode):
     """Group by the plain columns, in order of first appearance, and aggregate the others."""
 
     columns: tuple[Column | AggregateColumn, ...]
@@ -267,39 +247,34 @@ class Aggregate:
         assert any(isinstance(column, AggregateColumn) for column in self.columns)
 
 
-@dataclass(frozen=True, slots=True)
-class ResultColumn:
+class ResultColumn(TreeNode):
     """A column of the result, by its position."""
 
     position: int
 
 
-@dataclass(frozen=True, slots=True)
-class SortKey:
+class SortKey(TreeNode):
     """One sort key; nulls come first ascending, last descending."""
 
     by: Operand | EntityRef | ResultColumn
     descending: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Order:
+class Order(TreeNode):
     """Sort the rows; the ids of the `tie_break` variables make the order total."""
 
     keys: tuple[SortKey, ...]
     tie_break: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Limit:
+class Limit(TreeNode):
     count: int
 
 
 Step = MatchStep | Rank | Order | Limit | Project | Aggregate
 
 
-@dataclass(frozen=True, slots=True)
-class ReadPlan:
+class ReadPlan(TreeNode):
     """The steps in order of execution; exactly one Project or Aggregate defines the result."""
 
     steps: tuple[Step, ...]
@@ -316,15 +291,13 @@ class ReadPlan:
 # Mutations -----------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class InsertNode:
+class InsertNode(TreeNode):
     type_name: str
     values: tuple[tuple[str, Value], ...]
     span: Span = field(default=NOWHERE, compare=False)
 
 
-@dataclass(frozen=True, slots=True)
-class InsertEdge:
+class InsertEdge(TreeNode):
     type_name: str
     source: Value
     target: Value
@@ -332,8 +305,7 @@ class InsertEdge:
     span: Span = field(default=NOWHERE, compare=False)
 
 
-@dataclass(frozen=True, slots=True)
-class Where:
+class Where(TreeNode):
     """One comparison of a stored column with a value; edges are addressed by `src` and `dst`."""
 
     column: str
@@ -342,16 +314,14 @@ class Where:
     value: Value
 
 
-@dataclass(frozen=True, slots=True)
-class UpdateNodes:
+class UpdateNodes(TreeNode):
     type_name: str
     values: tuple[tuple[str, Value], ...]
     where: Where
     span: Span = field(default=NOWHERE, compare=False)
 
 
-@dataclass(frozen=True, slots=True)
-class DeleteNodes:
+class DeleteNodes(TreeNode):
     """Delete the matching nodes and every edge that touches them."""
 
     type_name: str
@@ -359,8 +329,7 @@ class DeleteNodes:
     span: Span = field(default=NOWHERE, compare=False)
 
 
-@dataclass(frozen=True, slots=True)
-class DeleteEdges:
+class DeleteEdges(TreeNode):
     type_name: str
     where: Where
     span: Span = field(default=NOWHERE, compare=False)
@@ -369,8 +338,7 @@ class DeleteEdges:
 Statement = InsertNode | InsertEdge | UpdateNodes | DeleteNodes | DeleteEdges
 
 
-@dataclass(frozen=True, slots=True)
-class MutationPlan:
+class MutationPlan(TreeNode):
     """Statements that all insert or update, or all delete (rule D2)."""
 
     statements: tuple[Statement, ...]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from omnigraph.errors import Diagnostic
@@ -14,7 +14,7 @@ from omnigraph.lang import query_tree as tree
 from omnigraph.lang.catalog import Catalog
 from omnigraph.lang.compiler import CompiledQuery, check_query
 from omnigraph.lang.query_parser import parse_query_file
-from omnigraph.lang.source import Rejection, Source
+from omnigraph.lang.source import Rejection, Source, TreeNode
 from omnigraph.lang.types import STRING, Type
 
 # Code -> its meaning. A test compares the reference with this table.
@@ -26,8 +26,7 @@ CODES = {
 _Entity = tuple[str, str]
 
 
-@dataclass(frozen=True, slots=True)
-class QueryResult:
+class QueryResult(TreeNode):
     """The lint result of one query."""
 
     name: str
@@ -48,8 +47,7 @@ class QueryResult:
         return document
 
 
-@dataclass(frozen=True, slots=True)
-class LintFinding:
+class LintFinding(TreeNode):
     """A lint finding about the file as a whole."""
 
     severity: str
@@ -74,8 +72,7 @@ class LintFinding:
         return document
 
 
-@dataclass(frozen=True, slots=True)
-class LintReport:
+class LintReport(TreeNode):
     schema_source: dict[str, str]
     query_path: str
     results: tuple[QueryResult, ...]

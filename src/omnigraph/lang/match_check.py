@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 
 from omnigraph.lang import ir
 from omnigraph.lang import query_tree as tree
 from omnigraph.lang.catalog import EdgeType
 from omnigraph.lang.expressions import ANONYMOUS, Bound, NameScope, comparison, entry, operand, text_match
-from omnigraph.lang.source import Name, Rejection, did_you_mean
+from omnigraph.lang.source import Name, Rejection, TreeNode, did_you_mean
 
 
-@dataclass(frozen=True, slots=True)
-class Node:
+class Node(TreeNode):
     """A binding: the variable is a node of the type, and the predicates hold."""
 
     variable: str
@@ -21,8 +19,7 @@ class Node:
     predicates: tuple[ir.Predicate, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Hop:
+class Hop(TreeNode):
     """A traversal with its direction, seen from `source`."""
 
     source: str
@@ -36,8 +33,7 @@ class Hop:
     edge_variable: str | None
 
 
-@dataclass(frozen=True, slots=True)
-class Not:
+class Not(TreeNode):
     """A negated pattern; `outer` are the variables it uses from the enclosing scope."""
 
     clauses: tuple[TypedClause, ...]

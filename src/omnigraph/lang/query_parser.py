@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 from lark import Token, Transformer, v_args
@@ -11,7 +10,7 @@ from omnigraph.core.values import Scalar
 from omnigraph.lang import parsing, types
 from omnigraph.lang import query_tree as tree
 from omnigraph.lang.parsing import Grammar, annotation_name, name_of, span_of
-from omnigraph.lang.source import Name, Rejection, Source, Span
+from omnigraph.lang.source import Name, Rejection, Source, Span, TreeNode
 from omnigraph.lang.types import MAX_VECTOR_DIMENSION, Type
 
 SYNTAX = "Q000"
@@ -23,8 +22,7 @@ def parse_query_file(source: Source) -> tuple[tree.QueryTree, list[Rejection]]:
     return tree.QueryTree(tuple(query for parsed in trees for query in parsed.queries)), errors
 
 
-@dataclass(frozen=True, slots=True)
-class _Undirected:
+class _Undirected(TreeNode):
     """An edge in angle brackets, while its traversal is being built."""
 
     edge: Name

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 
-from omnigraph.lang.source import NOWHERE, Name, Span
+from omnigraph.lang.source import NOWHERE, Name, Span, TreeNode
 from omnigraph.lang.types import Type
 
 # Spans are excluded from comparison: trees that differ in layout only are equal, which the formatter tests rely on.
@@ -12,8 +12,7 @@ from omnigraph.lang.types import Type
 # Expressions ---------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Literal:
+class Literal(TreeNode):
     """A literal and its type; a date or date-time is kept as text until type-checking."""
 
     value: str | float | bool
@@ -21,14 +20,12 @@ class Literal:
     span: Span = field(default=NOWHERE, compare=False)
 
 
-@dataclass(frozen=True, slots=True)
-class ListLiteral:
+class ListLiteral(TreeNode):
     items: tuple[Literal | ListLiteral, ...]
     span: Span = field(default=NOWHERE, compare=False)
 
 
-@dataclass(frozen=True, slots=True)
-class Variable:
+class Variable(TreeNode):
     """`$name`: a bound node, a bound edge or a parameter. The name is kept without the dollar."""
 
     name: Name
@@ -38,8 +35,7 @@ class Variable:
         return self.name.span
 
 
-@dataclass(frozen=True, slots=True)
-class PropertyAccess:
+class PropertyAccess(TreeNode):
     variable: Name
     name: Name
 
@@ -48,8 +44,7 @@ class PropertyAccess:
         return Span(self.variable.span.start, self.name.span.end)
 
 
-@dataclass(frozen=True, slots=True)
-class AliasRef:
+class AliasRef(TreeNode):
     """A bare word: a reference to a result column."""
 
     name: Name
@@ -59,20 +54,17 @@ class AliasRef:
         return self.name.span
 
 
-@dataclass(frozen=True, slots=True)
-class Now:
+class Now(TreeNode):
     span: Span = field(default=NOWHERE, compare=False)
 
 
-@dataclass(frozen=True, slots=True)
-class Nearest:
+class Nearest(TreeNode):
     vector: PropertyAccess
     query: Expression
     span: Span = field(default=NOWHERE, compare=False)
 
 
-@dataclass(frozen=True, slots=True)
-class TextCall:
+class TextCall(TreeNode):
     """`search`, `fuzzy` or `match_text`."""
 
     function: Name
@@ -85,23 +77,20 @@ class TextCall:
         return self.function.span
 
 
-@dataclass(frozen=True, slots=True)
-class Bm25:
+class Bm25(TreeNode):
     text: Expression
     query: Expression
     span: Span = field(default=NOWHERE, compare=False)
 
 
-@dataclass(frozen=True, slots=True)
-class Rrf:
+class Rrf(TreeNode):
     first: Nearest | Bm25
     second: Nearest | Bm25
     k: Expression | None
     span: Span = field(default=NOWHERE, compare=False)
 
 
-@dataclass(frozen=True, slots=True)
-class AggregateCall:
+class AggregateCall(TreeNode):
     function: Name
     argument: Expression
 
@@ -116,23 +105,20 @@ Expression = Literal | ListLiteral | Variable | PropertyAccess | AliasRef | Now 
 # Clauses -------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Assignment:
+class Assignment(TreeNode):
     """`name: value`, in a binding or in a mutation."""
 
     property: Name
     value: Expression
 
 
-@dataclass(frozen=True, slots=True)
-class Binding:
+class Binding(TreeNode):
     variable: Name
     type: Name
     entries: tuple[Assignment, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Hops:
+class Hops(TreeNode):
     """`{least,most}` as written. A missing upper bound parses, and is reported by the type checker."""
 
     least: int
@@ -140,8 +126,7 @@ class Hops:
     span: Span = field(default=NOWHERE, compare=False)
 
 
-@dataclass(frozen=True, slots=True)
-class Traversal:
+class Traversal(TreeNode):
     """`$source edge $target`; `binding` is the edge variable, if there is one."""
 
     source: Name
@@ -152,20 +137,17 @@ class Traversal:
     binding: Name | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class FilterClause:
+class FilterClause(TreeNode):
     left: Expression
     operator: Name
     right: Expression
 
 
-@dataclass(frozen=True, slots=True)
-class TextClause:
+class TextClause(TreeNode):
     call: TextCall
 
 
-@dataclass(frozen=True, slots=True)
-class Negation:
+class Negation(TreeNode):
     clauses: tuple[Clause, ...]
     span: Span = field(default=NOWHERE, compare=False)
 
@@ -175,48 +157,41 @@ Clause = Binding | Traversal | FilterClause | TextClause | Negation
 # Bodies --------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Item:
+class Item(TreeNode):
     expression: Expression
     alias: Name | None
 
 
-@dataclass(frozen=True, slots=True)
-class Key:
+class Key(TreeNode):
     expression: Expression
     direction: Name | None
 
 
-@dataclass(frozen=True, slots=True)
-class ReadBody:
+class ReadBody(TreeNode):
     match: tuple[Clause, ...]
     items: tuple[Item, ...]
     order: tuple[Key, ...]
     limit: int | None
 
 
-@dataclass(frozen=True, slots=True)
-class Predicate:
+class Predicate(TreeNode):
     property: Name
     operator: Name
     value: Expression
 
 
-@dataclass(frozen=True, slots=True)
-class Insert:
+class Insert(TreeNode):
     type: Name
     assignments: tuple[Assignment, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Update:
+class Update(TreeNode):
     type: Name
     assignments: tuple[Assignment, ...]
     predicate: Predicate
 
 
-@dataclass(frozen=True, slots=True)
-class Delete:
+class Delete(TreeNode):
     type: Name
     predicate: Predicate
 
@@ -224,19 +199,16 @@ class Delete:
 Statement = Insert | Update | Delete
 
 
-@dataclass(frozen=True, slots=True)
-class WriteBody:
+class WriteBody(TreeNode):
     statements: tuple[Statement, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class ParameterDecl:
+class ParameterDecl(TreeNode):
     name: Name
     type: Type
 
 
-@dataclass(frozen=True, slots=True)
-class QueryDecl:
+class QueryDecl(TreeNode):
     name: Name
     parameters: tuple[ParameterDecl, ...]
     description: str | None
@@ -244,6 +216,5 @@ class QueryDecl:
     body: ReadBody | WriteBody
 
 
-@dataclass(frozen=True, slots=True)
-class QueryTree:
+class QueryTree(TreeNode):
     queries: tuple[QueryDecl, ...]

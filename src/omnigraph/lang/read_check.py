@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 from omnigraph.lang import ir, types
 from omnigraph.lang import query_tree as tree
 from omnigraph.lang.expressions import NameScope, constant, property_ref, ranking, variable_ref
 from omnigraph.lang.match_check import check_match
 from omnigraph.lang.planner import plan_match
-from omnigraph.lang.source import Rejection, Span, did_you_mean
+from omnigraph.lang.source import Rejection, Span, TreeNode, did_you_mean
 from omnigraph.lang.types import F64, I64, Type
 
 _SortBy = ir.Operand | ir.EntityRef | ir.ResultColumn
@@ -45,8 +44,7 @@ def check_read(body: tree.ReadBody, scope: NameScope) -> ir.ReadPlan:
 # Ranking -------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class _Ranked:
+class _Ranked(TreeNode):
     """The ranking that is the first sort key, as written and as typed."""
 
     written: tree.Nearest | tree.Bm25 | tree.Rrf

@@ -34,7 +34,7 @@ from omnigraph.lang.schema_parser import (
     Value,
     parse_schema_tree,
 )
-from omnigraph.lang.source import Name, Rejection, Source, Span, did_you_mean
+from omnigraph.lang.source import Name, Rejection, Source, Span, TreeNode, did_you_mean
 from omnigraph.lang.types import MAX_VECTOR_DIMENSION, STRING, Type
 
 # Lance adds these columns to every table; a property of the same name would hide them.
@@ -60,8 +60,7 @@ def compile_schema(source: Source) -> Catalog:
     return catalog
 
 
-@dataclass(frozen=True, slots=True)
-class _CheckedProperty:
+class _CheckedProperty(TreeNode):
     """A property of a type being checked; `type` is None if its declared type is invalid."""
 
     name: Name

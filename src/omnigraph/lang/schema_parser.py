@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, TypeVar
 
 from lark import Token, Transformer, v_args
 
 from omnigraph.lang import parsing
 from omnigraph.lang.parsing import Grammar, annotation_name, name_of, span_of
-from omnigraph.lang.source import NOWHERE, Name, Rejection, Source, Span
+from omnigraph.lang.source import NOWHERE, Name, Rejection, Source, Span, TreeNode
 
 _SYNTAX = "P1"
 _ESCAPE = "P36"
@@ -21,16 +21,14 @@ _T = TypeVar("_T")
 # The tree -----------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Value:
+class Value(TreeNode):
     """A literal: string, integer, float or bool."""
 
     value: str | float | bool
     span: Span = field(default=NOWHERE, compare=False)
 
 
-@dataclass(frozen=True, slots=True)
-class Bounds:
+class Bounds(TreeNode):
     """`lo..hi`; either bound may be missing."""
 
     lower: float | None
@@ -38,8 +36,7 @@ class Bounds:
     span: Span = field(default=NOWHERE, compare=False)
 
 
-@dataclass(frozen=True, slots=True)
-class Annotation:
+class Annotation(TreeNode):
     """`@name`, `@name(value)` or `@name(value, key=value)`."""
 
     name: Name
@@ -47,16 +44,14 @@ class Annotation:
     keywords: tuple[tuple[Name, Value], ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class RuleDecl:
+class RuleDecl(TreeNode):
     """`@key(...)`, `@unique(...)`, `@index(...)`, `@range(...)` or `@check(...)` in a body."""
 
     kind: Name
     arguments: tuple[Name | Value | Bounds, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class TypeExpression:
+class TypeExpression(TreeNode):
     """A property type as written: exactly one of scalar, list, enum, vector."""
 
     base: Name
@@ -66,21 +61,18 @@ class TypeExpression:
     dimension: Name | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class PropertyDecl:
+class PropertyDecl(TreeNode):
     name: Name
     type: TypeExpression
     annotations: tuple[Annotation, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class InterfaceDecl:
+class InterfaceDecl(TreeNode):
     name: Name
     properties: tuple[PropertyDecl, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class NodeDecl:
+class NodeDecl(TreeNode):
     name: Name
     annotations: tuple[Annotation, ...]
     implements: tuple[Name, ...]
@@ -88,8 +80,7 @@ class NodeDecl:
     rules: tuple[RuleDecl, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class CardDecl:
+class CardDecl(TreeNode):
     """`@card(lower..upper)` as written; the checker validates the bounds."""
 
     lower: Name
@@ -97,8 +88,7 @@ class CardDecl:
     span: Span = field(default=NOWHERE, compare=False)
 
 
-@dataclass(frozen=True, slots=True)
-class EdgeDecl:
+class EdgeDecl(TreeNode):
     name: Name
     source: Name
     target: Name
@@ -111,8 +101,7 @@ class EdgeDecl:
 Declaration = InterfaceDecl | NodeDecl | EdgeDecl
 
 
-@dataclass(frozen=True, slots=True)
-class SchemaTree:
+class SchemaTree(TreeNode):
     declarations: tuple[Declaration, ...]
 
 

@@ -7,11 +7,11 @@ import os
 from array import array
 from bisect import bisect_right
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field, fields
 from difflib import get_close_matches
 from functools import cached_property
 from pathlib import Path
-from typing import NamedTuple, Self
+from typing import Any, ClassVar, NamedTuple, Self, dataclass_transform
 
 from omnigraph.errors import Diagnostic, FileAccessError, Place, SourceError
 
@@ -42,6 +42,31 @@ class Name(str):
         name = super().__new__(cls, text)
         name.span = span
         return name
+
+
+@dataclass_transform(frozen_default=True, field_specifiers=(field,))
+class TreeNode:
+    """A part of a syntax tree, of a catalog or of a plan: each subclass is a frozen dataclass."""
+
+    __dataclass_fields__: ClassVar[dict[str, Any]]
+
+    def __init_subclass__(cls) -> None:
+        # The methods below stand here once. The decorator would compile them for each of a hundred classes, at every
+        # start of every command; slots would make each class twice.
+        dataclass(frozen=True, eq=False, repr=False)(cls)
+
+    def __eq__(self, other: object) -> bool:
+        return type(other) is type(self) and self._compared() == other._compared()
+
+    def __hash__(self) -> int:
+        return hash(self._compared())
+
+    def __repr__(self) -> str:
+        shown = (f"{one.name}={getattr(self, one.name)!r}" for one in fields(self))
+        return f"{type(self).__qualname__}({', '.join(shown)})"
+
+    def _compared(self) -> tuple[object, ...]:
+        return tuple(getattr(self, one.name) for one in fields(self) if one.compare)
 
 
 class Rejection(Exception):  # noqa: N818 - never leaves lang/: it becomes a Diagnostic at the edge
