@@ -117,7 +117,6 @@ OmnigraphError                       base class; catch it to catch every error o
 from omnigraph.errors.base import *  # noqa: F403
 from omnigraph.errors.data import *  # noqa: F403
 from omnigraph.errors.history import *  # noqa: F403
-from omnigraph.errors.languages import *  # noqa: F403
 from omnigraph.errors.serving import *  # noqa: F403
 from omnigraph.errors.storage import *  # noqa: F403
 from omnigraph.errors.writing import *  # noqa: F403

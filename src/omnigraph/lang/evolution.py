@@ -42,9 +42,13 @@ class DropMode(StrEnum):
 
 
 class Step(TreeNode):
-    """One change. `to_dict` is its JSON form, `str` the line shown to people."""
+    """One change. `to_dict` is its JSON form, `str` the line shown to people, which `text` makes of its fields."""
 
     kind: ClassVar[str]
+    text: ClassVar[str]
+
+    def __str__(self) -> str:
+        return self.text.format(self)
 
     def to_dict(self) -> dict[str, Any]:
         values = {field.name.rstrip("_"): getattr(self, field.name) for field in fields(self)}
@@ -54,55 +58,43 @@ class Step(TreeNode):
 
 class AddType(Step):
     kind = "add_type"
+    text = "add {0.type_kind} type '{0.name}'"
     type_kind: str
     name: str
-
-    def __str__(self) -> str:
-        return f"add {self.type_kind} type '{self.name}'"
 
 
 class RenameType(Step):
     kind = "rename_type"
+    text = "rename {0.type_kind} type '{0.from_}' -> '{0.to}'"
     type_kind: str
     from_: str
     to: str
 
-    def __str__(self) -> str:
-        return f"rename {self.type_kind} type '{self.from_}' -> '{self.to}'"
-
 
 class AddProperty(Step):
     kind = "add_property"
+    text = "add property '{0.type_name}.{0.property_name}' ({0.property_type}) on {0.type_kind} '{0.type_name}'"
     type_kind: str
     type_name: str
     property_name: str
     property_type: str
 
-    def __str__(self) -> str:
-        where = f"on {self.type_kind} '{self.type_name}'"
-        return f"add property '{self.type_name}.{self.property_name}' ({self.property_type}) {where}"
-
 
 class RenameProperty(Step):
     kind = "rename_property"
+    text = "rename property '{0.type_name}.{0.from_}' -> '{0.type_name}.{0.to}' on {0.type_kind} '{0.type_name}'"
     type_kind: str
     type_name: str
     from_: str
     to: str
 
-    def __str__(self) -> str:
-        old, new = f"{self.type_name}.{self.from_}", f"{self.type_name}.{self.to}"
-        return f"rename property '{old}' -> '{new}' on {self.type_kind} '{self.type_name}'"
-
 
 class AddConstraint(Step):
     kind = "add_constraint"
+    text = "add constraint {0.constraint} on {0.type_kind} '{0.type_name}'"
     type_kind: str
     type_name: str
     constraint: str
-
-    def __str__(self) -> str:
-        return f"add constraint {self.constraint} on {self.type_kind} '{self.type_name}'"
 
 
 class ExtendEnum(Step):
@@ -139,24 +131,19 @@ class UpdatePropertyMetadata(Step):
 
 class DropType(Step):
     kind = "drop_type"
+    text = "drop {0.type_kind} type '{0.name}' ({0.mode} mode)"
     type_kind: str
     name: str
     mode: DropMode
 
-    def __str__(self) -> str:
-        return f"drop {self.type_kind} type '{self.name}' ({self.mode} mode)"
-
 
 class DropProperty(Step):
     kind = "drop_property"
+    text = "drop property '{0.type_name}.{0.property_name}' of {0.type_kind} '{0.type_name}' ({0.mode} mode)"
     type_kind: str
     type_name: str
     property_name: str
     mode: DropMode
-
-    def __str__(self) -> str:
-        where = f"of {self.type_kind} '{self.type_name}'"
-        return f"drop property '{self.type_name}.{self.property_name}' {where} ({self.mode} mode)"
 
 
 class UnsupportedChange(Step):
@@ -193,16 +180,8 @@ _Typed = InterfaceType | NodeType | EdgeType
 class _Planner:
     def __init__(self, accepted: Catalog, desired: Catalog, drops: DropMode) -> None:
         self.drops = drops
-        self.old: dict[str, Mapping[str, _Typed]] = {
-            "interface": accepted.interfaces,
-            "node": accepted.nodes,
-            "edge": accepted.edges,
-        }
-        self.new: dict[str, Mapping[str, _Typed]] = {
-            "interface": desired.interfaces,
-            "node": desired.nodes,
-            "edge": desired.edges,
-        }
+        self.old = _by_kind(accepted)
+        self.new = _by_kind(desired)
         self.problems: list[UnsupportedChange] = []
         # New name -> old name, for every type that is both accepted and desired.
         self.pairs = {kind: self._pair_types(kind) for kind in self.old}
@@ -428,6 +407,10 @@ class _TypeChange:
         changed = _changed_prose(old, new)
         if changed:
             yield UpdateTypeMetadata(self.kind, self.new.name, changed)
+
+
+def _by_kind(catalog: Catalog) -> dict[str, Mapping[str, _Typed]]:
+    return {"interface": catalog.interfaces, "node": catalog.nodes, "edge": catalog.edges}
 
 
 def _metadata(declared: _Typed) -> Metadata:

@@ -7,8 +7,7 @@ from collections.abc import Callable, Sequence
 from omnigraph.lang import ir, types
 from omnigraph.lang import query_tree as tree
 from omnigraph.lang.expressions import NameScope, constant, property_ref, ranking, variable_ref
-from omnigraph.lang.match_check import check_match
-from omnigraph.lang.planner import plan_match
+from omnigraph.lang.match_check import check_match, plan_match
 from omnigraph.lang.source import Rejection, Span, TreeNode, did_you_mean
 from omnigraph.lang.types import F64, I64, Type
 
