@@ -7,12 +7,12 @@ import logging
 import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
-from functools import partial
-from typing import Any, Self, TypeVar
+from functools import cache, partial
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from omnigraph.api import operations as op
 from omnigraph.api.access import READS, Access, Action, Principal, authorize
-from omnigraph.api.changes import Baseline, ChangePage
+from omnigraph.api.changes import Baseline, ChangePage, Difference
 from omnigraph.api.maintenance import CleanupResult, HealthReport, RepairResult, UpkeepResult
 from omnigraph.api.operation import Operation, description_of
 from omnigraph.api.options import Engine, LoadMode, Resolution, option
@@ -51,35 +51,25 @@ from omnigraph.errors import (
     RecoveryRequiredError,
     StorageError,
 )
-from omnigraph.formats.sources import discover
 from omnigraph.history.branches import create_branch, create_tag, delete_branch, delete_tag, tags
-from omnigraph.history.diff import Diff, diff
-from omnigraph.history.feed import Feed
 from omnigraph.history.log import log
-from omnigraph.history.merge import MergeSpec, merge, preview, revert
 from omnigraph.history.resolve import explaining_reclaimed, find_commit, resolve, state_to_read, tables_of
-from omnigraph.ingest.executor import LocalExecutor
-from omnigraph.ingest.export import ExportSpec, export_files, export_lines
-from omnigraph.ingest.load import LoadSpec, as_files, load
 from omnigraph.lang.catalog import Catalog
 from omnigraph.lang.evolution import DropMode
 from omnigraph.lang.identity import is_new_id
 from omnigraph.lang.source import source_given
-from omnigraph.maintenance.cleanup import CleanupRequest, cleanup, give_up_past
-from omnigraph.maintenance.doctor import examine
-from omnigraph.maintenance.optimize import ensure_indices, optimize
-from omnigraph.maintenance.repair import mode_of, repair
-from omnigraph.maintenance.tasks import concurrency
 from omnigraph.manifest import schema_files
 from omnigraph.manifest.rows import MANIFEST_PATH
 from omnigraph.manifest.state import GraphState, ManifestState
 from omnigraph.query.query import Current, Query, QueryReader
 from omnigraph.query.view import TableCache
-from omnigraph.schema.apply import apply_schema, graph_exists, init_graph, preview_schema
 from omnigraph.storage.lance_errors import Failure, classify
 from omnigraph.storage.read import TableReader
-from omnigraph.write.embed import EmbedRequest, embed_graph, embed_mode
-from omnigraph.write.mutation import Mutation, mutate
+
+# A handler imports the work that it asks for. Most processes read: with loads, merges and maintenance, each of them
+# would import fifty modules more before it starts.
+if TYPE_CHECKING:
+    from omnigraph.history.feed import Feed
 
 _T = TypeVar("_T")
 _CACHE_BYTES = 1024 * 1024 * 1024
@@ -95,6 +85,8 @@ def init(
     `force` takes over from an attempt that died before its graph was made; a graph itself is never replaced.
     `durability` is as in `open`.
     """
+    from omnigraph.schema.apply import init_graph
+
     store = Store.at(Location.parse(uri), durability=durability)
     return Graph(init_graph(store, source_given(schema, ".pg", "<schema>"), force=force), read_only=False)
 
@@ -141,7 +133,7 @@ class Graph(GraphAPI):
         self._pinned: tuple[GraphState, schema_files.AcceptedSchema] | None = None  # the one state that a view reads
         self._under_way: set[str] = set()  # ids that callers gave to operations; shared by all copies of this handle
         self._cache = TableCache(_CACHE_BYTES)
-        self._feed = Feed(store)
+        self._feed = cache(partial(_feed_of, store))  # made when it is first asked for; shared by all copies
         self._embedding = Embedding(embedder)
         store.manifest.on_replaced.append(self._cache.clear)
         if not read_only:
@@ -296,6 +288,8 @@ class Graph(GraphAPI):
 
     @_handles(op.ExportLines)
     def _export_lines(self, export: op.ExportLines) -> Iterator[str]:
+        from omnigraph.ingest.export import ExportSpec, export_lines
+
         state, _ = self._state(export.branch, export.snapshot)
         request = ExportSpec(None, export.types, export.format, option(Engine, "engine", export.engine))
         # Not inside the generator: what cannot be exported is refused by the call, and not by the first line.
@@ -309,6 +303,8 @@ class Graph(GraphAPI):
 
     @_handles(op.ExportFiles)
     def _export_files(self, export: op.ExportFiles) -> ExportResult:
+        from omnigraph.ingest.export import ExportSpec, export_files
+
         state, _ = self._state(export.branch, export.snapshot)
         spark = partial(_spark_executor, export.master, export.conf)
         engine = option(Engine, "engine", export.engine)
@@ -351,6 +347,8 @@ class Graph(GraphAPI):
 
     @_handles(op.Mutate)
     def _mutate(self, asked: op.Mutate) -> MutationResult:
+        from omnigraph.write.mutation import Mutation, mutate
+
         text, on = source_given(asked.source, ".gq", "<query>"), named_branch(asked.branch)
         actor = self._actor(asked.actor)
         mutation = Mutation(text, asked.name, asked.params, on, actor, asked.if_commit, self._operation)
@@ -358,6 +356,9 @@ class Graph(GraphAPI):
 
     @_handles(op.LoadData)
     def _load(self, asked: op.LoadData) -> LoadResult:
+        from omnigraph.formats.sources import discover
+        from omnigraph.ingest.load import LoadSpec, as_files, load
+
         # A load that creates its branch needs the permission for that as well.
         if asked.base is not None and asked.branch.strip() not in self.branches():
             self._admit(Access(Action.BRANCH_CREATE, asked.base, asked.branch))
@@ -376,6 +377,8 @@ class Graph(GraphAPI):
 
     @_handles(op.EmbedTexts)
     def _embed(self, asked: op.EmbedTexts) -> EmbedResult:
+        from omnigraph.write.embed import EmbedRequest, embed_graph, embed_mode
+
         asked.progress.phase("embed", 1)
         with finishing(asked.progress):
             on, actor = named_branch(asked.branch), self._actor(asked.actor)
@@ -385,10 +388,15 @@ class Graph(GraphAPI):
 
     @_handles(op.PlanSchema)
     def _plan_schema(self, asked: op.PlanSchema) -> SchemaResult:
+        from omnigraph.schema.apply import preview_schema
+
         return preview_schema(self._store, source_given(asked.schema, ".pg", "<schema>"), _drops(asked))
 
     @_handles(op.ApplySchema)
     def _apply_schema(self, asked: op.ApplySchema) -> SchemaResult:
+        from omnigraph.maintenance.cleanup import give_up_past
+        from omnigraph.schema.apply import apply_schema
+
         source = source_given(asked.schema, ".pg", "<schema>")
         done = apply_schema(self._store, source, _drops(asked), self._actor(asked.actor), self._operation)
         # After the commit: until it is published, the old schema still reads what is given up here.
@@ -431,6 +439,8 @@ class Graph(GraphAPI):
 
     @_handles(op.MergeBranch)
     def _merge(self, asked: op.MergeBranch) -> MergeResult:
+        from omnigraph.history.merge import MergeSpec, merge, preview
+
         source, into = str(parse_ref(asked.source)), named_branch(asked.into)
         runner = _choose_runner(asked)
         with finishing(asked.progress):
@@ -440,6 +450,8 @@ class Graph(GraphAPI):
 
     @_handles(op.RevertCommit)
     def _revert(self, asked: op.RevertCommit) -> MergeResult:
+        from omnigraph.history.merge import MergeSpec, revert
+
         on, resolution = named_branch(asked.branch), Resolution.of(asked.resolve)
         request = MergeSpec(MAIN, on, self._actor(asked.actor), resolution, self._operation)
         return revert(self._store, self.commit(asked.commit_id), request, _choose_runner(op.MergeBranch(MAIN)))
@@ -459,23 +471,25 @@ class Graph(GraphAPI):
     # --- history ---
 
     @_handles(op.DiffStates)
-    def _diff(self, asked: op.DiffStates) -> Diff:
+    def _diff(self, asked: op.DiffStates) -> Difference:
+        from omnigraph.history.diff import diff
+
         return diff(self._look(), asked.a, asked.b, kinds=asked.kinds, types=asked.types, operations=asked.operations)
 
     @_handles(op.PollChanges)
     def _changes(self, asked: op.PollChanges) -> ChangePage:
         self._look()
-        return self._feed.poll(asked)
+        return self._feed().poll(asked)
 
     @_handles(op.FindChangeCursor)
     def _change_cursor(self, find: op.FindChangeCursor) -> str:
         self._look()
-        return self._feed.cursor(find)
+        return self._feed().cursor(find)
 
     @_handles(op.FindBaseline)
     def _baseline(self, find: op.FindBaseline) -> Baseline:
         self._look()
-        return self._feed.baseline(find)
+        return self._feed().baseline(find)
 
     @_handles(op.ReadLog)
     def _log(self, asked: op.ReadLog) -> list[LogEntry]:
@@ -484,24 +498,32 @@ class Graph(GraphAPI):
     @_handles(op.ReadCommitChanges)
     def _commit_changes(self, asked: op.ReadCommitChanges) -> ChangePage:
         self._look()
-        return self._feed.commit(asked)
+        return self._feed().commit(asked)
 
     # --- maintenance ---
 
     @_handles(op.EnsureIndices)
     def _ensure_indices(self, asked: op.EnsureIndices) -> UpkeepResult:
+        from omnigraph.maintenance.optimize import ensure_indices
+        from omnigraph.maintenance.tasks import concurrency
+
         with finishing(asked.progress):
             on, runner = named_branch(asked.branch), _choose_runner(asked, concurrency())
             return ensure_indices(self._store, on, runner, self._actor(asked.actor))
 
     @_handles(op.Optimize)
     def _optimize(self, asked: op.Optimize) -> UpkeepResult:
+        from omnigraph.maintenance.optimize import optimize
+        from omnigraph.maintenance.tasks import concurrency
+
         with finishing(asked.progress):
             on, runner = named_branch(asked.branch), _choose_runner(asked, concurrency())
             return optimize(self._store, on, runner, self._actor(asked.actor))
 
     @_handles(op.Cleanup)
     def _cleanup(self, asked: op.Cleanup) -> CleanupResult:
+        from omnigraph.maintenance.cleanup import CleanupRequest, cleanup
+
         request = CleanupRequest(asked.keep, asked.older_than, asked.confirm, asked.orphan_age)
         with finishing(asked.progress):
             asked.progress.phase("clean up", len(self._store.manifest.load().paths))
@@ -509,10 +531,14 @@ class Graph(GraphAPI):
 
     @_handles(op.Repair)
     def _repair(self, asked: op.Repair) -> RepairResult:
+        from omnigraph.maintenance.repair import mode_of, repair
+
         return repair(self._store, mode_of(confirm=asked.confirm, force=asked.force))
 
     @_handles(op.Doctor)
     def _doctor(self, _: op.Doctor) -> HealthReport:
+        from omnigraph.maintenance.doctor import examine
+
         return examine(self._store, self._read_contract().catalog)
 
     # --- the schema ---
@@ -524,6 +550,8 @@ class Graph(GraphAPI):
         try:
             found = self._store.schema_of(state or self._store.manifest.load())
         except StorageError:
+            from omnigraph.schema.apply import graph_exists
+
             if graph_exists(self._store):  # then something else is wrong with it
                 raise
             raise self._absent() from None
@@ -549,19 +577,27 @@ def named_branch(name: str) -> str | None:
     return None if name == MAIN else name
 
 
+def _feed_of(store: Store) -> Feed:
+    from omnigraph.history.feed import Feed
+
+    return Feed(store)
+
+
 def _drops(asked: op.PlanSchema | op.ApplySchema) -> DropMode:
     return DropMode.HARD if asked.allow_data_loss else DropMode.SOFT
 
 
 def _spark_executor(master: str | None, conf: Mapping[str, str] | None, progress: Progress) -> Executor:
-    from omnigraph.spark.executor import SparkExecutor  # noqa: PLC0415 - Spark is started when it is needed
-    from omnigraph.spark.session import spark_context  # noqa: PLC0415
+    from omnigraph.spark.executor import SparkExecutor
+    from omnigraph.spark.session import spark_context
 
     return SparkExecutor(spark_context(master, conf), progress)
 
 
 def _choose_runner(asked: op.MergeBranch | op.EnsureIndices | op.Optimize, parallel: int = 1) -> ChooseExecutor:
     """Choose by the number of rows whether this process does the work, with so many tasks in parallel, or Spark."""
+    from omnigraph.ingest.executor import LocalExecutor
+
     chosen = option(Engine, "engine", asked.engine)
 
     def choose(rows: int) -> Executor:
