@@ -399,7 +399,7 @@ class Graph(GraphAPI):
 
         source = source_given(asked.schema, ".pg", "<schema>")
         done = apply_schema(self._store, source, _drops(asked), self._actor(asked.actor), self._operation)
-        # After the commit: until it is published, the old schema still reads what is given up here.
+        # After the commit: until then, the old schema still reads the tables whose past is given up here.
         if done.given_up:
             give_up_past(self._store, done.given_up)
         self._look()

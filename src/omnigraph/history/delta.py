@@ -50,7 +50,7 @@ def _whole(column: pa.ChunkedArray) -> pa.Array:
 
 def _differing(one: pa.Array, other: pa.Array) -> Mask:
     there, here = _numpy(one.is_valid()), _numpy(other.is_valid())
-    differs: Mask = there != here
+    differs: Mask = there != here  # null differs from every value, and from no other null
     both = there & here
     if both.any():
         # Without nulls from here on: Arrow answers null where one side is null, and vectors have no slot there.
@@ -229,7 +229,7 @@ def touched_rows(
         _keys(tables, part, keys) if image is None else image.select([*keys, ADDRESS])
         for part, image in zip((one, other), images, strict=True)
     )
-    kept, was = _in_both(old, new)
+    kept, was = pc.is_in(new[ID], value_set=old[ID]), pc.is_in(old[ID], value_set=new[ID])
     return Touched(
         tables,
         before,
@@ -253,12 +253,9 @@ def _parts(tables: TableReader, before: TableVersion | None, after: TableVersion
     if before == after:
         return _Part(before), _Part(after), False
     if before is None or after is None:
-        return _everything(tables, before), _everything(tables, after), False
+        one, other = (_Part(table, fragments(tables, table) if table else ()) for table in (before, after))
+        return one, other, False
     return _unshared(tables, before, after)
-
-
-def _in_both(old: pa.Table, new: pa.Table) -> tuple[pa.ChunkedArray, pa.ChunkedArray]:
-    return pc.is_in(new[ID], value_set=old[ID]), pc.is_in(old[ID], value_set=new[ID])
 
 
 @dataclass(frozen=True, slots=True)
@@ -273,10 +270,6 @@ class _Part:
     def most_rows(self) -> int:
         """An upper bound of the number of rows: deleted ones are counted."""
         return len(self.addresses) + sum(fragment.rows for fragment in self.whole)
-
-
-def _everything(tables: TableReader, table: TableVersion | None) -> _Part:
-    return _Part(table, fragments(tables, table) if table else ())
 
 
 def _unshared(tables: TableReader, before: TableVersion, after: TableVersion) -> tuple[_Part, _Part, bool]:
@@ -296,16 +289,13 @@ def _unshared(tables: TableReader, before: TableVersion, after: TableVersion) ->
     if not one.whole or not other.whole:
         return one, other, False
     # Both have fragments of their own. A compaction, too, writes new ones, with rows that have not changed.
-    since = common_version(tables, before, after) if _are_traced(one, other) else 0
+    is_traced = all(fragment.is_traced for part in (one, other) for fragment in part.whole)
+    since = common_version(tables, before, after) if is_traced else 0
     return (*_without_moved(tables, one, other, since), False) if since else (one, other, not both)
 
 
 def _addresses(fragment: Fragment, offsets: Addresses) -> Addresses:
     return (fragment.number << OFFSET_BITS) | offsets
-
-
-def _are_traced(*parts: _Part) -> bool:
-    return all(fragment.is_traced for part in parts for fragment in part.whole)
 
 
 def _without_moved(tables: TableReader, one: _Part, other: _Part, since: int) -> tuple[_Part, _Part]:

@@ -107,7 +107,7 @@ def _apply(change: _Merge | _Revert, choose: ChooseExecutor) -> tuple[MergeAttem
         _refuse(attempt.conflicts)
         made = change.lineage()
         # A merge without changes still gets its commit: its second parent makes the next merge find a later base.
-        if made.merged_parent_id is None and not attempt.counts:  # a revert of what is undone already
+        if made.merged_parent_id is None and not attempt.counts:  # a revert of a commit that is undone already
             return None, attempt
         return attempt.plan(made), attempt
 
@@ -305,10 +305,11 @@ class MergeAttempt:
         merge_input.resolution.check(txn.entries)  # a misspelt type would otherwise settle nothing, silently
         self.partitioned: dict[str, PartitionedMerge] = {}
         self.problems: list[Violation] = []
-        found = ((key, self._combine(key)) for key in merge_input.table_keys if key in txn.entries)
-        self.tables = {key: combined for key, combined in found if combined}
+        keys = [key for key in merge_input.table_keys if key in txn.entries]
+        self.tables = {key: combined for key in keys if (combined := self._combine(key))}
         self.committed = CommittedRows(store.tables, txn)
-        self.conflicts = tuple(sorted(self._conflicts(), key=_order))
+        found = sorted(self._conflicts(), key=lambda one: (one.table_key, one.id or "", one.kind, one.message))
+        self.conflicts = tuple(found)
 
     def _combine(self, key: str) -> MergedTable | None:
         source, target = self.input.source.entries.get(key), self.txn.entries[key]
@@ -384,10 +385,6 @@ class MergeAttempt:
             return tables.stage_written(base, self.partitioned[key].write(self.choose, base), replaced)
         written = tables.write_rows(base.path, base.branch, to_store(combined.declared, rows))
         return tables.stage_written(base, written, replaced)
-
-
-def _order(conflict: MergeConflict) -> tuple[str, str, str, str]:
-    return conflict.table_key, conflict.id or "", conflict.kind, conflict.message
 
 
 def _broken(violation: Violation, changes: Mapping[str, TableChange]) -> MergeConflict:

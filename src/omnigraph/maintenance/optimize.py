@@ -141,7 +141,7 @@ class _Upkeep:
             except ConflictError as error:
                 self._preempted(error)
             except StorageError as error:
-                self.cleanups += 1  # a cleanup may remove what is read here: then begin with the state as it is now
+                self.cleanups += 1  # a cleanup may remove files that are read here: begin with the current state
                 if self.cleanups > _ATTEMPTS or not was_cleaned_up(self.store, txn, error):
                     raise
 

@@ -116,6 +116,7 @@ class _Collected:
         """
         commits = state.commits()
         oldest = self.policy.oldest_kept(commits, self.now)
+        # By order and not by time: the clocks of several writers may disagree.
         kept = [commit for commit in commits if commit.order >= oldest.order and self._is_present(commit)]
         for commit in kept:
             self.versions[MANIFEST_PATH, commit.branch].add(commit.manifest_version)
@@ -125,8 +126,8 @@ class _Collected:
         self._need_between(first, state)
         if any(map(is_moved, state.paths.values())):
             # A type took the name of another one. Rows alone do not say which of the two tables they mean; states do.
-            for found in map(self._state, kept[1:]):
-                self._need_if_there(found)
+            for commit in kept[1:]:
+                self._need_commit(commit)
 
     def _need_between(self, first: ManifestState, state: ManifestState) -> None:
         known: dict[str, set[str | None]] = defaultdict(set)
@@ -144,10 +145,10 @@ class _Collected:
         """Need the merge bases of any two branches: without them they could not be merged."""
         known = {commit.commit_id: commit for state in states for commit in state.commits()}
         for name in sorted(common_past(known.values(), [state.head.commit_id for state in states if state.head])):
-            self._need_if_there(self._state(known[name]))
+            self._need_commit(known[name])
 
-    def _need_if_there(self, state: ManifestState | None) -> None:
-        if state is not None:
+    def _need_commit(self, commit: Commit) -> None:
+        if (state := self._state(commit)) is not None:
             self.need(state)
 
     def _state(self, commit: Commit) -> ManifestState | None:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from omnigraph.lang import ir
-from omnigraph.query.adjacency import Adjacency, Integers, walk
+from omnigraph.query.adjacency import Integers, walk
 from omnigraph.query.frame import ONE_ROW, Frame
 from omnigraph.query.match import Matcher
 
@@ -82,7 +82,8 @@ class Tally:
         # Parallel edges are matches of their own only where the query binds the edge.
         pairs = found.adjacent if step.edge_variable else found.adjacent.distinct
         if hops.most == 1 and not target_is_needed:
-            return Frame(1, {WEIGHT: _products(pairs, found.numbers, weights)})
+            # Each origin stands for as many matches as it has edges: no target is looked at.
+            return Frame(1, {WEIGHT: np.array([np.dot(weights, pairs.degrees(found.numbers))], np.int64)})
         if hops.most == 1:
             targets = pairs.targets_of(found.numbers)
             handed = np.repeat(weights, pairs.degrees(found.numbers))
@@ -94,10 +95,6 @@ class Tally:
             return Frame(1, {WEIGHT: handed.sum(keepdims=True)})
         nodes, sums = _by_target(targets, handed, pairs.targets_count)
         return self.matcher.bind_target(step, Frame(len(nodes), {WEIGHT: sums}), found.positions(nodes))
-
-
-def _products(pairs: Adjacency, origins: Integers, weights: Integers) -> Integers:
-    return np.array([np.dot(weights, pairs.degrees(origins))], np.int64)
 
 
 def _by_target(targets: Integers, handed: Integers, size: int) -> tuple[Integers, Integers]:

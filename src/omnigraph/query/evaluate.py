@@ -15,8 +15,9 @@ from omnigraph.lang import ir
 from omnigraph.lang.ir import Operator
 from omnigraph.lang.types import Type
 from omnigraph.query.frame import Frame
+from omnigraph.query.view import satisfying
 from omnigraph.storage.columns import arrow_type, to_array
-from omnigraph.storage.predicates import Predicate, arrow_expression, comparison
+from omnigraph.storage.predicates import Predicate, comparison
 
 Mask = np.ndarray[Any, np.dtype[np.bool_]]
 Values = Callable[[ir.Value], ir.PlainValue]
@@ -58,12 +59,15 @@ def holds(test: ir.Comparison, frame: Frame, values: Values) -> Mask:
     if predicate is not None:
         reference = test.left if isinstance(test.left, ir.PropertyRef) else test.right
         assert isinstance(reference, ir.PropertyRef)
-        return _satisfies(frame.value(reference.variable, reference.property), reference.property, predicate)
+        mask = np.zeros(frame.count, bool)
+        column = frame.value(reference.variable, reference.property)
+        mask[satisfying(predicate, {reference.property: column}, frame.count)] = True
+        return mask
     left, right = (operand(side, frame, values) for side in (test.left, test.right))
     if test.operator is Operator.CONTAINS:
         return _contains(left, right)
     if test.operator is Operator.STARTS_WITH:
-        return _starts_with(left, right)
+        return _texts(left, right, np.strings.startswith)
     return _compared(left, right, test.operator, numeric=test.left.type.scalar in NUMERIC)
 
 
@@ -80,13 +84,6 @@ def constant(value: ir.PlainValue, type_: Type, count: int) -> pa.Array:
         return pa.nulls(count, arrow_type(type_))
     plain = list(value) if isinstance(value, tuple) else value
     return to_array(type_, [plain]).take(pa.array(np.zeros(count, np.int64)))
-
-
-def _satisfies(column: pa.Array, name: str, predicate: Predicate) -> Mask:
-    rows = pa.table({name: column, "@at": np.arange(len(column))})
-    mask = np.zeros(len(column), bool)
-    mask[rows.filter(arrow_expression(predicate))["@at"].to_numpy()] = True
-    return mask
 
 
 def _compared(left: pa.Array, right: pa.Array, sign: Operator, *, numeric: bool) -> Mask:
@@ -109,10 +106,6 @@ def _contains(left: pa.Array, right: pa.Array) -> Mask:
     if pa.types.is_list(left.type):
         return _list_contains(left, right)
     return _texts(left, right, lambda texts, parts: np.strings.find(texts, parts) >= 0)
-
-
-def _starts_with(left: pa.Array, right: pa.Array) -> Mask:
-    return _texts(left, right, np.strings.startswith)
 
 
 def _list_contains(lists: pa.Array, needles: pa.Array) -> Mask:

@@ -141,7 +141,8 @@ def _expanded(step: ir.Expand, graph: GraphView) -> float:
     edge = graph.catalog.edges[step.edge_type]
     origins = max(graph.node(edge.source if step.direction is ir.Direction.OUT else edge.target).count, 1)
     degree = edges / origins * (2 if step.direction is ir.Direction.BOTH else 1)
-    most = step.most if edge.is_reflexive else 1
+    most = step.most if edge.is_reflexive else 1  # between two types there is no second hop
+    # A walk meets each node once, so it cannot reach more of them than there are.
     reached = min(sum(degree**hop for hop in range(step.least, most + 1)), float(targets))
     return min(reached / targets, 1.0) if step.closes else reached
 
@@ -202,6 +203,7 @@ class TracedExecution(Execution):
         super().__init__(graph, values, plan)
         self.trace = Trace(graph)
         self.matcher = _TracedMatcher(self, self.trace)
+        # A count runs its steps through the tally: it must use the matcher that notes them, too.
         self.trace.matcher = self.tally.matcher = self.matcher
 
     def step(self, at: int, step: ir.Step, rows: BoundRows) -> BoundRows:

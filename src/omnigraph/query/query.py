@@ -127,7 +127,7 @@ class QueryReader:
         compiled = self._compiled(query)
         table = _made(self._execution(Execution, compiled, query))
         if table.get_total_buffer_size() > _FEW_BYTES:
-            may_block()  # encoding a large result
+            may_block()  # the caller encodes the result, which takes long if it is large
         return Result(compiled.name, query.branch, table, self.state.head)
 
     def explain(self, query: Query) -> Explanation:
@@ -204,6 +204,7 @@ def _made(execution: Execution) -> pa.Table:
 def _find_blob(dataset: lance.LanceDataset, cell: Cell) -> Blob:
     """Find the Blob of a property of an entity, and return how to read it in parts."""
     with lance_call(dataset.uri, "read"):
+        # Descriptions only: the content of a Blob may be larger than the memory, and is read in parts.
         rows = dataset.scanner(
             columns=[cell.property],
             filter=lance_filter(OneOf(ID, pa.array([cell.id]))),

@@ -89,7 +89,7 @@ class TextIndex:
     @property
     def nbytes(self) -> int:
         arrays = (self.starts, self.texts, self.counts, self.lengths)
-        return sum(array.nbytes for array in arrays) + 100 * len(self.vocabulary)
+        return sum(array.nbytes for array in arrays) + 100 * len(self.vocabulary)  # about the bytes of one entry
 
     def holding(self, wanted: Iterable[str]) -> Mask:
         """Return which texts contain any of the terms."""
@@ -112,6 +112,7 @@ class TextIndex:
 
     def near(self, wanted: str, edits: int) -> list[str]:
         """Return the terms within some edits of a term."""
+        # An edit changes the length by at most one, so most terms are excluded without comparing letters.
         candidates = [one for one in self.vocabulary if abs(len(one) - len(wanted)) <= edits]
         return [
             one for one, distance in zip(candidates, _distances(wanted, candidates), strict=True) if distance <= edits
@@ -131,6 +132,7 @@ def text_index(view: TableView, name: str) -> TextIndex:
 
 def _build(column: pa.Array) -> TextIndex:
     found, texts = words(column)
+    # Each distinct word once: stemming is Python, and a column has far fewer words than occurrences of them.
     kinds = [term(word) for word in found.dictionary.to_pylist()]
     vocabulary = {one: at for at, one in enumerate(dict.fromkeys(kind for kind in kinds if kind))}
     numbers = np.array([vocabulary[kind] if kind else -1 for kind in kinds] or [-1])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Hashable, Sequence, Sized
+from collections.abc import Hashable, Mapping, Sequence, Sized
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -87,17 +87,15 @@ class TableView:
 
     def _find_among(self, positions: Positions, predicates: Sequence[Predicate]) -> Positions:
         for one in predicates if len(positions) else ():
-            rows = pa.table({name: self.take(positions, name) for name in one.columns} | {"@at": positions})
-            positions = rows.filter(arrow_expression(one))["@at"].to_numpy()
+            columns = {name: self.take(positions, name) for name in one.columns}
+            positions = positions[satisfying(one, columns, len(positions))]
         return positions
 
     def _search(self, predicates: Sequence[Predicate]) -> Positions:
         wanted = predicates[0] if len(predicates) == 1 else AllOf(tuple(predicates))
         if self.count <= SMALL_TABLE:
-            names = sorted({name for one in predicates for name in one.columns})
-            numbered = pa.table({"@at": np.arange(self.count), **{name: self.column(name) for name in names}})
-            chosen: Positions = numbered.filter(arrow_expression(wanted))["@at"].to_numpy()
-            return chosen
+            columns = {name: self.column(name) for one in predicates for name in one.columns}
+            return satisfying(wanted, columns, self.count)
         found = self.tables.scan(self.table, [], wanted, addresses=True)[ADDRESS].to_numpy()
         return self.positions_at(np.sort(found))
 
@@ -163,6 +161,14 @@ class TableView:
             raise CorruptGraphError(message, path=self.table.path, hint="run `omnigraph doctor`")
         column = rows[name].combine_chunks()
         return column if isinstance(column, pa.Array) else pa.concat_arrays(column.chunks)
+
+
+def satisfying(predicate: Predicate, columns: Mapping[str, pa.Array], count: int) -> Positions:
+    """Return the indices of the rows that satisfy a predicate, in order; null counts as false."""
+    # The count is given, because a predicate that nothing satisfies may need no column.
+    numbered = pa.table({**columns, "@at": np.arange(count)})
+    found: Positions = numbered.filter(arrow_expression(predicate))["@at"].to_numpy()
+    return found
 
 
 @dataclass(frozen=True)

@@ -72,8 +72,11 @@ class CommittedRows:
         table = self._table(declared)
         # The values of each column are filtered separately, so a row may match a mixture; `_taken` joins on all of
         # them.
-        chunks = [groups.slice(at, MOST_VALUES) for at in range(0, groups.num_rows, MOST_VALUES)]
-        found = [self.tables.scan(table, [ID, *groups.column_names], _any_of(chunk)) for chunk in chunks]
+        names, found = groups.column_names, []
+        for at in range(0, groups.num_rows, MOST_VALUES):
+            chunk = groups.slice(at, MOST_VALUES)
+            wanted = AllOf(tuple(OneOf(name, chunk[name].combine_chunks().unique()) for name in names))
+            found.append(self.tables.scan(table, [ID, *names], wanted))
         return pa.concat_tables(found)
 
     def _table(self, declared: NodeType | EdgeType) -> Any:
@@ -82,10 +85,6 @@ class CommittedRows:
         # other.
         self.read_set.add(key)
         return self.txn.entries[key].table
-
-
-def _any_of(groups: pa.Table) -> AllOf:
-    return AllOf(tuple(OneOf(name, groups[name].combine_chunks().unique()) for name in groups.column_names))
 
 
 def violations(catalog: Catalog, committed: CommittedRows, changes: Mapping[str, TableChange]) -> Iterator[Violation]:
