@@ -253,8 +253,7 @@ def _parts(tables: TableReader, before: TableVersion | None, after: TableVersion
     if before == after:
         return _Part(before), _Part(after), False
     if before is None or after is None:
-        one, other = (_Part(table, fragments(tables, table) if table else ()) for table in (before, after))
-        return one, other, False
+        return _everything(tables, before), _everything(tables, after), False
     return _unshared(tables, before, after)
 
 
@@ -270,6 +269,10 @@ class _Part:
     def most_rows(self) -> int:
         """An upper bound of the number of rows: deleted ones are counted."""
         return len(self.addresses) + sum(fragment.rows for fragment in self.whole)
+
+
+def _everything(tables: TableReader, table: TableVersion | None) -> _Part:
+    return _Part(table, fragments(tables, table) if table else ())
 
 
 def _unshared(tables: TableReader, before: TableVersion, after: TableVersion) -> tuple[_Part, _Part, bool]:
