@@ -9,7 +9,7 @@ import pytest
 
 import omnigraph
 from omnigraph.api import arrow
-from omnigraph.api.http import ARROW
+from omnigraph.api.operation import ARROW
 from tests.support.serving import ADD, ALL, SCHEMA, client
 
 PREFIXES = ("", "/graphs/default")

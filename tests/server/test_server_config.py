@@ -14,7 +14,7 @@ from typer.main import get_command
 
 from omnigraph import settings
 from omnigraph.errors import ConfigError, ServerStartError
-from omnigraph.server import config, token_sources
+from omnigraph.server import config, tokens
 from omnigraph.server.config import Options, ServerPlan, plan_of
 from omnigraph.server.logs import LEVEL
 from omnigraph.server.main import app
@@ -201,11 +201,11 @@ def test_the_page_names_every_limit_with_its_default() -> None:
 
 def test_the_page_names_every_variable() -> None:
     of_tokens = (
-        token_sources.ONE,
-        token_sources.MANY,
-        token_sources.TOKENS_FILE,
-        token_sources.SECRET,
-        token_sources.ROLE,
+        tokens.ONE,
+        tokens.MANY,
+        tokens.TOKENS_FILE,
+        tokens.SECRET,
+        tokens.ROLE,
     )
     of_plan = (config.CONFIG, config.TARGET, config.URI, config.BIND, config.WORKERS, config.REPORTED, config.SOURCE)
     flags = (config.UNAUTHENTICATED, config.REQUIRE_ALL, LEVEL)

@@ -12,8 +12,8 @@ import pytest
 from omnigraph.errors import ServerStartError
 from omnigraph.lang import Source, compile_schema
 from omnigraph.server.app import create_app
+from omnigraph.server.open_graphs import StoredQueries
 from omnigraph.server.settings import QueryFile, ServedGraph, Serving
-from omnigraph.server.stored import StoredQueries
 from tests.support.serving import SCHEMA, client, known_tokens, one_graph, people_graph, running
 
 QUERIES = """

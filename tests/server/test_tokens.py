@@ -11,8 +11,7 @@ import pytest
 
 from omnigraph.api.access import Principal, Role
 from omnigraph.errors import ConfigError, UnauthorizedError
-from omnigraph.server.token_sources import tokens_of
-from omnigraph.server.tokens import Token, Tokens, digest_of
+from omnigraph.server.tokens import Token, Tokens, digest_of, tokens_of
 from omnigraph.settings import ServerSection, SettingsFile, TokenEntry
 
 ANN, BOB = Principal("ann", Role.READ), Principal("bob", Role.ADMIN)

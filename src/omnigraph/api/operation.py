@@ -10,6 +10,13 @@ from typing import Any, Generic, TypeVar, dataclass_transform, get_args, get_typ
 
 from omnigraph.api.access import Access, Action
 
+CONDITION_HEADER = "Omnigraph-If-Graph-Commit"
+OPERATION_HEADER = "Omnigraph-Operation-Id"
+JSON, NDJSON, ARROW = "application/json", "application/x-ndjson", "application/vnd.apache.arrow.stream"
+CLIENT_HEADER = "Omnigraph-Client"
+GRAPH_ID_PATTERN = "[A-Za-z0-9-]{1,64}"
+
+
 T_co = TypeVar("T_co", covariant=True)
 _Kind = TypeVar("_Kind", bound="type[Operation[Any]]")
 

@@ -1,5 +1,7 @@
 """Progress reporting for long-running operations."""
 
+# Not in `options`: that module loads the languages, and `omnigraph --help` must start without them.
+
 from __future__ import annotations
 
 from collections.abc import Iterator

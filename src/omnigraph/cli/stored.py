@@ -12,7 +12,7 @@ from omnigraph.lang import Catalog, Source, compile_schema, lint_queries
 from omnigraph.lang.compiler import parse_queries, select_query
 from omnigraph.lang.query_tree import QueryDecl
 from omnigraph.server.config import query_files
-from omnigraph.server.stored import StoredQueries, StoredQuery
+from omnigraph.server.open_graphs import StoredQueries, StoredQuery
 from omnigraph.settings import ServerSection
 
 

@@ -7,8 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from omnigraph.api.documents import answer_result, from_document
-from omnigraph.api.http import ARROW, CONDITION_HEADER, JSON
-from omnigraph.api.operation import Operation, description_of
+from omnigraph.api.operation import ARROW, CONDITION_HEADER, JSON, Operation, description_of
 from omnigraph.api.operations import ExplainQuery, ExportFiles, LoadData, ResolveState, RunQuery
 from omnigraph.api.results import Commit, MutationResult, NamedState
 from omnigraph.api.rows import Blob, Cell, Explanation, Result

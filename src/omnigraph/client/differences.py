@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from omnigraph.api.changes import Change, ChangeOperation, DiffStats, SchemaDifference
 from omnigraph.api.documents import DiffHead, Show, from_document
-from omnigraph.api.http import NDJSON
+from omnigraph.api.operation import NDJSON
 from omnigraph.api.operations import DiffStates
 from omnigraph.api.results import Commit
 from omnigraph.client.requests import options

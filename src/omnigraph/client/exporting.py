@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 
 from omnigraph.api.documents import from_document
-from omnigraph.api.http import NDJSON
+from omnigraph.api.operation import NDJSON
 from omnigraph.api.operations import ExportFiles, ExportLines
 from omnigraph.api.results import ExportResult, NamedState
 from omnigraph.client.requests import options

@@ -8,8 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from omnigraph.api.access import READS
-from omnigraph.api.http import CONDITION_HEADER
-from omnigraph.api.operation import Description, Operation, Parameter, Route, description_of
+from omnigraph.api.operation import CONDITION_HEADER, Description, Operation, Parameter, Route, description_of
 from omnigraph.api.options import Engine, Resolution
 from omnigraph.api.progress import SILENT, finishing
 from omnigraph.client.steps import Request, committing, segment

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import IO, Any, Generic, TypeVar
 from urllib.parse import quote
 
-from omnigraph.api.http import JSON, OPERATION_HEADER
+from omnigraph.api.operation import JSON, OPERATION_HEADER
 from omnigraph.errors import OutcomeUnknownError, ServerAnswerError
 from omnigraph.lang.identity import new_id
 

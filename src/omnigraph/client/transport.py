@@ -17,7 +17,7 @@ from urllib.parse import SplitResult, unquote, urlencode, urlsplit
 import httpcore
 
 from omnigraph.api import problems
-from omnigraph.api.http import CLIENT_HEADER, JSON, NDJSON
+from omnigraph.api.operation import CLIENT_HEADER, JSON, NDJSON
 from omnigraph.client.steps import Answer, Lines, Pause, Request, Steps, Stream, segment
 from omnigraph.core.http_pool import HTTP_FAILURES, NOT_SENT, async_http_pool, http_pool, timeouts
 from omnigraph.errors import (

@@ -20,17 +20,17 @@ from omnigraph.server.limits import RequestLimits
 from omnigraph.server.loads import Loads
 from omnigraph.server.metrics import Metrics
 from omnigraph.server.open_graphs import open_graphs
-from omnigraph.server.routes import blob, changing, history, loads, operations, reading, service, stored
+from omnigraph.server.routes import changing, operations, reading, service, stored
 from omnigraph.server.settings import Serving
 from omnigraph.version import __version__
 
 GRAPH_ROUTERS = (
     operations.routes,
     reading.routes,
-    blob.routes,
-    history.routes,
+    reading.blob_routes,
+    reading.history_routes,
     changing.routes,
-    loads.routes,
+    changing.load_routes,
     stored.routes,
 )
 _NAMED = "cluster_"

@@ -9,7 +9,7 @@ from typing import IO, Annotated
 from fastapi import Depends, Request
 
 from omnigraph.api.access import Access, Action, Principal, authorize
-from omnigraph.api.http import GRAPH_ID_PATTERN
+from omnigraph.api.operation import GRAPH_ID_PATTERN
 from omnigraph.errors import ForbiddenError, GraphNotFoundError, RequestError
 from omnigraph.graph import Graph
 from omnigraph.server.access_log import PRINCIPAL

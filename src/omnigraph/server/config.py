@@ -8,11 +8,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from omnigraph.api.http import GRAPH_ID_PATTERN
+from omnigraph.api.operation import GRAPH_ID_PATTERN
 from omnigraph.errors import ConfigError, ServerStartError
 from omnigraph.lang.source import did_you_mean
 from omnigraph.server.settings import Limits, QueryFile, ServedGraph, Serving
-from omnigraph.server.token_sources import tokens_of
+from omnigraph.server.tokens import tokens_of
 from omnigraph.settings import (
     FILE,
     AuthSection,

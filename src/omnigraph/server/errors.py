@@ -12,7 +12,7 @@ from starlette.exceptions import HTTPException
 from starlette.routing import Match
 
 from omnigraph.api import problems
-from omnigraph.api.http import CLIENT_HEADER
+from omnigraph.api.operation import CLIENT_HEADER
 from omnigraph.errors import (
     MethodNotAllowedError,
     OmnigraphError,

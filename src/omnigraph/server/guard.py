@@ -13,7 +13,7 @@ from fastapi.dependencies.models import Dependant
 from fastapi.routing import APIRoute
 
 from omnigraph.api.access import READS, Action
-from omnigraph.api.http import CONDITION_HEADER
+from omnigraph.api.operation import CONDITION_HEADER
 from omnigraph.errors import RequestError
 from omnigraph.server import intake
 from omnigraph.server.admission import size_of

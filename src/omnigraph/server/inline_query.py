@@ -12,7 +12,7 @@ from pydantic import ValidationError
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from omnigraph.api.access import Action
-from omnigraph.api.http import CONDITION_HEADER
+from omnigraph.api.operation import CONDITION_HEADER
 from omnigraph.core.nonblocking import WouldBlock, nonblocking
 from omnigraph.errors import OmnigraphError
 from omnigraph.server import intake

@@ -13,7 +13,7 @@ from typing import IO, Any, NoReturn
 from fastapi import Request
 from starlette.requests import ClientDisconnect
 
-from omnigraph.api.http import CONDITION_HEADER, JSON, NDJSON, OPERATION_HEADER
+from omnigraph.api.operation import CONDITION_HEADER, JSON, NDJSON, OPERATION_HEADER
 from omnigraph.errors import MediaTypeError, RequestError
 from omnigraph.lang.identity import is_new_id
 from omnigraph.lang.source import did_you_mean

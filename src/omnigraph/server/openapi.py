@@ -8,7 +8,7 @@ from typing import Any
 from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 
-from omnigraph.api.http import GRAPH_ID_PATTERN
+from omnigraph.api.operation import GRAPH_ID_PATTERN
 from omnigraph.server.calls import Service
 
 _ABOUT = "A typed property graph, versioned like git. A path without a graph means the default one."

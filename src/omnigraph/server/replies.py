@@ -13,7 +13,7 @@ from fastapi.responses import StreamingResponse
 
 from omnigraph.api import arrow
 from omnigraph.api.documents import read_output
-from omnigraph.api.http import ARROW, CONDITION_HEADER, JSON, NDJSON
+from omnigraph.api.operation import ARROW, CONDITION_HEADER, JSON, NDJSON
 from omnigraph.api.rows import Result
 from omnigraph.server.models import ErrorOutput
 

@@ -1,9 +1,9 @@
-"""Changing a graph by what no operation describes: uploads, merges that delete the branch, and older routes."""
+"""Changing a graph by what no operation describes: loads, merges that delete the branch, and older routes."""
 
 from __future__ import annotations
 
 import io
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from fastapi import Query, Response
 
@@ -15,8 +15,9 @@ from omnigraph.graph import Graph
 from omnigraph.server import models, replies
 from omnigraph.server.calls import Call, CallNow
 from omnigraph.server.guard import Brings, Need, needs
-from omnigraph.server.replies import CHANGING, LINES_BODY
-from omnigraph.server.routes.common import Branch, Committing, or_main, router, text
+from omnigraph.server.loads import LoadOrder
+from omnigraph.server.replies import CHANGING, LINES_BODY, READING
+from omnigraph.server.routes import Branch, Committing, OperationId, or_main, router, text
 
 routes = router("changing")
 
@@ -88,3 +89,26 @@ def _deleted(call: Call, name: str) -> dict[str, bool | str]:
     except OmnigraphError as error:
         return {"branch_deleted": False, "branch_delete_error": str(error)}
     return {"branch_deleted": True}
+
+
+load_routes = router("loads")
+_ACCEPTED = 202
+
+
+@load_routes.post("/loads", status_code=_ACCEPTED, response_model=models.LoadBegunOutput, responses=CHANGING)
+@needs(Action.CHANGE)
+def begin_load(call: CallNow, operation_id: OperationId, body: models.LoadRequest) -> Response:
+    """Begin to load files that lie below the load roots of the server, in one commit, on Spark if they are large."""
+    branch = or_main(body.branch)
+    how = (body.mode, branch, body.from_, body.format, body.mapping, body.dry_run)
+    order = LoadOrder(tuple(body.data), *how, operation_id)
+    load_id = call.service.loads.start(call.opened.graph_id, call.graph, order)
+    return replies.document({"load_id": load_id}, _ACCEPTED)
+
+
+@load_routes.get("/loads/{load_id:segment}", response_model=models.LoadStateOutput, responses=READING)
+@needs(Action.READ)
+def get_load(call: CallNow, load_id: str) -> Response:
+    """Return the progress of a load, and its result."""
+    state: dict[str, Any] = call.service.loads.state(call.opened.graph_id, load_id)
+    return replies.document(state)

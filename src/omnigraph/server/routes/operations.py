@@ -22,7 +22,7 @@ from omnigraph.server.calls import Call, CallNow
 from omnigraph.server.guard import Condition, Need, needs
 from omnigraph.server.models import model_of
 from omnigraph.server.replies import CHANGING, READING, Conditional
-from omnigraph.server.routes.common import WITHOUT_COMMIT, Committing, named, router, text
+from omnigraph.server.routes import WITHOUT_COMMIT, Committing, named, router, text
 
 BY_HAND = {"/query", "/branches/merge"}
 """Paths that another module declares: they answer more than the result, or in another form."""

@@ -13,7 +13,7 @@ from omnigraph.server.calls import CallNow, service_of
 from omnigraph.server.guard import About, Need, needs
 from omnigraph.server.metrics import CONTENT_TYPE
 from omnigraph.server.replies import AS_NUMBERS, error_responses
-from omnigraph.server.routes.common import router
+from omnigraph.server.routes import router
 from omnigraph.version import INTERNAL_SCHEMA_VERSION, __version__
 
 routes = router("server")

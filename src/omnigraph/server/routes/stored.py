@@ -13,9 +13,9 @@ from omnigraph.graph import Graph
 from omnigraph.server import intake, models, replies
 from omnigraph.server.calls import Call, CallNow
 from omnigraph.server.guard import Condition, Need, needs
+from omnigraph.server.open_graphs import StoredQuery, not_found
 from omnigraph.server.replies import AS_ARROW, CHANGING, READING, Conditional
-from omnigraph.server.routes.common import Committing, or_main, router, state, text
-from omnigraph.server.stored import StoredQuery, not_found
+from omnigraph.server.routes import Committing, or_main, router, state, text
 
 routes = router("stored queries")
 
