@@ -15,6 +15,7 @@ import pyarrow as pa
 import pytest
 
 import omnigraph
+from omnigraph.api.rows import Result
 from omnigraph.commit.publish import begin, publish
 from omnigraph.errors import LibraryMissingError, ParameterError, QueryError, QueryNotFoundError, ResourceLimitError
 from omnigraph.graph import Graph
@@ -131,6 +132,14 @@ def test_html_escapes_texts(people: Graph) -> None:
     people.mutate("query q($n: String) { insert Person { name: $n } }", {"n": "<script>&"})
 
     assert "<td>&lt;script&gt;&amp;</td>" in people.query(ALL)._repr_html_()
+
+
+@pytest.mark.parametrize("rows, note", [(100, ""), (1_105, "<caption>1,005 more rows are not shown</caption>")])
+def test_html_says_how_many_rows_it_leaves_out(rows: int, note: str) -> None:
+    page = Result("q", "main", pa.table({"n": list(range(rows))}), None)._repr_html_()
+
+    assert page.startswith(f"<table>{note}<thead>")
+    assert page.count("<td>") == 100
 
 
 def test_every_row_can_be_written_as_json(shared: Callable[[str], Graph]) -> None:

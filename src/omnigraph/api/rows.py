@@ -175,7 +175,9 @@ class Result:
         shown = itertools.islice(self.cells(), _SHOWN)
         lines = ("".join(f"<td>{html.escape(str(value))}</td>" for value in row) for row in shown)
         body = "".join(f"<tr>{line}</tr>" for line in lines)
-        return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+        hidden = len(self) - _SHOWN
+        note = f"<caption>{hidden:,} more rows are not shown</caption>" if hidden > 0 else ""
+        return f"<table>{note}<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
 
 
 _SHOWN = 100

@@ -51,6 +51,7 @@ class Program(CommandGroup):
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         for typed, now in _OLD.items():
             if tuple(args[: len(typed)]) == typed:
+                # Completion resolves commands too, and must not print anything.
                 if not ctx.resilient_parsing:
                     output.deprecated(" ".join(typed), now)
                 args = [now, *args[len(typed) :]]
@@ -108,9 +109,11 @@ class _WithoutPandas(MetaPathFinder):
 
 def main() -> None:
     """Run the command line. Exits with 0 on success, 1 on failure and 2 for wrong arguments."""
+    # First of all: the finder only works for what is not imported yet.
     sys.meta_path.insert(0, _WithoutPandas())
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
+            # Data may have letters that the encoding of the terminal has not; output is UTF-8 everywhere.
             stream.reconfigure(encoding="utf-8")
     try:
         try:

@@ -113,6 +113,7 @@ class Scope:
         if self.flags.cluster is not None:
             hint = "give a graph with --store or --server"
             raise AddressError("--cluster is not supported by this version", hint=hint)
+        # Two addresses are never reconciled: which of them a command would change must not be a guess.
         _refuse_two(self.flags, uri)
         found = _named(self, uri or self.flags.uri or self.flags.store) or _by_settings(self, graph)
         if isinstance(found, Storage) and self.flags.graph is not None:
@@ -144,6 +145,7 @@ class Target:
         """The actor of a change. On a server the token decides it, so `--as` is refused there."""
         flags, scope = self.scope.flags, self.scope
         if isinstance(self.address, Storage):
+            # The nearest wins: the command line, then the project, then the person.
             return flags.actor or scope.project.cli.actor or scope.operator.actor
         if flags.actor:
             message = "--as cannot be used with a served graph: the token decides the actor"
@@ -189,6 +191,7 @@ class Target:
         return self._connect(self.address)
 
     def _connect(self, address: Served) -> RemoteGraph:
+        # The connection lives as long as the command: what it returns may still be read from the server.
         graph = omnigraph.connect(address.url, graph=address.graph, token=address.token)
         self.scope.end.callback(graph.close)
         return graph
@@ -215,6 +218,7 @@ def _named(scope: Scope, uri: str | None) -> Address | None:
 
 
 def _by_settings(scope: Scope, graph: str | None) -> Address | None:
+    # The graph of an alias gives way to a profile on the command line, but not to the one of the environment.
     if scope.flags.profile is None and graph is not None:
         return _project_graph(scope, graph)
     if scope.profile:
@@ -249,6 +253,7 @@ def server_of(scope: Scope) -> Served:
     name = scope.flags.server
     if name is None and scope.profile:
         found = scope.operator.profile(scope.profile)
+        # A profile of a storage has no server, and then the defaults may still name one.
         name = found.target if found.kind == "server" else None
     name = name or scope.operator.defaults.server
     if name is None:

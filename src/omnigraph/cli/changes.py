@@ -49,6 +49,7 @@ def list_commits(
     ] = None,
 ) -> None:
     """List the commits of a branch, newest first."""
+    # Before the graph is opened: a wrong filter is found without it.
     wanted = [_actor(text) for text in filters or ()]
     found = target.read().commits(target.scope.branch(branch))
     found = [item for item in found if all(item.actor_id == actor for actor in wanted)]
@@ -115,6 +116,7 @@ def diff(
     stat: Annotated[bool, switch("Print only the counts.", "--stat")] = False,
 ) -> None:
     """Show the changes from A to B: inserted (+), updated (~) and deleted (-), by type."""
+    # No rows are compared yet: that happens while they are printed.
     found = target.read().diff(before, after, **filters.given())
     text = _diff(found, None if everything else 0 if stat else limit)
     target.emit(_diff_document(found, with_changes=not stat), text)
@@ -170,6 +172,7 @@ def _type_changes(key: str, parts: Iterator[TableChanges], limit: int | None) ->
         counts.update(rows.counts)
         compared |= rows.compared
         if limit is None or len(shown) < limit:
+            # Past the limit no part is decoded any more: its counts do not need its changes.
             shown.extend(rows.changes()[: None if limit is None else limit - len(shown)])
     summary = "  ".join(f"{_SIGNS[name]}{counts[name]:,}" for name in _SIGNS if counts[name])
     yield Line(f"{key.replace(':', ' ', 1)}  {summary}", "bold")
@@ -229,6 +232,7 @@ def _write_lines(path: str, lines: Iterator[str]) -> None:
     from omnigraph.core.location import Location  # noqa: PLC0415
     from omnigraph.formats.files import written  # noqa: PLC0415 - loads the engine
 
+    # In chunks, because a write of each line is slow and a text of all of them may not fit in memory.
     with written(Location.parse(path)) as stream:
         while chunk := "".join(itertools.islice(lines, 1000)):
             stream.write(chunk.encode())

@@ -155,6 +155,7 @@ def command(path: str, *, hidden: bool = False, json: bool = True) -> Callable[[
     parent, _, name = path.rpartition(" ")
     word = parent or name
     if word not in _APPS:
+        # One app for each first word, so that a command is built without its siblings of the family.
         _APPS[word] = _group(COMMANDS[parent].summary) if parent else typer.Typer(add_completion=False)
 
     def register(function: _F) -> _F:
@@ -174,6 +175,7 @@ def loaded_command(name: str) -> Any:
 def _group(help_: str) -> typer.Typer:
     """Make a group of commands. The common options may also stand before the name of the command."""
     made = typer.Typer(help=help_, cls=CommandGroup, no_args_is_help=True, add_completion=False)
+    # Without a callback typer would make a command of a group that has only one.
     callback(made, frozenset())(lambda: None)
     return made
 
@@ -196,6 +198,7 @@ def callback(app: typer.Typer, shown: frozenset[str]) -> Callable[[_F], _F]:
 
 
 def _runnable(function: Callable[..., None], path: str, *, has_json: bool) -> Callable[..., None]:
+    # Annotations are strings in modules with postponed evaluation, and typer needs the types.
     first, *declared = inspect.signature(function, eval_str=True).parameters.values()
     groups: dict[str, Any] = {one.name: one.annotation for one in declared if is_dataclass(one.annotation)}
     own = [part for one in declared for part in _options(one)]
@@ -211,6 +214,7 @@ def _runnable(function: Callable[..., None], path: str, *, has_json: bool) -> Ca
         with ExitStack() as end:
             scope = Scope(path, flags, end, as_json=given.pop("as_json", False))
             with _errors_as_json(scope), output.closed_pipe_ends_quietly():
+                # Inside the guards, so that a refusal is printed as every other error.
                 refuse_foreign(path, flags)
                 function(scope.at(given.pop("uri")) if first.annotation is Target else scope, **given)
 
@@ -244,6 +248,7 @@ def _signed(function: Callable[..., None], own: list[inspect.Parameter], shown: 
     """Give a function the parameters that typer reads. Common options that are not shown are accepted as well."""
     context = inspect.Parameter("context", inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation=typer.Context)
     parameters = [context, *own, *(_common(name, shown) for name in FLAGS)]
+    # typer reads both: the annotations for types and the signature for defaults.
     function.__annotations__ = {one.name: one.annotation for one in parameters}
     function.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     return function
@@ -266,6 +271,7 @@ def _parameter(name: str, annotation: Any, default: Any) -> inspect.Parameter:
 def _collect(context: typer.Context, given: dict[str, Any]) -> Flags:
     """Take the common options out of `given`. An option nearer to the command overrides one before it."""
     here = {name: value for name in FLAGS if (value := given.pop(f"{_PREFIX}{name}")) not in (None, False)}
+    # `meta` is shared with the contexts of the program and the group, which were parsed before.
     before: Flags = context.meta.get(_KEY, Flags())
     flags = replace(before, **here)
     context.meta[_KEY] = flags

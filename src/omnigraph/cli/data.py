@@ -73,6 +73,7 @@ def load(
     options |= {"format": format_, "mapping": mapping, "dry_run": dry_run, **engine.checked(target.scope)}
     if mode == "overwrite" and not dry_run:
         target.ask_before_removing(f"Replace the data of {target.uri}?")
+    # A check changes nothing, so there is nothing to announce.
     graph = target.write() if dry_run else target.write_aloud()
     # A small load leaves its bar on the terminal, so it is finished here before anything is printed.
     with _problems_in(errors), finishing(options["progress"]):
@@ -171,6 +172,7 @@ def export(
     options = engine.checked(target.scope)
     graph = target.read()
     if path is None:
+        # Line by line as they are read, so that a graph may be larger than memory.
         sys.stdout.writelines(graph.export(**wanted, engine=options["engine"]))
         return
     done = graph.export(path, **wanted, **options)
@@ -221,6 +223,7 @@ def get_blob(
         message = f"offset {offset} is beyond the end: the value has {found.size} bytes"
         raise BlobRangeError(message, start=offset, end=end, length=found.size)
     with _writing(out) as file:
+        # In chunks: a value may be larger than memory.
         for start in range(offset, end, _CHUNK):
             file.write(found.read(start, min(start + _CHUNK, end)))
 

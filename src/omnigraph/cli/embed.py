@@ -41,6 +41,7 @@ def embed(
     if again and clean:
         raise typer.BadParameter("give either --clean or --reembed-all", param_hint="--clean")
     if scope.flags.store is None:
+        # Refused, not ignored: a forgotten --store would change a file instead of the graph.
         if branch is not None or scope.flags.actor is not None:
             raise typer.BadParameter("a file has no branches and no actors; name a graph", param_hint="--store")
         mode = "clean" if clean else "reembed_all" if again else "reembed_selected" if select else "fill_missing"

@@ -155,6 +155,7 @@ def revert(
     conflicts: ConflictOptions,
 ) -> None:
     """Undo one commit with a new commit, and keep later changes."""
+    # All options are checked before the graph is announced and opened.
     actor, chosen = target.actor, conflicts.resolution()
     done = target.write_aloud().revert(commit, branch, actor=actor, resolve=chosen)
     outcome = f"by {done.commit.commit_id}" if done.commit else "there was nothing left to undo"

@@ -217,6 +217,7 @@ def fmt(
         _format_stdin(lang, check=check)
         return
     results = [_format_file(path, lang, check=check) for path in _files(paths)]
+    # All problems at once, after the files that could be formatted.
     for result in results:
         if result.problem:
             output.error(result.problem)
@@ -237,6 +238,7 @@ def _formatted(files: list[FormattedFile], *, check: bool) -> Lines:
 def _format_stdin(lang: Language | None, *, check: bool) -> None:
     if lang is None:
         raise typer.BadParameter("stdin has no file name; give its language", param_hint="--lang")
+    # One byte more than allowed, so that a text that is too long is refused and not cut.
     source = Source.decode(sys.stdin.buffer.read(MAX_SOURCE_BYTES + 1), "<stdin>")
     text = _FORMATTERS[lang](source)
     if not check:
@@ -258,6 +260,7 @@ def _files(paths: Iterable[str]) -> Iterator[str]:
 def _format_file(path: str, lang: Language | None, *, check: bool) -> FormattedFile:
     try:
         text = _FORMATTERS[_language(path, lang)](Source.read(path))
+        # Bytes, because a byte order mark or CRLF is a difference that the text does not show.
         changed = text.encode() != Path(path).read_bytes()
         if changed and not check:
             _replace(Path(path), text)
@@ -278,6 +281,7 @@ def _language(path: str, lang: Language | None) -> Language:
 
 def _replace(path: Path, text: str) -> None:
     """Replace the file whole or not at all, even if the process dies on the way."""
+    # The file behind a link is replaced, and the link stays.
     target = path.resolve()
     temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
     try:

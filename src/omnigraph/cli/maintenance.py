@@ -94,6 +94,7 @@ def cleanup(
         raise typer.BadParameter("give --keep, --older-than, or both", param_hint="--keep")
     age = None if older_than is None else _duration("--older-than", older_than)
     orphan_age = _duration("--orphans-older-than", orphans_older_than)
+    # Only a removal is asked about; a preview removes nothing.
     if confirm:
         target.ask_before_removing(f"Remove old versions from {target.uri}?")
     graph = target.write_aloud() if confirm else target.write()
@@ -169,6 +170,7 @@ def repair(
         **_tables({**asdict(row), "operations": list(row.operations)} for row in done.tables),
     }
     target.emit(document, _repaired(done, target.uri))
+    # The tables are printed all the same: the exit code is for scripts.
     if done.is_refused:
         raise typer.Exit(1)
 

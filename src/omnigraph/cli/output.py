@@ -41,6 +41,7 @@ JsonOutput = Document | list[Any] | Callable[[], Document] | Iterator[str]
 
 
 def _is_colored(stream: TextIO) -> bool:
+    # https://no-color.org: set and not empty. It wins over FORCE_COLOR.
     if os.environ.get("NO_COLOR"):
         return False
     if os.environ.get("FORCE_COLOR"):
@@ -76,6 +77,7 @@ def lines(found: TextOutput) -> None:
 def document(value: JsonOutput) -> None:
     """Print one JSON document."""
     if isinstance(value, Iterator):
+        # The pieces bring their own spaces and ends of lines.
         sys.stdout.writelines(value)
         return
     found = value() if callable(value) else value
@@ -106,6 +108,7 @@ def closed_pipe_ends_quietly() -> Iterator[None]:
 
 def discard_stdout() -> None:
     """Drop buffered output, which the interpreter would try to write at its end."""
+    # On the descriptor: the interpreter flushes the stream itself when it ends.
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 

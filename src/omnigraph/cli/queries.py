@@ -60,6 +60,7 @@ def query(
     refuse_both(branch, snapshot)
     chosen = _format_given(scope, format_)
     wanted = _wanted(scope, given)
+    # Before the query runs: wrong settings must not cost its time.
     look = _look(scope, chosen or wanted.format)
     place: dict[str, Any] = {"branch": branch or wanted.branch or scope.branch(), "snapshot": snapshot}
     target = _target(scope, wanted)
@@ -110,6 +111,7 @@ def mutate(
 
 
 def _change(target: Target, wanted: Wanted, place: dict[str, Any]) -> MutationResult:
+    # Also for a stored query: `--as` must be refused on a server, not ignored.
     actor = target.actor
     if wanted.source is None:
         return target.stored().invoke_mutation(wanted.stored_name, wanted.params, **place)
@@ -130,6 +132,7 @@ def alias(
     found = scope.operator.alias(name)
     chosen = _format_given(scope, format_)
     given = _parameters(params, params_file) or {}
+    # The later wins: the defaults of the alias, its arguments, then --params.
     values = {**found.params, **_by_position(name, found.args, words or ()), **given}
     target = Target(scope, served(scope, str(found.server), found.graph or scope.operator.defaults.default_graph))
     result = target.stored().invoke_query(str(found.query), values or None, branch="main", snapshot=None)
@@ -225,6 +228,7 @@ def _by_alias(scope: Scope, given: QueryOptions, name: str) -> Wanted:
 
 def _by_position(alias: str, names: Sequence[str], words: Sequence[str]) -> dict[str, Any]:
     """Name the arguments of an alias. A word that is JSON is parsed; every other word is a string."""
+    # Fewer are fine: a parameter may be nullable or come from --params.
     if len(words) > len(names):
         takes = f"it takes {', '.join(names)}" if names else "it takes none"
         raise AliasError(f"{len(words)} arguments for the alias '{alias}'", alias=alias, hint=takes)

@@ -30,6 +30,7 @@ def login(
     given = (token if token is not None else _typed(name)).strip()
     if not given or not given.isprintable():
         raise typer.BadParameter("the token is empty or not printable", param_hint="--token")
+    # A token may be stored before its server is configured.
     store_token(name, given)
     if not declared:
         output.note(f"note: {scope.operator.file.path} has no server '{name}' yet, so nothing uses the token")
@@ -51,6 +52,7 @@ def _emit_token(scope: Scope, name: str, verb: str) -> None:
 
 def _typed(name: str) -> str:
     if sys.stdin.isatty():
+        # On stderr, so that stdout has only the document.
         return str(typer.prompt(f"token of {name}", hide_input=True, err=True))
     return sys.stdin.readline()
 

@@ -125,6 +125,7 @@ class Project:
     def address_of(self, name: str) -> str:
         """The storage or the URL of a graph."""
         uri = str(self.graph(name).uri)
+        # Relative to the file, so that a command may run in any directory.
         return uri if "://" in uri else str(self.file.folder / uri)
 
     def alias(self, name: str) -> ProjectAlias:
@@ -168,12 +169,14 @@ def remove_token(name: str) -> None:
 def token_for(url: str, servers: Mapping[str, str], variable: str | None = None) -> str | None:
     """The token for a URL: that of its server, else of the variable of its target, else OMNIGRAPH_BEARER_TOKEN."""
     name = _server_of(url, servers)
+    # The nearest wins: a token of the server is meant for it, one of the environment for all.
     own = _of_server(name) if name else None
     return own or (_variable(variable) if variable else None) or _variable("OMNIGRAPH_BEARER_TOKEN")
 
 
 def _server_of(url: str, servers: Mapping[str, str]) -> str | None:
     """The server whose URL is the longest prefix of this one; `http://a` is not a prefix of `http://a.example`."""
+    # With the slash at the end of both: a token must never go to another host that begins alike.
     fitting = [name for name, base in servers.items() if f"{url}/".startswith(f"{base.rstrip('/')}/")]
     return max(fitting, key=lambda name: len(servers[name].rstrip("/")), default=None)
 
@@ -189,6 +192,7 @@ def _variable(name: str) -> str | None:
 def _read() -> dict[str, str]:
     path = credentials_file()
     try:
+        # Like ssh with its keys: a token that others may have read is not used in silence.
         if path.stat().st_mode & _OTHERS:
             message = f"others can read {path}"
             raise ConfigError(message, path=str(path), hint=f"run `chmod 600 {path}`")
@@ -215,6 +219,7 @@ def _write(tokens: Mapping[str, str]) -> None:
     fresh = path.with_name(f"credentials.{os.getpid()}")
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        # O_EXCL: a link that stands there already would send the tokens to another file.
         with os.fdopen(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as file:
             file.write(text)
         fresh.replace(path)

@@ -52,6 +52,7 @@ def validate(scope: Scope) -> None:
     broken, warnings = [], []
     for one in stored.known.values():
         report = lint_queries(one.source, catalog, {})
+        # The file may have other queries; only the stored one counts.
         result = next(result for result in report.results if result.name == one.name)
         if result.error:
             broken.append({"query": one.name, "message": str(result.error)})
@@ -95,6 +96,7 @@ def _catalog(scope: Scope) -> Catalog:
         raise AddressError("the project has several graphs", hint="pick one with --target")
     try:
         return scope.at(graph=name).read().catalog
+    # A new project is checked before its graph is created.
     except GraphNotFoundError:
         schema = scope.project.graph(name).schema_file
         if schema is None:

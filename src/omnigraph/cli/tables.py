@@ -93,6 +93,7 @@ def _capped_table(found: Result, look: Look) -> Iterator[Line | str]:
 def table(columns: Sequence[str], rows: Sequence[Sequence[str]], look: Look = _PLAIN) -> Iterator[str]:
     """Lay out rows below the names of their columns."""
     limit = max(look.widest, _NARROWEST)
+    # In cells of the terminal: a CJK letter takes two.
     natural = [min(max(map(cell_len, cells)), limit) for cells in zip(columns, *rows, strict=True)]
     widths = _fitted_to_terminal(natural)
     yield from _row(columns, widths, look)
@@ -114,6 +115,7 @@ def _fitted_to_terminal(widths: list[int]) -> list[int]:
     if size is None:
         return widths
     room = size.columns - len(_BETWEEN) * (len(widths) - 1)
+    # The widest columns give way first; narrow ones keep their width.
     caps = range(max(widths, default=0), _NARROWEST, -1)
     cap = next((cap for cap in caps if sum(min(width, cap) for width in widths) <= room), _NARROWEST)
     return [min(width, cap) for width in widths]
