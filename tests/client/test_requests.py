@@ -16,7 +16,7 @@ from omnigraph.api.documents import to_document
 from omnigraph.api.operation import OPERATIONS, Operation
 from omnigraph.api.results import Commit
 from omnigraph.client.calls import steps_of
-from omnigraph.client.steps import Answer, Request
+from omnigraph.client.requests import Answer, Request
 from omnigraph.errors import NotServedError
 from omnigraph.server.settings import QueryFile, ServedGraph, Serving
 from tests.support.serving import ADD, ALL, SCHEMA, known_tokens, people_graph, running

@@ -12,7 +12,7 @@ from contextlib import contextmanager, suppress
 
 import pytest
 
-from omnigraph.client.steps import Answer, Request, Steps
+from omnigraph.client.requests import Answer, Request, Steps
 from omnigraph.client.transport import Address, Blocking
 from omnigraph.core.http_pool import _proxy
 from omnigraph.errors import ServerAnswerError, ServerUnavailableError

@@ -17,8 +17,8 @@ from omnigraph.api.progress import SILENT, Progress
 from omnigraph.api.results import Commit, ExportResult, LoadResult, MergeResult, MutationResult, Snapshot
 from omnigraph.api.rows import Blob, Cell, Explanation, Result
 from omnigraph.client import calls
+from omnigraph.client.calls import export_lines
 from omnigraph.client.differences import AsyncDiff, find_states
-from omnigraph.client.exporting import export_lines
 from omnigraph.client.requests import asking
 from omnigraph.client.transport import Address, Awaiting
 from omnigraph.core.refs import MAIN
@@ -184,43 +184,20 @@ class AsyncGraph(AsyncGraphMethods):
         return f"<AsyncGraph {self.uri}>"
 
 
-class AsyncSnapshotView:
+class AsyncSnapshotView(calls.StateProperties[AsyncGraph, Awaiting]):
     """One state of a graph, to read. Every query and every export of it sees the same."""
-
-    def __init__(self, graph: AsyncGraph, transport: Awaiting, state: calls.RemoteState) -> None:
-        self._graph = graph
-        self._transport = transport
-        self._state = state
-
-    @property
-    def branch(self) -> str:
-        """The branch that this was a state of."""
-        return self._state.branch
-
-    @property
-    def commit(self) -> Commit:
-        """The commit that made this state."""
-        return self._state.commit
-
-    @property
-    def schema(self) -> str:
-        return self._state.schema
-
-    @property
-    def catalog(self) -> Catalog:
-        return self._state.catalog
 
     async def query(
         self, source: str | os.PathLike[str], params: Mapping[str, Any] | None = None, *, name: str | None = None
     ) -> Result:
         """Run a read query."""
-        return await self._graph.query(source, params, name=name, branch=self.branch, snapshot=self._state.commit_id)
+        return await self._graph.query(source, params, name=name, **self._where)
 
     async def explain(
         self, source: str | os.PathLike[str], params: Mapping[str, Any] | None = None, *, name: str | None = None
     ) -> Explanation:
         """Run a read query, and return how it was executed."""
-        return await self._graph.explain(source, params, name=name, branch=self.branch, snapshot=self._state.commit_id)
+        return await self._graph.explain(source, params, name=name, **self._where)
 
     async def blob(self, type_name: str, id: str, property: str, *, kind: str = "node") -> Blob:  # noqa: A002 - as in documents
         """Return the content of a Blob property of an entity: its `size`, its `etag`, and `read(start, end)`."""
@@ -245,11 +222,8 @@ class AsyncSnapshotView:
         engine: str = "auto",
     ) -> AsyncIterator[str] | ExportResult:
         """Write the entities, or those of some types, in a form that `load` takes; without a path as lines of JSON."""
-        where: dict[str, Any] = {"branch": self.branch, "snapshot": self._state.commit_id}
-        return await self._graph.export(path, types=types, format=format, engine=engine, **where)
-
-    def __repr__(self) -> str:
-        return f"<AsyncSnapshotView {self._state.commit_id}>"
+        what: dict[str, Any] = {"types": types, "format": format, "engine": engine, **self._where}
+        return await self._graph.export(path, **what)
 
 
 @dataclass(frozen=True, slots=True)

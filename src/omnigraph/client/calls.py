@@ -2,30 +2,52 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import os
+import re
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, TypeVar
+from pathlib import Path
+from typing import Any, Generic, TypeVar
 
+from omnigraph.api import problems
 from omnigraph.api.documents import answer_result, from_document
-from omnigraph.api.operation import ARROW, CONDITION_HEADER, JSON, Operation, description_of
-from omnigraph.api.operations import ExplainQuery, ExportFiles, LoadData, ResolveState, RunQuery
-from omnigraph.api.results import Commit, MutationResult, NamedState
+from omnigraph.api.operation import ARROW, CONDITION_HEADER, JSON, NDJSON, Operation, description_of
+from omnigraph.api.operations import ExplainQuery, ExportFiles, ExportLines, LoadData, ResolveState, RunQuery
+from omnigraph.api.options import LoadMode, option
+from omnigraph.api.progress import Progress
+from omnigraph.api.results import Commit, ExportResult, LoadResult, MutationResult, NamedState
 from omnigraph.api.rows import Blob, Cell, Explanation, Result
-from omnigraph.client.exporting import export_file
-from omnigraph.client.loading import load
-from omnigraph.client.requests import asking, not_served, options, plain_parameters, request_of
-from omnigraph.client.steps import Request, Steps, committing, segment
+from omnigraph.client.requests import (
+    Pause,
+    Request,
+    Steps,
+    Stream,
+    T,
+    asking,
+    committing,
+    not_served,
+    options,
+    plain_parameters,
+    request_of,
+    segment,
+)
+from omnigraph.core.location import Location
+from omnigraph.errors import LoadRejectedError, NotServedError, ServerUnavailableError
 from omnigraph.lang.catalog import Catalog
 from omnigraph.lang.schema_check import compile_schema
 from omnigraph.lang.source import Source
 
-_T = TypeVar("_T")
 FIRST_PART = 2**20  # bytes of a Blob that are fetched with its size
+_POLL_SECONDS = 0.5
+_FAILED = 500  # the status of a load that has no answer of its own
+_ENDINGS = (".jsonl", ".ndjson")
+_HEAD = re.compile(rb'^\{"(type|edge)":"([^"]*)"', re.MULTILINE)
 
 
-def steps_of(operation: Operation[_T]) -> Steps[_T]:
+def steps_of(operation: Operation[T]) -> Steps[T]:
     """Return the steps of an operation: by hand for those that stream or negotiate, from the description for others."""
-    by_hand: Callable[[Any], Steps[_T]] | None = _BY_HAND.get(type(operation))
+    by_hand: Callable[[Any], Steps[T]] | None = _BY_HAND.get(type(operation))
     with asking(operation):
         if by_hand is not None:
             return (yield from by_hand(operation))
@@ -33,7 +55,7 @@ def steps_of(operation: Operation[_T]) -> Steps[_T]:
         if route is None:
             raise not_served(operation)
         answer = yield request_of(operation, route)
-        result: _T = answer_result(operation, answer.document)
+        result: T = answer_result(operation, answer.document)
         return result
 
 
@@ -61,12 +83,160 @@ def _explain(operation: ExplainQuery) -> Steps[Explanation]:
     return found if operation.snapshot is None else replace(found, branch=operation.branch.strip())
 
 
-_BY_HAND: dict[type[Operation[Any]], Callable[[Any], Steps[Any]]] = {
-    RunQuery: _query,
-    ExplainQuery: _explain,
-    LoadData: load,
-    ExportFiles: export_file,
-}
+# --- loads: files are sent to the server, addresses in shared storage it reads itself ----------------------------
+
+
+def load(asked: LoadData) -> Steps[LoadResult]:
+    """Load data in one commit, or nothing."""
+    mode = option(LoadMode, "mode", asked.mode)
+    how = {"mode": mode, "branch": asked.branch, "from": asked.base, "dry_run": asked.dry_run or None}
+    addresses = server_addresses(asked.data)
+    if addresses is not None:
+        given = {"data": addresses, "format": asked.format, "mapping": _mapping(asked.mapping), **how}
+        document = {name: value for name, value in given.items() if value is not None}
+        return (yield from _load_on_server(document, asked.progress))
+    from omnigraph.client.uploads import uploaded  # noqa: PLC0415 - conversion of files loads the engine
+
+    schema = (yield Request("GET", "/schema")).document["schema_source"]
+    with uploaded(asked.data, compile_schema(Source(schema)), asked.format, asked.mapping) as upload:
+        try:
+            request = Request("POST", "/load/ndjson", options(**how), file=upload.file)
+            answer = yield request if asked.dry_run else committing(request)
+        except LoadRejectedError as error:
+            raise upload.located(error) from None
+    return from_document(LoadResult, answer.document)
+
+
+def server_addresses(data: Any) -> list[str] | None:
+    """Return the addresses of data that a server reads itself, if all of it is in shared storage."""
+    given = [data] if isinstance(data, str) else data if isinstance(data, list | tuple) else []
+    shared = [one for one in given if isinstance(one, str) and one.lower().startswith("s3://")]
+    return shared if shared and len(shared) == len(given) else None
+
+
+def _mapping(given: str | os.PathLike[str] | Mapping[str, Any] | None) -> Any:
+    """Return the document that maps files to types; a file of it is read here."""
+    if given is None or isinstance(given, Mapping):
+        return given
+    from omnigraph.formats.sources import read_mapping  # noqa: PLC0415 - loads the engine
+
+    return read_mapping(Path(given))
+
+
+def _load_on_server(document: dict[str, Any], progress: Progress) -> Steps[LoadResult]:
+    """Let the server load what it can reach itself, and wait for it."""
+    begin = Request("POST", "/loads", document=document)
+    request = begin if document.get("dry_run") else committing(begin)
+    answer = yield request
+    path = f"/loads/{segment(answer.document['load_id'])}"
+    reported = _Reported(progress)
+    while True:
+        try:
+            state = (yield Request("GET", path)).document
+        except ServerUnavailableError as error:
+            if request.changes:  # it has begun, and its outcome is unknown
+                raise request.outcome_unknown(error.message) from error
+            raise
+        reported.report(state)
+        if state["state"] == "done":
+            return from_document(LoadResult, state["result"])
+        if state["state"] == "failed":
+            raise problems.raised(_FAILED, state["error"])
+        yield Pause(_POLL_SECONDS)
+
+
+class _Reported:
+    """Passes on how far a server is."""
+
+    def __init__(self, progress: Progress) -> None:
+        self._progress = progress
+        self._phase, self._total, self._done, self._rows = "", 0, 0, 0
+
+    def report(self, state: Mapping[str, Any]) -> None:
+        phase = state.get("phase") or ""
+        total, done, rows = (state.get(name) or 0 for name in ("total", "done", "rows"))
+        if phase != self._phase:
+            self._phase, self._total, self._done, self._rows = phase, 0, 0, 0
+        if total > self._total:
+            self._progress.phase(phase, total - self._total)
+        if done > self._done or rows > self._rows:
+            self._progress.advance(done - self._done, rows - self._rows)
+        self._total, self._done, self._rows = total, done, rows
+
+
+# --- exports: lines as they come, or a file of them on this side -------------------------------------------------
+
+
+def export_lines(asked: ExportLines) -> Stream[str]:
+    """Stream the entities as lines of JSON."""
+    _check_export(asked, _ENDINGS[0])
+    if asked.types is not None and not asked.types:  # a server takes no types for all of them
+        return Stream(Request("GET", "/snapshot", options(branch=asked.branch)), lambda _: ())
+    return Stream(_export_request(asked, asked.snapshot), lambda line: (f"{line}\n",))
+
+
+def export_file(asked: ExportFiles) -> Steps[ExportResult]:
+    """Write the entities of one state into a file."""
+    from omnigraph.formats.files import written  # noqa: PLC0415 - loads the engine
+
+    _check_export(asked, os.fspath(asked.path))
+    # One request finds the head and its schema; the export is then of that commit, whatever is written meanwhile.
+    ref = asked.branch if asked.snapshot is None else asked.snapshot
+    state = yield from state_at(ref)
+    counted = _EntityCounter(_no_entities(state.catalog, asked.types))
+    location = Location.parse(asked.path)
+    with written(location) as stream:
+
+        def sink(chunk: bytes) -> None:
+            stream.write(chunk)
+            counted.add(chunk)
+
+        if asked.types is None or asked.types:  # a server takes no types for all of them
+            yield _export_request(asked, state.commit_id, sink)
+    nodes, edges = counted.of("type"), counted.of("edge")
+    return ExportResult(location.uri, asked.format, asked.branch.strip(), state.commit, nodes, edges, (location.uri,))
+
+
+def _check_export(asked: ExportLines | ExportFiles, path: str) -> None:
+    if asked.format != "jsonl" or not path.lower().endswith(_ENDINGS):
+        message = f"a server exports lines of JSON, not {asked.format} to {path}"
+        hint = f"name a file that ends in {_ENDINGS[0]}; `omnigraph export --store URI` writes other formats"
+        raise NotServedError(message, operation="export", hint=hint)
+
+
+def _export_request(
+    asked: ExportLines | ExportFiles, snapshot: str | None, sink: Callable[[bytes], None] | None = None
+) -> Request:
+    place = {"branch": asked.branch} if snapshot is None else {"snapshot": snapshot}
+    keys = [name for name in asked.types or () if ":" in name]
+    names = [name for name in asked.types or () if ":" not in name]
+    chosen = {"type_names": names, "table_keys": keys}
+    document = {**place, **{name: value for name, value in chosen.items() if value}}
+    return Request("POST", "/export", document=document, accept=NDJSON, sink=sink)
+
+
+def _no_entities(catalog: Catalog, types: Sequence[str] | None) -> Counter[tuple[str, str]]:
+    """The types that an export is of, each with no entities yet."""
+    declared = [("type", f"node:{name}") for name in catalog.nodes] + [
+        ("edge", f"edge:{name}") for name in catalog.edges
+    ]
+    named = [(word, key.partition(":")[2], key) for word, key in declared]
+    return Counter({(word, name): 0 for word, name, key in named if types is None or name in types or key in types})
+
+
+class _EntityCounter:
+    """Counts the entities of each type in lines of JSON, which come in chunks."""
+
+    def __init__(self, counts: Counter[tuple[str, str]]) -> None:
+        self._counts = counts
+        self._rest = b""
+
+    def add(self, chunk: bytes) -> None:
+        block, _, self._rest = (self._rest + chunk).rpartition(b"\n")
+        self._counts.update((word.decode(), name.decode()) for word, name in _HEAD.findall(block))
+
+    def of(self, wanted: str) -> dict[str, int]:
+        return {name: count for (word, name), count in sorted(self._counts.items()) if word == wanted}
 
 
 # --- stored queries ----------------------------------------------------------------------------------------------
@@ -156,8 +326,52 @@ class BlobPart:
     etag: str
 
 
+GraphT = TypeVar("GraphT")
+TransportT = TypeVar("TransportT")
+
+
+class StateProperties(Generic[GraphT, TransportT]):
+    """What the views of the two clients share: one state of a graph, to read."""
+
+    def __init__(self, graph: GraphT, transport: TransportT, state: RemoteState) -> None:
+        self._graph = graph
+        self._transport = transport
+        self._state = state
+        # The arguments that name this state to the graph. The commit decides; the branch is only reported.
+        self._where: Mapping[str, Any] = {"branch": state.branch, "snapshot": state.commit_id}
+
+    @property
+    def branch(self) -> str:
+        """The branch that this was a state of."""
+        return self._state.branch
+
+    @property
+    def commit(self) -> Commit:
+        """The commit that made this state."""
+        return self._state.commit
+
+    @property
+    def schema(self) -> str:
+        return self._state.schema
+
+    @property
+    def catalog(self) -> Catalog:
+        return self._state.catalog
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self._state.commit_id}>"
+
+
 def state_at(ref: str) -> Steps[RemoteState]:
     """Find the state that a name stands for."""
     found: NamedState = yield from steps_of(ResolveState(ref))
     assert found.commit is not None, "a server serves graphs that have a first commit"
     return RemoteState(found.branch, found.commit, found.schema, compile_schema(Source(found.schema)))
+
+
+_BY_HAND: dict[type[Operation[Any]], Callable[[Any], Steps[Any]]] = {
+    RunQuery: _query,
+    ExplainQuery: _explain,
+    LoadData: load,
+    ExportFiles: export_file,
+}

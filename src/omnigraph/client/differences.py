@@ -12,8 +12,7 @@ from omnigraph.api.documents import DiffHead, Show, from_document
 from omnigraph.api.operation import NDJSON
 from omnigraph.api.operations import DiffStates
 from omnigraph.api.results import Commit
-from omnigraph.client.requests import options
-from omnigraph.client.steps import Request, Steps, Stream
+from omnigraph.client.requests import Request, Steps, Stream, options
 from omnigraph.client.transport import Awaiting, Blocking
 
 if TYPE_CHECKING:

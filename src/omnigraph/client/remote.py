@@ -8,11 +8,11 @@ from typing import Any, TypeVar, cast
 from omnigraph.api.operation import Operation
 from omnigraph.api.operations import DiffStates, ExportLines, ReadSchema
 from omnigraph.api.protocol import GraphAPI, StateView
-from omnigraph.api.results import Commit, MutationResult
+from omnigraph.api.results import MutationResult
 from omnigraph.api.rows import Blob, Cell, Result
 from omnigraph.client import calls
+from omnigraph.client.calls import export_lines
 from omnigraph.client.differences import RemoteDiff, find_states
-from omnigraph.client.exporting import export_lines
 from omnigraph.client.requests import asking
 from omnigraph.client.transport import Address, Blocking
 from omnigraph.core.refs import MAIN
@@ -88,32 +88,8 @@ class RemoteGraph(GraphAPI):
         return f"<RemoteGraph {self.uri}>"
 
 
-class RemoteSnapshotView(StateView):
+class RemoteSnapshotView(calls.StateProperties[GraphAPI, Blocking], StateView):
     """One state of a graph, to read. Every query and every export of it sees the same."""
-
-    def __init__(self, graph: RemoteGraph, transport: Blocking, state: calls.RemoteState) -> None:
-        self._graph = graph
-        self._transport = transport
-        self._state = state
-        self._where = {"branch": state.branch, "snapshot": state.commit_id}
-
-    @property
-    def branch(self) -> str:
-        """The branch that this was a state of."""
-        return self._state.branch
-
-    @property
-    def commit(self) -> Commit:
-        """The commit that made this state."""
-        return self._state.commit
-
-    @property
-    def schema(self) -> str:
-        return self._state.schema
-
-    @property
-    def catalog(self) -> Catalog:
-        return self._state.catalog
 
     def blob(self, type_name: str, id: str, property: str, *, kind: str = "node") -> Blob:  # noqa: A002 - as in documents
         """Return the content of a Blob property of an entity: its `size`, its `etag`, and `read(start, end)`."""
@@ -126,6 +102,3 @@ class RemoteSnapshotView(StateView):
             return self._transport.run(self._state.part(cell, start, end)).content
 
         return Blob(first.size, first.etag, read)
-
-    def __repr__(self) -> str:
-        return f"<RemoteSnapshotView {self._state.commit_id}>"

@@ -9,7 +9,7 @@ import os
 import time
 import weakref
 from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Generator, Iterable, Iterator, Mapping
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import aclosing, asynccontextmanager, closing, contextmanager
 from functools import partial
 from typing import IO, Any, TypeVar, cast
 from urllib.parse import SplitResult, unquote, urlencode, urlsplit
@@ -18,7 +18,7 @@ import httpcore
 
 from omnigraph.api import problems
 from omnigraph.api.operation import CLIENT_HEADER, JSON, NDJSON
-from omnigraph.client.steps import Answer, Lines, Pause, Request, Steps, Stream, segment
+from omnigraph.client.requests import Answer, Lines, Pause, Request, Steps, Stream, segment
 from omnigraph.core.http_pool import HTTP_FAILURES, NOT_SENT, async_http_pool, http_pool, timeouts
 from omnigraph.errors import (
     OmnigraphError,
@@ -61,22 +61,17 @@ class Address:
         base = url.rstrip("/")
         return cls(base if graph is None else f"{base}/graphs/{segment(graph)}", token, timeout)
 
-    def prepared(self, request: Request, content: bytes | Iterable[bytes] | AsyncIterable[bytes]) -> dict[str, Any]:
-        """Return a request as httpcore takes it."""
+    def prepared(self, request: Request, content: bytes | Iterable[bytes] | AsyncIterable[bytes]) -> httpcore.Request:
+        """Return a request as httpcore takes it. Its own helpers would go through the headers three times."""
         query = urlencode(list(request.query))
         target = f"{self._base}{request.path}{'?' if query else ''}{query}" or "/"
         url = httpcore.URL(**self._origin, target=target)
-        options = {"headers": self._headers_of(request), "content": content, "extensions": self._extensions}
-        return {"method": request.method, "url": url, **options}
-
-    def _headers_of(self, request: Request) -> dict[str, str]:
         headers = {**self._headers, "Accept": request.accept, **_checked_headers(request.headers)}
-        if request.document is not None:
-            headers["Content-Type"] = JSON
-        elif request.file is not None:
-            headers["Content-Type"] = NDJSON
-            headers["Content-Length"] = str(_size(request.file))
-        return headers
+        if request.document is not None or request.file is not None:
+            headers["Content-Type"] = JSON if request.file is None else NDJSON
+        headers["Content-Length"] = str(len(content) if isinstance(content, bytes) else _size(request.file))
+        given: dict[str, Any] = {"headers": headers, "content": content, "extensions": self._extensions}
+        return httpcore.Request(request.method, url, **given)
 
     def failure(self, request: Request, error: Exception) -> OmnigraphError:
         """Return the error to raise if no response came. A change whose response is lost may have been made."""
@@ -127,7 +122,8 @@ def _checked_headers(headers: Mapping[str, str]) -> Mapping[str, str]:
     return headers
 
 
-def _size(file: IO[bytes]) -> int:
+def _size(file: IO[bytes] | None) -> int:
+    assert file is not None, "a body that is not in memory comes from a file"
     size = file.seek(0, 2)
     file.seek(0)
     return size
@@ -225,7 +221,7 @@ class Blocking:
             self._open_pool()  # a forked process must not share connections with its parent
         content = _document(request) if request.file is None else iter(partial(request.file.read, _CHUNK), b"")
         try:
-            with self._pool.stream(**self.address.prepared(request, content)) as response:
+            with closing(self._pool.handle_request(self.address.prepared(request, content))) as response:
                 if response.status >= _MIN_ERROR_STATUS:
                     raise refused(request, response.status, response.read())
                 yield response
@@ -292,7 +288,8 @@ class Awaiting:
         """Send a request and receive the head of its response; raise the error that it reports."""
         content = _document(request) if request.file is None else _chunks(request.file)
         try:
-            async with self._pool.stream(**self.address.prepared(request, content)) as response:
+            asked = self._pool.handle_async_request(self.address.prepared(request, content))
+            async with aclosing(await asked) as response:
                 if response.status >= _MIN_ERROR_STATUS:
                     raise refused(request, response.status, await response.aread())
                 yield response

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import random
 import re
@@ -45,8 +46,12 @@ class AccessLog:
         try:
             await self._run(entry, scope, receive)
         finally:
-            self._metrics.in_flight.dec()
-            entry.write(self._metrics)
+            # Not now: uvloop sends what was written once the callbacks of this turn are done, and the client waits.
+            asyncio.get_running_loop().call_soon(self._finish, entry)
+
+    def _finish(self, entry: _LogEntry) -> None:
+        self._metrics.in_flight.dec()
+        entry.write(self._metrics)
 
     async def _run(self, entry: _LogEntry, scope: Scope, receive: Receive) -> None:
         """Run the application. An exception becomes a 500 response, unless a response has begun."""
