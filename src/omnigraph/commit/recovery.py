@@ -370,7 +370,8 @@ class _Recovery:
         merged = self.sidecar.merge_source_commit_id if forward else None
         details = self.sidecar.details if forward else None
         branch = self.sidecar.merge_source_branch if forward else None
-        lineage = Lineage(commit_id, RECOVERY_ACTOR, merged, time.time_ns() // 1000, details, branch)
+        past = self.sidecar.merge_past if forward else None
+        lineage = Lineage(commit_id, RECOVERY_ACTOR, merged, time.time_ns() // 1000, details, branch, past)
         tables = [TableVersion(pin.table_key, pin.table_path, 0, pin.table_branch) for pin in self.sidecar.tables]
         self.store.sync(tables)
         self.held.check()

@@ -77,6 +77,7 @@ class Sidecar:
     details: dict[str, Any] | None = None
     schema_source: str | None = None
     merge_source_branch: str | None = None
+    merge_past: dict[str, Any] | None = None
 
     @property
     def names_transactions(self) -> bool:
@@ -128,6 +129,7 @@ def arm(plan: PublishPlan, state: ManifestState) -> Sidecar:
         dict(plan.lineage.details) if plan.lineage.details else None,
         plan.schema.source if plan.schema else None,
         plan.lineage.merged_branch,
+        dict(plan.lineage.past) if plan.lineage.past else None,
     )
 
 

@@ -9,7 +9,7 @@ from functools import cached_property
 from graphlib import TopologicalSorter
 from operator import or_, xor
 
-from omnigraph.api.results import Commit
+from omnigraph.api.results import Commit, TableVersion
 from omnigraph.core.refs import MAIN
 from omnigraph.errors import BranchNotFoundError
 from omnigraph.manifest.publisher import Manifest
@@ -17,12 +17,25 @@ from omnigraph.manifest.state import ManifestState
 
 
 class Ancestry:
-    """The commits of some states. Merged commits live on other branches and are loaded only when needed."""
+    """The commits of some states. Merged commits come from other branches and are loaded only when needed."""
 
-    def __init__(self, manifest: Manifest, states: Iterable[ManifestState]) -> None:
+    def __init__(self, manifest: Manifest, states: Sequence[ManifestState]) -> None:
         self._manifest = manifest
+        self._states = [*states]
         self._known = {commit.commit_id: commit for state in states for commit in state.commits()}
+        self._recorded: dict[str, Mapping[str, TableVersion]] = {}
         self._looked: set[str] = set()
+
+    def recorded(self, commit_id: str) -> Mapping[str, TableVersion] | None:
+        """Return the tables of a commit that a merge has recorded: its branch may be gone."""
+        return self._recorded.get(commit_id)
+
+    def brought_in(self, source: Commit, target: Commit) -> list[Commit]:
+        """Return the commits that a merge of the source brings into the target."""
+        here, there = self.distances(source), self.distances(target)
+        while self._look_for(here.keys() - there.keys()):
+            here, there = self.distances(source), self.distances(target)
+        return [self._known[name] for name in sorted(here.keys() - there.keys())]
 
     def find(self, commit_id: str) -> Commit | None:
         """Return a commit if it is loaded."""
@@ -78,19 +91,32 @@ class Ancestry:
         """Load the merged parents that some commits have and that are not loaded; return whether any was found."""
         merges = [self._known[name] for name in names if self._known[name].merged_parent_id]
         missing = [commit for commit in merges if commit.merged_parent_id not in self._known]
-        if not missing:
-            return False
-        living = {*self._living} - self._looked
-        named = {commit.merged_branch for commit in missing}
-        # Merges of older releases do not record the branch of their second parent: then every branch is searched.
-        chosen = living if None in named else living & named
-        self._looked |= chosen
         before = len(self._known)
-        for name in sorted(chosen):
+        for past in (state.merged_past(commit.commit_id) for commit in missing for state in self._states):
+            if past is not None:
+                self._add(past.commits)
+                self._recorded.update(past.states)
+        if len(self._known) > before:
+            return True
+        # Merges of older releases record no past, and some not even the branch of their second parent.
+        named = {commit.merged_branch for commit in missing}
+        living = {*self._living} - self._looked if missing else set()
+        return self._search(living & named) or (bool(living) and self._search(living - named))
+
+    def _search(self, branches: Iterable[str]) -> bool:
+        """Load the commits of some branches; return whether there were new ones."""
+        before = len(self._known)
+        self._looked.update(branches)
+        for name in sorted(branches):
             with suppress(BranchNotFoundError):  # deleted since it was listed
                 state = self._manifest.load(None if name == MAIN else name)
-                self._known.update({commit.commit_id: commit for commit in state.commits()})
+                self._states.append(state)
+                self._add(state.commits())
         return len(self._known) > before
+
+    def _add(self, commits: Iterable[Commit]) -> None:
+        for commit in commits:
+            self._known.setdefault(commit.commit_id, commit)  # what a branch says itself has all the details
 
     @cached_property
     def _living(self) -> Sequence[str]:

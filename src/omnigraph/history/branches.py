@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 
-from omnigraph.api.results import TableVersion, Tag
+from omnigraph.api.results import Tag
 from omnigraph.commit import failpoints
 from omnigraph.commit.plan import ref_gates
 from omnigraph.commit.publish import check_head_commit
@@ -13,7 +13,6 @@ from omnigraph.commit.store import Store
 from omnigraph.core.refs import MAIN, checked_name, checked_tag, reads_as_commit
 from omnigraph.errors import (
     BranchInUseError,
-    OmnigraphError,
     RefExistsError,
     RefNameError,
     SchemaBoundaryError,
@@ -77,7 +76,7 @@ def _refuse_nested(manifest: Manifest, name: str) -> None:
 
 
 def delete_branch(store: Store, name: str, if_head: str | None = None) -> None:
-    """Delete a branch and the files that only it uses. Files that cannot be removed are left to cleanup.
+    """Delete a branch. Its name is free at once; a cleanup removes the files that no merge can need any more.
 
     With `if_head`, delete it only if it is at that commit.
     """
@@ -98,22 +97,11 @@ def delete_branch(store: Store, name: str, if_head: str | None = None) -> None:
         state = store.manifest.load(name)
         if if_head is not None:
             check_head_commit(if_head, state)
-        forks = [entry.table for entry in state.snapshot.entries.values()]
         held.check()
         store.manifest.delete_branch(name)
         store.sync()
-    # The branch is gone from here on, even if removing its files fails.
+    # The forks of its tables stay until a cleanup: what it was merged into may need them to be merged itself.
     failpoints.reach(failpoints.BRANCH_DELETED)
-    _reclaim(store, [table for table in forks if table.owner == name])
-
-
-def _reclaim(store: Store, forks: list[TableVersion]) -> None:
-    for table in forks:
-        assert table.branch
-        try:
-            store.tables.delete_fork(table.path, table.branch)
-        except OmnigraphError as error:
-            _LOG.warning("fork '%s' of table '%s' is left to cleanup: %s", table.branch, table.key, error.message)
 
 
 def create_tag(store: Store, name: str, ref: str) -> Tag:

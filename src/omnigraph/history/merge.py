@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from omnigraph.api.options import Resolution
-from omnigraph.api.results import ChangeCounts, Commit, MergeOutcome, MergeResult, Snapshot
+from omnigraph.api.results import ChangeCounts, Commit, MergeOutcome, MergeResult, Snapshot, TableVersion
 from omnigraph.commit.plan import PublishPlan, TableAction, WriterKind, WriteTxn
 from omnigraph.commit.publish import write
 from omnigraph.commit.store import Store
@@ -30,7 +30,7 @@ from omnigraph.history.diff import ChangeFilter, Diff
 from omnigraph.history.resolve import graph_state_at, resolve_readable, tables_of
 from omnigraph.history.three_way import MergeBase, MergedTable, PartitionedMerge, TableMerge
 from omnigraph.manifest.publisher import Lineage, Manifest
-from omnigraph.manifest.rows import VersionRow
+from omnigraph.manifest.rows import MergedPast, VersionRow
 from omnigraph.manifest.state import HEAD, ManifestState
 from omnigraph.manifest.time_travel import state_at
 from omnigraph.storage.columns import declared_of
@@ -135,6 +135,7 @@ class _Merge:
         # Now and not in each attempt: a source that moves while the merge retries would change what it merges.
         self.source = resolve_readable(store, request.source)
         self.outcome = MergeOutcome.ALREADY_UP_TO_DATE
+        self.past = MergedPast()
 
     @contextmanager
     def both_there(self) -> Iterator[None]:
@@ -162,6 +163,7 @@ class _Merge:
         assert target, "a branch has commits"
         ancestry = Ancestry(self.store.manifest, (self.source, txn.base))
         finding = _MergeBases(self.store.manifest, ancestry)
+        self.past = finding.brought_in(self.source, target)
         past = finding.of([source], target)
         if not past:
             message = f"'{self.request.source}' and '{self.request.target or MAIN}' have no common ancestor"
@@ -179,7 +181,7 @@ class _Merge:
         assert self.source.head
         details = self.request.resolved or None
         lineage = Lineage.new(self.request.actor, self.source.head.commit_id, details, self.request.operation_id)
-        return replace(lineage, merged_branch=self.source.branch or MAIN)
+        return replace(lineage, merged_branch=self.source.head.branch or MAIN, past=self.past.to_document())
 
     def result(self, attempt: MergeAttempt | None, commit: Commit | None) -> MergeResult:
         source, target = self.request.source, self.request.target or MAIN
@@ -220,7 +222,8 @@ class _Revert:
         return Lineage.new(self.request.actor, None, details, self.request.operation_id)
 
 
-_Known = tuple[Commit, ManifestState]
+_Tables = Mapping[str, TableVersion]
+_Known = tuple[Commit, _Tables]
 
 
 class _MergeBases:
@@ -234,20 +237,47 @@ class _MergeBases:
         """Return the merge base made of several commits, and the bases of each with those before it."""
         commits = [commit for commit, _ in found]
         before = [self.joined(self.of(commits[:at], commits[at])) for at in range(1, len(commits))]
-        return MergeBase([tables_of(state.snapshot) for _, state in found] or [{}], before)
+        return MergeBase([tables for _, tables in found] or [{}], before)
+
+    def brought_in(self, source: ManifestState, target: Commit) -> MergedPast:
+        """Return what a merge must record, so that later merges find it even if its branch is deleted.
+
+        Two branches can only have entered a third one at a commit that one of them merged or branched from: so the
+        tables of these are kept, and of no others.
+        """
+        assert source.head
+        commits = {commit.commit_id: commit for commit in self.ancestry.brought_in(source.head, target)}
+        merged = {one.merged_parent_id for one in commits.values()}
+        left = {
+            one.parent_id
+            for one in commits.values()
+            if one.parent_id in commits and commits[one.parent_id].branch != one.branch
+        }
+        states: dict[str, _Tables] = {source.head.commit_id: tables_of(source.snapshot)}
+        for name in sorted(name for name in commits if name in merged | left and name not in states):
+            found = self._read(commits[name])
+            if found is not None:
+                states[name] = found
+        return MergedPast(tuple(commits.values()), states)
 
     def of(self, ones: Sequence[Commit], other: Commit) -> list[_Known]:
-        """Return the merge bases and their states. Commits that were deleted with their branch are skipped."""
+        """Return the merge bases and their tables.
+
+        Merges of older releases recorded no past: of those, commits that were deleted with their branch are skipped.
+        """
         gone: set[str] = set()
         while True:
             commits = self.ancestry.bases(ones, other, gone)
             states = [(commit, self._read(commit)) for commit in commits]
-            missing = {commit.commit_id for commit, state in states if state is None}
+            missing = {commit.commit_id for commit, tables in states if tables is None}
             if not missing:
-                return [(commit, state) for commit, state in states if state]
+                return [(commit, tables) for commit, tables in states if tables is not None]
             gone |= missing
 
-    def _read(self, commit: Commit) -> ManifestState | None:
+    def _read(self, commit: Commit) -> _Tables | None:
+        recorded = self.ancestry.recorded(commit.commit_id)
+        if recorded is not None:
+            return recorded
         try:
             state = state_at(self.manifest, commit)
         except BranchNotFoundError:
@@ -257,7 +287,8 @@ class _MergeBases:
                 raise
             return None
         # A branch that was deleted and made again reuses version numbers: then another commit made that version.
-        return state if state.head == commit else None
+        same = state.head is not None and state.head.commit_id == commit.commit_id
+        return tables_of(state.snapshot) if same else None
 
     def _is_there(self, commit: Commit) -> bool:
         """Whether the branch of a commit is still the one that it was made on."""

@@ -78,14 +78,12 @@ def tables_of(snapshot: Snapshot) -> dict[str, TableVersion]:
 
 
 def check_readable(reader: TableReader, commit: Commit, tables: Iterable[TableVersion]) -> None:
-    """Raise HistoryReclaimedError if a cleanup has removed one of the tables that a commit consists of."""
-    try:
-        for table in tables:
-            reader.open(table)
-    except StorageError as error:
-        if classify(error) is not Failure.NOT_FOUND:
-            raise
-        raise reclaimed(commit) from error
+    """Raise HistoryReclaimedError if a cleanup has removed one of the tables that a commit consists of.
+
+    The storage is asked, not a handle: one that was opened before a cleanup proves nothing.
+    """
+    if not all(reader.has_version(table) for table in tables):
+        raise reclaimed(commit)
 
 
 @contextmanager

@@ -77,7 +77,7 @@ def needed(store: Store, policy: Policy, now: dt.datetime) -> Needed:
         collected.need_branch(state)
     for tag in tags.values():  # tagged states are kept whatever their age
         collected.need(store.manifest.load(tag["branch"], tag["version"]))
-    collected.need_for_merges(states)
+    forks |= collected.need_for_merges(states)
     kept = {place: frozenset(found) for place, found in collected.versions.items()}
     heads: dict[Place, int] = defaultdict(int)
     for place, version in chain.from_iterable(map(_places, states)):
@@ -141,11 +141,20 @@ class _Collected:
                 for fork in known[key]:
                     self.versions[state.paths[key], fork].add(version)
 
-    def need_for_merges(self, states: Sequence[ManifestState]) -> None:
-        """Need the merge bases of any two branches: without them they could not be merged."""
-        known = {commit.commit_id: commit for state in states for commit in state.commits()}
+    def need_for_merges(self, states: Sequence[ManifestState]) -> set[Place]:
+        """Need the merge bases of any two branches: without them they could not be merged. Return their tables."""
+        pasts = [past for state in states for past in state.merged_pasts()]
+        known = {commit.commit_id: commit for past in pasts for commit in past.commits}
+        known |= {commit.commit_id: commit for state in states for commit in state.commits()}
+        recorded = {name: tables for past in pasts for name, tables in past.states.items()}
+        found: set[Place] = set()
         for name in sorted(common_past(known.values(), [state.head.commit_id for state in states if state.head])):
-            self._need_commit(known[name])
+            for table in recorded.get(name, {}).values():  # the branch that it was made on may be gone
+                self.versions[table.path, table.branch].add(table.version)
+                found.add((table.path, table.branch))
+            if name not in recorded:
+                self._need_commit(known[name])
+        return found
 
     def _need_commit(self, commit: Commit) -> None:
         if (state := self._state(commit)) is not None:

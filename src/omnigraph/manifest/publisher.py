@@ -36,6 +36,7 @@ from omnigraph.manifest.rows import (
     commit_record,
     encode,
     head_record,
+    past_record,
     schema_record,
 )
 from omnigraph.manifest.state import ManifestState
@@ -60,6 +61,7 @@ class Lineage:
     created_at: int = 0
     details: Mapping[str, Any] | None = None
     merged_branch: str | None = None
+    past: Mapping[str, Any] | None = None  # of a merge: the document of its `MergedPast`
 
     @classmethod
     def new(
@@ -331,7 +333,8 @@ class Manifest:
         _check_expected(state, expected)
         commit = _commit(state, lineage)
         # Every publish updates the head row of its branch, so of two from one state exactly one lands.
-        rows = encode([*_records(state, changes), commit_record(commit), head_record(commit)])
+        past = [past_record(commit.commit_id, lineage.past)] if lineage.past else []
+        rows = encode([*_records(state, changes), commit_record(commit), head_record(commit), *past])
         try:
             version = self.table.merge(handle, OBJECT_ID, rows)
         except ConflictError as error:

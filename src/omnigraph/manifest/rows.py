@@ -1,20 +1,21 @@
-"""The rows of `__manifest`: six kinds in one table, distinguished by `object_type`."""
+"""The rows of `__manifest`: seven kinds in one table, distinguished by `object_type`."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pyarrow as pa
 
-from omnigraph.api.results import Commit, SchemaRow
+from omnigraph.api.results import Commit, SchemaRow, TableVersion
 from omnigraph.core.refs import MAIN
 from omnigraph.errors import CorruptGraphError
 
 OBJECT_ID = "object_id"
 SCHEMA_ID = "graph_schema"
+PAST = "graph_merged_past"
 STAMP_KEY = "omnigraph:internal_schema_version"
 MANIFEST_PATH = "__manifest"
 _MAX_U64 = 2**64 - 1
@@ -91,6 +92,41 @@ class TombstoneRow:
             "table_key": self.table_key,
             "table_version": self.version,
         }
+
+
+@dataclass(frozen=True, slots=True)
+class MergedPast:
+    """The commits that a merge brought in, and the tables of those at which a later merge can start.
+
+    The merge keeps them, because the branch that they were made on may be deleted: what two branches have in common
+    must stay findable, or a row that one of them deleted comes back.
+    """
+
+    commits: tuple[Commit, ...] = ()
+    states: Mapping[str, Mapping[str, TableVersion]] = field(default_factory=dict)
+
+    def to_document(self) -> dict[str, Any]:
+        states = {
+            name: {key: [table.path, table.version, table.branch] for key, table in tables.items()}
+            for name, tables in self.states.items()
+        }
+        return {"commits": [commit_record(replace(one, details=None)) for one in self.commits], "states": states}
+
+    @classmethod
+    def of_document(cls, document: Mapping[str, Any]) -> MergedPast:
+        states = {
+            name: {key: TableVersion(key, path, version, branch) for key, (path, version, branch) in tables.items()}
+            for name, tables in document["states"].items()
+        }
+        return cls(tuple(map(decode_commit, document["commits"])), states)
+
+
+def past_record(merge_id: str, document: Mapping[str, Any]) -> dict[str, Any]:
+    return {OBJECT_ID: past_id(merge_id), "object_type": PAST, "table_key": "", "metadata": _json(dict(document))}
+
+
+def past_id(merge_id: str) -> str:
+    return f"{PAST}:{merge_id}"
 
 
 def commit_record(commit: Commit) -> dict[str, Any]:

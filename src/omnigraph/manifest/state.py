@@ -14,7 +14,17 @@ import pyarrow.compute as pc
 
 from omnigraph.api.results import OPERATION, Commit, Entry, SchemaRow, Snapshot, TableVersion
 from omnigraph.errors import CorruptGraphError
-from omnigraph.manifest.rows import MANIFEST_PATH, OBJECT_ID, SCHEMA_ID, decode_commit, decode_schema, version_id
+from omnigraph.manifest.rows import (
+    MANIFEST_PATH,
+    OBJECT_ID,
+    PAST,
+    SCHEMA_ID,
+    MergedPast,
+    decode_commit,
+    decode_schema,
+    past_id,
+    version_id,
+)
 
 HEAD = "graph_head"  # as a table key: the head of the branch; its version is that of the latest commit
 
@@ -108,6 +118,15 @@ class ManifestState:
     def commit(self, commit_id: str) -> Commit | None:
         found = self._by_id([commit_id]).to_pylist()
         return decode_commit(found[0]) if found and found[0]["object_type"] == "graph_commit" else None
+
+    def merged_past(self, merge_id: str) -> MergedPast | None:
+        """Return what a merge brought in; None if it is no merge of this branch, or of an older release."""
+        found = self._by_id([past_id(merge_id)]).to_pylist()
+        return MergedPast.of_document(json.loads(found[0]["metadata"])) if found else None
+
+    def merged_pasts(self) -> list[MergedPast]:
+        """Return what all merges of the branch brought in."""
+        return [MergedPast.of_document(json.loads(text)) for text in self._of(PAST)["metadata"].to_pylist()]
 
     def commits_like(self, prefix: str) -> list[Commit]:
         """Return all commits whose id starts with a prefix, ignoring case."""

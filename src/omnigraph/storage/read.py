@@ -21,8 +21,9 @@ from omnigraph.errors import StorageError
 from omnigraph.lang.identity import new_id
 from omnigraph.storage.bases import at_present_root
 from omnigraph.storage.lance_errors import Failure, classify, lance_call
+from omnigraph.storage.objects import ObjectStore
 from omnigraph.storage.predicates import OneOf, Predicate, lance_filter
-from omnigraph.storage.torn import newest_whole, set_aside_versions, version_files
+from omnigraph.storage.torn import file_name, newest_whole, set_aside_versions, version_files
 
 ID, SRC, DST = "id", "src", "dst"
 ADDRESS = "_rowaddr"
@@ -66,6 +67,7 @@ class TableReader:
 
     def __init__(self, location: Location) -> None:
         self.location = location
+        self._objects = ObjectStore(location)
         self.forget()
 
     def forget(self) -> None:
@@ -150,6 +152,12 @@ class TableReader:
                 raise
             with lance_call(uri, "open"):
                 return self._dataset(uri, whole[0])
+
+    def has_version(self, table: TableVersion) -> bool:
+        """Return whether a version exists in the storage now, whatever is cached."""
+        versions = "/".join((table.path, *(("tree", table.branch) if table.branch else ()), "_versions"))
+        names = (file_name(table.version), f"{table.version}.manifest")  # the second in early releases of Lance
+        return any(self._objects.exists(f"{versions}/{name}") for name in names)
 
     def is_torn(self, path: str, branch: str | None) -> bool:
         """Return whether a power cut left no whole version of a table or fork."""
