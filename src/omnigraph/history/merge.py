@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -255,9 +255,10 @@ class _MergeBases:
         }
         states: dict[str, _Tables] = {source.head.commit_id: tables_of(source.snapshot)}
         for name in sorted(name for name in commits if name in merged | left and name not in states):
-            found = self._read(commits[name])
-            if found is not None:
-                states[name] = found
+            with suppress(HistoryReclaimedError):  # cleaned up: no merge of living branches can start there
+                found = self._read(commits[name])
+                if found is not None:
+                    states[name] = found
         return MergedPast(tuple(commits.values()), states)
 
     def of(self, ones: Sequence[Commit], other: Commit) -> list[_Known]:
