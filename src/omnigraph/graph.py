@@ -182,11 +182,6 @@ class Graph(GraphAPI):
         return self._store.location.uri
 
     @property
-    def id(self) -> str | None:
-        """The identity of the graph. Copies share it; another graph at the same address has another one."""
-        return self._store.manifest.load().graph_id
-
-    @property
     def catalog(self) -> Catalog:
         return self._contract.catalog
 

@@ -202,7 +202,6 @@ def test_a_reader_notices_another_history_that_reached_the_same_version(template
 def test_a_write_prepared_on_another_graph_is_refused(template: Path, tmp_path: Path) -> None:
     root = shutil.copytree(template, tmp_path / "graph")
     graph = omnigraph.open(root)
-    before = graph.id
     stale = Store.at(Location.parse(root))
     txn = begin(stale)
     shutil.rmtree(root)
@@ -211,6 +210,5 @@ def test_a_write_prepared_on_another_graph_is_refused(template: Path, tmp_path: 
         insert(other, name)
     with pytest.raises(GraphReplacedError):
         publish(stale, plan(txn))
-    assert graph.id == other.id != before
     assert len(people(graph)) == 5
     assert len(other.commits()) == 6

@@ -27,7 +27,10 @@ class Ancestry:
         self._looked: set[str] = set()
 
     def recorded(self, commit_id: str) -> Mapping[str, TableVersion] | None:
-        """Return the tables of a commit that a merge has recorded: its branch may be gone."""
+        """Return the tables of a commit that a merge has recorded: its branch, or its state there, may be gone."""
+        if commit_id not in self._recorded:
+            for past in (past for state in self._states for past in state.merged_pasts()):
+                self._recorded.update(past.states)
         return self._recorded.get(commit_id)
 
     def brought_in(self, source: Commit, target: Commit) -> list[Commit]:

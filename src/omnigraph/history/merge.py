@@ -276,20 +276,18 @@ class _MergeBases:
             gone |= missing
 
     def _read(self, commit: Commit) -> _Tables | None:
-        recorded = self.ancestry.recorded(commit.commit_id)
-        if recorded is not None:
-            return recorded
         try:
             state = state_at(self.manifest, commit)
         except BranchNotFoundError:
-            return None
+            return self.ancestry.recorded(commit.commit_id)
         except HistoryReclaimedError:
-            if self._is_there(commit):  # an older base would bring back what one side has deleted since
-                raise
-            return None
+            recorded = self.ancestry.recorded(commit.commit_id)
+            if recorded is None and self._is_there(commit):
+                raise  # an older base would bring back what one side has deleted since
+            return recorded
         # A branch that was deleted and made again reuses version numbers: then another commit made that version.
         same = state.head is not None and state.head.commit_id == commit.commit_id
-        return tables_of(state.snapshot) if same else None
+        return tables_of(state.snapshot) if same else self.ancestry.recorded(commit.commit_id)
 
     def _is_there(self, commit: Commit) -> bool:
         """Whether the branch of a commit is still the one that it was made on."""
