@@ -66,6 +66,7 @@ class GraphEntry(SettingsModel):
     schema_file: Text | None = Field(None, alias="schema")
     queries: Any = None
     bearer_token_env: Text | None = None
+    durability: Literal["full", "files", "off"] | None = None
     policy: Any = None
 
 

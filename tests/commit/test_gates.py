@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import random
+import signal
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -19,7 +23,7 @@ from omnigraph.commit.plan import PublishPlan, WriteTxn, gates_for
 from omnigraph.commit.publish import begin, publish
 from omnigraph.commit.recovery import heal
 from omnigraph.commit.store import Store
-from omnigraph.errors import GateTimeoutError, OutcomeUnknownError, StorageError
+from omnigraph.errors import ForkedHandleError, GateTimeoutError, OutcomeUnknownError, StorageError
 from omnigraph.graph import init
 from tests.commit.child import COUNTER, Child, hooked, is_lease, is_renewal, store_at, three_tables
 from tests.support.graphs import (
@@ -461,3 +465,43 @@ def test_a_file_in_the_place_of_the_gates_is_named(tmp_path: Path) -> None:
         pytest.fail("there is no gate")
     assert str(tmp_path / DIRECTORY) in refused.value.path
     assert refused.value.hint
+
+
+def test_a_forked_child_does_not_keep_the_gate_of_its_dead_parent(tmp_path: Path) -> None:
+    script = """
+import os, signal, sys, time
+from pathlib import Path
+from omnigraph.commit.gates import Gate, LocalGates
+
+with LocalGates(Path(sys.argv[1]), 1).hold([Gate("branch:main")]):
+    child = os.fork()
+    if child == 0:
+        print(os.getpid(), flush=True)
+        signal.pause()
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+    with subprocess.Popen([sys.executable, "-c", script, str(tmp_path)], stdout=subprocess.PIPE, text=True) as parent:
+        assert parent.stdout
+        child = int(parent.stdout.readline())
+        try:
+            assert parent.wait() == -signal.SIGKILL
+            with LocalGates(tmp_path, 1).hold([Gate("branch:main")]):
+                pass
+        finally:
+            os.kill(child, signal.SIGKILL)
+
+
+def test_a_gate_of_a_graph_that_was_replaced_is_lost(tmp_path: Path) -> None:
+    directory = tmp_path / "gates"
+    with LocalGates(directory, 1).hold([Gate("schema", shared=True), Gate("branch:main")]) as held:
+        held.check()
+        directory.rename(tmp_path / "elsewhere")
+        with pytest.raises(GateTimeoutError, match="replaced or removed"):
+            held.check()
+
+
+def test_a_handle_from_before_a_fork_is_refused_in_the_child(tmp_path: Path) -> None:
+    graph = init(tmp_path / "graph", "node Person { name: String @key }")
+    graph._process += 1  # as in a child: forking a process with Lance's threads is what this protects from
+    with pytest.raises(ForkedHandleError, match="before this process was forked"):
+        graph.branches()

@@ -397,3 +397,9 @@ def test_an_interrupt_passes_unchanged() -> None:
 def test_a_long_answer_of_a_server_is_cut() -> None:
     error = translate(OSError("x" * 10_000), path="t", operation="open")
     assert len(error.message) < 400
+
+
+def test_an_interrupt_inside_a_call_stays_an_interrupt() -> None:
+    """What Lance makes of Ctrl-C while it reads a stream of ours."""
+    with pytest.raises(KeyboardInterrupt), lance_call("graph/__manifest", "read"):
+        raise pa.ArrowInvalid("External error: KeyboardInterrupt: ")

@@ -28,9 +28,10 @@ _WAYS = ("uri", "store", "server", "cluster", "target")
 
 @dataclass(frozen=True, slots=True)
 class Storage:
-    """A graph addressed by its files."""
+    """A graph addressed by its files. `durability` is set by the settings file that names it."""
 
     uri: str
+    durability: str | None = None
 
     @property
     def is_local(self) -> bool:
@@ -187,7 +188,7 @@ class Target:
 
     def _opened(self, *, read_only: bool) -> GraphAPI:
         if isinstance(self.address, Storage):
-            return omnigraph.open(self.address.uri, read_only=read_only)
+            return omnigraph.open(self.address.uri, read_only=read_only, durability=self.address.durability)
         return self._connect(self.address)
 
     def _connect(self, address: Served) -> RemoteGraph:
@@ -242,10 +243,10 @@ def _of_profile(scope: Scope, name: str) -> Address:
 
 
 def _project_graph(scope: Scope, name: str) -> Address:
-    uri, variable = scope.project.address_of(name), scope.project.graph(name).bearer_token_env
+    uri, entry = scope.project.address_of(name), scope.project.graph(name)
     if not uri.startswith(_HTTP):
-        return Storage(uri)
-    return _with_token(scope, Served(uri.rstrip("/"), scope.flags.graph), variable)
+        return Storage(uri, entry.durability)
+    return _with_token(scope, Served(uri.rstrip("/"), scope.flags.graph), entry.bearer_token_env)
 
 
 def server_of(scope: Scope) -> Served:

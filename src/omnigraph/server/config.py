@@ -139,7 +139,7 @@ def _graphs(
             hint = f"there are {', '.join(names)}" if names else "add it below `graphs:`"
             raise ConfigError(f"no graph '{target}' in {file.path}", path=file.path, hint=hint)
         found = _graph(file, target)
-        return {target: ServedGraph(found.uri, found.schema, found.queries or query_files(file, queries))}, target, True
+        return {target: replace(found, queries=found.queries or query_files(file, queries))}, target, True
     if queries is not None:
         hint = "move it below the graph"
         raise file.problem("belongs to one graph, and several are served", "queries", hint=hint)
@@ -167,7 +167,8 @@ def _graph(file: SettingsFile, name: str) -> ServedGraph:
     if uri.startswith(("http://", "https://")):
         raise file.problem("is the address of a server", *keys, "uri", hint="give the storage of the graph")
     schema = found.schema_file and str(file.folder / found.schema_file)
-    return ServedGraph(_address(file.folder, uri), schema, query_files(file, found.queries, *keys))
+    queries = query_files(file, found.queries, *keys)
+    return ServedGraph(_address(file.folder, uri), schema, queries, found.durability)
 
 
 def _address(folder: Path, text: str) -> str:

@@ -186,8 +186,8 @@ def _try_open(item: tuple[str, ServedGraph]) -> OpenGraph | OmnigraphError:
 
 def _open_or_init(served: ServedGraph) -> Graph:
     try:
-        return graphs.open(served.uri)
+        return graphs.open(served.uri, durability=served.durability)
     except GraphNotFoundError:
         if served.schema is None:
             raise
-        return graphs.init(served.uri, Path(served.schema))
+        return graphs.init(served.uri, Path(served.schema), durability=served.durability)

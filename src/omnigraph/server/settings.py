@@ -36,6 +36,7 @@ class ServedGraph:
     uri: str
     schema: str | None = None
     queries: tuple[QueryFile, ...] = ()
+    durability: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

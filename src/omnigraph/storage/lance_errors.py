@@ -80,6 +80,7 @@ _BY_STATUS = {
     "507": Failure.FULL,
 }
 
+_INTERRUPTED = re.compile(r"\bKeyboardInterrupt\b")
 _RUST_LOCATION = re.compile(r",? (?:location: )?/[^\s,]*\.rs:\d+:\d+")
 _LONGEST_DETAIL = 300
 
@@ -155,6 +156,9 @@ def lance_call(path: str, operation: str) -> Iterator[None]:
     ):  # some Arrow errors are these too, and are no failure of the storage
         raise
     except (OSError, ValueError, RuntimeError, pa.ArrowException) as error:
+        # Ctrl-C inside a call that streams through Python comes out as a failure of the stream.
+        if _INTERRUPTED.search(str(error)):
+            raise KeyboardInterrupt from error
         raise translate(error, path=path, operation=operation) from error
     except BaseException as error:
         if type(error).__name__ != "PanicException":  # how Lance reports its own bugs, and sometimes a full disk
