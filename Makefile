@@ -97,7 +97,7 @@ PEERS := kuzu==0.11.3 ladybug==0.22.0 duckdb==2.0.0 lancedb==0.40.0
 # Six million records with a thousand defects of every kind; then every property, with thousands of examples instead of tens.
 soak: setup
 	OMNIGRAPH_SOAK=1 $(BIN)/python -m pytest -n 0 tests/ingest/test_planted_defects.py tests/maintenance/test_upkeep_soak.py \
-		tests/server/test_contract_fuzz.py tests/server/test_raw_http_fuzz.py
+		tests/server/test_contract_fuzz.py tests/server/test_raw_http_fuzz.py tests/commit/test_power_cuts.py
 	OMNIGRAPH_HYPOTHESIS_PROFILE=soak $(BIN)/python -m pytest -n 2 -m hypothesis
 
 # The fuzzer comes as a binary for Linux on common Python versions only, so it is not part of the environment.

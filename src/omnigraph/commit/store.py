@@ -118,7 +118,6 @@ class Store:
 
     def sync(self, tables: Iterable[TableVersion] = ()) -> None:
         """Bring all that was written onto the medium: before something relies on it, and before acknowledging it."""
-        written = [
-            part for one in tables for part in (one.path, *((f"{one.path}/tree/{one.branch}",) * bool(one.branch)))
-        ]
+        places = {(one.path, one.branch) for one in tables}
+        written = [path for path, _ in places] + [f"{path}/tree/{fork}" for path, fork in places if fork]
         self.medium.sync(*written, MANIFEST_PATH, f"{MANIFEST_PATH}/tree", DIRECTORY)

@@ -20,10 +20,10 @@ from omnigraph.storage.observe import durable_write
 from omnigraph.storage.stage import STORAGE_VERSION, refuse_auto_cleanup
 from omnigraph.storage.torn import (
     file_name,
+    newest_file,
     newest_whole,
     set_aside_versions,
     torn_versions,
-    version_files,
     version_number,
 )
 
@@ -58,8 +58,8 @@ class InternalTable:
         believed.
         """
         if self.location.is_local:
-            files = version_files(self.uri(branch))
-            return (files[0][0], _file_tag(files[0][1])) if files else None
+            found = newest_file(self.uri(branch))
+            return (found[0], _file_tag(found[1])) if found else None
         may_block()
         below = "/".join((self.path, *(("tree", branch) if branch else ()), "_versions"))
         best: tuple[int, str] | None = None

@@ -43,11 +43,26 @@ def file_name(version: int) -> str:
 
 def version_files(uri: str) -> list[tuple[int, Path]]:
     """List the version files of a local dataset, newest first."""
+    directory = Path(uri) / "_versions"
+    found = ((version_number(name), directory / name) for name in _names(directory))
+    return sorted(((number, path) for number, path in found if number is not None), reverse=True)
+
+
+def newest_file(uri: str) -> tuple[int, Path] | None:
+    """Return the newest version of a local dataset, torn or not, and its file; None if there is none."""
+    directory = Path(uri) / "_versions"
+    # By name the newest comes first. Names of early Lance releases are shorter, and are looked at one by one.
+    first = min((name for name in _names(directory) if len(name) == _DIGITS + len(_MANIFEST)), default=None)
+    number = version_number(first) if first else None
+    return (number, directory / first) if first and number else next(iter(version_files(uri)), None)
+
+
+def _names(directory: Path) -> list[str]:
     try:
-        found = [(version_number(path.name), path) for path in (Path(uri) / "_versions").iterdir()]
+        with os.scandir(directory) as entries:
+            return [entry.name for entry in entries]
     except FileNotFoundError:
         return []
-    return sorted(((number, path) for number, path in found if number is not None), reverse=True)
 
 
 def torn_versions(uri: str, above: int = 0) -> list[tuple[int, Path]]:
