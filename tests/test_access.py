@@ -55,6 +55,7 @@ GOVERNING: dict[str, Callable[[Graph], Any]] = {
     "ensure_indices": lambda graph: graph.ensure_indices(),
     "cleanup": lambda graph: graph.cleanup(keep=1),
     "repair": lambda graph: graph.repair(),
+    "relocate": lambda graph: graph.relocate(),
 }
 NO_DOOR = {"acting_as", "as_operation", "uri", "catalog", "refresh", "close"}  # these reach no data
 NO_DOOR |= {"call"}  # the door itself

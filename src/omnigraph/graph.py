@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 from omnigraph.api import operations as op
 from omnigraph.api.access import READS, Access, Action, Principal, authorize
 from omnigraph.api.changes import Baseline, ChangePage, Difference
-from omnigraph.api.maintenance import CleanupResult, HealthReport, RepairResult, UpkeepResult
+from omnigraph.api.maintenance import CleanupResult, HealthReport, Relocation, RepairResult, UpkeepResult
 from omnigraph.api.operation import Operation, description_of
 from omnigraph.api.options import Engine, LoadMode, Resolution, option
 from omnigraph.api.progress import Progress, finishing
@@ -529,6 +529,13 @@ class Graph(GraphAPI):
         from omnigraph.maintenance.repair import mode_of, repair
 
         return repair(self._store, mode_of(confirm=asked.confirm, force=asked.force))
+
+    @_handles(op.Relocate)
+    def _relocate(self, _: op.Relocate) -> Relocation:
+        # Opening the graph may have done the work already: then this is what the caller asks about.
+        before, self._relocated = self._relocated, Relocation(self.uri)
+        done = relocate(self._store)
+        return done if done.versions else before
 
     @_handles(op.Doctor)
     def _doctor(self, _: op.Doctor) -> HealthReport:

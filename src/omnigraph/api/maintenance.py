@@ -187,3 +187,12 @@ class UpkeepResult:
 
     tables: tuple[TableUpkeep, ...]
     commit: Commit | None
+
+
+@dataclass(frozen=True, slots=True)
+class Relocation:
+    """Where the forks of a graph looked for their files, and how many of their versions were rewritten."""
+
+    uri: str
+    former_roots: tuple[str, ...] = ()
+    versions: int = 0

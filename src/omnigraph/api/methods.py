@@ -11,7 +11,7 @@ from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 
 from omnigraph.api import operations as op
 from omnigraph.api.changes import DEFAULT_BYTES, DEFAULT_COMMITS, DEFAULT_LIMIT, Baseline, ChangePage
-from omnigraph.api.maintenance import ORPHAN_AGE, CleanupResult, HealthReport, RepairResult, UpkeepResult
+from omnigraph.api.maintenance import ORPHAN_AGE, CleanupResult, HealthReport, Relocation, RepairResult, UpkeepResult
 from omnigraph.api.operation import OPERATIONS, Operation
 from omnigraph.api.options import EmbedMode, Resolve
 from omnigraph.api.progress import SILENT, Progress
@@ -362,6 +362,13 @@ class GraphMethods(Protocol):
         """
         return self.call(op.Repair(confirm=confirm, force=force))
 
+    def relocate(self) -> Relocation:
+        """Make every branch of a graph that was copied or moved refer to the files at its present address.
+
+        Opening a graph read-write does the same when it is needed.
+        """
+        return self.call(op.Relocate())
+
     def doctor(self) -> HealthReport:
         """Report the health of the graph: what is broken, what could be better, and which command to run."""
         return self.call(op.Doctor())
@@ -415,4 +422,5 @@ class AsyncGraphMethods(ABC):
     optimize = _asynchronous(op.Optimize)
     cleanup = _asynchronous(op.Cleanup)
     repair = _asynchronous(op.Repair)
+    relocate = _asynchronous(op.Relocate)
     doctor = _asynchronous(op.Doctor)

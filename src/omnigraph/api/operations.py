@@ -14,7 +14,14 @@ from typing import Annotated, Any
 
 from omnigraph.api.access import Action
 from omnigraph.api.changes import DEFAULT_BYTES, DEFAULT_COMMITS, DEFAULT_LIMIT, Baseline, ChangePage, Difference
-from omnigraph.api.maintenance import ORPHAN_AGE, CleanupResult, HealthReport, RepairResult, UpkeepResult
+from omnigraph.api.maintenance import (
+    ORPHAN_AGE,
+    CleanupResult,
+    HealthReport,
+    Relocation,
+    RepairResult,
+    UpkeepResult,
+)
 from omnigraph.api.operation import Doc, Local, Operation, Route, SourceText, operation
 from omnigraph.api.options import EmbedMode, Resolve
 from omnigraph.api.progress import SILENT, Progress
@@ -572,6 +579,14 @@ class Repair(Operation[RepairResult]):
     _: KW_ONLY
     confirm: bool = False
     force: bool = False
+
+
+@operation(Action.ADMIN, command="relocate")
+class Relocate(Operation[Relocation]):
+    """Make every branch of a graph that was copied or moved refer to the files at its present address.
+
+    Opening a graph read-write does the same when it is needed.
+    """
 
 
 @operation(Action.READ, command="doctor")

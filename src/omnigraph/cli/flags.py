@@ -146,6 +146,9 @@ COMMANDS = {
     "repair": Entry(
         "maintenance", _UPKEEP, "Inspect tables that another program changed, and adopt its changes where safe."
     ),
+    "relocate": Entry(
+        "maintenance", _UPKEEP, "Make the branches of a copied or moved graph refer to its present address."
+    ),
     "doctor": Entry("maintenance", _UPKEEP, "Report the health of a graph, and the commands that improve it."),
     "graphs": Entry("session", _rule(Capability.SERVED, {"--server", "--profile"}), "List the graphs of a server."),
     "profile": Entry("session", _ALONE, "Show the profiles of the operator configuration."),

@@ -13,6 +13,7 @@ import typer
 from omnigraph.api.maintenance import (
     CleanupResult,
     HealthReport,
+    Relocation,
     RepairResult,
     TableCleanup,
     TableHealth,
@@ -194,6 +195,19 @@ def _repaired_text(row: TableRepair) -> str:
     error = f" ({row.error})" if row.error else ""
     moved = f"v{row.manifest_version} → v{row.lance_head_version}{operations}"
     return f"{row.classification}: {moved}{error}: {row.action}"
+
+
+@command("relocate")
+def relocate(target: Target) -> None:
+    """Make the branches of a copied or moved graph refer to its present address."""
+    done = target.write_aloud().relocate()
+    target.emit({**asdict(done), "former_roots": list(done.former_roots)}, _relocated(done))
+
+
+def _relocated(done: Relocation) -> Lines:
+    yield f"relocate {done.uri} — versions of branches rewritten: {done.versions}"
+    for root in done.former_roots:
+        yield f"  was at {root}"
 
 
 @command("doctor")

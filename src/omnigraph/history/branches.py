@@ -94,9 +94,9 @@ def delete_branch(store: Store, name: str, if_head: str | None = None) -> None:
         if users:
             message = f"branch '{name}' is needed by {', '.join(sorted(users))}"
             raise BranchInUseError(message, branch=name, hint="delete what was made from it first")
-        state = store.manifest.load(name)
+        # Without a condition nothing of it is read: a branch that cannot be read can still be deleted.
         if if_head is not None:
-            check_head_commit(if_head, state)
+            check_head_commit(if_head, store.manifest.load(name))
         held.check()
         store.manifest.delete_branch(name)
         store.sync()

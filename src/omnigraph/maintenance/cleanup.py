@@ -16,6 +16,7 @@ from omnigraph.commit.store import Store
 from omnigraph.core.refs import MAIN
 from omnigraph.errors import DriftError, OmnigraphError, RetentionError
 from omnigraph.maintenance.optimize import UNSETTLED, owned_tables, pin_and_head, refuse_pending, settle
+from omnigraph.maintenance.relocate import relocate
 from omnigraph.maintenance.retention import Needed, Place, Policy, needed, refs_of
 from omnigraph.maintenance.tasks import map_tables
 from omnigraph.manifest.rows import MANIFEST_PATH
@@ -46,6 +47,9 @@ class CleanupRequest:
 def cleanup(store: Store, request: CleanupRequest, advance: Callable[[], None] = lambda: None) -> CleanupResult:
     """Remove old versions by count and age, forks of deleted branches, and unreferenced files."""
     policy = _policy(request)
+    # Lance keeps what forks need only if they name this root. The mark of the root is not enough here: a copy over an
+    # existing graph may have brought back some versions and not the mark.
+    relocate(store)
     settle(store)
     _refuse_drift(store)
     run = _Cleanup(store, policy, request, dt.datetime.now(dt.UTC))
@@ -60,6 +64,7 @@ def give_up_past(store: Store, table_keys: Collection[str]) -> None:
     """Remove all versions of some tables that no branch head and no tag needs. Failures are left to a cleanup."""
     try:
         request = CleanupRequest(keep=1, confirm=True)
+        relocate(store)
         run = _Cleanup(store, _policy(request), request, dt.datetime.now(dt.UTC))
         done = [run.table(key, run.needed.paths[key]) for key in table_keys]
         problems = [f"{one.table_key}: {one.error}" for one in done if one.error]

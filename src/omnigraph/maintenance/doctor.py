@@ -15,12 +15,14 @@ from omnigraph.core.refs import FOREIGN_LOCK, MAIN
 from omnigraph.errors import BranchNotFoundError, OmnigraphError
 from omnigraph.lang.catalog import Catalog, EdgeType, NodeType
 from omnigraph.maintenance.optimize import declared_types
+from omnigraph.maintenance.relocate import is_in_place, moved_versions
 from omnigraph.maintenance.tasks import compaction_groups, wanted_indices
 from omnigraph.manifest.publisher import MAX_FRAGMENTS
 from omnigraph.manifest.rows import MANIFEST_PATH
 from omnigraph.manifest.schema_files import leftovers
 from omnigraph.manifest.state import ManifestState
 from omnigraph.storage import reclaim
+from omnigraph.storage.bases import fork_of_version_file
 from omnigraph.storage.internal import fragment_count
 from omnigraph.storage.layout import TableLayout, layout_of
 from omnigraph.storage.stage import auto_cleanup_settings
@@ -47,6 +49,7 @@ class _Examination:
     def report(self) -> HealthReport:
         sidecars = self._pending()
         self._staged_schema()
+        self._root()
         branches = []
         known: set[tuple[str, str | None]] = set()
         for name in self.store.manifest.branches():
@@ -98,6 +101,16 @@ class _Examination:
         message = "another program began a schema change; it is resolved when the graph is opened read-write"
         self._find(Severity.ADVICE, found[0], message, "open the graph read-write")
 
+    def _root(self) -> None:
+        """Report forks that refer to another root: the graph was copied or moved, and not opened read-write since."""
+        if is_in_place(self.store):
+            return
+        moved = moved_versions(self.store)
+        for root in sorted(frozenset().union(*moved.values())):
+            forks = {fork_of_version_file(name) for name, roots in moved.items() if root in roots}
+            message = f"{len(forks)} forks refer to {root}: the graph was copied or moved"
+            self._find(Severity.PROBLEM, self.store.location.uri, message, "omnigraph relocate")
+
     def _branch(self, name: str, sidecars: list[Sidecar]) -> set[tuple[str, str | None]]:
         branch = None if name == MAIN else name
         try:
@@ -105,7 +118,13 @@ class _Examination:
         except BranchNotFoundError:
             raise
         except OmnigraphError as error:
-            self._find(Severity.PROBLEM, f"branch {name}", error.message, error.hint or "restore it from a backup")
+            run = f"restore it from a backup, or give it up: omnigraph branch delete {name}"
+            self._find(
+                Severity.PROBLEM,
+                f"branch {name}",
+                error.message,
+                run if branch else error.hint or "restore it from a backup",
+            )
             return set()
         if name == FOREIGN_LOCK:
             message = "another program is changing the schema, or died while it did"

@@ -22,6 +22,7 @@ from omnigraph.errors import (
     StorageError,
 )
 from omnigraph.lang.catalog import Catalog, EdgeType, NodeType
+from omnigraph.maintenance.relocate import relocate_if_moved
 from omnigraph.maintenance.tasks import (
     BuildTask,
     FragmentGroup,
@@ -122,6 +123,7 @@ class _Upkeep:
     refusals: int = 0
 
     def run(self) -> UpkeepResult:
+        relocate_if_moved(self.store)
         settle(self.store)
         while True:
             txn = begin(self.store, self.branch)

@@ -18,6 +18,7 @@ from omnigraph.errors import (
     RepairError,
 )
 from omnigraph.maintenance.optimize import owned_tables, refuse_pending
+from omnigraph.maintenance.relocate import relocate_if_moved
 from omnigraph.manifest.publisher import Lineage
 
 ACTOR, FORCE_ACTOR = "omnigraph:repair", "omnigraph:repair:force"
@@ -39,6 +40,7 @@ def repair(store: Store, mode: RepairMode) -> RepairResult:
 
     That is one commit for each branch. Nothing is looked at while a write that stopped half-way explains a head.
     """
+    relocate_if_moved(store)
     pending = filter(None, map(store.sidecars.read, store.sidecars.pending()))
     for branch in {sidecar.branch for sidecar in pending}:
         with store.gates.hold(gates_for(branch, ())):

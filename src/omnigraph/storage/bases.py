@@ -6,18 +6,21 @@ of the original: reads would go there, and a cleanup of the copy would not see w
 
 from __future__ import annotations
 
+import os
 import re
 import struct
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import lance
 
 from omnigraph.core.location import Location
 from omnigraph.errors import CorruptGraphError
-from omnigraph.storage.objects import ObjectStore
+from omnigraph.storage.objects import ObjectStore, storage_error
+from omnigraph.storage.observe import durable_write
 
 # A version file: what the manifest points into, the length of the manifest, the manifest, and this: the position of
 # that length, the format in two numbers, and a mark.
@@ -111,6 +114,42 @@ def moved_file(data: bytes, place: TablePlace) -> bytes:
     position = len(before) + len(filler)
     end = _FOOTER.pack(position, *footer[1:])
     return b"".join((before, filler, _LENGTH.pack(len(after)), after, end))
+
+
+def rewrite_version(objects: ObjectStore, place: TablePlace, name: str) -> bool:
+    """Make a version file of a fork name the present root; return False if there was nothing to change.
+
+    A reader sees the old file or the new one, and so does the world after a power cut. The caller holds the gates.
+    """
+    found = objects.read_versioned(name)
+    if found is None or not former_roots(found[0], place):
+        return False
+    data = moved_file(found[0], place)
+    if not place.location.is_local:
+        # Another process that did the same meanwhile has put the same content there.
+        return objects.replace(name, data, found[1]) is not None
+    path = Path(place.location.child(name))
+    durable_write("relocate", str(path))
+    try:
+        _replace(path, data)
+    except OSError as error:
+        raise storage_error(error, "relocate", str(path)) from error
+    return True
+
+
+def _replace(path: Path, data: bytes) -> None:
+    # The name of a temporary file: listings leave it out, and so does a copy that comes across it.
+    temporary = path.with_name(f"{path.name}#0")
+    with temporary.open("wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())  # before the rename: otherwise a power cut could leave an empty file in its place
+    temporary.replace(path)
+    directory = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(directory)
+    finally:
+        os.close(directory)
 
 
 def _split(data: bytes, place: TablePlace) -> tuple[bytes, bytes, tuple[int, int, int, bytes]]:
