@@ -135,6 +135,7 @@ class Graph(GraphAPI):
         self._cache = TableCache(_CACHE_BYTES)
         self._feed = cache(partial(_feed_of, store))  # made when it is first asked for; shared by all copies
         self._embedding = Embedding(embedder)
+        self._relocated = Relocation(self.uri)
         store.manifest.on_replaced.append(self._cache.clear)
         if not read_only:
             self._recover()
@@ -148,6 +149,8 @@ class Graph(GraphAPI):
 
     def _recover(self) -> None:
         """Bring the graph to the current format, and finish or undo what stopped half-way; then it can be read."""
+        from omnigraph.maintenance.relocate import settle_down
+
         try:
             self._store.manifest.load_to_write(None)
         except StorageError:
@@ -156,6 +159,7 @@ class Graph(GraphAPI):
                 raise
             self._store.manifest.load_to_write(None)
         set_aside_torn_refs(self._store)
+        self._relocated = settle_down(self._store)
         sweep(self._store)
         undo_unrecorded(self._store)
         reconcile(self._store)
@@ -533,6 +537,8 @@ class Graph(GraphAPI):
     @_handles(op.Relocate)
     def _relocate(self, _: op.Relocate) -> Relocation:
         # Opening the graph may have done the work already: then this is what the caller asks about.
+        from omnigraph.maintenance.relocate import relocate
+
         before, self._relocated = self._relocated, Relocation(self.uri)
         done = relocate(self._store)
         return done if done.versions else before

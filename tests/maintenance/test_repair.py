@@ -240,5 +240,5 @@ def test_a_repair_that_dies_at_any_durable_write_can_be_made_again(graph: Graph)
 
 
 def copied(graph: Graph) -> str:
-    """A copy to write to; what its branch has inherited is still read from the graph that was copied."""
-    return str(shutil.copytree(graph.uri, f"{graph.uri}-{uuid.uuid4().hex}"))
+    """A copy to write to. Opening it makes its branch refer to its own files, which is no part of a repair."""
+    return omnigraph.open(shutil.copytree(graph.uri, f"{graph.uri}-{uuid.uuid4().hex}")).uri

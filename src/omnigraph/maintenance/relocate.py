@@ -10,18 +10,30 @@ from contextlib import contextmanager, suppress
 from omnigraph.api.maintenance import Relocation
 from omnigraph.commit.gates import Gate, Held
 from omnigraph.commit.store import Store
+from omnigraph.core.executor import map_in_threads
 from omnigraph.errors import CorruptGraphError
-from omnigraph.maintenance.tasks import map_tables
 from omnigraph.storage.bases import TablePlace, fork_of_version_file, former_roots, rewrite_version
 
 # Names the root that all forks refer to. A copy of the graph has it too, so there it names another root.
 MARK = "__root.json"
+_AT_ONCE = 8  # files that are read at the same time
 _LOG = logging.getLogger(__name__)
 
 
-def relocate_if_moved(store: Store) -> Relocation:
-    """Relocate a graph unless it is known to be where its forks were written. A graph without branches has none."""
-    return Relocation(store.location.uri) if is_in_place(store) else relocate(store)
+def settle_down(store: Store) -> Relocation:
+    """Relocate a graph unless it is known to be where its forks were written; from then on that is known."""
+    if is_in_place(store):
+        return Relocation(store.location.uri)
+    done = relocate(store)
+    if not done.versions:
+        _mark(store)
+    return done
+
+
+def relocate_if_moved(store: Store) -> None:
+    """Relocate a graph that is not known to be in place. Nothing is written to one that is."""
+    if not is_in_place(store):
+        relocate(store)
 
 
 def is_in_place(store: Store) -> bool:
@@ -43,8 +55,7 @@ def relocate(store: Store) -> Relocation:
             for name in sorted(moved):
                 held.check()
                 done += rewrite_version(store.objects, _place(store, name), name)
-    if _marked_root(store) != uri and store.manifest.table.branch_names():
-        store.objects.write(MARK, json.dumps({"root": uri}).encode())
+        _mark(store)
     roots = tuple(sorted(frozenset().union(*moved.values())))
     if done:
         _LOG.warning("%s was at %s before: %d versions of its branches were rewritten", uri, ", ".join(roots), done)
@@ -54,7 +65,7 @@ def relocate(store: Store) -> Relocation:
 def moved_versions(store: Store) -> dict[str, frozenset[str]]:
     """Return the version files of forks that refer to other roots, and those roots."""
     names = [one.name for one in store.objects.list_below("") if fork_of_version_file(one.name)]
-    found = zip(names, map_tables(lambda name: _former_roots(store, name), names), strict=True)
+    found = zip(names, map_in_threads(lambda name: _former_roots(store, name), names, _AT_ONCE), strict=True)
     return {name: roots for name, roots in found if roots}
 
 
@@ -72,6 +83,10 @@ def _place(store: Store, name: str) -> TablePlace:
     fork = fork_of_version_file(name)
     assert fork, "only versions of forks are looked at"
     return TablePlace(store.location, fork[0])
+
+
+def _mark(store: Store) -> None:
+    store.objects.write(MARK, json.dumps({"root": store.location.uri}).encode())
 
 
 def _marked_root(store: Store) -> str | None:
