@@ -223,8 +223,9 @@ def test_tables_that_a_branch_owns_are_repaired_on_that_branch(graph: Graph, sto
 
 def test_a_repair_that_dies_at_any_durable_write_can_be_made_again(graph: Graph) -> None:
     forked(graph)
+    counted = omnigraph.open(copied(graph))
     with at_write(0, crash) as writes:
-        omnigraph.open(copied(graph)).repair(confirm=True, force=True)
+        counted.repair(confirm=True, force=True)
     assert writes == ["publish", "publish"], "one for each branch"
     order: Any = Mend()
     deaths = [Death(copied(graph), order, ordinal) for ordinal in (1, 2)]
