@@ -13,10 +13,19 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 from omnigraph.api import operations as op
 from omnigraph.api.access import READS, Access, Action, Principal, authorize
 from omnigraph.api.changes import Baseline, ChangePage, Difference
-from omnigraph.api.maintenance import CleanupResult, HealthReport, Relocation, RepairResult, UpkeepResult
+from omnigraph.api.maintenance import (
+    BackupResult,
+    CleanupResult,
+    HealthReport,
+    Relocation,
+    RepairResult,
+    RestoreResult,
+    UpkeepResult,
+    VerifyResult,
+)
 from omnigraph.api.operation import Operation, description_of
 from omnigraph.api.options import Engine, LoadMode, Resolution, option
-from omnigraph.api.progress import Progress, finishing
+from omnigraph.api.progress import SILENT, Progress, finishing
 from omnigraph.api.protocol import GraphAPI, StateView
 from omnigraph.api.results import (
     Commit,
@@ -59,7 +68,7 @@ from omnigraph.lang.evolution import DropMode
 from omnigraph.lang.identity import is_new_id
 from omnigraph.lang.source import source_given
 from omnigraph.manifest import schema_files
-from omnigraph.manifest.rows import MANIFEST_PATH
+from omnigraph.manifest.rows import MANIFEST_PATH, RESTORING
 from omnigraph.manifest.state import GraphState, ManifestState
 from omnigraph.query.query import Current, Query, QueryReader
 from omnigraph.query.view import TableCache
@@ -106,6 +115,37 @@ def open(  # noqa: A001 - the name the API fixes
     """
     store = Store.at(Location.parse(uri), durability=durability)
     return Graph(store, read_only=read_only, embedder=embedder)
+
+
+def restore(
+    source: str | os.PathLike[str],
+    target: str | os.PathLike[str],
+    *,
+    backup: str | None = None,
+    progress: Progress = SILENT,
+) -> RestoreResult:
+    """Make a graph of a backup: the latest, or the one with the given id. Nothing may be at the target."""
+    from omnigraph.maintenance.backup import restore as restored
+
+    with finishing(progress):
+        return restored(Location.parse(source), Location.parse(target), backup, progress)
+
+
+def backups(source: str | os.PathLike[str]) -> list[BackupResult]:
+    """List the complete backups at an address, oldest first."""
+    from omnigraph.maintenance.backup import backups as found
+
+    return found(Location.parse(source))
+
+
+def verify_backup(
+    source: str | os.PathLike[str], *, backup: str | None = None, progress: Progress = SILENT
+) -> VerifyResult:
+    """Read every file of a backup, and compare its size and digest: of the latest, or of the one with the given id."""
+    from omnigraph.maintenance.backup import verify_backup as verified
+
+    with finishing(progress):
+        return verified(Location.parse(source), backup, progress)
 
 
 _HANDLERS: dict[type[Operation[Any]], Callable[[Graph, Any], Any]] = {}
@@ -543,6 +583,21 @@ class Graph(GraphAPI):
         done = relocate(self._store)
         return done if done.versions else before
 
+    @_handles(op.Backup)
+    def _backup(self, asked: op.Backup) -> BackupResult:
+        from omnigraph.maintenance.backup import backup
+
+        with finishing(asked.progress):
+            return backup(self._store, Location.parse(asked.target), asked.progress, may_wait=not self.read_only)
+
+    @_handles(op.Verify)
+    def _verify(self, asked: op.Verify) -> VerifyResult:
+        from omnigraph.maintenance.backup import verify
+
+        with finishing(asked.progress):
+            against = None if asked.against is None else Location.parse(asked.against)
+            return verify(self._store, against, asked.progress)
+
     @_handles(op.Doctor)
     def _doctor(self, _: op.Doctor) -> HealthReport:
         from omnigraph.maintenance.doctor import examine
@@ -570,6 +625,9 @@ class Graph(GraphAPI):
 
     def _absent(self) -> GraphNotFoundError | NotAGraphError:
         objects = self._store.objects
+        if objects.exists(RESTORING):
+            message = f"{self.uri} is an unfinished graph: its restore stopped half-way"
+            return NotAGraphError(message, uri=self.uri, hint="run the same `omnigraph restore` again")
         if schema_files.is_started(objects):
             message = f"{self.uri} is an unfinished graph: its creation stopped half-way"
             return NotAGraphError(message, uri=self.uri, hint="finish it with `omnigraph init --force`")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from enum import StrEnum
@@ -196,3 +197,49 @@ class Relocation:
     uri: str
     former_roots: tuple[str, ...] = ()
     versions: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class BackupResult:
+    """A backup: the commit of each branch, and its files. What was copied for it is known when it is made."""
+
+    uri: str
+    backup_id: str
+    made_at: int
+    heads: Mapping[str, str]
+    files: int
+    size: int
+    files_copied: int | None = None
+    bytes_copied: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RestoreResult:
+    """A graph that was made of a backup."""
+
+    uri: str
+    backup_id: str
+    files: int
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class FileProblem:
+    """A file that is missing, or not as it should be."""
+
+    path: str
+    problem: str
+
+
+@dataclass(frozen=True, slots=True)
+class VerifyResult:
+    """How many files were checked, and which of them are not as they should be."""
+
+    uri: str
+    files: int
+    size: int
+    problems: tuple[FileProblem, ...]
+
+    @property
+    def is_intact(self) -> bool:
+        return not self.problems

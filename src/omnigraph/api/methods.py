@@ -11,7 +11,16 @@ from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 
 from omnigraph.api import operations as op
 from omnigraph.api.changes import DEFAULT_BYTES, DEFAULT_COMMITS, DEFAULT_LIMIT, Baseline, ChangePage
-from omnigraph.api.maintenance import ORPHAN_AGE, CleanupResult, HealthReport, Relocation, RepairResult, UpkeepResult
+from omnigraph.api.maintenance import (
+    ORPHAN_AGE,
+    BackupResult,
+    CleanupResult,
+    HealthReport,
+    Relocation,
+    RepairResult,
+    UpkeepResult,
+    VerifyResult,
+)
 from omnigraph.api.operation import OPERATIONS, Operation
 from omnigraph.api.options import EmbedMode, Resolve
 from omnigraph.api.progress import SILENT, Progress
@@ -369,6 +378,17 @@ class GraphMethods(Protocol):
         """
         return self.call(op.Relocate())
 
+    def backup(self, target: str | os.PathLike[str], *, progress: Progress = SILENT) -> BackupResult:
+        """Copy all branches and tags with their history to a directory or bucket, while others write.
+
+        A later backup to the same target copies only what is new.
+        """
+        return self.call(op.Backup(target, progress=progress))
+
+    def verify(self, against: str | os.PathLike[str] | None = None, *, progress: Progress = SILENT) -> VerifyResult:
+        """Check that every file that the graph refers to is there; with `against`, that it is as in that backup."""
+        return self.call(op.Verify(against, progress=progress))
+
     def doctor(self) -> HealthReport:
         """Report the health of the graph: what is broken, what could be better, and which command to run."""
         return self.call(op.Doctor())
@@ -423,4 +443,6 @@ class AsyncGraphMethods(ABC):
     cleanup = _asynchronous(op.Cleanup)
     repair = _asynchronous(op.Repair)
     relocate = _asynchronous(op.Relocate)
+    backup = _asynchronous(op.Backup)
+    verify = _asynchronous(op.Verify)
     doctor = _asynchronous(op.Doctor)

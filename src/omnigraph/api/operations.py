@@ -16,11 +16,13 @@ from omnigraph.api.access import Action
 from omnigraph.api.changes import DEFAULT_BYTES, DEFAULT_COMMITS, DEFAULT_LIMIT, Baseline, ChangePage, Difference
 from omnigraph.api.maintenance import (
     ORPHAN_AGE,
+    BackupResult,
     CleanupResult,
     HealthReport,
     Relocation,
     RepairResult,
     UpkeepResult,
+    VerifyResult,
 )
 from omnigraph.api.operation import Doc, Local, Operation, Route, SourceText, operation
 from omnigraph.api.options import EmbedMode, Resolve
@@ -587,6 +589,27 @@ class Relocate(Operation[Relocation]):
 
     Opening a graph read-write does the same when it is needed.
     """
+
+
+@operation(Action.EXPORT, command="backup create")
+class Backup(Operation[BackupResult]):
+    """Copy all branches and tags with their history to a directory or bucket, while others write.
+
+    A later backup to the same target copies only what is new.
+    """
+
+    target: str | os.PathLike[str]
+    _: KW_ONLY
+    progress: Reporting = SILENT
+
+
+@operation(Action.READ, command="verify")
+class Verify(Operation[VerifyResult]):
+    """Check that every file that the graph refers to is there; with `against`, that it is as in that backup."""
+
+    against: str | os.PathLike[str] | None = None
+    _: KW_ONLY
+    progress: Reporting = SILENT
 
 
 @operation(Action.READ, command="doctor")

@@ -149,6 +149,9 @@ COMMANDS = {
     "relocate": Entry(
         "maintenance", _UPKEEP, "Make the branches of a copied or moved graph refer to its present address."
     ),
+    "backup": Entry("maintenance", _UPKEEP, "Back up a graph while others write; list and verify its backups."),
+    "restore": Entry("maintenance", _rule(Capability.DIRECT), "Make a graph of a backup."),
+    "verify": Entry("maintenance", _UPKEEP, "Check that every file that a graph refers to is there."),
     "doctor": Entry("maintenance", _UPKEEP, "Report the health of a graph, and the commands that improve it."),
     "graphs": Entry("session", _rule(Capability.SERVED, {"--server", "--profile"}), "List the graphs of a server."),
     "profile": Entry("session", _ALONE, "Show the profiles of the operator configuration."),

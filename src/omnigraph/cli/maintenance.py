@@ -10,7 +10,9 @@ from typing import Annotated, Any
 
 import typer
 
+import omnigraph
 from omnigraph.api.maintenance import (
+    BackupResult,
     CleanupResult,
     HealthReport,
     Relocation,
@@ -20,10 +22,11 @@ from omnigraph.api.maintenance import (
     TableRepair,
     TableUpkeep,
     UpkeepResult,
+    VerifyResult,
 )
 from omnigraph.cli import output
-from omnigraph.cli.address import Target
-from omnigraph.cli.command import Engine, Master, command, engine_name, option, progress, switch
+from omnigraph.cli.address import Scope, Target
+from omnigraph.cli.command import Engine, Master, argument, command, engine_name, option, progress, switch
 from omnigraph.cli.output import Document, Line, Lines
 from omnigraph.cli.tables import table
 
@@ -208,6 +211,82 @@ def _relocated(done: Relocation) -> Lines:
     yield f"relocate {done.uri} — versions of branches rewritten: {done.versions}"
     for root in done.former_roots:
         yield f"  was at {root}"
+
+
+@command("backup create")
+def create_backup(
+    target: Target, to: Annotated[str, argument("A directory, file:// or s3:// address for backups.", "TARGET")]
+) -> None:
+    """Copy all branches and tags with their history. A later backup to the same target copies only what is new."""
+    done = target.read().backup(to, progress=progress(target.scope))
+    target.emit(_backup_document(done), _backed_up(done))
+
+
+def _backup_document(done: BackupResult) -> Document:
+    return {**asdict(done), "heads": dict(done.heads)}
+
+
+def _backed_up(done: BackupResult) -> Lines:
+    yield f"backup {done.backup_id} at {done.uri} — {done.files} files, {_bytes(done.size)}"
+    if done.files_copied is not None:
+        yield f"  copied: {done.files_copied} files, {_bytes(done.bytes_copied or 0)}"
+    for branch, commit in done.heads.items():
+        yield f"  {branch} at {commit}"
+
+
+BackupSource = Annotated[str, argument("Where the backups are.", "BACKUPS")]
+BackupId = Annotated[str | None, option("The id of a backup. Default: the latest.", "ID")]
+
+
+@command("backup list")
+def list_backups(scope: Scope, source: BackupSource) -> None:
+    """List the complete backups at an address, oldest first."""
+    found = omnigraph.backups(source)
+    scope.emit({"backups": list(map(_backup_document, found))}, (line for one in found for line in _backed_up(one)))
+
+
+@command("backup verify")
+def verify_backup(scope: Scope, source: BackupSource, *, backup: BackupId = None) -> None:
+    """Read every file of a backup, and compare its size and digest."""
+    _emit_verified(scope, omnigraph.verify_backup(source, backup=backup, progress=progress(scope)))
+
+
+@command("restore")
+def restore(
+    scope: Scope,
+    source: BackupSource,
+    to: Annotated[str, argument("Where the graph shall be. Nothing may be there.", "URI")],
+    *,
+    backup: BackupId = None,
+) -> None:
+    """Make a graph of a backup."""
+    done = omnigraph.restore(source, to, backup=backup, progress=progress(scope))
+    text = f"restored {done.uri} from backup {done.backup_id} — {done.files} files, {_bytes(done.size)}"
+    scope.emit(asdict(done), text)
+
+
+@command("verify")
+def verify(
+    target: Target,
+    *,
+    against: Annotated[str | None, option("Compare digests with the latest backup there.", "BACKUPS")] = None,
+) -> None:
+    """Check that every file that a graph refers to is there."""
+    _emit_verified(target.scope, target.read().verify(against, progress=progress(target.scope)))
+
+
+def _emit_verified(scope: Scope, done: VerifyResult) -> None:
+    scope.emit({**asdict(done), "intact": done.is_intact}, _verified(done))
+    if not done.is_intact:
+        raise typer.Exit(1)
+
+
+def _verified(done: VerifyResult) -> Lines:
+    yield f"verify {done.uri} — {done.files} files, {_bytes(done.size)}"
+    for one in done.problems:
+        yield Line(f"problem: {one.path}: {one.problem}", "bold red")
+    if done.is_intact:
+        yield "every file is there"
 
 
 @command("doctor")

@@ -50,6 +50,9 @@ OmnigraphError                       base class; catch it to catch every error o
 ├── StorageError                     the storage failed
 │   ├── StorageDeniedError           access denied
 │   └── StorageFullError             no space left
+├── BackupTargetError                the address cannot take a backup or a restored graph
+├── BackupNotFoundError              no such backup, or none that is complete
+├── BackupDamagedError               a file of a backup or of its graph is missing or different
 ├── UnsupportedUriError              a graph address with an unsupported scheme
 ├── GraphNotFoundError               no graph at the address
 ├── GraphReplacedError               another graph lies at the address now

@@ -91,3 +91,21 @@ class CorruptGraphError(OmnigraphError, code="graph_corrupt"):
     """The stored state is inconsistent. Nothing was changed."""
 
     path: str
+
+
+class BackupTargetError(OmnigraphError, code="backup_target", status=409):
+    """The address cannot take the backup or the restored graph. Nothing there was changed."""
+
+    uri: str
+
+
+class BackupNotFoundError(OmnigraphError, code="backup_not_found", status=404):
+    """There is no such backup, or none that is complete."""
+
+    uri: str
+
+
+class BackupDamagedError(OmnigraphError, code="backup_damaged"):
+    """A file is missing, or is not the one that was backed up."""
+
+    path: str

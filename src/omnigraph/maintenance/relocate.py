@@ -50,7 +50,7 @@ def relocate(store: Store) -> Relocation:
     moved = moved_versions(store)
     done = 0
     if moved:
-        with _alone(store) as held:
+        with alone(store) as held:
             moved |= moved_versions(store)  # one that was forked before the gates were closed
             for name in sorted(moved):
                 held.check()
@@ -98,7 +98,7 @@ def _marked_root(store: Store) -> str | None:
 
 
 @contextmanager
-def _alone(store: Store) -> Iterator[Held]:
+def alone(store: Store) -> Iterator[Held]:
     """Hold all gates: no write, no new branch, no recovery and no cleanup goes on meanwhile."""
     with store.gates.hold([Gate("schema"), Gate("refs")]) as first:
         # On an object store writers that checked `schema` before it was taken are waited for at their branches, which

@@ -18,6 +18,7 @@ SCHEMA_ID = "graph_schema"
 PAST = "graph_merged_past"
 STAMP_KEY = "omnigraph:internal_schema_version"
 MANIFEST_PATH = "__manifest"
+RESTORING = "__restore.json"  # a file that is there while a backup is restored: until its end there is no graph
 _MAX_U64 = 2**64 - 1
 
 SCHEMA = pa.schema(

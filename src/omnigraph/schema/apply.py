@@ -40,7 +40,7 @@ from omnigraph.lang.schema_check import compile_schema
 from omnigraph.lang.source import Source
 from omnigraph.manifest import schema_files
 from omnigraph.manifest.publisher import Lineage
-from omnigraph.manifest.rows import TableRow, TombstoneRow, VersionRow
+from omnigraph.manifest.rows import RESTORING, TableRow, TombstoneRow, VersionRow
 from omnigraph.manifest.state import HEAD, ManifestState
 from omnigraph.storage.columns import declared_of, moved_path, table_key, table_path, table_schema
 from omnigraph.storage.lance_errors import Failure, classify
@@ -261,6 +261,9 @@ def init_graph(store: Store, source: Source, *, force: bool) -> Store:
     started = schema_files.is_started(store.objects)
     if graph_exists(store):
         raise AlreadyInitializedError(f"a graph already exists at {address}", uri=address, hint="open it instead")
+    if store.objects.exists(RESTORING):
+        message = f"a backup is being restored to {address}"
+        raise AlreadyInitializedError(message, uri=address, hint="run the same `omnigraph restore` again to finish it")
     if started and not force:
         message = f"another process began to create a graph at {address}"
         hint = "if it is no longer running, take over with --force"

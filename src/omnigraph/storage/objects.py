@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -27,6 +27,7 @@ Version = NewType("Version", str)
 
 _RETRIES: RetryConfig = {"max_retries": 3, "retry_timeout": timedelta(seconds=20)}
 _ONCE: RetryConfig = {"max_retries": 0}
+_PIECE = 2**23  # of a large object
 ONCE_SECONDS = 5.0  # limit of a conditional put: the holder of a lease must know early that a renewal failed
 
 
@@ -88,6 +89,19 @@ class ObjectStore:
         with self._change("write", name):
             count("put")
             obstore.put(self._store, self._key(name), data)
+
+    def chunks(self, name: str) -> Iterator[bytes]:
+        """Read a large object that must exist, piece by piece."""
+        count("get")
+        with self._failures("read", name):
+            for piece in obstore.get(self._store, self._key(name)).stream(min_chunk_size=_PIECE):
+                yield bytes(piece)
+
+    def write_chunks(self, name: str, chunks: Iterable[bytes]) -> None:
+        """Write a large object atomically, piece by piece."""
+        with self._change("write", name):
+            count("put")
+            obstore.put(self._store, self._key(name), iter(chunks), chunk_size=_PIECE)
 
     def create(self, name: str, data: bytes) -> Version | None:
         """Create an object; None if it exists. Of any number of creators, one gets its version.
