@@ -81,6 +81,7 @@ bench: setup .peers/.done
 	$(BIN)/python benchmarks/mutate.py
 	$(BIN)/python benchmarks/merge.py
 	$(BIN)/python benchmarks/maintenance.py
+	$(BIN)/python benchmarks/backup.py
 	$(BIN)/python benchmarks/convert.py
 	$(BIN)/python -m benchmarks.cold
 	$(BIN)/python -m benchmarks.server
