@@ -44,7 +44,7 @@ def target(tmp_path: Path) -> Path:
 
 
 def restored(target: Path, backup: str | None = None) -> Graph:
-    uri = target.with_name(f"restored-{backup}")
+    uri = target.with_name(f"restored-{target.name}-{backup}")
     omnigraph.restore(target, uri, backup=backup)
     return omnigraph.open(uri)
 

@@ -31,7 +31,9 @@ from omnigraph.errors import (
     BackupNotFoundError,
     BackupTargetError,
     ContentionError,
+    StorageDeniedError,
     StorageError,
+    StorageFullError,
 )
 from omnigraph.lang.identity import new_id
 from omnigraph.maintenance.cleanup import TEMPORARY
@@ -41,7 +43,7 @@ from omnigraph.manifest.schema_files import FILES, is_started
 from omnigraph.manifest.state import ManifestState
 from omnigraph.storage.bases import TablePlace, fork_of_version_file, moved_file
 from omnigraph.storage.durability import Durability, Medium
-from omnigraph.storage.lance_errors import Failure, classify, lance_call
+from omnigraph.storage.lance_errors import lance_call
 from omnigraph.storage.objects import Listed, ObjectStore
 
 FORMAT = "omnigraph-backup-1"
@@ -90,9 +92,11 @@ def backup(store: Store, target: Location, progress: Progress = SILENT, *, may_w
         cut = _cut(store, may_wait=may_wait)
         try:
             return _copied(store, cut, target, progress)
+        except (StorageDeniedError, StorageFullError):
+            raise
         except (StorageError, BackupDamagedError) as error:
-            missing = isinstance(error, BackupDamagedError) or classify(error) is Failure.NOT_FOUND
-            if not missing or attempt == _ATTEMPTS - 1:
+            is_source = isinstance(error, BackupDamagedError) or error.path.startswith(store.location.uri)
+            if not is_source or attempt == _ATTEMPTS - 1:
                 raise
     raise AssertionError("the last attempt returns or raises")
 
@@ -168,7 +172,8 @@ def _claim(objects: ObjectStore, target: Location, graph_id: str | None) -> None
     """Make the target the place of this graph's backups; refuse one of another graph or with other files."""
     found = objects.read_if_exists(CLAIM)
     if found is None:
-        if objects.exists(""):
+        # Another backup may be about to claim it: its unfinished file is no content, and then the claim is there.
+        if objects.list_below("") and not objects.exists(CLAIM):
             message = f"{target.uri} is not empty, and holds no backups"
             raise BackupTargetError(message, uri=target.uri, hint="name an empty directory, or one that has backups")
         objects.create(CLAIM, json.dumps({"format": FORMAT, "graph_id": graph_id}).encode())
@@ -232,9 +237,9 @@ class _Hashed:
 def _referenced(store: Store, cut: _Cut, listed: Mapping[str, Listed]) -> Iterator[str]:
     """Yield the names of all files that the states of a cut refer to, and those of their past."""
     yield from (name for name in FILES if name in listed)
-    inside: dict[str, list[str]] = defaultdict(list)
+    inside: dict[str, set[str]] = defaultdict(set)
     for name in listed:
-        inside[name.rpartition("/")[0]].append(name)
+        inside[name.rpartition("/")[0]].add(name)
     caps, forks = _caps(cut), _forks(cut)
     found: set[str] = set()
     for path, fork in sorted(_places(listed), key=str):
@@ -276,7 +281,7 @@ def _forks(cut: _Cut) -> set[str]:
 
 
 def _tracked(
-    store: Store, path: str, fork: str | None, cap: int | None, inside: Mapping[str, list[str]]
+    store: Store, path: str, fork: str | None, cap: int | None, inside: Mapping[str, set[str]]
 ) -> Iterator[str]:
     """Yield the files of a table or fork up to a version, those it shares with others of its table included."""
     dataset = store.tables.head(path, fork)
@@ -288,7 +293,9 @@ def _tracked(
     for base, name, kind in set(zip(*columns, strict=True)):
         # The base may name a former root. Behind the path of the table it is the same.
         directory = f"{path}{base.rpartition(f'/{path}')[2]}"
-        yield f"{directory}/{name}"
+        # A cleanup removes transactions of versions that it keeps: nothing reads them any more.
+        if kind != "transaction file" or f"{directory}/{name}" in inside.get(f"{directory}/_transactions", ()):
+            yield f"{directory}/{name}"
         if kind == "data file":  # Lance does not mention the files of large Blobs: they lie in a directory beside it
             yield from inside.get(f"{directory}/{name.removesuffix('.lance')}", ())
 
