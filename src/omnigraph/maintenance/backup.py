@@ -240,12 +240,15 @@ def _referenced(store: Store, cut: _Cut, listed: Mapping[str, Listed]) -> Iterat
     inside: dict[str, set[str]] = defaultdict(set)
     for name in listed:
         inside[name.rpartition("/")[0]].add(name)
-    caps, forks = _caps(cut), _forks(cut)
-    found: set[str] = set()
+    caps, found = _caps(cut), set[str]()
     for path, fork in sorted(_places(listed), key=str):
-        if fork is None or (path == MANIFEST_PATH and fork in cut.states) or (path != MANIFEST_PATH and fork in forks):
-            found |= set(_tracked(store, path, fork, caps.get((path, fork)), inside))
-            found |= {f"{path}/_refs/branches/{_quoted(fork)}.json"} if fork else set()
+        ref = f"{path}/_refs/branches/{_quoted(fork)}.json" if fork else ""
+        # Of tables all forks are kept: a merge may need one whose branch is deleted. One without a reference was never
+        # completed, unless a branch has it.
+        if fork and (path, fork) not in caps and (path == MANIFEST_PATH or ref not in listed):
+            continue
+        found |= set(_tracked(store, path, fork, caps.get((path, fork)), inside))
+        found |= {ref} if ref else set()
     found |= {f"{MANIFEST_PATH}/_refs/tags/{_quoted(tag)}.json" for tag in cut.tags}
     yield from found
 
@@ -269,15 +272,6 @@ def _caps(cut: _Cut) -> dict[tuple[str, str | None], int]:
             place = entry.table.path, entry.table.branch
             caps[place] = max(caps[place], entry.table.version)
     return dict(caps)
-
-
-def _forks(cut: _Cut) -> set[str]:
-    """Return the forks that some branch has or had. Their names are unique, whatever table they are of."""
-    names: set[str] = set()
-    for state in cut.states.values():
-        rows = state.rows.filter(pc.equal(state.rows["object_type"], "table_version"))
-        names |= set(rows["table_branch"].drop_null().to_pylist())
-    return names
 
 
 def _tracked(
