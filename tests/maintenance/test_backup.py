@@ -131,7 +131,7 @@ def test_a_backup_while_others_write_is_one_commit_of_every_branch(graph: Graph,
 
 
 def test_a_backup_begins_again_when_a_cleanup_takes_its_files(graph: Graph, target: Path) -> None:
-    done = []
+    done: list[bool] = []
 
     def clean() -> None:
         if not done:
