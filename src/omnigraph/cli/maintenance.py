@@ -260,7 +260,9 @@ def restore(
     backup: BackupId = None,
 ) -> None:
     """Make a graph of a backup."""
-    done = omnigraph.restore(source, to, backup=backup, progress=progress(scope))
+    from omnigraph import restore as restored  # noqa: PLC0415 - loads the engine
+
+    done = restored(source, to, backup=backup, progress=progress(scope))
     text = f"restored {done.uri} from backup {done.backup_id} — {done.files} files, {_bytes(done.size)}"
     scope.emit(asdict(done), text)
 
