@@ -46,7 +46,14 @@ CellLayout = Literal["truncate", "wrap"]
 class SettingsModel(BaseModel):
     """A mapping in a settings file. Values must have their YAML types: `"5"` is not a number."""
 
+    # A validator takes milliseconds to build, and most commands find no settings to validate. So each is built when a
+    # value first needs it: a default that is an instance must be a factory, or this import would build its validator.
     model_config = ConfigDict(frozen=True, strict=True, extra="ignore", defer_build=True, populate_by_name=True)
+
+    @classmethod
+    def has_defaults(cls) -> bool:
+        """Whether every key may be left out."""
+        return not any(field.is_required() for field in cls.model_fields.values())
 
 
 class McpEntry(SettingsModel):
@@ -56,7 +63,7 @@ class McpEntry(SettingsModel):
 
 class StoredQueryEntry(SettingsModel):
     file: NeededText
-    mcp: McpEntry = McpEntry()
+    mcp: McpEntry = Field(default_factory=McpEntry)
 
 
 class GraphEntry(SettingsModel):
@@ -129,12 +136,12 @@ class AuthSection(SettingsModel):
 class ProjectKeys(SettingsModel):
     """All keys of omnigraph.yaml."""
 
-    project: ProjectSection = ProjectSection()
+    project: ProjectSection = Field(default_factory=ProjectSection)
     graphs: dict[str, GraphEntry] = {}
-    server: ServerSection = ServerSection()
-    cli: CliSection = CliSection()
-    query: QuerySection = QuerySection()
-    auth: AuthSection = AuthSection()
+    server: ServerSection = Field(default_factory=ServerSection)
+    cli: CliSection = Field(default_factory=CliSection)
+    query: QuerySection = Field(default_factory=QuerySection)
+    auth: AuthSection = Field(default_factory=AuthSection)
     aliases: dict[str, ProjectAlias] = {}
     policy: Any = None
     queries: Any = None
@@ -182,10 +189,10 @@ class OperatorAlias(SettingsModel):
 class OperatorKeys(SettingsModel):
     """All keys of the operator configuration."""
 
-    operator: OperatorSection = OperatorSection()
+    operator: OperatorSection = Field(default_factory=OperatorSection)
     servers: dict[str, OperatorServer] = {}
     clusters: dict[str, OperatorCluster] = {}
-    defaults: OperatorDefaults = OperatorDefaults()
+    defaults: OperatorDefaults = Field(default_factory=OperatorDefaults)
     profiles: dict[str, OperatorProfile] = {}
     aliases: dict[str, OperatorAlias] = {}
 
@@ -207,6 +214,9 @@ class SettingsFile:
     def part(self, model: type[_A], *keys: str) -> _A:
         """Validate the part below `keys` and return it."""
         value = self._at(keys)
+        # Nothing to validate: a command without settings must not wait for a validator.
+        if value is None and issubclass(model, SettingsModel) and model.has_defaults():
+            return model.model_construct()
         try:
             return TypeAdapter(model).validate_python({} if value is None else value)
         except ValidationError as error:

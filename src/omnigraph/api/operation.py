@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING, dataclass, field, fields
 from functools import cached_property
-from typing import Any, Generic, TypeVar, dataclass_transform, get_args, get_type_hints
+from typing import Any, ClassVar, Generic, TypeVar, dataclass_transform, get_args, get_type_hints
 
 from omnigraph.api.access import Access, Action
 
@@ -25,6 +25,22 @@ class Operation(Generic[T_co]):
     """One thing that a graph can be asked to do. `T_co` is what it returns."""
 
     __slots__ = ()
+    __dataclass_fields__: ClassVar[dict[str, Any]]
+
+    # These stand here once: the decorator would compile them for each operation, at every start of every command.
+
+    def __eq__(self, other: object) -> bool:
+        return type(other) is type(self) and self._values() == other._values()
+
+    def __hash__(self) -> int:
+        return hash(self._values())
+
+    def __repr__(self) -> str:
+        shown = (f"{one.name}={getattr(self, one.name)!r}" for one in fields(self))
+        return f"{type(self).__qualname__}({', '.join(shown)})"
+
+    def _values(self) -> tuple[object, ...]:
+        return tuple(getattr(self, one.name) for one in fields(self))
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +113,7 @@ class Description:
     def parameters(self) -> dict[str, Parameter]:
         """The fields by name, in the order in which a call names them."""
         hints = get_type_hints(self.kind, include_extras=True)
-        return {one.name: Parameter.of(one.name, hints[one.name], one) for one in fields(self.kind)}  # type: ignore[arg-type]
+        return {one.name: Parameter.of(one.name, hints[one.name], one) for one in fields(self.kind)}
 
     @cached_property
     def sent(self) -> dict[str, Parameter]:
@@ -164,7 +180,7 @@ def operation(
     """
 
     def declare(kind: _Kind) -> _Kind:
-        made: _Kind = dataclass(frozen=True, slots=True)(kind)  # type: ignore[assignment]
+        made: _Kind = dataclass(frozen=True, slots=True, eq=False, repr=False)(kind)  # type: ignore[assignment]
         name = re.sub(r"(?<!^)(?=[A-Z])", "_", kind.__name__).lower() if method is None else method
         branch = source or ("branch" if "branch" in kind.__annotations__ else None)
         OPERATIONS[made] = Description(made, name, action, routes, commits, command, branch, target)

@@ -1,13 +1,19 @@
 """The schema language `.pg` and the query language `.gq`: parse, check, plan, format, lint. No I/O on a graph."""
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
 from omnigraph.lang.catalog import Catalog
 from omnigraph.lang.compiler import CompiledQuery, compile_query, parse_queries
 from omnigraph.lang.evolution import DropMode, SchemaPlan, plan_schema
-from omnigraph.lang.formatter import format_queries, format_schema
-from omnigraph.lang.lint import LintReport, lint_queries
 from omnigraph.lang.params import IntegerMode, decode_parameters
 from omnigraph.lang.schema_check import compile_schema
 from omnigraph.lang.source import Source
+
+if TYPE_CHECKING:
+    from omnigraph.lang.formatter import format_queries, format_schema
+    from omnigraph.lang.lint import LintReport, lint_queries
 
 __all__ = [
     "Catalog",
@@ -26,3 +32,16 @@ __all__ = [
     "parse_queries",
     "plan_schema",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """Load the formatter and the linter when they are first used: a query runs without them."""
+    if name in ("format_queries", "format_schema"):
+        from omnigraph.lang import formatter  # noqa: PLC0415 - see above
+
+        return getattr(formatter, name)
+    if name in ("LintReport", "lint_queries"):
+        from omnigraph.lang import lint  # noqa: PLC0415 - see above
+
+        return getattr(lint, name)
+    raise AttributeError(f"module 'omnigraph.lang' has no attribute {name!r}")
