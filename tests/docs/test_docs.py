@@ -510,6 +510,21 @@ def write_twice_on_one_base(store: Store) -> None:
     publish(store, second)
 
 
+def replace_the_graph_during_a_write(store: Store) -> None:
+    work, place = prepared(store, AUTHOR), Path(store.location.uri)
+    schema = (place / schema_files.SOURCE).read_text()
+    shutil.rmtree(place)
+    omnigraph.init(place, schema)
+    publish(store, work)
+
+
+def use_a_handle_from_before_a_fork(store: Store) -> None:
+    graph = omnigraph.open(store.location.uri)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "getpid", lambda: 0)  # as in a child: a real fork is unsafe with the threads of Lance
+        graph.branches()
+
+
 @contextmanager
 def others_first(store: Store) -> Iterator[None]:
     """Whenever somebody is about to publish, somebody else does."""
@@ -581,6 +596,8 @@ PROVOKED: dict[str, Callable[[Store], None]] = {
     "OutcomeUnknownError": write_and_lose_every_attempt,
     "ConflictError": move_a_table_during_a_write,
     "ExpectedVersionMismatchError": write_twice_on_one_base,
+    "GraphReplacedError": replace_the_graph_during_a_write,
+    "ForkedHandleError": use_a_handle_from_before_a_fork,
     "ContentionError": recover_and_lose_every_attempt,
     "DriftError": move_a_table_before_a_write,
     "GateTimeoutError": hold_a_gate,
