@@ -31,6 +31,8 @@ READING: dict[str, Callable[[Graph], Any]] = {
     "log": lambda graph: graph.log(),
     "commit_changes": lambda graph: graph.commit_changes(graph.commits()[0].commit_id),
     "doctor": lambda graph: graph.doctor(),
+    "backup": lambda graph: graph.backup(f"{graph.uri}-backups"),
+    "verify": lambda graph: graph.verify(),
     "plan_schema": lambda graph: graph.plan_schema(SCHEMA),
     "outcome": lambda graph: graph.outcome(graph.commits()[0].commit_id),
     "branches": lambda graph: graph.branches(),
