@@ -599,10 +599,10 @@ class Graph(GraphAPI):
             return verify(self._store, against, asked.progress)
 
     @_handles(op.Doctor)
-    def _doctor(self, _: op.Doctor) -> HealthReport:
+    def _doctor(self, asked: op.Doctor) -> HealthReport:
         from omnigraph.maintenance.doctor import examine
 
-        return examine(self._store, self._read_contract().catalog)
+        return examine(self._store, self._read_contract().catalog, deep=asked.deep)
 
     # --- the schema ---
 

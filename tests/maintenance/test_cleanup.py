@@ -247,3 +247,49 @@ def test_an_export_of_what_was_cleaned_up_says_so(graph: Graph) -> None:
         list(omnigraph.open(graph.uri).export(snapshot=old))
     assert caught.value.commit_id == old
     assert isinstance(caught.value, OmnigraphError)
+
+
+# Orphans -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("branch", ["main", "feature"])
+def test_files_of_a_write_that_was_killed_go_from_the_given_age_on(graph: Graph, store: Store, branch: str) -> None:
+    graph.optimize()
+    graph.create_branch("feature")
+    add(graph, 60, branch="feature")
+    graph.create_tag("v1")
+    graph.cleanup(keep=100, confirm=True)  # what the compaction made and no commit needs
+    table = table_of(graph, PERSON, branch)
+    before = files(graph)
+    rows = store.tables.open(table).to_table().slice(0, 1)
+    for _ in range(2):
+        store.tables.stage_append(table, rows)  # and never committed
+    staged = {path for path in files(graph) - before if "/data/" in path.as_posix()}
+    assert len(staged) == 2
+    young = graph.cleanup(keep=100, confirm=True, orphan_age=dt.timedelta(hours=1))
+    assert staged <= files(graph), "they may be those of a write that is under way"
+    assert sum(row.bytes_removed for row in young.tables) == 0
+    size = sum(path.stat().st_size for path in staged)
+    preview = graph.cleanup(keep=100, orphan_age=dt.timedelta())
+    assert staged <= files(graph)
+    done = graph.cleanup(keep=100, confirm=True, orphan_age=dt.timedelta())
+    assert done.tables == preview.tables
+    [row] = [row for row in done.tables if row.table_key == PERSON]
+    assert row.bytes_removed == size
+    assert not staged & files(graph)
+    assert {path for path in before if "/data/" in path.as_posix()} <= files(graph), "what a version names stays"
+    fresh = omnigraph.open(graph.uri)
+    assert (len(people(fresh)), len(people(fresh, branch="feature"))) == (6, 7)
+    assert fresh.doctor(deep=True).is_healthy
+
+
+def test_files_that_were_set_aside_go_when_they_are_old(graph: Graph) -> None:
+    paths = [MANIFEST_PATH, table_of(graph, PERSON).path]
+    torn = [Path(graph.uri, path, "_versions", "18446744073709551000.manifest.torn") for path in paths]
+    for path in torn:
+        path.write_bytes(b"half")
+    graph.cleanup(keep=100, confirm=True)
+    assert all(path.exists() for path in torn)
+    preview = graph.cleanup(keep=100, orphan_age=dt.timedelta())
+    assert graph.cleanup(keep=100, confirm=True, orphan_age=dt.timedelta()).tables == preview.tables
+    assert not any(path.exists() for path in torn)

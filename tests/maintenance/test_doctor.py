@@ -94,8 +94,20 @@ def test_a_write_that_stopped_half_way_is_told_from_one_under_way_by_its_age(
     assert [one.subject for one in report.findings if one.severity is PROBLEM] == [] if healthy else [operation]
 
 
-def test_a_record_that_cannot_be_read_is_a_problem(graph: Graph, store: Store) -> None:
-    store.objects.write("__recovery/01ARZ3NDEKTSV4RRFFQ69G5FAV.json", b"nonsense")
+def test_a_record_that_a_crash_tore_is_set_aside_by_the_next_open(graph: Graph, store: Store) -> None:
+    torn = "01ARZ3NDEKTSV4RRFFQ69G5FAV"
+    store.objects.write(f"__recovery/{torn}.json", b"nonsense")
+    report = omnigraph.open(graph.uri, read_only=True).doctor()
+    [finding] = [one for one in report.findings if torn in one.subject]
+    assert (report.is_healthy, finding.severity, finding.run) == (True, ADVICE, "open the graph read-write")
+    assert "the next read-write open sets it aside" in finding.message
+    report = omnigraph.open(graph.uri).doctor()
+    [finding] = [one for one in report.findings if torn in one.subject]
+    assert (finding.severity, finding.subject) == (ADVICE, f"__recovery/{torn}.json.torn")
+
+
+def test_a_record_of_a_later_release_is_a_problem(graph: Graph, store: Store) -> None:
+    store.objects.write("__recovery/01ARZ3NDEKTSV4RRFFQ69G5FAV.json", b'{"schema_version": 99}')
     report = omnigraph.open(graph.uri, read_only=True).doctor()
     assert not report.is_healthy
     assert report.findings[0].subject == "01ARZ3NDEKTSV4RRFFQ69G5FAV"

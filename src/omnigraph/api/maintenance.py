@@ -134,7 +134,10 @@ class RepairMode(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class TableRepair:
-    """One table, or the fork of it that a branch has: its pin and its head, what moved it since, and what was done."""
+    """One table, or the fork of it that a branch has: its pin and its head, what moved it since, and what was done.
+
+    `lost_indexes` have lost files. They are dropped from the table if the repair is confirmed, and can be built again.
+    """
 
     table_key: str
     manifest_version: int
@@ -144,15 +147,20 @@ class TableRepair:
     operations: tuple[str, ...] = ()
     error: str | None = None
     branch: str = MAIN
+    lost_indexes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class RepairResult:
-    """What was found, and the commits that pin what was healed: one for each branch on which anything was."""
+    """What was found, and the commits of what was healed: of each branch one for moved tables and one for lost indices.
+
+    `lost` names files that are missing or damaged and cannot be mended: only a backup has them.
+    """
 
     mode: RepairMode
     tables: tuple[TableRepair, ...]
     commits: tuple[Commit, ...]
+    lost: tuple[str, ...] = ()
 
     @property
     def is_refused(self) -> bool:

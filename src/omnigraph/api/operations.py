@@ -614,4 +614,11 @@ class Verify(Operation[VerifyResult]):
 
 @operation(Action.READ, command="doctor")
 class Doctor(Operation[HealthReport]):
-    """Report the health of the graph: what is broken, what could be better, and which command to run."""
+    """Report the health of the graph: what is broken, what could be better, and which command to run.
+
+    Every file that branches, tags and later merges need is looked for. With `deep`, every row of them is read and
+    compared with row counts, ids, the ends of edges and indices.
+    """
+
+    _: KW_ONLY
+    deep: bool = False

@@ -172,10 +172,11 @@ def repair(
         "graph_manifest_version": version,
         "commits": [one.commit_id for one in done.commits],
         **_tables({**asdict(row), "operations": list(row.operations)} for row in done.tables),
+        "lost": list(done.lost),
     }
     target.emit(document, _repaired(done, target.uri))
     # The tables are printed all the same: the exit code is for scripts.
-    if done.is_refused:
+    if done.is_refused or done.lost:
         raise typer.Exit(1)
 
 
@@ -186,12 +187,22 @@ def _repaired(done: RepairResult, uri: str) -> Lines:
         yield f"  {name.ljust(max(map(len, names)))}  {_repaired_text(row)}"
     if any(row.action == "preview" for row in done.tables):
         yield Line("nothing was changed; add --confirm to adopt changes that are proven harmless", is_note=True)
+    if any(row.lost_indexes for row in done.tables):
+        text = "add --confirm to drop the lost indexes" if done.mode == "preview" else "lost indexes were dropped"
+        yield Line(f"{text}; omnigraph optimize builds them again", is_note=True)
     if done.is_refused:
         text = "some tables were refused: find out what wrote to them, then adopt it with --confirm --force"
         yield Line(text, is_note=True)
+    for path in done.lost:
+        yield Line(f"lost: {path}: restore it from a backup", "bold red")
 
 
 def _repaired_text(row: TableRepair) -> str:
+    lost = f"; lost indexes: {', '.join(row.lost_indexes)}" if row.lost_indexes else ""
+    return _moved_text(row) + lost
+
+
+def _moved_text(row: TableRepair) -> str:
     if row.action == "no_op":
         return "no drift"
     operations = f" by {', '.join(row.operations)}" if row.operations else ""
@@ -292,9 +303,11 @@ def _verified(done: VerifyResult) -> Lines:
 
 
 @command("doctor")
-def doctor(target: Target) -> None:
+def doctor(
+    target: Target, *, deep: Annotated[bool, switch("Read every row, and compare what must agree.", "--deep")] = False
+) -> None:
     """Report the health of a graph, and the commands that improve it."""
-    report = target.read().doctor()
+    report = target.read().doctor(deep=deep)
     target.emit({**asdict(report), "healthy": report.is_healthy}, _report(report))
     if not report.is_healthy:
         raise typer.Exit(1)

@@ -21,7 +21,9 @@ from omnigraph.maintenance.retention import Needed, Place, Policy, needed, refs_
 from omnigraph.maintenance.tasks import map_tables
 from omnigraph.manifest.rows import MANIFEST_PATH
 from omnigraph.storage import reclaim
+from omnigraph.storage.read import TableReader
 from omnigraph.storage.reclaim import Orphan
+from omnigraph.storage.torn import SUFFIX
 
 TEMPORARY = "__tmp"
 # A publish compares with what was published since it opened the manifest. If versions in between were removed, Lance
@@ -137,13 +139,28 @@ class _Cleanup:
                 found = reclaim.preview_versions(self.store.tables, path, fork, chosen)
                 if is_gone:
                     found += reclaim.preview_emptying(self.store.tables, self.store.objects, path)
-                return found + Removal(files=len(old), size=sum(one.size for one in old))
+                return found + self.remove([*old, *self._unreferenced(place)])
             # What is newer must be on the medium first: after a power cut, a state that lost its successor is needed.
             self.store.medium.sync("")
             held.check()
             failpoints.reach(failpoints.CLEANUP_BEFORE_REMOVAL)
             done = reclaim.remove_versions(self.store.tables, path, fork, chosen)
-            return done + self.remove(old)
+            done += self.remove(old)
+            # Last: what the removed versions and previews named is gone already, and is not counted twice.
+            orphans = self._unreferenced(place)
+            held.check()
+            return done + self.remove(orphans)
+
+    def _unreferenced(self, place: Place) -> list[Orphan]:
+        """Return the files of dead writes. A preview leaves out what Lance removes, and counts, by its own rule."""
+        path, fork = place
+        # A reader of its own: a version that another handle has cached may be gone.
+        tables = TableReader(self.store.location)
+        found = reclaim.unreferenced(tables, self.store.objects, path, fork, self._orphaned_before)
+        if self.request.confirm:
+            return found
+        by_lance = {one.name for one in reclaim.orphans(self.store.objects, path, self.now - ORPHAN_AGE)}
+        return [one for one in found if one.name.endswith(SUFFIX) or one.name not in by_lance]
 
     def _look_again(self) -> None:
         """Collect again if branches or tags changed: a new one may need versions that none needed before."""
@@ -178,13 +195,14 @@ class _Cleanup:
             refuse_pending(self.store, branch, UNSETTLED, "run cleanup again")
             old = set(reclaim.versions_before(self.store.objects, path, branch, self.now - self.request.manifest_age))
             chosen = [version for version in self._not_needed(place) if version in old]
+            aside = reclaim.set_aside(self.store.objects, path, branch, self._orphaned_before)
             if not self.request.confirm:
-                return reclaim.preview_versions(self.store.tables, path, branch, chosen)
+                return reclaim.preview_versions(self.store.tables, path, branch, chosen) + self.remove(aside)
             # What is newer must be on the medium first: after a power cut, a state that lost its successor is needed.
             self.store.medium.sync("")
             held.check()
             failpoints.reach(failpoints.CLEANUP_BEFORE_REMOVAL)
-            return reclaim.remove_versions(self.store.tables, path, branch, chosen)
+            return reclaim.remove_versions(self.store.tables, path, branch, chosen) + self.remove(aside)
 
     # Forks
 

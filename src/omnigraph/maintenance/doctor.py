@@ -8,12 +8,13 @@ from dataclasses import dataclass, field
 
 from omnigraph.api.maintenance import Finding, HealthReport, IndexHealth, Severity, TableHealth
 from omnigraph.api.results import TableVersion
-from omnigraph.commit.sidecar import Sidecar
+from omnigraph.commit.sidecar import DIRECTORY, Sidecar
 from omnigraph.commit.staged_schema import fate_of
 from omnigraph.commit.store import Store
 from omnigraph.core.refs import FOREIGN_LOCK, MAIN
 from omnigraph.errors import BranchNotFoundError, OmnigraphError
 from omnigraph.lang.catalog import Catalog, EdgeType, NodeType
+from omnigraph.maintenance import damage, deep
 from omnigraph.maintenance.optimize import declared_types
 from omnigraph.maintenance.relocate import is_in_place, moved_versions
 from omnigraph.maintenance.tasks import compaction_groups, wanted_indices
@@ -23,9 +24,11 @@ from omnigraph.manifest.schema_files import leftovers
 from omnigraph.manifest.state import ManifestState
 from omnigraph.storage import reclaim
 from omnigraph.storage.bases import fork_of_version_file
+from omnigraph.storage.files import version_file
 from omnigraph.storage.internal import fragment_count
 from omnigraph.storage.layout import TableLayout, layout_of
 from omnigraph.storage.stage import auto_cleanup_settings
+from omnigraph.storage.torn import SUFFIX
 
 # Below these numbers, optimizing or cleaning up makes no difference that a user notices.
 _MANY_FRAGMENTS = MAX_FRAGMENTS
@@ -34,17 +37,22 @@ _MANY_VERSIONS = 100
 _LONG = 300.0  # seconds
 
 
-def examine(store: Store, catalog: Catalog) -> HealthReport:
-    """Examine every branch and every table. A part that cannot be read is a finding, and the rest is still examined."""
-    return _Examination(store, catalog).report()
+def examine(store: Store, catalog: Catalog, *, deep: bool = False) -> HealthReport:
+    """Examine every branch and every table. A part that cannot be read is a finding, and the rest is still examined.
+
+    `deep` reads every row as well.
+    """
+    return _Examination(store, catalog, deep).report()
 
 
 @dataclass
 class _Examination:
     store: Store
     catalog: Catalog
+    deep: bool
     findings: list[Finding] = field(default_factory=list)
     tables: list[TableHealth] = field(default_factory=list)
+    lost: set[str] = field(default_factory=set)  # version files that the finding of their table names
 
     def report(self) -> HealthReport:
         sidecars = self._pending()
@@ -59,9 +67,24 @@ class _Examination:
                 continue  # deleted since it was listed: nothing about it is wrong
             branches.append(name)
         self._forks(branches, known)
+        self._files()
         pending = tuple(one.operation_id for one in sidecars)
         order = sorted(self.findings, key=lambda one: (one.severity is not Severity.PROBLEM, one.subject))
         return HealthReport(self.store.location.uri, tuple(branches), pending, tuple(self.tables), tuple(order))
+
+    def _files(self) -> None:
+        """Report files that are missing, damaged or set aside, and files that are no recovery records."""
+        found = damage.findings(self.store)
+        if self.deep:
+            known = {one.subject for one in found}  # a file that is gone cannot be read either
+            found += [one for one in deep.findings(self.store, self.catalog) if one.subject not in known]
+        self.findings += [one for one in found if one.subject not in self.lost]
+        for name in self.store.sidecars.strays():
+            if name.endswith(SUFFIX):
+                message, run = "torn by a crash and set aside: its commit was never visible", "remove the file"
+            else:
+                message, run = "it is no recovery record: another program wrote it", "remove the file if none needs it"
+            self._find(Severity.ADVICE, f"{DIRECTORY}/{name}", message, run)
 
     def _find(self, severity: Severity, subject: str, message: str, run: str) -> None:
         self.findings.append(Finding(severity, subject, message, run))
@@ -78,6 +101,9 @@ class _Examination:
             if sidecar is not None:
                 found.append(sidecar)
                 self._record(sidecar)
+            elif self.store.sidecars.exists(operation):  # its writer has not finished: a power cut tore the record
+                message = "its recovery record was torn by a crash; the next read-write open sets it aside"
+                self._find(Severity.ADVICE, operation, message, "open the graph read-write")
         return found
 
     def _record(self, sidecar: Sidecar) -> None:
@@ -152,7 +178,10 @@ class _Examination:
             made_of = layout_of(self.store.tables, table)
             versions = len(reclaim.versions(self.store.tables, table.path, table.branch))
         except OmnigraphError as error:
-            self._find(Severity.PROBLEM, table.key, error.message, error.hint or "restore it from a backup")
+            path = version_file(table)
+            gone = "" if self.store.objects.exists(path) else f"; {path} is gone"
+            self.lost.add(path)
+            self._find(Severity.PROBLEM, table.key, f"{error.message}{gone}", error.hint or "restore it from a backup")
             return
         small = sum(map(len, compaction_groups(made_of)))
         deleted = sum(part.deleted for part in made_of.parts)
@@ -169,7 +198,11 @@ class _Examination:
             message = f"its head is version {head}, past its pin {table.version}: something else has written to it"
             self._find(Severity.PROBLEM, table.key, message, "omnigraph repair")
         if head < table.version:
-            message = f"its head is version {head}, before its pin {table.version}: versions were lost"
+            path = version_file(table)
+            message = (
+                f"its head is version {head}, before its pin {table.version}: versions were lost, {path} among them"
+            )
+            self.lost.add(path)
             self._find(Severity.PROBLEM, table.key, message, "restore it from a backup")
 
     def _advise(

@@ -1,14 +1,15 @@
-"""`repair`: classify tables that another program moved, and pin them where they are if that is safe."""
+"""`repair`: pin tables that another program moved where they are, if that is safe; drop indices that lost files."""
 
 from __future__ import annotations
 
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 
 from omnigraph.api.maintenance import Classification, RepairAction, RepairMode, RepairResult, TableRepair
 from omnigraph.api.results import Commit, TableVersion
-from omnigraph.commit.plan import gates_for, ref_gates
-from omnigraph.commit.publish import adopt_heads
+from omnigraph.commit.plan import OpClass, PublishPlan, TableAction, WriterKind, gates_for, ref_gates
+from omnigraph.commit.publish import adopt_heads, begin, capture, publish
 from omnigraph.commit.store import Store
 from omnigraph.core.refs import FOREIGN_LOCK, MAIN, branch_of
 from omnigraph.errors import (
@@ -17,9 +18,13 @@ from omnigraph.errors import (
     OmnigraphError,
     RepairError,
 )
+from omnigraph.maintenance.damage import Damage, damaged_files
 from omnigraph.maintenance.optimize import owned_tables, refuse_pending
 from omnigraph.maintenance.relocate import relocate_if_moved
+from omnigraph.maintenance.tasks import map_tables
 from omnigraph.manifest.publisher import Lineage
+from omnigraph.storage import maintain
+from omnigraph.storage.files import Listing
 
 ACTOR, FORCE_ACTOR = "omnigraph:repair", "omnigraph:repair:force"
 _UPKEEP = ("Rewrite", "ReserveFragments")  # transactions of a compaction: they change no row
@@ -48,12 +53,15 @@ def repair(store: Store, mode: RepairMode) -> RepairResult:
     if mode is RepairMode.FORCE:
         _lift_foreign_lock(store)  # before the branches are listed: it is one of them
     names = [name for name in store.manifest.branches() if name != FOREIGN_LOCK]
-    done = []
+    rows, commits, lost = list[TableRepair](), list[Commit](), dict[str, None]()
     for name in names:
         with suppress(BranchNotFoundError):  # deleted since it was listed
-            done.append(_repaired(store, branch_of(name), mode))
-    rows = (row for found, _ in done for row in found)
-    return RepairResult(mode, tuple(rows), tuple(commit for _, commit in done if commit))
+            found, commit = _repaired(store, branch_of(name), mode)
+            mended, dropped, unmended = _mended(store, branch_of(name), found, mode)
+            rows += mended
+            commits += [one for one in (commit, dropped) if one]
+            lost |= dict.fromkeys(unmended)
+    return RepairResult(mode, tuple(rows), tuple(commits), tuple(lost))
 
 
 def _refuse_dead(store: Store, branch: str | None) -> None:
@@ -85,6 +93,36 @@ def _repaired(store: Store, branch: str | None, mode: RepairMode) -> tuple[list[
         moved = [table for table in tables if table.key in kept]
         commit = adopt_heads(store, state, moved, held, Lineage.new(actor)).commit if moved else None
     return [replace(row, branch=branch or MAIN) for row in found], commit
+
+
+def _mended(
+    store: Store, branch: str | None, rows: list[TableRepair], mode: RepairMode
+) -> tuple[list[TableRepair], Commit | None, list[str]]:
+    """Drop the index segments of a branch that lost files, in one commit; return what nothing can mend as well."""
+    # The same shape as any maintenance: prepared on a captured state, and rebased or refused by the publish.
+    txn = begin(store, branch) if mode is not RepairMode.PREVIEW else capture(store, branch)
+    # A table that is not at its pin is refused already, and cannot be written to.
+    moved = {row.table_key for row in rows if row.action in (RepairAction.REFUSED, RepairAction.PREVIEW)}
+    tables = owned_tables(branch, txn.entries)
+    damage = dict(zip((table.key for table in tables), map_tables(partial(_damage, store), tables), strict=True))
+    broken = {key: [one for one in found if one.index] for key, found in damage.items() if key not in moved}
+    staged = [
+        maintain.stage_indices(store.tables, table, [], [one.path.rpartition("/")[2] for one in broken[table.key]])
+        for table in tables
+        if broken.get(table.key)
+    ]
+    commit = None
+    if staged and mode is not RepairMode.PREVIEW:
+        actions = tuple(TableAction(one, OpClass.MAINTENANCE) for one in staged)
+        lineage = Lineage.new(ACTOR)
+        commit = publish(store, PublishPlan(txn, WriterKind.ENSURE_INDICES, actions, lineage=lineage)).commit
+    names = {key: tuple(sorted({one.index or "" for one in found})) for key, found in broken.items()}
+    lost = [one.path for found in damage.values() for one in found if not one.index]
+    return [replace(row, lost_indexes=names.get(row.table_key, ())) for row in rows], commit, lost
+
+
+def _damage(store: Store, table: TableVersion) -> list[Damage]:
+    return damaged_files(store, Listing.below(store.location, store.objects, table.path), {table: ()})
 
 
 def _judged(store: Store, table: TableVersion, mode: RepairMode) -> TableRepair:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import datetime as dt
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from itertools import chain
@@ -15,6 +16,7 @@ from omnigraph.api.results import Commit
 from omnigraph.commit.store import Store
 from omnigraph.errors import HistoryReclaimedError
 from omnigraph.history.ancestry import common_past
+from omnigraph.manifest.publisher import Manifest
 from omnigraph.manifest.rows import MANIFEST_PATH
 from omnigraph.manifest.state import ManifestState
 from omnigraph.manifest.time_travel import state_at
@@ -66,7 +68,7 @@ class Needed:
 def needed(store: Store, policy: Policy, now: dt.datetime) -> Needed:
     """Collect the versions that branches and tags need."""
     tags = store.manifest.table.tags()
-    collected = _Collected(store, policy, now)
+    collected = Collected(store, policy, now)
     forks: set[Place] = set()
     paths: dict[str, str] = {}
     named = dict(store.manifest.states())
@@ -80,7 +82,7 @@ def needed(store: Store, policy: Policy, now: dt.datetime) -> Needed:
     forks |= collected.need_for_merges(states)
     kept = {place: frozenset(found) for place, found in collected.versions.items()}
     heads: dict[Place, int] = defaultdict(int)
-    for place, version in chain.from_iterable(map(_places, states)):
+    for place, version in chain.from_iterable(map(places, states)):
         heads[place] = max(version, heads[place])  # a branch may inherit a table that its owner has changed since
     # Only the branches that were read: one that comes back under its old name must be read as well.
     return Needed(_refs(named, tags), tuple(named), kept, dict(heads), frozenset(forks), paths)
@@ -95,18 +97,26 @@ def _refs(branches: Iterable[str], tags: Iterable[str]) -> tuple[str, ...]:
     return (*branches, *(f"tag {name}" for name in sorted(tags)))
 
 
-class _Collected:
-    """Collects needed versions. Those that an earlier cleanup removed are left out."""
+class Collected:
+    """Collects needed versions. Those that an earlier cleanup removed are left out; `absent` names their commits."""
 
-    def __init__(self, store: Store, policy: Policy, now: dt.datetime) -> None:
+    def __init__(
+        self,
+        store: Store,
+        policy: Policy,
+        now: dt.datetime,
+        read: Callable[[Manifest, Commit], ManifestState] = state_at,
+    ) -> None:
         self.store = store
         self.policy = policy
+        self.read = read
         self.now = now
         self.versions: dict[Place, set[int]] = defaultdict(set)
+        self.absent: list[Commit] = []
         self._present = cache(self._look)
 
     def need(self, state: ManifestState) -> None:
-        for place, version in _places(state):
+        for place, version in places(state):
             self.versions[place].add(version)
 
     def need_branch(self, state: ManifestState) -> None:
@@ -162,10 +172,11 @@ class _Collected:
 
     def _state(self, commit: Commit) -> ManifestState | None:
         """Return the state of a commit; None if an earlier cleanup removed it, or began to."""
-        try:
-            return state_at(self.store.manifest, commit) if self._is_present(commit) else None
-        except HistoryReclaimedError:
-            return None
+        with suppress(HistoryReclaimedError):
+            if self._is_present(commit):
+                return self.read(self.store.manifest, commit)
+        self.absent.append(commit)
+        return None
 
     def _is_present(self, commit: Commit) -> bool:
         return commit.manifest_version in self._present(commit.branch)
@@ -176,7 +187,7 @@ class _Collected:
         return frozenset(reclaim.versions(self.store.tables, MANIFEST_PATH, branch))
 
 
-def _places(state: ManifestState) -> Iterator[tuple[Place, int]]:
+def places(state: ManifestState) -> Iterator[tuple[Place, int]]:
     """Yield the versions that make up a state, that of the manifest first."""
     yield (MANIFEST_PATH, state.branch), state.version
     for entry in state.snapshot.entries.values():

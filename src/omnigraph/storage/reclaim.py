@@ -4,21 +4,28 @@ from __future__ import annotations
 
 import datetime as dt
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import lance
 
 from omnigraph.api.maintenance import Removal
+from omnigraph.api.results import TableVersion
+from omnigraph.storage.files import NamedFile, directory_of, files_below_root
 from omnigraph.storage.lance_errors import lance_call
 from omnigraph.storage.objects import ObjectStore
 from omnigraph.storage.observe import durable_write
 from omnigraph.storage.read import TableReader
 from omnigraph.storage.stage import TableStorage
-from omnigraph.storage.torn import file_name, version_number
+from omnigraph.storage.torn import SUFFIX, file_name, version_number
 
 _NEVER = dt.timedelta(days=365 * 100)
+# What a version can name: a data file, the large values of one, a deletion file, a segment of an index.
+_REFERABLE = [
+    re.compile(text)
+    for text in (r"(data/[^/]+\.lance)", r"(data/[^/]+)/[^/]+\.blob", r"(_deletions/[^/]+)", r"(_indices/[^/]+)/.+")
+]
 
 
 def versions(tables: TableReader, path: str, fork: str | None) -> list[int]:
@@ -126,6 +133,57 @@ def orphans(objects: ObjectStore, prefix: str, before: dt.datetime) -> list[Orph
     return [Orphan(one.name, one.size) for one in objects.list_below(prefix) if one.modified < before]
 
 
+def unreferenced(
+    tables: TableReader, objects: ObjectStore, path: str, fork: str | None, before: dt.datetime
+) -> list[Orphan]:
+    """List old files of a table or fork that no version names: those of writes that died, and what was set aside.
+
+    The caller holds the gate of its writers, so that no commit can name one of them meanwhile.
+    """
+    own = f"{directory_of(path, fork)}/"
+    old = _old_files(objects, path, fork, before)
+    torn = [one for one in old if one.name.endswith(SUFFIX)]
+    loose = {one: name for one in old if (name := _named_as(one.name.removeprefix(own))) is not None}
+    if loose:
+        # Versions of other forks count as well: they share the files of what they were made from.
+        named = {file.name for table in _every_version(objects, path) for file in _names(tables, table)}
+        loose = {one: name for one, name in loose.items() if f"{own}{name}" not in named}
+    return [*torn, *loose]
+
+
+def set_aside(objects: ObjectStore, path: str, fork: str | None, before: dt.datetime) -> list[Orphan]:
+    """List old files of a table or fork that were torn by a crash and set aside."""
+    return [one for one in _old_files(objects, path, fork, before) if one.name.endswith(SUFFIX)]
+
+
+def _old_files(objects: ObjectStore, path: str, fork: str | None, before: dt.datetime) -> list[Orphan]:
+    """List the files of a table or fork that were last written before some time, without those of its forks."""
+    found = orphans(objects, directory_of(path, fork), before)
+    return found if fork else [one for one in found if not one.name.startswith(f"{path}/tree/")]
+
+
+def _named_as(name: str) -> str | None:
+    """Return the name by which a version would refer to a file below its directory; None if it is of another kind."""
+    for pattern in _REFERABLE:
+        if found := pattern.fullmatch(name):
+            return f"{found[1]}.lance" if name.endswith(".blob") else found[1]
+    return None
+
+
+def _every_version(objects: ObjectStore, path: str) -> Iterator[TableVersion]:
+    """Yield the versions of a table and of all of its forks, previews included, by their files."""
+    for one in objects.list_below(path):
+        directory, _, name = one.name.rpartition("/_versions/")
+        number = version_number(name.removeprefix("d"))
+        if directory and number is not None:
+            number = int(name[1:].partition(".")[0]) if name.startswith("d") else number
+            yield TableVersion("", path, number, directory.removeprefix(path).removeprefix("/tree/") or None)
+
+
+def _names(tables: TableReader, table: TableVersion) -> list[NamedFile]:
+    return files_below_root(tables.own_handle(table), table)
+
+
 def stale_previews(objects: ObjectStore, path: str, fork: str | None, before: dt.datetime) -> list[Orphan]:
     """List previews that were made before some time, which no process can be reading any more."""
     found = orphans(objects, _versions_of(path, fork), before)
@@ -133,7 +191,7 @@ def stale_previews(objects: ObjectStore, path: str, fork: str | None, before: dt
 
 
 def _versions_of(path: str, fork: str | None) -> str:
-    return "/".join((path, *(("tree", fork) if fork else ()), "_versions"))
+    return f"{directory_of(path, fork)}/_versions"
 
 
 def remove(objects: ObjectStore, found: Sequence[Orphan]) -> Removal:

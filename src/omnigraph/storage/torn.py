@@ -9,21 +9,19 @@ from __future__ import annotations
 import json
 import logging
 import os
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 from urllib.parse import unquote
 
 import lance
 
 from omnigraph.errors import CorruptGraphError
+from omnigraph.storage.files import MARK, NamedFile, ends_in, files_of
 from omnigraph.storage.lance_errors import lance_call
 from omnigraph.storage.observe import durable_write
 
 SUFFIX = ".torn"
 MOST_VERSIONS = 64  # more than that is no power cut, but a disk that loses files
 _MANIFEST = ".manifest"
-_LANCE, _ARROW = b"LANC", b"ARROW1"
 _NEWEST, _DIGITS = 2**64 - 1, 20  # Lance names a version by its distance from this number; older tables by the number
 _LOG = logging.getLogger(__name__)
 
@@ -86,57 +84,28 @@ def newest_whole(uri: str) -> tuple[int, Path] | None:
 
 def is_whole(uri: str, version: int, path: Path) -> bool:
     """Return whether a version file and the data and deletion files that it names are complete."""
-    return _ends_in(path, _LANCE) and not damaged_files(uri, version)
+    return ends_in(path, MARK) and not damaged_files(uri, version)
 
 
 def damaged_files(uri: str, version: int) -> list[str]:
     """Name the data, deletion and index files of a local version that are missing, or shorter than written."""
     with lance_call(uri, "open"):
         # A handle of its own, without a session: a cached answer would hide what is on the disk now.
-        dataset = lance.dataset(uri, version=version)
-        fragments = [fragment.metadata for fragment in dataset.get_fragments()]
-        segments = [segment for index in dataset.describe_indices() for segment in index.segments]
-    lost = [str(path) for path, size, end in _files(uri, fragments) if not _is_complete(path, size, end)]
-    return lost + [str(path) for path, size in _index_directories(uri, segments) if _size_below(path) != size]
+        named = list(files_of(lance.dataset(uri, version=version)))
+    # A fork shares the files of its base, which is looked at itself.
+    own = [(Path(uri) / file.name, file) for file in named if file.base is None]
+    return [str(path) for path, file in own if not _is_complete(path, file)]
 
 
-def _index_directories(uri: str, segments: list[Any]) -> Iterator[tuple[Path, int]]:
-    """Yield the directory of each part of an index with the size of its files, if the manifest knows it."""
-    for segment in segments:
-        if segment.base_id is None and segment.size_bytes is not None:
-            yield Path(uri) / "_indices" / str(segment.uuid), segment.size_bytes
-
-
-def _size_below(directory: Path) -> int:
-    return sum(path.stat().st_size for path in directory.rglob("*") if path.is_file())
-
-
-def _files(uri: str, fragments: list[Any]) -> Iterator[tuple[Path, int | None, bytes]]:
-    """Yield the files of fragments: path, size if the manifest knows it, and how a complete one ends."""
-    for fragment in fragments:
-        deleted = fragment.deletion_file
-        if deleted is not None and deleted.base_id is None:
-            path = Path(uri) / deleted.path(fragment.id)
-            yield path, None, _ARROW if path.suffix == ".arrow" else b""
-        for file in fragment.files:
-            if getattr(file, "base_id", None) is None:  # a fork shares the files of its base, which is looked at itself
-                yield Path(uri) / "data" / file.path, file.file_size_bytes or None, _LANCE
-
-
-def _is_complete(path: Path, size: int | None, end: bytes) -> bool:
+def _is_complete(path: Path, file: NamedFile) -> bool:
+    if file.index is not None:
+        # Indices of early releases have no size: nothing proves that one of them is torn.
+        return file.size in (None, sum(one.stat().st_size for one in path.rglob("*") if one.is_file()))
     try:
         length = path.stat().st_size
     except FileNotFoundError:
         return False
-    return length > 0 and length == (size or length) and _ends_in(path, end)
-
-
-def _ends_in(path: Path, end: bytes) -> bool:
-    """Return whether a file ends in some bytes. A file system may keep the length of a torn file, filled with zeros."""
-    with path.open("rb") as file:
-        length = file.seek(0, os.SEEK_END)
-        file.seek(max(length - len(end), 0))
-        return length > 0 and file.read() == end if end else length > 0
+    return length > 0 and length == (file.size or length) and ends_in(path, file.end)
 
 
 def set_aside_versions(uri: str, above: int = 0) -> list[int]:
