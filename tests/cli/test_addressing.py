@@ -247,6 +247,8 @@ _NEEDED = {
     "diff": ["a", "b"],
     "revert": ["x"],
     "cleanup": ["--keep", "1"],
+    "backup": ["list", "x"],
+    "restore": ["x", "y"],
     "branch": ["list"],
     "commit": ["list"],
     "changes": ["poll"],
@@ -280,7 +282,7 @@ def test_an_option_that_does_not_go_with_a_command_is_refused_first(name: str, f
     assert run.err == run.err.rstrip()
 
 
-_GROUPS = ("blob", "branch", "commit", "changes", "tag", "graphs", "queries", "profile")
+_GROUPS = ("backup", "blob", "branch", "commit", "changes", "tag", "graphs", "queries", "profile")
 
 
 @pytest.mark.usefixtures("home")
