@@ -14,6 +14,7 @@ from tests.maintenance.scene import (
     manifest_versions,
     named,
     people,
+    table_of,
 )
 from tests.support.cli import command
 from tests.support.faults import assert_settled
@@ -43,3 +44,19 @@ def test_a_graph_on_an_object_store_is_looked_after_as_any_other(s3_uri: str) ->
     assert {row.action.value for row in fresh.repair().tables} == {"no_op"}
     assert fresh.doctor().is_healthy
     assert_settled(store_of(s3_uri))
+
+
+def test_lost_files_on_an_object_store_are_found_and_indices_mended(s3_uri: str) -> None:
+    graph = grown(s3_uri, people=3)
+    graph.optimize()
+    add(graph, 60)
+    store = store_of(s3_uri)
+    assert omnigraph.open(s3_uri, read_only=True).doctor(deep=True).is_healthy
+    below = table_of(graph, PERSON).path
+    index = next(one.name for one in store.objects.list_below(f"{below}/_indices"))
+    store.objects.delete(index)
+    problems = {one.subject for one in omnigraph.open(s3_uri).doctor().findings if one.severity == "problem"}
+    assert problems == {index.rpartition("/")[0]}
+    assert omnigraph.open(s3_uri).repair(confirm=True).commits
+    assert omnigraph.open(s3_uri).doctor().is_healthy
+    add(omnigraph.open(s3_uri), 70)
