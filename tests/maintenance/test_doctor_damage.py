@@ -256,3 +256,15 @@ def test_requests_do_not_grow_with_files(graph: Graph) -> None:
     after = requests()
     assert (after.list, after.head) == (before.list, before.head)
     assert after.get - before.get <= MAX_FRAGMENTS, "those of the manifest"
+
+
+def test_a_newest_version_that_is_not_whole_is_a_problem(tmp_path: Path) -> None:
+    graph = omnigraph.init(tmp_path / "torn", "node Person { name: String @key }")
+    graph.mutate('query q() { insert Person { name: "ann" } }')
+    newest = min((tmp_path / "torn" / "__manifest" / "_versions").glob("*.manifest"))
+    newest.write_bytes(b"")
+    found = omnigraph.open(tmp_path / "torn", read_only=True).doctor()
+    assert not found.is_healthy
+    assert "its newest version is damaged or incomplete; version 1 is read instead" in [
+        one.message for one in found.findings
+    ]

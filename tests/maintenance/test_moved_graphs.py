@@ -277,7 +277,8 @@ def test_no_file_is_left_by_a_relocation_that_died(original: Graph) -> None:
 
 def test_a_branch_that_cannot_be_read_can_be_deleted(original: Graph) -> None:
     before = everything_now(original)
-    shutil.rmtree(Path(original.uri) / "__manifest" / "tree" / "draft" / "data")
+    for version in Path(original.uri, "__manifest", "tree", "draft", "_versions").glob("*.manifest"):
+        version.write_bytes(b"not what was written LANC")
     original.delete_tag("tagged")
     graph = omnigraph.open(original.uri)
     with pytest.raises(OmnigraphError):

@@ -1,7 +1,7 @@
 """Power cuts: every state that a disk can be in when the power fails during an operation.
 
-What was synced stays. Every file written since may be there, empty or missing. Deletions are journalled in their order
-by every file system that people use, so those since the last sync are all there or all lost.
+What was synced stays. Every file written since may be there or empty. Names are journalled in their order by every file
+system that people use: so the files that are missing are the last ones, and deletions are all there or all lost.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ class Cut:
     at: str
     durable: dict[str, bytes]
     written: dict[str, bytes]
+    order: list[str]  # of the files as they were written
     acknowledged: bool
 
     @property
@@ -34,7 +35,7 @@ class Cut:
 
     def states(self, subsets: int, seed: int = 0) -> Iterator[tuple[str, dict[str, bytes]]]:
         """Yield the disks that the cut can leave: each unsynced file lost alone, all together, and random subsets."""
-        lost = [name for name in self.unsynced if name in self.written]
+        lost = [name for name in self.order if name in self.unsynced]
         deleted = [name for name in self.unsynced if name not in self.written]
         for name in lost:
             yield f"{self.at}: {name} lost", self._without([name], empty=True)
@@ -44,8 +45,8 @@ class Cut:
             yield f"{self.at}: all lost, {'empty' if empty else 'missing'}", self._without(lost, empty=empty)
         chance = random.Random(seed)  # noqa: S311 - chooses cases, guards nothing
         for number in range(subsets if len(lost) > 1 else 0):
-            some = chance.sample(lost, chance.randint(1, len(lost)))
-            empty = chance.random() < 0.5
+            count, empty = chance.randint(1, len(lost)), chance.random() < 0.5
+            some = chance.sample(lost, count) if empty else lost[-count:]
             yield f"{self.at}: subset {number} of {len(lost)}", self._without(some, empty=empty)
 
     def _without(self, lost: list[str], *, empty: bool) -> dict[str, bytes]:
@@ -77,14 +78,18 @@ class Recorder:
         finally:
             set_write_hook(previous)
         self._settle()
-        self.cuts.append(Cut("acknowledged", self._durable, read_files(self.root), acknowledged=True))
+        self.cuts.append(Cut("acknowledged", self._durable, *self._written(), acknowledged=True))
         return self.cuts
 
     def _before(self, operation: str, path: str) -> None:
         self._settle()
         where = Path(path).name if operation != "sync" else ""
-        self.cuts.append(Cut(f"{operation} {where}".strip(), self._durable, read_files(self.root), acknowledged=False))
+        self.cuts.append(Cut(f"{operation} {where}".strip(), self._durable, *self._written(), acknowledged=False))
         self._syncing = operation == "sync"
+
+    def _written(self) -> tuple[dict[str, bytes], list[str]]:
+        files = read_files(self.root)
+        return files, sorted(files, key=lambda name: (self.root / name).stat().st_mtime_ns)
 
     def _settle(self) -> None:
         """A sync is over when the next step begins."""

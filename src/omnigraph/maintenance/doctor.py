@@ -152,6 +152,10 @@ class _Examination:
                 run if branch else error.hint or "restore it from a backup",
             )
             return set()
+        if self.store.manifest.table.is_torn(branch):
+            message = f"its newest version is damaged or incomplete; version {state.version} is read instead"
+            run = "if a power cut did it: open the graph read-write; if not: restore it from a backup"
+            self._find(Severity.PROBLEM, f"branch {name}", message, run)
         if name == FOREIGN_LOCK:
             message = "another program is changing the schema, or died while it did"
             self._find(Severity.ADVICE, f"branch {name}", message, "if it has died: omnigraph repair --confirm --force")

@@ -59,8 +59,8 @@ def _names(directory: Path) -> list[str]:
     try:
         with os.scandir(directory) as entries:
             return [entry.name for entry in entries]
-    except FileNotFoundError:
-        return []
+    except (FileNotFoundError, NotADirectoryError, PermissionError):
+        return []  # opening the dataset raises the error that says why
 
 
 def torn_versions(uri: str, above: int = 0) -> list[tuple[int, Path]]:
@@ -131,11 +131,14 @@ def _refs(uri: str) -> list[Path]:
 
 
 def _is_bare(uri: str, ref: Path) -> bool:
-    """Return whether the newest version of a branch is empty, and so is every older one, or there is none."""
+    """Return whether a branch has versions, and the content of none reached the disk: it was being created.
+
+    One whose version files are gone has lost more than a power cut takes: that is damage, and must be reported.
+    """
     if ref.parent.name != "branches":
         return False
     versions = version_files(f"{uri}/tree/{unquote(ref.stem)}")
-    return all(path.stat().st_size == 0 for _, path in versions)
+    return bool(versions) and all(path.stat().st_size == 0 for _, path in versions)
 
 
 def set_aside_refs(uri: str) -> list[str]:
