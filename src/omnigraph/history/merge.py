@@ -413,7 +413,7 @@ class MergeAttempt:
         if key in self.partitioned:
             # The comparison kept only keys, so the rows are made again, and written by the tasks that make them.
             return tables.stage_written(base, self.partitioned[key].write(self.choose, base), replaced)
-        written = tables.write_rows(base.path, base.branch, to_store(combined.declared, rows))
+        written = tables.write_rows(base, to_store(combined.declared, rows))
         return tables.stage_written(base, written, replaced)
 
 

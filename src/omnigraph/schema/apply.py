@@ -45,6 +45,7 @@ from omnigraph.manifest.state import HEAD, ManifestState
 from omnigraph.storage.columns import declared_of, moved_path, table_key, table_path, table_schema
 from omnigraph.storage.lance_errors import Failure, classify
 from omnigraph.storage.stage import SchemaChange, TableStorage
+from omnigraph.storage.unpublished import taking_back
 from omnigraph.write.validate import check_patterns
 
 _ATTEMPTS = 3
@@ -73,7 +74,8 @@ def apply_schema(
     heal(store)
     for _ in range(_ATTEMPTS):
         try:
-            return _apply_alone(store, wanted, drops, Lineage.new(actor, operation_id=operation_id))
+            with taking_back(store.tables):
+                return _apply_alone(store, wanted, drops, Lineage.new(actor, operation_id=operation_id))
         except RecoveryRequiredError as error:
             pending = error
             recover_operation(store, error.operation_id)  # needs the gates, which are free here
