@@ -601,7 +601,8 @@ class Graph(GraphAPI):
     def _doctor(self, asked: op.Doctor) -> HealthReport:
         from omnigraph.maintenance.doctor import examine
 
-        return examine(self._store, self._read_contract().catalog, deep=asked.deep)
+        backup = None if asked.backup is None else Location.parse(asked.backup)
+        return examine(self._store, self._read_contract().catalog, deep=asked.deep, backup=backup)
 
     # --- the schema ---
 

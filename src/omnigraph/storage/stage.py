@@ -30,7 +30,7 @@ from omnigraph.storage.read import (
     fork_name,
     transaction_id,
 )
-from omnigraph.storage.unpublished import new_in, note, note_fork, transaction_file
+from omnigraph.storage.unpublished import deletion_files, new_in, note, note_fork, transaction_file
 
 # A one-row update rewrites the row-id sequence of its fragment, so fragments stay small (3 ms at 100,000 rows, 33 ms
 # at a million).
@@ -178,7 +178,7 @@ class TableStorage(TableReader):
                 assert fragment is not None
                 kept = fragment.delete_rows(inside.tolist())
                 left[at] = "" if kept is None else json.dumps(kept.to_json())
-                note(base, [kept.deletion_file.path(ids[at])] if kept else [])
+                note(base, deletion_files([kept] if kept else []))
         return [text for text in left if text]
 
     def stage_upsert(self, base: TableVersion, rows: pa.Table) -> Staged:
@@ -433,5 +433,5 @@ def _delete_addresses(
             emptied.append(fragment_id)
         else:
             updated.append(left)
-            note(base, [left.deletion_file.path(fragment_id)])
+            note(base, deletion_files([left]))
     return updated, emptied

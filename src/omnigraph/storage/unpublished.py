@@ -94,7 +94,9 @@ def leave_to_caller() -> None:
 def leave_to_recovery(staged: Iterable[Staged]) -> None:
     """Keep the files of changes whose recovery record is written: their versions may come to be at any moment."""
     made = _current.get()
-    for one in staged if made is not None else ():
+    if made is None:
+        return
+    for one in staged:
         place = one.base.path, one.base.branch
         made.files[place] -= {f"{directory_of(*place)}/{name}" for step in one.steps for name in named_by(step)}
         made.forks.discard(place)
@@ -126,10 +128,13 @@ def new_in(transaction: lance.Transaction) -> Iterator[str]:
         return  # a change of columns: its fragments are those of its base
     for fragment in _fragments(transaction, "fragments", "new_fragments"):
         yield from (f"data/{file.path}" for file in fragment.files)
-    for fragment in _fragments(transaction, "fragments", "new_fragments", "updated_fragments"):
-        if fragment.deletion_file is not None:
-            yield fragment.deletion_file.path(fragment.id)
+    yield from deletion_files(_fragments(transaction, "fragments", "new_fragments", "updated_fragments"))
     yield from (f"_indices/{index.uuid}" for index in getattr(transaction.operation, "new_indices", None) or ())
+
+
+def deletion_files(fragments: Iterable[Any]) -> Iterator[str]:
+    """Yield the files that list the deleted rows of fragments."""
+    return (one.deletion_file.path(one.id) for one in fragments if one.deletion_file is not None)
 
 
 def _fragments(transaction: lance.Transaction, *names: str) -> Iterator[Any]:
