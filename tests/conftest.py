@@ -32,8 +32,13 @@ settings.load_profile(os.environ.get("OMNIGRAPH_HYPOTHESIS_PROFILE", "lean"))
 # A power cut during the tests loses nothing of value. Tests of durability ask for it.
 os.environ.setdefault("OMNIGRAPH_DURABILITY", "off")
 
+# Whoever runs the tests may have keys, which must not be charged, and a configuration, which the tests must not see.
+_OURS = ("OMNIGRAPH_EMBED", "OMNIGRAPH_TOKEN_")
+_THEIRS = ("OPENROUTER_API_KEY", "OPENAI_API_KEY", "GEMINI_API_KEY")
 _SETTINGS = ("OMNIGRAPH_PROFILE", "OMNIGRAPH_BEARER_TOKEN", "OMNIGRAPH_CONFIG")
-_KEYS = ("OPENROUTER_API_KEY", "OPENAI_API_KEY", "GEMINI_API_KEY")
+for _name in [name for name in os.environ if name in (*_THEIRS, *_SETTINGS) or name.startswith(_OURS)]:
+    del os.environ[_name]
+os.environ["OMNIGRAPH_HOME"] = str(Path(__file__).with_name("nowhere"))
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
@@ -50,18 +55,3 @@ def root_uri(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     """An address for a graph, on each kind of storage."""
     uri: str = request.getfixturevalue("s3_uri") if request.param == "s3" else str(tmp_path / "graphs" / "one")
     return uri
-
-
-@pytest.fixture(autouse=True)
-def no_embedder_of_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever runs the tests may have a key, and must not pay for them."""
-    for name in [name for name in os.environ if name in _KEYS or name.startswith("OMNIGRAPH_EMBED")]:
-        monkeypatch.delenv(name)
-
-
-@pytest.fixture(autouse=True)
-def no_settings_of_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever runs the tests may have a configuration, and the tests must not know it."""
-    monkeypatch.setenv("OMNIGRAPH_HOME", str(Path(__file__).with_name("nowhere")))
-    for name in [name for name in os.environ if name in _SETTINGS or name.startswith("OMNIGRAPH_TOKEN_")]:
-        monkeypatch.delenv(name)

@@ -17,7 +17,7 @@ from omnigraph.errors import GraphReplacedError, StorageError
 from omnigraph.graph import Graph
 from tests.support.faults import assert_settled
 from tests.support.graphs import plan
-from tests.support.power import Cut, Recorder, write_files
+from tests.support.power import Cut, Recorder, distinct_states, write_files
 
 SCHEMA = "node Person { name: String @key  age: I32? }\nedge Knows: Person -> Person\n"
 INSERT = "query q($name: String, $age: I32) { insert Person { name: $name  age: $age } }"
@@ -115,31 +115,33 @@ def test_a_power_cut_anywhere_loses_nothing_that_was_acknowledged(template: Path
     cuts = Recorder(root).run(lambda: OPERATIONS[name](graph))
     after = people(graph)
     assert any(cut.at == "sync" for cut in cuts), "an operation is synced before it is acknowledged"
-    states = sum(_survive(cut, tmp_path / "disk", before, after) for cut in cuts)
+    states = _survive(root, cuts, before, after)
     print(f"{name}: {len(cuts)} moments, {states} disks")  # noqa: T201 - the number of states is part of the answer
 
 
-def _survive(cut: Cut, root: Path, before: Rows, after: Rows) -> int:
-    count = 0
-    for what, disk in cut.states(SUBSETS):
+def _survive(root: Path, cuts: list[Cut], before: Rows, after: Rows) -> int:
+    states = list(distinct_states(cuts, SUBSETS))
+    for acknowledged, what, disk in states:
         write_files(root, disk)
-        allowed = [after] if cut.acknowledged else [before, after]
         try:
-            assert people(omnigraph.open(root, read_only=True)) in allowed
-            graph = omnigraph.open(root, durability="full")
-            found = people(graph)
-            assert found in allowed
-            insert(graph, "afterwards")
-            assert len(people(graph)) == len(found) + 1
-            for branch in graph.branches():
-                people(graph, branch)
-            assert_settled(Store.at(Location.parse(root)))
-            assert graph.doctor().is_healthy
+            _opens(root, [after] if acknowledged else [before, after])
         except Exception as error:
             error.add_note(what)
             raise
-        count += 1
-    return count
+    return len(states)
+
+
+def _opens(root: Path, allowed: list[Rows]) -> None:
+    assert people(omnigraph.open(root, read_only=True)) in allowed
+    graph = omnigraph.open(root, durability="full")
+    found = people(graph)
+    assert found in allowed
+    insert(graph, "afterwards")
+    assert len(people(graph)) == len(found) + 1
+    for branch in graph.branches():
+        people(graph, branch)
+    assert_settled(Store.at(Location.parse(root)))
+    assert graph.doctor().is_healthy
 
 
 def test_without_a_sync_a_cut_would_lose_what_was_acknowledged(template: Path, tmp_path: Path) -> None:
@@ -148,8 +150,9 @@ def test_without_a_sync_a_cut_would_lose_what_was_acknowledged(template: Path, t
     graph = omnigraph.open(root, durability="off")
     before = people(graph)
     cuts = Recorder(root).run(lambda: insert(graph, "new"))
+    after = people(graph)
     with pytest.raises((AssertionError, StorageError)):
-        _survive(cuts[-1], tmp_path / "disk", before, people(graph))
+        _survive(root, cuts[-1:], before, after)
 
 
 def test_a_torn_newest_version_is_set_aside_and_named_in_the_audit(template: Path, tmp_path: Path) -> None:

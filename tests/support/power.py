@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import random
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -59,6 +59,17 @@ class Cut:
             else:
                 del disk[name]
         return disk
+
+
+def distinct_states(cuts: Iterable[Cut], subsets: int) -> Iterator[tuple[bool, str, dict[str, bytes]]]:
+    """Yield each disk that the cuts can leave, once: was the operation acknowledged, how was it left, and its files."""
+    seen = set()
+    for cut in cuts:
+        for what, disk in cut.states(subsets):
+            state = (cut.acknowledged, frozenset(disk.items()))
+            if state not in seen:
+                seen.add(state)
+                yield cut.acknowledged, what, disk
 
 
 @dataclass

@@ -29,6 +29,8 @@ from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
 
 import pytest
 
+from tests.support.s3_reads import read
+
 _ROOT = Path(__file__).parents[2]
 _LOG, _COPY = "/-/requests/", "/-/copy/"
 _FAULTS = {
@@ -157,6 +159,9 @@ class _Application:
                 return _answer(start_response, "200 OK")
             self._log[path.split("/")[1]][_kind(environ)] += 1
             fault = _fault(environ)
+            if fault is None and (answer := read(self._backend, environ)):
+                start_response(answer.status, [*answer.headers, ("Content-Length", str(len(answer.body)))])
+                return [answer.body if environ["REQUEST_METHOD"] == "GET" else b""]
             if fault is None:
                 return list(self._moto(environ, start_response))
             if fault == "lost":

@@ -241,16 +241,12 @@ class FileProblem:
 
 @dataclass(frozen=True, slots=True)
 class VerifyResult:
-    """How many files were checked, and which of them are not as they should be.
-
-    `not_compared` files are in no backup that they could be compared with.
-    """
+    """How many files were checked, and which of them are not as they should be."""
 
     uri: str
     files: int
     size: int
     problems: tuple[FileProblem, ...]
-    not_compared: int = 0
 
     @property
     def is_intact(self) -> bool:
