@@ -53,10 +53,15 @@ quick: setup
 	$(PYTEST) -m "not s3 and not process and not spark and not docs and not slow"
 
 PYTHONS := python3.11 python3.12 python3.13
+# A shim of pyenv is on the path also where it starts nothing, so each is tried; then the versions that pyenv has.
 test-all:
-	@for python in $(PYTHONS); do \
-		if ! command -v $$python > /dev/null; then echo "$$python is not on this machine"; continue; fi; \
-		$(MAKE) PYTHON=$$python VENV=.venv-$$python test || exit 1; \
+	@for name in $(PYTHONS); do \
+		found=; \
+		for python in $$name "$${PYENV_ROOT:-$$HOME/.pyenv}"/versions/$${name#python}.*/bin/python; do \
+			if "$$python" -c '' 2> /dev/null; then found=$$python; break; fi; \
+		done; \
+		if [ -z "$$found" ]; then echo "$$name is not on this machine"; continue; fi; \
+		$(MAKE) PYTHON=$$found VENV=.venv-$$name test || exit 1; \
 	done
 
 # Lines that run in processes of their own are counted too, see [tool.coverage.run].
