@@ -4,11 +4,13 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 SECONDS ?= 60
+MUTANTS ?= 100
+SEED ?= 1
 .DEFAULT_GOAL := help
 # Where Python may not write bytecode, each of the many processes of the tests compiles all that it imports.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup demo quick test test-all coverage lint check format bench soak fuzz lock clean
+.PHONY: help setup demo quick test test-all coverage lint check format bench soak fuzz mutants lock clean
 
 help:
 	@echo "make demo    set up and show what Omnigraph does"
@@ -21,6 +23,7 @@ help:
 	@echo "make bench   run the benchmarks"
 	@echo "make soak    search long: a load of six million records with planted defects, properties with many examples"
 	@echo "make fuzz    fuzz the languages for SECONDS=$(SECONDS)"
+	@echo "make mutants  change the code that commits in MUTANTS=$(MUTANTS) small ways, and report which ones the tests do not notice"
 	@echo "make setup   build .venv only;  make format  rewrite files;  make lock  renew the lock files"
 
 # The environment is rebuilt whenever what it is built from changes. The demo needs half of it.
@@ -111,6 +114,15 @@ fuzz: setup
 	$(INSTALL) atheris==3.0.0
 	$(BIN)/python tests/fuzz/fuzz_lang.py -max_total_time=$(SECONDS)
 
+# cosmic-ray makes the mutants; it has an environment of its own.
+mutants: setup .mutants/.done
+	$(ROOM) nice .mutants/bin/python -m tests.mutants.run --mutants $(MUTANTS) --seed $(SEED)
+
+.mutants/.done:
+	$(PYTHON) -m venv .mutants
+	.mutants/bin/python -m pip install --quiet --disable-pip-version-check cosmic-ray==8.7.0
+	@touch $@
+
 LOCK := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --no-annotate \
 	pyproject.toml --extra editable --extra all
 lock: setup
@@ -119,4 +131,4 @@ lock: setup
 	$(LOCK) --constraint requirements.lock --extra dev -o requirements-dev.lock
 
 clean:
-	rm -rf .venv .venv-* .coverage* htmlcov .peers .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf .venv .venv-* .coverage* htmlcov .peers .mutants .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
