@@ -22,7 +22,7 @@ from omnigraph.storage.columns import table_key
 from omnigraph.storage.predicates import Predicate
 from omnigraph.storage.stage import TableStorage
 from omnigraph.write.pending import Pending, PendingMode, to_store
-from omnigraph.write.validate import CommittedRows, TableChange, violations
+from omnigraph.write.validate import CommittedRows, TableChange, violations, with_required
 from tests.support.graphs import plan
 from tests.write.scene import store_of
 
@@ -136,7 +136,23 @@ def test_each_rule_about_values_is_checked_and_null_keeps_them_all(
     found = broken(graph, change_)
 
     assert sorted({one.rule for one in found}) == rules
-    assert {(one.entity_id, one.record, one.type_name) for one in found} <= {("it", 1, "Thing")}
+    assert {(one.entity_id, one.record, one.type_name, one.hint) for one in found} <= {("it", 1, "Thing", None)}
+
+
+def test_a_missing_vector_comes_with_the_way_to_make_it(tmp_path: Path) -> None:
+    graph = made(tmp_path, "node Doc { key: String @key  title: String  gist: Vector(2) @embed(title) }")
+
+    found = broken(graph, change(graph, "Doc", [node("a")]))
+
+    explained = {one.properties: "omnigraph embed" in (one.hint or "") for one in found}
+    assert explained == {("gist",): True, ("title",): False}
+
+
+def test_rows_without_a_required_value_are_dropped_and_no_others(tmp_path: Path) -> None:
+    graph = made(tmp_path, VALUES)
+    rows = change(graph, "Thing", [node("null", need=1), node("lacks"), node("all", need=2, mood="sad")]).rows
+
+    assert with_required(declared(graph, "Thing"), rows)["id"].to_pylist() == ["null", "all"]
 
 
 def test_every_value_of_every_row_is_reported_nodes_first(tmp_path: Path) -> None:
@@ -156,9 +172,12 @@ def test_every_value_of_every_row_is_reported_nodes_first(tmp_path: Path) -> Non
 def test_a_long_value_is_shown_in_part(tmp_path: Path) -> None:
     graph = made(tmp_path, VALUES)
 
-    (found,) = broken(graph, change(graph, "Thing", [node("a", need=1, code="x" * 100_000)]))
+    whole, part = broken(
+        graph, change(graph, "Thing", [node("a", need=1, code="x" * 78), node("b", need=1, code="x" * 100_000)])
+    )
 
-    assert len(found.message) < 200
+    assert f" '{'x' * 78}' " in whole.message
+    assert f" '{'x' * 78}… " in part.message
 
 
 # Uniqueness
@@ -213,6 +232,15 @@ def test_a_unique_value_that_is_no_number_is_reported_like_any_other(tmp_path: P
 
     assert ("finite", "a", 0) in found
     assert ("unique", "b", 1) in found
+
+
+@pytest.mark.parametrize("kind, value, shown", [("F64", -0.0, "0.0"), ("F64", 1.0, "1.0"), ("I32", 0, "0")])
+def test_a_repeated_value_is_shown_and_both_zeros_alike(tmp_path: Path, kind: str, value: float, shown: str) -> None:
+    graph = made(tmp_path, f"node A {{ key: String @key  v: {kind}? @unique }}")
+
+    (found,) = broken(graph, change(graph, "A", [node("a", v=value), node("b", v=value)]))
+
+    assert found.message.startswith(f"@unique violation on A.v: {shown} ")
 
 
 PAIRS = "node A { key: String @key  x: String?  y: I32? @unique(y, x) }"
