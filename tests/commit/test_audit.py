@@ -52,6 +52,7 @@ def test_a_row_has_the_columns_that_other_tools_expect(audit: Audit, location: L
         "per_table_outcomes_json": pa.string(),
         "created_at": pa.timestamp("us"),
     }
+    assert [field.name for field in stored.schema if field.nullable] == ["recovery_for_actor"]
     (row,) = stored.to_pylist()
     assert begin <= row.pop("created_at") <= dt.datetime.now(dt.UTC).replace(tzinfo=None)
     assert json.loads(row.pop("per_table_outcomes_json")) == [

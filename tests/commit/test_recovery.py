@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import threading
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
@@ -261,6 +262,7 @@ def test_the_recovery_commit_follows_the_head_and_names_nobody_but_recovery(stor
     assert found is not None
     assert (found.actor_id, found.parent_id, found.merged_parent_id) == (RECOVERY_ACTOR, head.commit_id, None)
     assert found.branch is None
+    assert head.created_at <= found.created_at <= time.time_ns() // 1000
 
 
 def test_a_table_is_undone_by_the_restore_that_its_record_announced(store: Store) -> None:

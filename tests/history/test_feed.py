@@ -25,6 +25,7 @@ from omnigraph.errors import (
     ResourceLimitError,
 )
 from omnigraph.graph import Graph
+from omnigraph.history.feed import CursorPosition, CursorScope, decode
 from omnigraph.storage.stage import SchemaChange
 from tests.support.graphs import plan, write_plan
 
@@ -261,6 +262,14 @@ def test_what_is_no_cursor_is_rejected(graph: Graph) -> None:
     for text in ("", "x", "é", "!!!!", cursor[:-3], "A" * 5000, *_tampered(cursor)):
         with pytest.raises((ChangeCursorError, ChangeRequestError)):
             graph.changes(cursor=text)
+
+
+def test_the_text_of_a_cursor_stays_the_same_between_releases() -> None:
+    text = "WzEseyJncmFwaCI6ImciLCJicmFuY2giOiJiIiwiZmlsdGVyIjoiZiJ9LHsiYWZ0ZXIiOiIwMUEiLCJ1bnRpbCI6IjAxQiIsInRhYmxlIjoidCIsImVudGl0eSI6ImUifV0"  # noqa: E501
+    scope, position = CursorScope("g", "b", "f"), CursorPosition("01A", "01B", "t", "e")
+
+    assert position.encode(scope) == text
+    assert decode(text, scope) == position
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 import json
 import shutil
 import threading
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
@@ -226,6 +227,23 @@ def test_a_branch_starts_from_what_it_inherits_and_leaves_main_alone(store: Stor
     assert reopened.snapshot.entries[KNOWS].table.branch is None
     after = store.manifest.load()
     assert (after.version, after.snapshot, after.head) == (main.version, main.snapshot, main.head)
+
+
+def test_a_branch_that_is_deleted_while_all_are_loaded_is_left_out(store: Store) -> None:
+    for name in ("one", "two"):
+        branch(store, name)
+    states = store.manifest.states()
+    assert next(states)[0] == "main"
+
+    store.manifest.delete_branch("one")
+
+    assert [name for name, _ in states] == ["two"]
+
+
+def test_a_new_commit_has_the_time_of_now_in_microseconds() -> None:
+    before, lineage = time.time(), Lineage.new()
+
+    assert before <= lineage.created_at / 1_000_000 + 1e-6 <= time.time() + 1e-6
 
 
 def test_a_branch_that_does_not_exist_is_named(store: Store) -> None:
