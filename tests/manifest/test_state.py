@@ -15,7 +15,16 @@ from omnigraph.commit.store import Store
 from omnigraph.core.location import Location
 from omnigraph.errors import CorruptGraphError
 from omnigraph.manifest.publisher import Changes, Lineage
-from omnigraph.manifest.rows import TableRow, TombstoneRow, VersionRow, commit_record, encode, head_record
+from omnigraph.manifest.rows import (
+    MergedPast,
+    TableRow,
+    TombstoneRow,
+    VersionRow,
+    commit_record,
+    encode,
+    head_record,
+    past_record,
+)
 from omnigraph.manifest.state import ManifestState
 from tests.support.graphs import COMPANY, KNOWS, PERSON, SCHEMA
 
@@ -261,6 +270,15 @@ def test_only_a_commit_is_found_by_the_id_of_a_commit(state: State) -> None:
     assert found.commit("node:A") is None
     assert found.commit("d") is None
     assert (found.has("node:A"), found.has("d")) == (True, False)
+
+
+def test_a_merge_has_the_past_that_it_recorded_and_no_other_commit_has_one(state: State) -> None:
+    past = MergedPast((_commit("c", 1, 5),), {"c": {"node:A": TableVersion("node:A", "nodes/a", 3, "side")}})
+    found = state(A, _commit("m", 2, 6), past_record("m", past.to_document()))
+
+    assert found.merged_past("m") == past
+    assert found.merged_past("c") is None
+    assert found.merged_pasts() == [past]
 
 
 # After a publish

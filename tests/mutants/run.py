@@ -88,7 +88,7 @@ class Runner:
             "MUTANTS_KILLER": str(self._killer),
             "MUTANTS_LOG": str(self._log),
         }
-        command = [ROOT / ".venv/bin/python", "-W", "ignore:lance is not fork-safe", "-m", "tests.mutants.warm"]
+        command = [str(ROOT / ".venv/bin/python"), "-W", "ignore:lance is not fork-safe", "-m", "tests.mutants.warm"]
         self._process = subprocess.Popen(
             command, cwd=ROOT, env=os.environ | settings, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )
