@@ -281,6 +281,20 @@ def test_a_merge_has_the_past_that_it_recorded_and_no_other_commit_has_one(state
     assert found.merged_pasts() == [past]
 
 
+def test_a_table_is_placed_alike_at_the_same_version_of_the_same_fork(state: State) -> None:
+    here = state(A, VersionRow("node:A", 3, "fork", 0))
+    elsewhere, later, gone = (
+        state(A, VersionRow("node:A", 3, "other", 0)),
+        state(A, VersionRow("node:A", 4, "fork", 0)),
+        state(A, VersionRow("node:A", 3, "fork", 0), TombstoneRow("node:A", 4)),
+    )
+
+    assert here.is_placed_alike("node:A", here)
+    assert gone.is_placed_alike("node:A", gone)
+    assert not any(here.is_placed_alike("node:A", other) for other in (elsewhere, later, gone))
+    assert not gone.is_placed_alike("node:A", here)
+
+
 # After a publish
 
 
