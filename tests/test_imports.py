@@ -74,7 +74,7 @@ def test_a_query_from_the_command_line_waits_for_no_pandas_and_no_stemmers(tmp_p
     loaded = _loaded(_HELP.format(arguments=_READ), str(tmp_path / "g"))
 
     assert "lance" in loaded
-    assert not loaded & {"pandas", "snowballstemmer", "yaml", "httpcore", "pyspark"}
+    assert not loaded & {"pandas", "snowballstemmer", "yaml", "pycurl", "pyspark"}
 
 
 def test_the_package_itself_loads_nothing_but_itself() -> None:
@@ -86,5 +86,5 @@ def test_the_package_itself_loads_nothing_but_itself() -> None:
 def test_a_client_loads_no_engine_no_server_and_no_spark() -> None:
     loaded = _loaded("import omnigraph; omnigraph.connect('http://localhost')")
 
-    assert "httpcore" in loaded
+    assert "pycurl" in loaded
     assert not loaded & (_HEAVY | {"numpy", "obstore", "py4j", "uvicorn", "starlette", "duckdb", "networkx"})

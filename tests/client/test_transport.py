@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import io
+import os
+import resource
+import signal
 import socket
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
 
 import pytest
 
 from omnigraph.client.requests import Answer, Request, Steps
 from omnigraph.client.transport import Address, Blocking
-from omnigraph.core.http_pool import _proxy
+from omnigraph.core.http import proxy_of
 from omnigraph.errors import ServerAnswerError, ServerUnavailableError
 
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
@@ -216,18 +222,33 @@ def test_the_environment_names_the_proxy(monkeypatch: pytest.MonkeyPatch) -> Non
     for name in ("http_proxy", "https_proxy", "all_proxy", "no_proxy"):
         monkeypatch.delenv(name, raising=False)
         monkeypatch.delenv(name.upper(), raising=False)
-    assert _proxy("http://example.org") is None
+    assert proxy_of("http://example.org") is None
     monkeypatch.setenv("http_proxy", "http://me:a%20b@127.0.0.1:9")
-    proxy = _proxy("http://example.org/graphs/x")
-    assert proxy is not None
-    assert (proxy.url.host, proxy.url.port, proxy.auth) == (b"127.0.0.1", 9, (b"me", b"a b"))
-    assert _proxy("https://example.org") is None
+    assert proxy_of("http://example.org/graphs/x") == "http://me:a%20b@127.0.0.1:9"
+    assert proxy_of("https://example.org") is None
     monkeypatch.setenv("all_proxy", "localhost:10")
-    other = _proxy("https://example.org")
-    assert other is not None
-    assert (other.url.scheme, other.url.port) == (b"http", 10)
+    assert proxy_of("https://example.org") == "http://localhost:10"
     monkeypatch.setenv("no_proxy", "example.org")
-    assert _proxy("http://example.org:8080") is None
+    assert proxy_of("http://example.org:8080") is None
+
+
+def test_a_request_goes_through_the_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
+    sent = []
+
+    def talk(connection: socket.socket) -> None:
+        sent.append(read_request(connection))
+        connection.sendall(OK)
+
+    with scripted(talk) as (_, proxy):
+        address = proxy.address.url.removesuffix("/x").replace("//", "//me:a%20b@")
+        monkeypatch.setenv("http_proxy", address)
+        monkeypatch.delenv("no_proxy", raising=False)
+        monkeypatch.delenv("NO_PROXY", raising=False)
+        other = Blocking(Address("http://graphs.invalid/x", None, 5.0))
+        assert ask(other) == b"ok"
+        other.close()
+    assert sent[0].startswith(b"POST http://graphs.invalid/x/y HTTP/1.1\r\n")
+    assert b"\r\nProxy-Authorization: Basic bWU6YSBi\r\n" in sent[0]
 
 
 def test_a_name_and_password_in_the_address_are_sent() -> None:
@@ -245,14 +266,87 @@ def test_a_name_and_password_in_the_address_are_sent() -> None:
     assert b"Host: 127.0.0.1:" in sent[0]
 
 
-def test_a_forked_process_has_connections_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+FORKED = """
+import os, sys
+from omnigraph.client.requests import Request
+from omnigraph.client.transport import Address, Blocking
+
+def ask():
+    return transport.run((step for step in [Request("GET", "/y")]))
+
+transport = Blocking(Address(sys.argv[1], None, 60.0))
+ask()
+child = os.fork()
+if child == 0:
+    ask()
+    os._exit(0)
+assert os.waitpid(child, 0)[1] == 0
+ask()
+"""
+
+
+def test_a_forked_process_has_connections_of_its_own() -> None:
+    """In a process that has not loaded Lance, which no fork survives."""
     with scripted(always(OK)) as (server, transport):
-        ask(transport)
-        parent = transport._pool
-        monkeypatch.setattr("os.getpid", lambda: -1)
-        ask(transport)
+        subprocess.run([sys.executable, "-c", FORKED, transport.address.url], check=True, timeout=120)
         assert server.accepted == 2
-        parent.close()
+
+
+def hang_up_on_the_second(heads: list[bytes]) -> Talk:
+    """Answers the first request of a connection, reads another one, and closes."""
+
+    def talk(connection: socket.socket) -> None:
+        heads.append(read_request(connection))
+        connection.sendall(OK)
+        if more := read_request(connection):
+            heads.append(more)
+
+    return talk
+
+
+def test_a_change_is_never_sent_again_even_if_a_kept_connection_ends() -> None:
+    """libcurl would: it takes a kept connection that ends without an answer for one that had ended before."""
+    change = Request("POST", "/y", document={}, changes=True)
+    heads: list[bytes] = []
+    with scripted(hang_up_on_the_second(heads)) as (server, transport):
+        for _ in range(3):
+            assert send(transport, change).content == b"ok"
+        assert (len(heads), server.accepted) == (3, 3)
+    heads.clear()
+    with scripted(hang_up_on_the_second(heads)) as (_, transport):
+        ask(transport)
+        assert ask(transport) == b"ok"
+        assert len(heads) == 3, "a read is sent again over a new connection"
+
+
+def test_a_wait_for_an_answer_can_be_interrupted() -> None:
+    asked = threading.Event()
+
+    def talk(connection: socket.socket) -> None:
+        read_request(connection)
+        asked.set()
+        connection.recv(1)
+
+    def interrupt() -> None:
+        assert asked.wait(60)
+        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+
+    with scripted(talk, seconds=120.0) as (_, transport):
+        interrupter = threading.Thread(target=interrupt)
+        interrupter.start()
+        with pytest.raises(KeyboardInterrupt):
+            ask(transport)
+        interrupter.join()
+
+
+def test_connections_beyond_the_first_1024_files_of_a_process_work() -> None:
+    limit, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if limit < 1200:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (min(4096, most), most))
+    with scripted(always(OK)) as (_, transport), ExitStack() as held:
+        for _ in range(1100):
+            held.enter_context(Path(os.devnull).open("rb"))
+        assert ask(transport) == b"ok"
 
 
 NEWS = b"HTTP/1.1 103 Early Hints\r\nLink: </x>\r\n\r\n"
@@ -270,7 +364,7 @@ def test_what_comes_before_an_answer_is_not_taken_for_it(cut: int) -> None:
         for _ in range(3):
             answer = send(transport, Request("POST", "/y"))
             assert (answer.status, answer.content) == (200, b"ok")
-            assert b"link" not in answer.headers
+            assert not answer.header("link")
         assert server.accepted == 1
 
 

@@ -28,7 +28,7 @@ def log_of_this_process() -> Iterator[io.StringIO]:
     """Let this process log as a server does, for the length of a block."""
     root, stream = logging.getLogger(), io.StringIO()
     before = root.handlers[:], root.level
-    names = ("uvicorn.access", "uvicorn.error", "py4j", "asyncio", "httpx", "httpcore")
+    names = ("uvicorn.access", "uvicorn.error", "py4j", "asyncio", "httpx")
     levels = {name: logging.getLogger(name).level for name in names}
     hook = threading.excepthook
     logs.set_up("info", stream)

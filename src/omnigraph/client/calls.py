@@ -59,14 +59,14 @@ def steps_of(operation: Operation[T]) -> Steps[T]:
         return result
 
 
-def _request(operation: Operation[Any]) -> Request:
+def _request(operation: Operation[Any], accept: str = JSON) -> Request:
     route = description_of(operation).route(operation)
     assert route is not None, "the operation is served"
-    return request_of(operation, route)
+    return request_of(operation, route, accept)
 
 
 def _query(operation: RunQuery) -> Steps[Result]:
-    answer = yield replace(_request(operation), accept=ARROW)
+    answer = yield _request(operation, ARROW)
     # Without a snapshot the server says which branch it read: a tag or `main~2` is of one too.
     return _rows(answer.content, None if operation.snapshot is None else operation.branch)
 

@@ -7,7 +7,7 @@ same call of a graph in storage returns. So one description serves clients that 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import IO, Any, Generic, TypeVar
@@ -26,6 +26,7 @@ from omnigraph.api.operation import (
 )
 from omnigraph.api.options import Engine, Resolution
 from omnigraph.api.progress import SILENT, finishing
+from omnigraph.core.http import header_in
 from omnigraph.errors import (
     CompileError,
     NotServedError,
@@ -83,11 +84,11 @@ class Answer:
 
     status: int
     content: bytes
-    headers: Mapping[bytes, bytes] = field(default_factory=dict)
+    head: Sequence[bytes] = ()  # the lines before the content
 
     def header(self, name: str) -> str:
         """What a header says, by its name in small letters; nothing if there is none."""
-        return self.headers.get(name.encode(), b"").decode("latin-1")
+        return header_in(self.head, name)
 
     @property
     def document(self) -> Any:
@@ -139,7 +140,7 @@ def segment(name: str) -> str:
 # --- the request for an operation, from its description ---------------------------------------------------------
 
 
-def request_of(operation: Operation[Any], route: Route) -> Request:
+def request_of(operation: Operation[Any], route: Route, accept: str = JSON) -> Request:
     """Return the request for an operation."""
     known = description_of(operation)
     path, given = route.path, {}
@@ -149,12 +150,13 @@ def request_of(operation: Operation[Any], route: Route) -> Request:
             path = path.replace(f"{{{wire}}}", segment(str(value)))
         elif value is not None:
             given[wire] = value
-    action = route.action or known.action
-    request = Request(route.verb, path, changes=action not in READS)
-    request = replace(request, document=given) if route.verb == "POST" else replace(request, query=options(**given))
-    if route.condition is not None:
-        request = replace(request, headers={CONDITION_HEADER: getattr(operation, route.condition)})
-    return committing(request) if known.commits and request.changes else request
+    changes = (route.action or known.action) not in READS
+    headers = {} if route.condition is None else {CONDITION_HEADER: getattr(operation, route.condition)}
+    if route.verb == "POST":
+        request = Request(route.verb, path, document=given, headers=headers, changes=changes, accept=accept)
+    else:
+        request = Request(route.verb, path, options(**given), headers=headers, changes=changes, accept=accept)
+    return committing(request) if known.commits and changes else request
 
 
 def _values(known: Description, operation: Operation[Any]) -> dict[str, Any]:

@@ -5,21 +5,23 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
-import os
 import time
-import weakref
-from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Generator, Iterable, Iterator, Mapping
-from contextlib import aclosing, asynccontextmanager, closing, contextmanager
-from functools import partial
-from typing import IO, Any, TypeVar, cast
+from collections.abc import AsyncGenerator, AsyncIterator, Generator, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
+from typing import IO, TypeVar, cast
 from urllib.parse import SplitResult, unquote, urlencode, urlsplit
-
-import httpcore
 
 from omnigraph.api import problems
 from omnigraph.api.operation import CLIENT_HEADER, JSON, NDJSON
 from omnigraph.client.requests import Answer, Lines, Pause, Request, Steps, Stream, segment
-from omnigraph.core.http_pool import HTTP_FAILURES, NOT_SENT, async_http_pool, http_pool, timeouts
+from omnigraph.core.http import (
+    AsyncHttpPool,
+    AsyncHttpResponse,
+    HttpFailure,
+    HttpPool,
+    HttpRequest,
+    HttpResponse,
+)
 from omnigraph.errors import (
     OmnigraphError,
     ParameterError,
@@ -43,14 +45,10 @@ class Address:
     def __init__(self, url: str, token: str | None, timeout: float | None) -> None:
         parts = _checked_url(url)
         self.url = url
-        self._base = parts.path.rstrip("/")
-        self._origin: dict[str, Any] = {"scheme": parts.scheme, "host": parts.hostname or "", "port": parts.port}
-        self._extensions = timeouts(timeout, _CONNECT_SECONDS)
-        self._headers = {
-            "Host": parts.netloc.rpartition("@")[2],
-            CLIENT_HEADER: f"python/{__version__}",
-            **_authorization(parts, token),
-        }
+        # Without a name and a password: libcurl would make a header of its own from them.
+        self._base = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path.rstrip('/')}"
+        self._timeout = timeout
+        self._headers = [f"{CLIENT_HEADER}: python/{__version__}", *_authorization(parts, token)]
 
     @classmethod
     def of(cls, url: str, graph: str | None, token: str | None, timeout: float | None) -> Address:
@@ -61,25 +59,25 @@ class Address:
         base = url.rstrip("/")
         return cls(base if graph is None else f"{base}/graphs/{segment(graph)}", token, timeout)
 
-    def prepared(self, request: Request, content: bytes | Iterable[bytes] | AsyncIterable[bytes]) -> httpcore.Request:
-        """Return a request as httpcore takes it. Its own helpers would go through the headers three times."""
-        query = urlencode(list(request.query))
-        target = f"{self._base}{request.path}{'?' if query else ''}{query}" or "/"
-        url = httpcore.URL(**self._origin, target=target)
-        headers = {**self._headers, "Accept": request.accept, **_checked_headers(request.headers)}
+    def prepared(self, request: Request) -> HttpRequest:
+        """Return a request as it is sent."""
+        query = urlencode(list(request.query)) if request.query else ""
+        url = f"{self._base}{request.path}{'?' if query else ''}{query}"
+        headers = [*self._headers, f"Accept: {request.accept}", *_header_lines(request.headers)]
         if request.document is not None or request.file is not None:
-            headers["Content-Type"] = JSON if request.file is None else NDJSON
-        headers["Content-Length"] = str(len(content) if isinstance(content, bytes) else _size(request.file))
-        given: dict[str, Any] = {"headers": headers, "content": content, "extensions": self._extensions}
-        return httpcore.Request(request.method, url, **given)
+            headers.append(f"Content-Type: {JSON if request.file is None else NDJSON}")
+        body = request.file or (b"" if request.document is None else json.dumps(request.document).encode())
+        size = 0 if request.file is None else _size(request.file)
+        return HttpRequest(
+            request.method, url, headers, body, self._timeout, _CONNECT_SECONDS, size, repeatable=not request.changes
+        )
 
-    def failure(self, request: Request, error: Exception) -> OmnigraphError:
+    def failure(self, request: Request, error: HttpFailure) -> OmnigraphError:
         """Return the error to raise if no response came. A change whose response is lost may have been made."""
-        cause = str(error) or type(error).__name__
-        if request.changes and not isinstance(error, NOT_SENT):
-            return request.outcome_unknown(f"the answer of {self.url} is lost: {cause}")
+        if request.changes and error.sent:
+            return request.outcome_unknown(f"the answer of {self.url} is lost: {error}")
         hint = "check that the server runs and that the address is right"
-        return ServerUnavailableError(f"{self.url} does not answer: {cause}", address=self.url, hint=hint)
+        return ServerUnavailableError(f"{self.url} does not answer: {error}", address=self.url, hint=hint)
 
 
 def _checked_url(url: str) -> SplitResult:
@@ -98,13 +96,13 @@ def _invalid_url(url: str, reason: str = "") -> UnsupportedUriError:
     return UnsupportedUriError(message, uri=url, hint="use http://host:port")
 
 
-def _authorization(parts: SplitResult, token: str | None) -> dict[str, str]:
+def _authorization(parts: SplitResult, token: str | None) -> list[str]:
     if token is not None:
-        return {"Authorization": f"Bearer {_checked_token(token)}"}
+        return [f"Authorization: Bearer {_checked_token(token)}"]
     if parts.username is None:
-        return {}
+        return []
     pair = f"{unquote(parts.username)}:{unquote(parts.password or '')}"
-    return {"Authorization": f"Basic {base64.b64encode(pair.encode()).decode()}"}
+    return [f"Authorization: Basic {base64.b64encode(pair.encode()).decode()}"]
 
 
 def _checked_token(token: str) -> str:
@@ -114,27 +112,18 @@ def _checked_token(token: str) -> str:
     raise ParameterError(message, parameter="token", hint="check that you copied the whole token and nothing else")
 
 
-def _checked_headers(headers: Mapping[str, str]) -> Mapping[str, str]:
+def _header_lines(headers: Mapping[str, str]) -> list[str]:
     for name, value in headers.items():
         if not (value.isascii() and value.isprintable()):
             message = f"{value!r:.60} cannot be sent as {name}"
             raise ParameterError(message, parameter=name, hint="pass one line of ASCII text")
-    return headers
+    return [f"{name}: {value}" for name, value in headers.items()]
 
 
-def _size(file: IO[bytes] | None) -> int:
-    assert file is not None, "a body that is not in memory comes from a file"
+def _size(file: IO[bytes]) -> int:
     size = file.seek(0, 2)
     file.seek(0)
     return size
-
-
-def _document(request: Request) -> bytes:
-    return b"" if request.document is None else json.dumps(request.document).encode()
-
-
-def _headers(response: httpcore.Response) -> dict[bytes, bytes]:
-    return {name.lower(): value for name, value in response.headers}
 
 
 def refused(request: Request, status: int, content: bytes) -> OmnigraphError:
@@ -173,12 +162,7 @@ class Blocking:
 
     def __init__(self, address: Address) -> None:
         self.address = address
-        self._open_pool()
-
-    def _open_pool(self) -> None:
-        self._process = os.getpid()
-        self._pool = http_pool(self.address.url)
-        weakref.finalize(self, self._pool.close)  # a client that is never closed leaves no connections behind
+        self._pool = HttpPool(address.url)
 
     def run(self, steps: Steps[T]) -> T:
         """Run a call to its end."""
@@ -209,23 +193,20 @@ class Blocking:
             return Answer(0, b"")
         with self._sent(step) as response:
             if step.sink is None:
-                return Answer(response.status, response.read(), _headers(response))
-            for chunk in response.iter_stream():
+                return Answer(response.status, response.read(), response.head)
+            for chunk in response:
                 step.sink(chunk)
-            return Answer(response.status, b"", _headers(response))
+            return Answer(response.status, b"", response.head)
 
     @contextmanager
-    def _sent(self, request: Request) -> Iterator[httpcore.Response]:
+    def _sent(self, request: Request) -> Iterator[HttpResponse]:
         """Send a request and receive the head of its response; raise the error that it reports."""
-        if self._process != os.getpid():
-            self._open_pool()  # a forked process must not share connections with its parent
-        content = _document(request) if request.file is None else iter(partial(request.file.read, _CHUNK), b"")
         try:
-            with closing(self._pool.handle_request(self.address.prepared(request, content))) as response:
+            with self._pool.send(self.address.prepared(request)) as response:
                 if response.status >= _MIN_ERROR_STATUS:
                     raise refused(request, response.status, response.read())
                 yield response
-        except HTTP_FAILURES as error:
+        except HttpFailure as error:
             raise self.address.failure(request, error) from error
 
     def _items(self, stream: Stream[T]) -> Generator[T | None, None, None]:
@@ -233,7 +214,7 @@ class Blocking:
             yield None  # the response has begun; a reader that stops early now closes it
             lines = Lines()
             try:
-                for chunk in response.iter_stream():
+                for chunk in response:
                     for line in lines.feed(chunk):
                         yield from stream.items(line)
                 for line in lines.end():
@@ -247,7 +228,7 @@ class Awaiting:
 
     def __init__(self, address: Address) -> None:
         self.address = address
-        self._pool = async_http_pool(address.url)
+        self._pool = AsyncHttpPool(address.url)
 
     async def run(self, steps: Steps[T]) -> T:
         """Run a call to its end."""
@@ -270,7 +251,7 @@ class Awaiting:
         return cast("AsyncIterator[T]", items)
 
     async def close(self) -> None:
-        await self._pool.aclose()
+        await self._pool.close()
 
     async def _done(self, step: Request | Pause) -> Answer:
         if isinstance(step, Pause):
@@ -278,22 +259,20 @@ class Awaiting:
             return Answer(0, b"")
         async with self._sent(step) as response:
             if step.sink is None:
-                return Answer(response.status, await response.aread(), _headers(response))
-            async for chunk in response.aiter_stream():
+                return Answer(response.status, await response.read(), response.head)
+            async for chunk in response:
                 step.sink(chunk)
-            return Answer(response.status, b"", _headers(response))
+            return Answer(response.status, b"", response.head)
 
     @asynccontextmanager
-    async def _sent(self, request: Request) -> AsyncIterator[httpcore.Response]:
+    async def _sent(self, request: Request) -> AsyncIterator[AsyncHttpResponse]:
         """Send a request and receive the head of its response; raise the error that it reports."""
-        content = _document(request) if request.file is None else _chunks(request.file)
         try:
-            asked = self._pool.handle_async_request(self.address.prepared(request, content))
-            async with aclosing(await asked) as response:
+            async with self._pool.send(self.address.prepared(request)) as response:
                 if response.status >= _MIN_ERROR_STATUS:
-                    raise refused(request, response.status, await response.aread())
+                    raise refused(request, response.status, await response.read())
                 yield response
-        except HTTP_FAILURES as error:
+        except HttpFailure as error:
             raise self.address.failure(request, error) from error
 
     async def _items(self, stream: Stream[T]) -> AsyncGenerator[T | None, None]:
@@ -301,7 +280,7 @@ class Awaiting:
             yield None  # the response has begun; a reader that stops early now closes it
             lines = Lines()
             try:
-                async for chunk in response.aiter_stream():
+                async for chunk in response:
                     for line in lines.feed(chunk):
                         for item in stream.items(line):
                             yield item
@@ -310,8 +289,3 @@ class Awaiting:
                         yield item
             except _DECODING_ERRORS as error:
                 raise _unreadable(error) from error
-
-
-async def _chunks(file: IO[bytes]) -> AsyncIterator[bytes]:
-    while chunk := file.read(_CHUNK):
-        yield chunk

@@ -9,10 +9,9 @@ from dataclasses import dataclass
 from functools import cached_property
 from urllib.parse import urlsplit
 
-import httpcore
 import numpy as np
 
-from omnigraph.core.http_pool import HTTP_FAILURES, http_pool, timeouts
+from omnigraph.core.http import HttpFailure, HttpPool, HttpRequest, header_in
 from omnigraph.embed.embedder import Purpose, Vectors
 from omnigraph.embed.providers import BASE_URL, DIALECTS, EmbeddingRequest, ServiceSettings
 from omnigraph.errors import EmbedderAnswerError, EmbedderRefusedError, EmbedderUnavailableError
@@ -79,19 +78,18 @@ class HttpEmbedder:
         raise AssertionError("there is at least one attempt")
 
     def _attempt(self, request: EmbeddingRequest, timeout: float) -> bytes | _Failure:
-        ends, limits = time.monotonic() + timeout, timeouts(timeout, timeout)
+        ends = time.monotonic() + timeout
+        headers = [f"{name}: {value}" for name, value in request.headers.items()]
+        asked = HttpRequest("POST", request.url, headers, request.body, timeout, timeout, repeatable=True)
         try:
-            # httpcore follows no redirects: the key is for this address alone.
-            with self._pool.stream(
-                "POST", request.url, headers=list(request.headers.items()), content=request.body, extensions=limits
-            ) as response:
-                status, headers = response.status, {name.lower(): value for name, value in response.headers}
-                body = _read(response.iter_stream(), ends)
-        except (TimeoutError, httpcore.TimeoutException):
-            return _Failure(f"no answer within {timeout:.3g} s")
-        except HTTP_FAILURES as error:
-            return _Failure(f"no connection: {_cause(error)}")
-        return self._judged(status, headers.get(b"retry-after", b"").decode("latin-1"), body)
+            # No redirect is followed: the key is for this address alone.
+            with self._pool.send(asked) as response:
+                status, wait = response.status, header_in(response.head, "retry-after")
+                body = _read(response, ends)
+        except HttpFailure as error:
+            late = error.timed_out
+            return _Failure(f"no answer within {timeout:.3g} s" if late else f"no connection: {error}")
+        return self._judged(status, wait, body)
 
     def _judged(self, status: int, wait: str, body: bytes) -> bytes | _Failure:
         if 200 <= status < 300:  # noqa: PLR2004 - the success codes
@@ -104,8 +102,8 @@ class HttpEmbedder:
         raise EmbedderRefusedError(message, address=self._address, status=status, hint=hint)
 
     @cached_property
-    def _pool(self) -> httpcore.ConnectionPool:
-        return http_pool(self._settings.base_url)
+    def _pool(self) -> HttpPool:
+        return HttpPool(self._settings.base_url)
 
     # Messages
 
@@ -140,17 +138,7 @@ def _read(chunks: Iterable[bytes], ends: float) -> bytes:
         parts.append(chunk)
         size += len(chunk)
         if time.monotonic() > ends:
-            raise TimeoutError
+            raise HttpFailure("timed out", sent=True, timed_out=True)
         if size > _MAX_BYTES:
             break  # too long to be vectors; whatever decodes it will say so
     return b"".join(parts)
-
-
-def _cause(error: Exception) -> str:
-    """Return the message of the operating system, without what the library wraps around it."""
-    inner: BaseException | None = error
-    while inner is not None:
-        if isinstance(inner, OSError) and inner.strerror:
-            return inner.strerror
-        inner = inner.__cause__ or inner.__context__
-    return str(error) or type(error).__name__

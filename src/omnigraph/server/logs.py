@@ -22,7 +22,7 @@ LEVEL = "OMNIGRAPH_LOG"
 REQUESTS = logging.getLogger("omnigraph.server.requests")
 _FIELDS = "fields"
 _LEVELS = ("debug", "info", "warning", "error")
-_QUIET = ("uvicorn.access", "uvicorn.error", "py4j", "asyncio", "httpcore")
+_QUIET = ("uvicorn.access", "uvicorn.error", "py4j", "asyncio")
 _MAX_FRAMES = 20
 _ENCODER = json.JSONEncoder(ensure_ascii=False, default=str)
 
