@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from pathlib import Path
 
@@ -41,6 +42,9 @@ for _name in [name for name in os.environ if name in (*_THEIRS, *_SETTINGS) or n
 os.environ["OMNIGRAPH_HOME"] = str(Path(__file__).with_name("nowhere"))
 
 
+gc.disable()  # thousands of tests are collected, and none of them is garbage
+
+
 def pytest_itemcollected(item: pytest.Item) -> None:
     markers.mark(item)
 
@@ -48,6 +52,11 @@ def pytest_itemcollected(item: pytest.Item) -> None:
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     markers.longest_group_first(items)
+
+
+def pytest_collection_finish() -> None:
+    gc.freeze()
+    gc.enable()
 
 
 @pytest.fixture(params=["local", "s3"])

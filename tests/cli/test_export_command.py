@@ -98,4 +98,4 @@ def test_it_ends_quietly_when_nobody_reads_any_more(graph: Graph) -> None:
         process.stdout.close()
 
         assert process.stderr.read() == b""
-        assert process.wait(60) == 141
+        assert process.wait(300) == 141

@@ -53,7 +53,7 @@ def test_the_outcome_of_a_change_is_known_by_the_id_that_the_client_gave_it(
     with served(uri, "--unauthenticated", folder=tmp_path, program=dying(at)) as server:
         with pytest.raises(OutcomeUnknownError) as caught:
             client(lambda graph: graph.mutate, *CY)(server.url)
-        assert server.process.wait(60) == -signal.SIGKILL
+        assert server.process.wait(300) == -signal.SIGKILL
 
     operation_id = caught.value.operation_id
     assert operation_id

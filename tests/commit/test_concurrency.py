@@ -175,7 +175,7 @@ def test_a_reader_among_writers_sees_only_what_was_committed(uri: str) -> None:
 
     def work(number: int) -> None:
         own = store_at(uri)
-        assert start.wait(60)
+        assert start.wait(300)
         for each in range(commits):
             write_plan(own, None, pairs(own, f"w{number}-{each}"))
 

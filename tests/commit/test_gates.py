@@ -149,7 +149,7 @@ def test_those_who_share_a_gate_by_turns_do_not_keep_out_whoever_wants_it_alone(
                 break
         assert time.monotonic() < deadline, "newcomers still go in"
         assert waiting.is_alive()
-    waiting.join(60)
+    waiting.join(300)
     assert not waiting.is_alive()
     with gates_at(root_uri, _BRIEFLY).hold(newcomer):
         pass
@@ -157,7 +157,7 @@ def test_those_who_share_a_gate_by_turns_do_not_keep_out_whoever_wants_it_alone(
 
 def test_whoever_waits_for_the_schema_gate_holds_nothing_that_its_owner_needs(s3_uri: str) -> None:
     """On an object store a writer looks at the schema gate, takes its own, and must look again."""
-    applier, applying, taken = gates_at(s3_uri, timeout=60), ExitStack(), threading.Event()
+    applier, applying, taken = gates_at(s3_uri, timeout=300), ExitStack(), threading.Event()
 
     def hook(_: str, path: str) -> None:
         if path.endswith(LEASE) and threading.current_thread() is writer and not taken.is_set():
@@ -171,7 +171,7 @@ def test_whoever_waits_for_the_schema_gate_holds_nothing_that_its_owner_needs(s3
     wrote, writer = threading.Event(), threading.Thread(target=write)
     with hooked(hook), applying:
         writer.start()
-        assert taken.wait(60)
+        assert taken.wait(300)
         applying.enter_context(applier.hold(APPLY[1:]))
         assert not wrote.is_set()
     writer.join()
@@ -347,7 +347,7 @@ def test_a_renewal_that_fails_is_tried_again(s3_uri: str) -> None:
             again.set()
 
     with hooked(hook), gates_at(s3_uri).hold(WRITE):
-        assert again.wait(60)
+        assert again.wait(300)
 
 
 def test_no_two_leases_look_alike(s3_uri: str) -> None:

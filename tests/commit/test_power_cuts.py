@@ -103,7 +103,7 @@ def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
-@pytest.mark.slow
+@pytest.mark.slow(5)
 @pytest.mark.parametrize("name", OPERATIONS)
 def test_a_power_cut_anywhere_loses_nothing_that_was_acknowledged(template: Path, tmp_path: Path, name: str) -> None:
     root = shutil.copytree(template, tmp_path / "graph")

@@ -973,13 +973,13 @@ def test_a_head_before_its_pin_is_refused_before_anything_moves(store: Store) ->
 @mostly_local("at, kind", STOPS, [(ALL_MOVED, FORWARD), (ONE_MOVED, BACK)])
 def test_two_threads_that_open_at_once_recover_once(store: Store, at: str, kind: RecoveryKind) -> None:
     interrupt(store, mutation(store), at)
-    both_have_listed = threading.Barrier(2, timeout=60)
+    both_have_listed = threading.Barrier(2, timeout=300)
     with (
         failpoints.armed(failpoints.RECOVERY_AFTER_LIST, doing(both_have_listed.wait)),
         ThreadPoolExecutor(2) as pool,
     ):
         for opened in [pool.submit(again_by_opening, store) for _ in range(2)]:
-            opened.result(60)
+            opened.result(300)
     assert [row.kind for row in store.audit.rows()] == [kind]
     assert len(recovery_commits(store)) == (at != ALL_VISIBLE)
     assert_settled(store)
@@ -1006,7 +1006,7 @@ def test_one_who_comes_while_another_recovers_leaves_it_to_him(store: Store, at:
         assert store.audit.rows() == rows
         assert len(store.sidecars.pending()) == 1
         first.release()
-        recovering.result(60)
+        recovering.result(300)
     assert len(store.audit.rows()) == 1
     assert len(recovery_commits(store)) == 1
     assert_settled(store)
@@ -1023,10 +1023,10 @@ def test_a_write_that_comes_while_another_recovers_waits_for_him(store: Store) -
         recovering = pool.submit(again_by_opening, store)
         first.wait_until_reached()
         writing = pool.submit(add_company, opened(store), "later")
-        assert behind.wait(60)
+        assert behind.wait(300)
         first.release()
-        recovering.result(60)
-        commit = writing.result(60)
+        recovering.result(300)
+        commit = writing.result(300)
     assert store.manifest.load().head == commit
     assert commit.parent_id == store.audit.rows()[0].graph_commit_id
     assert len(store.audit.rows()) == 1
@@ -1109,10 +1109,10 @@ def test_a_write_that_is_alive_is_left_alone(store: Store, at: str) -> None:
         publishing = pool.submit(publish, store, work)
         writer.wait_until_reached()
         for other in [pool.submit(again, opened(store)) for again in (again_by_opening, again_by_refreshing)]:
-            other.result(60)
+            other.result(300)
         assert len(store.sidecars.pending()) == 1
         writer.release()
-        published = publishing.result(60)
+        published = publishing.result(300)
     assert published.commit == store.manifest.load().head
     assert store.audit.rows() == []
     assert recovery_commits(store) == []
@@ -1129,11 +1129,11 @@ def test_a_write_that_finishes_while_we_wait_for_its_gates_is_not_recovered(stor
         publishing = pool.submit(publish, store, work)
         writer.wait_until_reached()
         healing = pool.submit(heal, opened(store), patience=60)
-        assert listed.wait(60)
+        assert listed.wait(300)
         assert not healing.done()
         writer.release()
-        publishing.result(60)
-        assert healing.result(60) == 0
+        publishing.result(300)
+        assert healing.result(300) == 0
     assert store.audit.rows() == []
     assert_settled(store)
 
@@ -1156,7 +1156,7 @@ def test_a_record_whose_gates_cannot_be_had_is_left_for_later(
         with pytest.raises(GateTimeoutError) as caught:
             add_company(hasty, "later")
         for other in others:
-            other.result(60)
+            other.result(300)
         assert caught.value.holder in str(caught.value)
     assert store.sidecars.pending() == [operation_id]
     assert (store.manifest.load().version, store.audit.rows()) == (was, [])

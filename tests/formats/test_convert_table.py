@@ -5,7 +5,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from omnigraph.errors import InputColumnsError, Violation
@@ -405,7 +405,6 @@ _SOURCES = [
 
 
 @pytest.mark.slow
-@settings(max_examples=200, deadline=None)
 @given(data=st.data())
 def test_a_whole_column_is_converted_as_its_single_values_are(data: st.DataObject) -> None:
     name = data.draw(st.sampled_from(["i", "j", "u", "w", "f", "g", "d", "t", "s"]))

@@ -5,7 +5,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from omnigraph.formats.batch import new_ids, with_ids
@@ -48,7 +48,6 @@ def _rows(declared: NodeType | EdgeType, *rows: Mapping[str, object]) -> pa.Tabl
 
 @pytest.mark.slow
 @pytest.mark.parametrize("type_", _KEY_VALUES)
-@settings(max_examples=100, deadline=None)
 @given(data=st.data())
 def test_the_ids_of_whole_columns_are_those_of_single_keys(type_: str, data: st.DataObject) -> None:
     node = _node({"k": f"{type_} @key"})
@@ -60,7 +59,6 @@ def test_the_ids_of_whole_columns_are_those_of_single_keys(type_: str, data: st.
     assert rows["id"].to_pylist() == [node_id(node, {"k": value}) for value in values]
 
 
-@settings(max_examples=300, deadline=None)
 @given(data=st.data())
 def test_the_ids_of_composite_keys_are_those_of_single_ones(data: st.DataObject) -> None:
     types = data.draw(st.lists(st.sampled_from(list(_KEY_VALUES)), min_size=2, max_size=4))

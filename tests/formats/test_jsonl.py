@@ -5,7 +5,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from omnigraph.errors import Violation
@@ -464,7 +464,6 @@ def _undated(column: pa.Array) -> pa.Array:
 
 
 @pytest.mark.slow
-@settings(max_examples=400, deadline=None)
 @given(_inputs())
 def test_whole_blocks_and_single_lines_are_read_alike(data: bytes) -> None:
     with pytest.MonkeyPatch.context() as patch:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from omnigraph.formats.jsonl import cut_out
@@ -133,7 +133,6 @@ def _inputs(draw: st.DrawFn) -> bytes:
 
 
 @pytest.mark.slow
-@settings(max_examples=max(300, settings().max_examples))
 @given(_inputs())
 def test_lines_of_one_layout_are_read_as_single_lines_are(data: bytes) -> None:
     fast, exact = convert_jsonl(data, CATALOG), convert_exactly(data, CATALOG)

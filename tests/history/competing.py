@@ -16,7 +16,7 @@ from omnigraph.graph import Graph
 from omnigraph.storage import observe
 from tests.support.forks import forked
 
-_PATIENCE = 120.0
+_PATIENCE = 300.0
 
 Call = tuple[str, tuple[Any, ...], dict[str, Any]]
 

@@ -225,7 +225,7 @@ def test_a_load_and_eight_mutations_at_once_are_all_acknowledged_and_make_one_ch
     store = store_of(people.uri)
     crowd = [node("Person", name=f"p{at}") for at in range(40)]
     friends = [edge("Knows", f"p{at}", "Alice") for at in range(40)]
-    start = threading.Barrier(9, timeout=60)
+    start = threading.Barrier(9, timeout=300)
 
     def load() -> Commit | None:
         start.wait()

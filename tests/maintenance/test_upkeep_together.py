@@ -43,7 +43,7 @@ class Crowd:
         with self._lock:
             self._inside += 1
             self.most = max(self.most, self._inside)
-        self._meeting.wait(60)
+        self._meeting.wait(300)
         with self._lock:
             self._inside -= 1
         return item * 2

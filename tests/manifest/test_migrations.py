@@ -341,7 +341,7 @@ def _overtake(location: Location, ordinal: int, version: int) -> None:
         migrate(Manifest(location), None)
         finished = Manifest(location).table.open().version
         rendezvous.release()
-        slow.join(60)
+        slow.join(300)
     assert found == [version]
     assert Manifest(location).table.open().version == finished, "the one that came too late changed something"
 
@@ -362,7 +362,7 @@ def test_threads_that_migrate_at_once_converge(root_uri: str) -> None:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(60)
+        thread.join(300)
 
     assert failed == []
     assert_is_current(old)
@@ -375,7 +375,7 @@ def test_processes_that_migrate_at_once_converge(uri: str) -> None:
     for process in processes:
         process.start()
     for process in processes:
-        process.join(60)
+        process.join(300)
 
     assert [process.exitcode for process in processes] == [0, 0]
     assert_is_current(old)

@@ -92,7 +92,7 @@ def test_of_two_changes_at_once_one_comes_after_the_other(graph: Graph) -> None:
     def hold() -> None:
         if not holding.is_set():
             holding.set()
-            assert go_on.wait(60)
+            assert go_on.wait(300)
 
     def apply_second() -> None:
         results.append(omnigraph.open(graph.uri).apply_schema(second))
@@ -103,13 +103,13 @@ def test_of_two_changes_at_once_one_comes_after_the_other(graph: Graph) -> None:
 
     threads = [threading.Thread(target=apply_first), threading.Thread(target=apply_second)]
     threads[0].start()
-    assert holding.wait(60)
+    assert holding.wait(300)
     threads[1].start()
     threads[1].join(0.5)
     assert threads[1].is_alive(), "it waits for the one that is under way"
     go_on.set()
     for thread in threads:
-        thread.join(60)
+        thread.join(300)
 
     assert [done.applied for done in results] == [True, True]
     kinds = [step.kind for step in results[1].plan.steps]
@@ -179,7 +179,7 @@ def test_another_process_goes_on_with_the_new_schema(graph: Graph) -> None:
         assert process.stdout
         assert process.stdout.readline() == "3\n"
         graph.apply_schema(CHANGES["add a property"].schema)
-        out, _ = process.communicate("go on\n", timeout=60)
+        out, _ = process.communicate("go on\n", timeout=300)
     assert (process.returncode, out) == (0, "3\n")
     assert {"name": "eve", "city": "Rom"}.items() <= look(graph)[-2]["data"].items()
 

@@ -118,7 +118,7 @@ def several(folder: Path) -> Iterator[ServerProcess]:
 
 @pytest.fixture(scope="module")
 def http(several: ServerProcess) -> Iterator[httpx.Client]:
-    with httpx.Client(base_url=several.url, headers={"Authorization": "Bearer ann-token"}, timeout=60) as asking:
+    with httpx.Client(base_url=several.url, headers={"Authorization": "Bearer ann-token"}, timeout=300) as asking:
         yield asking
 
 

@@ -35,7 +35,7 @@ def at_once(http: httpx.Client, bodies: list[dict[str, Any]], route: str = "/mut
 @contextmanager
 def all_prepared(number: int) -> Iterator[None]:
     """Let nobody stage anything before that many are prepared, each on the same state."""
-    meeting, met = threading.Barrier(number, timeout=60), set[int]()
+    meeting, met = threading.Barrier(number, timeout=300), set[int]()
 
     def hook(operation: str, _: str) -> None:
         me = threading.get_ident()

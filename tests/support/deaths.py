@@ -12,7 +12,7 @@ from tests.support.forks import forked
 
 DIED = 137  # how a process ends that `failpoints.die` has ended
 _AT_ONCE = 4
-_PATIENCE = 120.0
+_PATIENCE = 300.0
 
 D = TypeVar("D")
 

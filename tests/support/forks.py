@@ -37,7 +37,7 @@ assert CliRunner().invoke(app, ["fmt", "--check", os.devnull]).exit_code == 1
 FORKS = multiprocessing.get_context("forkserver")
 FORKS.set_forkserver_preload([__name__])
 warnings.filterwarnings("ignore", message="lance is not fork-safe")  # it is as long as it was not used before
-_PATIENCE = 120.0
+_PATIENCE = 300.0
 _ROOT = Path(__file__).parents[2]
 
 

@@ -100,7 +100,7 @@ GRAPHS = {"people": (PEOPLE, PEOPLE_DATA), "rules": (RULES, RULES_DATA)}
 NEXT = '{"type": "Company", "data": {"name": "Next"}}'
 """A record that suits both graphs."""
 
-_PATIENCE = 120.0
+_PATIENCE = 300.0
 _MADE = re.compile("[0-9A-HJKMNP-TV-Z]{26}")
 
 

@@ -65,8 +65,13 @@ def longest_group_first(items: list[pytest.Item]) -> None:
     """
     seconds: defaultdict[str, float] = defaultdict(float)
     for item in items:
-        seconds[_group(item)] += sum(_SECONDS.get(marker.name, 0) for marker in item.iter_markers()) or 0.05
+        seconds[_group(item)] += sum(map(_seconds, item.iter_markers())) or 0.05
     items.sort(key=lambda item: -seconds[_group(item)])  # stable, so the tests of a module stay together
+
+
+def _seconds(marker: pytest.Mark) -> float:
+    """What is usual for a marker; a test that takes many times as long says so: `@pytest.mark.slow(8)`."""
+    return float(marker.args[0]) if marker.name == "slow" and marker.args else _SECONDS.get(marker.name, 0)
 
 
 def _group(item: pytest.Item) -> str:
@@ -84,11 +89,13 @@ def _needed(item: pytest.Item) -> set[str]:
         defined = item._fixtureinfo.name2fixturedefs
         for name in names.intersection(defined) - _FIXTURES.keys():
             needed |= reached(defined[name][-1].func)
-    if item.path.is_relative_to(_TESTS / "docs"):
-        needed.add("docs")
-    if item.path.stem.endswith(_SLOW):
-        needed.add("slow")
-    return needed
+    return needed | _of_file(item.path)
+
+
+@cache
+def _of_file(path: Path) -> frozenset[str]:
+    found = {"docs": path.is_relative_to(_TESTS / "docs"), "slow": path.stem.endswith(_SLOW)}
+    return frozenset(name for name, does in found.items() if does)
 
 
 @cache  # the tests of a parametrization share a function, and most tests share their fixtures

@@ -46,7 +46,7 @@ edge Knows: Person -> Person @card(0..3) { how: String? }
 edge Wrote: Person -> Note @card(1..2) { @unique(src, dst) }
 """
 PERSON, NOTE, KNOWS, WROTE = "node:Person", "node:Note", "edge:Knows", "edge:Wrote"
-_PATIENCE = 120.0
+_PATIENCE = 300.0
 
 Rows = Mapping[str, list[dict[str, Any]]]
 

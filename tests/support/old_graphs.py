@@ -146,5 +146,5 @@ def _remove(location: Location, path: str) -> None:
 def migrate_together(barrier: Barrier, uri: str) -> None:
     """What one of several processes does."""
     store = Store.at(Location.parse(uri))
-    barrier.wait(60)
+    barrier.wait(300)
     migrate(store.manifest, None)

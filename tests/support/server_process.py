@@ -20,7 +20,7 @@ from omnigraph.core.location import Location
 from tests.support.cli import Run
 
 _LISTENING = "OMNIGRAPH_LISTEN_ADDR="
-_PATIENCE = 120.0
+_PATIENCE = 300.0
 PROGRAM = [sys.executable, "-m", "omnigraph.server"]
 _DYING = """
 import os, signal, sys

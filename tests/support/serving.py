@@ -68,7 +68,7 @@ def running(serving: Serving) -> Iterator[str]:
         thread = threading.Thread(target=server.run, args=([listening],), name="omnigraph-test-server")
         thread.start()
         try:
-            assert ready.wait(60), "the server does not begin"
+            assert ready.wait(300), "the server does not begin"
             yield f"http://127.0.0.1:{port}"
         finally:
             server.should_exit = True
@@ -78,4 +78,4 @@ def running(serving: Serving) -> Iterator[str]:
 def client(address: str, role: str | None = "admin", headers: Mapping[str, str] | None = None) -> httpx.Client:
     """Somebody who asks a server."""
     known = {} if role is None else bearer(role)
-    return httpx.Client(base_url=address, headers={**known, **(headers or {})}, timeout=60)
+    return httpx.Client(base_url=address, headers={**known, **(headers or {})}, timeout=300)

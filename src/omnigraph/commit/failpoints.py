@@ -56,7 +56,7 @@ def die() -> None:
 class Rendezvous:
     """Hold the first thread that arrives until the test releases it; later ones pass."""
 
-    def __init__(self, timeout: float = 60) -> None:
+    def __init__(self, timeout: float = 300) -> None:
         self._timeout = timeout
         self._lock = threading.Lock()
         self._reached = threading.Event()
