@@ -46,7 +46,7 @@ class Outcome:
 
     @property
     def key(self) -> Key:
-        before, after = (" ".join(line[1:].strip() for line in self.diff[2:] if line[0] == sign) for sign in "-+")
+        before, after = (_words(*(line[1:] for line in self.diff[2:] if line[0] == sign)) for sign in "-+")
         return self.mutant.file, before, after
 
     @property
@@ -155,7 +155,7 @@ def _report(outcomes: Sequence[Outcome]) -> int:
 
 def _applies(key: Key, outcomes: Sequence[Outcome]) -> bool:
     file, before, _ = key
-    there = (SOURCE / file).exists() and before in " ".join((SOURCE / file).read_text().split())
+    there = (SOURCE / file).exists() and before in _words((SOURCE / file).read_text())
     return there and not any(one.key == key and not one.survived for one in outcomes)
 
 
@@ -170,6 +170,10 @@ def _score(outcomes: Sequence[Outcome], reasons: Mapping[Key, str]) -> float:
         score = 100 * dead / max(1, len(ours) - judged)
         _say(f"{name:20}{dead - timeouts:8}{timeouts:8}{len(ours) - dead:9}{judged:8}{score:7.0f}%")
     return score
+
+
+def _words(*lines: str) -> str:
+    return " ".join(" ".join(lines).split())
 
 
 def _say(*lines: str) -> None:

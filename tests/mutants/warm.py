@@ -31,7 +31,7 @@ def _run(arguments: list[str]) -> int:
     import pytest  # noqa: PLC0415 - processes that tests start import this module too, and need nothing of it
 
     os.setsid()  # so that what the tests start is stopped with them
-    most = 2 * int(os.environ["MUTANTS_SECONDS"]) + 60  # of the processor: more is an endless loop
+    most = int(os.environ["MUTANTS_SECONDS"]) + 30  # of the processor: more is an endless loop
     resource.setrlimit(resource.RLIMIT_CPU, (most, most))
     signal.alarm(_LONGEST_WAIT)
     with Path(os.environ["MUTANTS_LOG"]).open("wb") as log:

@@ -158,7 +158,7 @@ def _check(request: PollChanges | ReadCommitChanges) -> None:
     given = [name for name in starts if getattr(request, name, None) is not None]
     if len(given) > 1:
         message = f"{' and '.join(given)} cannot be combined"
-        raise ChangeRequestError(message, option=given[0], hint=f"give one of them, such as {given[-1]}")
+        raise ChangeRequestError(message, option=given[0], hint="give only one of them")
     limits = [("changes", request.limit, MAX_LIMIT), ("bytes", request.max_bytes, MAX_BYTES)]
     if isinstance(request, PollChanges):
         limits.append(("commits", request.max_commits, MAX_COMMITS))
