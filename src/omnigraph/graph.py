@@ -181,10 +181,9 @@ class Graph(GraphAPI):
             self._recover()
         self._contract = self._read_contract()
         self._current = Current(store, self._read_contract)
-        # Compiled by another program: rebuilt, because its compiled form may lack what this one reads from it.
-        if self._contract.foreign and not read_only:
-            schema_files.write_compiled(store.objects, self._contract.catalog)
-            _LOG.warning("the compiled schema of %s was rebuilt from %s", self.uri, schema_files.SOURCE)
+        if not read_only and not self._contract.is_known:
+            schema_files.write_beside(store.objects, self._contract.catalog)
+            _LOG.info("another implementation compiled the schema of %s; its files stay as they are", self.uri)
             self._contract = self._read_contract()
 
     def _recover(self) -> None:
@@ -602,7 +601,8 @@ class Graph(GraphAPI):
     def _doctor(self, asked: op.Doctor) -> HealthReport:
         from omnigraph.maintenance.doctor import examine
 
-        return examine(self._store, self._read_contract().catalog, deep=asked.deep)
+        backup = None if asked.backup is None else Location.parse(asked.backup)
+        return examine(self._store, self._read_contract().catalog, deep=asked.deep, backup=backup)
 
     # --- the schema ---
 

@@ -39,13 +39,14 @@ from omnigraph.errors import (
     StorageFullError,
     UnsupportedUriError,
 )
+from omnigraph.manifest import schema_files
 from omnigraph.manifest.publisher import Changes, Lineage
 from omnigraph.manifest.rows import TombstoneRow, VersionRow, commit_record, encode
 from omnigraph.storage import objects, observe
 from omnigraph.storage.observe import counted
 from tests.support.contenders import contending, make_graph
 from tests.support.deaths import die_each, dying_init
-from tests.support.faults import CrashError, add_company, interrupt, small_graph
+from tests.support.faults import CrashError, add_company, failing, interrupt, small_graph
 from tests.support.graphs import COMPANY, PERSON, SCHEMA, append, contents, heads_and_pins, person, plan
 from tests.support.s3 import S3Server
 from tests.support.templates import Templates
@@ -594,23 +595,80 @@ def test_a_graph_without_its_schema_does_not_open_and_the_file_is_named(
     assert everything(graph.uri) == before
 
 
-def test_a_schema_that_another_implementation_compiled_is_read_and_then_rebuilt(
-    graph: omnigraph.Graph, caplog: pytest.LogCaptureFixture
-) -> None:
-    files = store_of(graph.uri).objects
-    ours = {name: files.read(name) for name in SCHEMA_FILES}
-    files.write("_schema.ir.json", b'{"ir_version":1,"nodes":[],"edges":[]}')
+def compiled_elsewhere(uri: str, number: int = 1) -> dict[str, bytes]:
+    """Put the compiled files of another implementation in place of ours; return all three files."""
+    files = store_of(uri).objects
+    files.write("_schema.ir.json", json.dumps({"ir_version": number, "nodes": [], "edges": []}, indent=2).encode())
     state = {"format_version": 1, "schema_ir_hash": "0" * 64, "schema_identity_version": 1}
     files.write("__schema_state.json", json.dumps(state).encode())
-    before = everything(graph.uri)
+    return {name: files.read(name) for name in SCHEMA_FILES}
 
+
+def test_the_files_of_a_schema_that_another_implementation_compiled_stay_valid_for_it(
+    graph: omnigraph.Graph, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The defect: a read-write open rewrote them without `ir_version`, and the other refused the graph from then on."""
+    theirs, files = compiled_elsewhere(graph.uri), store_of(graph.uri).objects
+    before = everything(graph.uri)
     assert omnigraph.open(graph.uri, read_only=True).snapshot().entries
     assert everything(graph.uri) == before
+
+    changed = omnigraph.open(graph.uri)
+    changed.mutate('query add() { insert Person { name: "zoe" } }')
+    assert omnigraph.open(graph.uri).snapshot().entries[PERSON].row_count == 1
+    assert {name: files.read(name) for name in SCHEMA_FILES} == theirs
     assert caplog.messages == []
 
+
+def test_an_edit_of_a_source_that_another_implementation_compiled_is_drift_once_the_graph_was_opened(
+    graph: omnigraph.Graph,
+) -> None:
+    compiled_elsewhere(graph.uri)
+    omnigraph.open(graph.uri)
+    files = store_of(graph.uri).objects
+    text = files.read("_schema.pg")
+    files.write("_schema.pg", text + b"// a remark\n")
     assert omnigraph.open(graph.uri).snapshot().entries
-    assert {name: files.read(name) for name in SCHEMA_FILES} == ours
-    assert "_schema.pg" in caplog.text
+    files.write("_schema.pg", text + b"node Other { name: String @key }\n")
+    for read_only in (True, False):
+        with pytest.raises(SchemaDriftError, match="locked"):
+            omnigraph.open(graph.uri, read_only=read_only)
+
+    compiled_elsewhere(graph.uri, 2)  # they changed the schema themselves, by their own rules
+    assert "Other" in omnigraph.open(graph.uri, read_only=True).catalog.nodes
+
+
+def test_our_fingerprint_beside_the_files_of_another_implementation_is_written_again_if_it_is_torn(
+    graph: omnigraph.Graph,
+) -> None:
+    compiled_elsewhere(graph.uri)
+    omnigraph.open(graph.uri)
+    files = store_of(graph.uri).objects
+    known = files.read(schema_files.BESIDE)
+    files.write(schema_files.BESIDE, b"")
+    assert omnigraph.open(graph.uri).snapshot().entries
+    assert files.read(schema_files.BESIDE) == known
+
+
+def test_a_schema_change_that_locks_another_implementation_out_warns_before_it(
+    graph: omnigraph.Graph, caplog: pytest.LogCaptureFixture
+) -> None:
+    compiled_elsewhere(graph.uri)
+    opened = omnigraph.open(graph.uri)
+    wanted = opened.schema + "node Other { name: String @key }\n"
+    opened.apply_schema(f"// the same\n{opened.schema}")
+    assert caplog.messages == []
+    opened.plan_schema(wanted)
+    assert [record.levelname for record in caplog.records] == ["WARNING"]
+    assert "cannot open it any more" in caplog.text
+    caplog.clear()
+    with failing("create table", "nodes/"), pytest.raises(StorageError):
+        opened.apply_schema(wanted)
+    assert "cannot open it any more" in caplog.text, "before the first write"
+    assert opened.apply_schema(wanted).applied
+    caplog.clear()
+    assert omnigraph.open(graph.uri).apply_schema(f"{wanted}node Third {{ name: String @key }}").applied
+    assert caplog.messages == [], "only before the first one"
 
 
 # Read-only

@@ -144,3 +144,14 @@ def test_what_is_not_there_is_told(arguments: list[str]) -> None:
         done = command("schema", word, *arguments)
         assert done.code == 1
         assert "none" in done.err
+
+
+def test_a_change_that_locks_another_implementation_out_is_announced_on_stderr(graph: Graph, tmp_path: Path) -> None:
+    (tmp_path / "g" / "_schema.ir.json").write_text('{"ir_version": 1}')
+    planned = quick_program("schema", "plan", "g", "--schema", "wider.pg")
+    assert planned.code == 0
+    assert (
+        planned.err
+        == f"another implementation made {graph.uri}, and cannot open it any more after this schema change\n"
+    )
+    assert quick_program("schema", "plan", "g", "--schema", "same.pg").err == ""

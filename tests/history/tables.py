@@ -76,7 +76,7 @@ class Versions:
         """Write rows as a large load does: new fragments in place of the old rows."""
         ids = pa.array([row["id"] for row in rows])
         old = self.storage.lookup(base, "id", ids, ["id"], addresses=True)["_rowaddr"].to_numpy()
-        written = self.storage.write_rows(base.path, base.branch, self.table(rows))
+        written = self.storage.write_rows(base, self.table(rows))
         return self._commit(self.storage.stage_written(base, written, old), self._with(base, rows))
 
     def delete(self, base: TableVersion, ids: list[str]) -> TableVersion:

@@ -51,6 +51,7 @@ from tests.support.loads import (
     race_of_threads,
     rows_of,
     spelled,
+    stage_failing_last,
     stage_failing_once,
     store_of,
     writes_of,
@@ -368,6 +369,24 @@ def test_tasks_that_fail_once_on_spark_change_nothing_about_the_result(
     assert failed >= 4
     assert (done.nodes, done.edges) == ({"Person": 2}, {"Knows": 3})
     assert look(people).rows == expected
+
+
+@pytest.mark.usefixtures("spark")
+def test_a_job_that_fails_on_spark_leaves_no_file_of_the_tasks_that_succeeded(
+    people: Graph, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = files(people.uri)
+    monkeypatch.setattr(pipeline_steps, "stage", stage_failing_last)
+
+    with pytest.raises(StorageError):
+        load_by(SPARK, people, written(tmp_path, MERGE), "merge")
+
+    assert list(tmp_path.glob("_done-*")), "a task succeeded"
+    assert files(people.uri) == before
+
+
+def files(uri: str) -> set[str]:
+    return {str(path) for path in Path(uri).rglob("*") if path.is_file() and "__gates" not in path.parts}
 
 
 DRIVER = f"""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import os
 import time
 from pathlib import Path
@@ -12,7 +13,22 @@ import pytest
 import omnigraph
 from omnigraph.errors import LoadRejectedError, OptionError
 from omnigraph.graph import Graph
-from tests.support.loads import PIPELINE, SMALL, by_pipeline, edge, left_over, load_by, look, make_graph, node
+from tests.support.loads import (
+    PIPELINE,
+    SMALL,
+    Death,
+    by_pipeline,
+    copied,
+    die,
+    edge,
+    left_over,
+    lines,
+    load_by,
+    look,
+    make_graph,
+    node,
+    writes_of,
+)
 
 NUMBERS = "node Mark { name: String @key  value: F64? @unique }"
 
@@ -58,6 +74,28 @@ def test_a_load_that_replaces_rows_of_its_own_leaves_only_what_it_published(peop
 
     assert left_over(people.uri) == []
     assert look(people).rows["Knows#k9 Bob -> Alice"] == 1
+
+
+def test_a_cleanup_removes_what_a_killed_load_left_and_counts_its_bytes(people: Graph, tmp_path: Path) -> None:
+    file = tmp_path / "input.jsonl"
+    file.write_text(lines(node("Person", name="Eve"), node("Person", name="Frank"), edge("Knows", "Eve", "Alice")))
+    writes = writes_of(copied(people.uri), str(file), "append")
+    before = sizes(people.uri)
+    die([Death(people.uri, str(file), "append", writes.index("commit table"))])  # the record is not written yet
+    left = sum(sizes(people.uri).values()) - sum(before.values())
+    assert len(sizes(people.uri)) - len(before) >= 3
+
+    done = people.cleanup(keep=100, orphan_age=dt.timedelta(), confirm=True)
+
+    assert sizes(people.uri) == before
+    assert sum(one.bytes_removed for one in done.tables) + done.temporary.size == left
+    assert not [one.error for one in done.tables if one.error]
+
+
+def sizes(uri: str) -> dict[str, int]:
+    """The files of a graph without its locks."""
+    found = {str(path.relative_to(uri)): path.stat().st_size for path in Path(uri).rglob("*") if path.is_file()}
+    return {name: size for name, size in found.items() if not name.startswith("__gates")}
 
 
 def test_the_next_load_removes_what_a_load_left_that_died_long_ago(people: Graph) -> None:

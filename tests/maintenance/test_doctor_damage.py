@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -11,7 +12,7 @@ import pytest
 import omnigraph
 from omnigraph.api.maintenance import Finding, HealthReport, Severity
 from omnigraph.api.results import TableVersion
-from omnigraph.errors import StorageError
+from omnigraph.errors import BackupTargetError, StorageError
 from omnigraph.graph import Graph
 from omnigraph.manifest.publisher import MAX_FRAGMENTS
 from omnigraph.storage import observe
@@ -268,3 +269,42 @@ def test_a_newest_version_that_is_not_whole_is_a_problem(tmp_path: Path) -> None
     assert "its newest version is damaged or incomplete; version 1 is read instead" in [
         one.message for one in found.findings
     ]
+
+
+# Digests of a backup
+
+
+def test_a_flipped_byte_that_still_decodes_is_found_with_a_backup(graph: Graph, tmp_path: Path) -> None:
+    graph.backup(tmp_path / "backups")
+    add(graph, 70)
+    [changed] = [one for one in files(graph, table_of(graph, PERSON), "data/*.lance") if b"text 3" in one.read_bytes()]
+    replaced(changed, b"text 3", b"text X")
+    assert deep(graph) == {}, "no index has the value, and it is no end of an edge"
+
+    report = omnigraph.open(graph.uri, read_only=True).doctor(deep=True, backup=tmp_path / "backups")
+
+    [problem] = [one for one in report.findings if one.severity is PROBLEM]
+    assert (problem.subject, problem.message) == (below(graph, changed), "it has other content")
+    assert problem.run == f"restore it from the backup at {tmp_path / 'backups'}"
+    [advice] = [one for one in report.findings if "were not compared" in one.message]
+    assert (advice.subject, advice.run) == (str(tmp_path / "backups"), "omnigraph backup create")
+
+
+def test_a_version_file_that_changed_since_the_backup_is_found(graph: Graph, tmp_path: Path) -> None:
+    graph.backup(tmp_path / "backups")
+    version = max(Path(graph.uri, "__manifest", "_versions").glob("*.manifest"))  # the oldest one
+    data, times = bytearray(version.read_bytes()), version.stat()
+    data[len(data) // 2] ^= 1
+    version.write_bytes(data)
+    os.utime(version, ns=(times.st_atime_ns, times.st_mtime_ns))
+
+    found = omnigraph.open(graph.uri, read_only=True).doctor(backup=tmp_path / "backups")
+
+    assert below(graph, version) in [one.subject for one in found.findings if one.severity is PROBLEM]
+
+
+def test_the_backup_of_another_graph_proves_nothing(graph: Graph, tmp_path: Path) -> None:
+    other = omnigraph.init(tmp_path / "other", "node Thing { name: String @key }")
+    other.backup(tmp_path / "backups")
+    with pytest.raises(BackupTargetError, match="another graph"):
+        graph.doctor(backup=tmp_path / "backups")

@@ -1,4 +1,5 @@
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -209,13 +210,15 @@ def test_a_known_contract_is_not_compiled_again(accepted: ObjectStore) -> None:
     assert schema_files.SchemaFilesReader(accepted).read() is not known
 
 
-def test_what_another_implementation_compiled_is_told_and_replaced(accepted: ObjectStore) -> None:
+def test_what_another_implementation_compiled_stays_and_our_fingerprint_is_beside_it(accepted: ObjectStore) -> None:
     accepted.write(schema_files.IR, b'{"ir_version": 1, "nodes": []}')
     accepted.write(schema_files.STATE, b'{"format_version":1,"schema_ir_hash":"abc","schema_identity_version":1}')
+    theirs = {name: accepted.read(name) for name in schema_files.FILES}
 
     found = schema_files.SchemaFilesReader(accepted).read()
-    assert found == schema_files.AcceptedSchema(_TEXT, compile_schema(Source(_TEXT)), foreign=True)
+    expected = schema_files.AcceptedSchema(_TEXT, compile_schema(Source(_TEXT)), foreign=True, is_known=False)
+    assert found == expected
 
-    schema_files.write_compiled(accepted, found.catalog)
-    rebuilt = schema_files.SchemaFilesReader(accepted).read()
-    assert rebuilt == schema_files.AcceptedSchema(_TEXT, found.catalog, foreign=False)
+    schema_files.write_beside(accepted, expected.catalog)
+    assert schema_files.SchemaFilesReader(accepted).read() == replace(expected, is_known=True)
+    assert {name: accepted.read(name) for name in schema_files.FILES} == theirs

@@ -37,15 +37,17 @@ _CLUB = declared_of(compile_schema(Source(WITH_CLUB)), CLUB)
 AT_CLUB = TableRow(CLUB, table_path(_CLUB))
 
 
+THEIRS = {
+    schema_files.IR: json.dumps({"ir_version": 1, "types": []}).encode(),
+    schema_files.STATE: json.dumps({"format_version": 1, "schema_ir_hash": FOREIGN_HASH}).encode(),
+}
+
+
 def stage(store: Store, text: str, names: tuple[str, ...] = schema_files.FILES) -> None:
     """Leave the files of a schema behind as others write them: with a hash of which we know nothing."""
-    files = {
-        schema_files.SOURCE: text,
-        schema_files.IR: json.dumps({"version": 1, "types": []}),
-        schema_files.STATE: json.dumps({"format_version": 1, "schema_ir_hash": FOREIGN_HASH}),
-    }
+    files = {schema_files.SOURCE: text.encode(), **THEIRS}
     for name in names:
-        store.objects.write(f"{name}{schema_files.STAGING}", files[name].encode())
+        store.objects.write(f"{name}{schema_files.STAGING}", files[name])
 
 
 def make_club(store: Store) -> None:
@@ -65,11 +67,18 @@ def left(store: Store) -> list[str]:
 
 
 def has_schema(uri: str, text: str) -> bool:
-    """Once the graph is open, the files are in place and mean the same each, and it goes by them in every mode."""
+    """Once the graph is open, the files are in place and mean the same each, and it goes by them in every mode.
+
+    What others staged, and was put in place, is as they wrote it: they would refuse another form.
+    """
     graph = omnigraph.open(uri)
-    found = store_of(uri).schema_files.read()
+    store = store_of(uri)
+    found = store.schema_files.read()
     assert found
-    assert not found.foreign
+    assert found.is_known
+    if found.foreign:
+        assert store.objects.read(schema_files.IR) == THEIRS[schema_files.IR]
+        assert store.objects.read(schema_files.STATE) == THEIRS[schema_files.STATE]
     return found.text == graph.schema == omnigraph.open(uri, read_only=True).schema == text
 
 
@@ -114,6 +123,7 @@ def test_a_change_whose_tables_are_published_is_finished(graph: Graph, store: St
     stage(store, WITH_CLUB)
     publish_club(store)
     assert has_schema(graph.uri, WITH_CLUB)
+    assert store.objects.read(schema_files.IR) == THEIRS[schema_files.IR]
     assert left(store) == []
     graph.load([node("Club", name="chess")], mode="append")
     assert [row["c.name"] for row in graph.query("query q() { match { $c: Club } return { $c.name } }").rows] == [

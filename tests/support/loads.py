@@ -6,6 +6,7 @@ import json
 import re
 import shutil
 import threading
+import time
 import uuid
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -336,6 +337,21 @@ def stage_failing_once(task: StageTask) -> StageResult:
     except FileExistsError:
         return done
     raise StorageError("the storage does not answer, this once", path=task.split.file, operation="write")
+
+
+def stage_failing_last(task: StageTask) -> StageResult:
+    """Fail for good in the last task, once all others are done."""
+    file = Path(task.split.file)
+    others = -(-file.stat().st_size // SPLIT) - 1
+    if task.number != others:
+        done = _stage(task)
+        _mark(task, "done").touch()
+        return done
+    end = time.monotonic() + _PATIENCE
+    while len(list(file.parent.glob("_done-*"))) < others:
+        assert time.monotonic() < end, "the other tasks do not come to their end"
+        time.sleep(0.01)
+    raise StorageError("the storage does not answer", path=task.split.file, operation="write")
 
 
 def stage_meeting(task: StageTask) -> StageResult:

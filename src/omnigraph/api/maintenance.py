@@ -241,12 +241,16 @@ class FileProblem:
 
 @dataclass(frozen=True, slots=True)
 class VerifyResult:
-    """How many files were checked, and which of them are not as they should be."""
+    """How many files were checked, and which of them are not as they should be.
+
+    `not_compared` files are in no backup that they could be compared with.
+    """
 
     uri: str
     files: int
     size: int
     problems: tuple[FileProblem, ...]
+    not_compared: int = 0
 
     @property
     def is_intact(self) -> bool:

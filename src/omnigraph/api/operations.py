@@ -617,8 +617,10 @@ class Doctor(Operation[HealthReport]):
     """Report the health of the graph: what is broken, what could be better, and which command to run.
 
     Every file that branches, tags and later merges need is looked for. With `deep`, every row of them is read and
-    compared with row counts, ids, the ends of edges and indices.
+    compared with row counts, ids, the ends of edges and indices. With `backup`, the address of backups, every file that
+    the latest one has is read and compared with its digest.
     """
 
     _: KW_ONLY
     deep: bool = False
+    backup: str | os.PathLike[str] | None = None

@@ -304,10 +304,13 @@ def _verified(done: VerifyResult) -> Lines:
 
 @command("doctor")
 def doctor(
-    target: Target, *, deep: Annotated[bool, switch("Read every row, and compare what must agree.", "--deep")] = False
+    target: Target,
+    *,
+    deep: Annotated[bool, switch("Read every row, and compare what must agree.", "--deep")] = False,
+    backup: Annotated[str | None, option("Compare digests with the latest backup there.", "BACKUPS")] = None,
 ) -> None:
     """Report the health of a graph, and the commands that improve it."""
-    report = target.read().doctor(deep=deep)
+    report = target.read().doctor(deep=deep, backup=backup)
     target.emit({**asdict(report), "healthy": report.is_healthy}, _report(report))
     if not report.is_healthy:
         raise typer.Exit(1)

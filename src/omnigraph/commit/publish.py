@@ -45,6 +45,7 @@ from omnigraph.manifest.schema_files import FILES, promote
 from omnigraph.manifest.state import HEAD, ManifestState
 from omnigraph.storage.lance_errors import Failure, classify
 from omnigraph.storage.maintain import can_rebase, second_step
+from omnigraph.storage.unpublished import leave_to_recovery, note_again, taking_back
 
 _LOG = logging.getLogger(__name__)
 _GATED_ATTEMPTS = 3
@@ -80,7 +81,13 @@ def write(store: Store, branch: str | None, prepare: Prepare[T]) -> tuple[Publis
     """Prepare a plan and publish it; prepare it again if another write came first.
 
     Return the published commit (None if there was nothing to change) and what the last `prepare` made beside its plan.
+    What was staged and not published is deleted, whatever stopped it.
     """
+    with taking_back(store.tables):
+        return _write(store, branch, prepare)
+
+
+def _write(store: Store, branch: str | None, prepare: Prepare[T]) -> tuple[Published | None, T]:
     plan, made = _prepared(store, branch, prepare)
     if plan is None:
         return None, made
@@ -240,6 +247,7 @@ def _move(store: Store, plan: PublishPlan, state: ManifestState, held: Held) -> 
     # A lease may have expired while the checks ran. No step that others can see is taken without checking.
     held.check()
     store.sidecars.write(sidecar)  # A: from here on recovery can finish or undo it
+    leave_to_recovery(action.staged for action in plan.actions)
     failpoints.reach(failpoints.PUBLISH_AFTER_SIDECAR)
     try:
         versions = tuple(_move_head(store, held, action, state) for action in plan.actions)  # B
@@ -463,6 +471,7 @@ def _undo(store: Store, plan: PublishPlan, sidecar: Sidecar, held: Held, failure
         # Where a request can outlive its sender, a failed one may still arrive: only recovery's restores fence it off.
         if not store.gates.can_be_lost and nothing_moved(store, sidecar):
             store.sidecars.delete(sidecar.operation_id)
+            note_again([action.staged for action in plan.actions], plan.txn.forks.values())
         else:
             recover(store, sidecar, held)
     except OmnigraphError as error:

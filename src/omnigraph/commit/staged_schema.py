@@ -62,7 +62,7 @@ def fate_of(store: Store, found: list[str]) -> Fate:
         return _fate_of_rest(store.objects, live, tables)
     staged = _compiled(store.objects, f"{SOURCE}{STAGING}")
     if staged.fingerprint == live.fingerprint:
-        return Fate.DELETE if _is_whole(store) else Fate.PUT_IN_PLACE
+        return Fate.DELETE if _is_whole(store) and not _is_half(store.objects, found) else Fate.PUT_IN_PLACE
     if table_keys(staged) == table_keys(live):
         raise _undecided("both schemas have the same types, so the tables do not show whether the change was made")
     if tables == table_keys(live):
@@ -81,6 +81,13 @@ def _is_whole(store: Store) -> bool:
     return True
 
 
+def _is_half(objects: ObjectStore, found: list[str]) -> bool:
+    """Return whether a process died after it put the source in place, and before the compiled files."""
+    live = {name: objects.read_if_exists(name.removesuffix(STAGING)) for name in found}
+    other = [name for name, data in live.items() if data != objects.read(name)]
+    return bool(other) and f"{SOURCE}{STAGING}" not in other
+
+
 def _fate_of_rest(objects: ObjectStore, live: Catalog, tables: set[str]) -> Fate:
     """Decide about the compiled files when the source has been renamed already.
 
@@ -97,8 +104,21 @@ def put_in_place(objects: ObjectStore) -> None:
     source = objects.read_if_exists(f"{SOURCE}{STAGING}")
     text = (objects.read(SOURCE) if source is None else source).decode()
     rewrite_source(objects, text)
-    write_compiled(objects, compile_schema(Source(text, SOURCE)))
+    if _is_complete(objects):
+        for name in (IR, STATE):  # as they are: who staged them accepts no other form
+            objects.write(name, objects.read_if_exists(f"{name}{STAGING}") or objects.read(name))
+    else:
+        write_compiled(objects, compile_schema(Source(text, SOURCE)))
     _forget(objects)
+
+
+def _is_complete(objects: ObjectStore) -> bool:
+    """Return whether others compiled all that is staged. They rename in the order of FILES: the last are left."""
+    found = leftovers(objects)
+    staged = [f"{name}{STAGING}" for name in FILES]
+    compiled = _document(objects, IR)
+    in_order = sorted(found) == sorted(staged[len(staged) - len(found) :])
+    return in_order and bool(compiled) and not is_ours(compiled) and bool(_document(objects, STATE))
 
 
 def _forget(objects: ObjectStore) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
 from typing import Protocol, TypeVar
 
 T = TypeVar("T")
@@ -30,8 +31,10 @@ def map_in_threads(step: Callable[[T], R], tasks: Sequence[T], at_once: int) -> 
     if workers <= 1:
         yield from map(step, tasks)
         return
+    # Each task sees the context of its caller, such as the write that it belongs to.
+    contexts = [copy_context() for _ in tasks]
     with ThreadPoolExecutor(workers, thread_name_prefix="omnigraph") as pool:
-        yield from pool.map(step, tasks)
+        yield from pool.map(lambda context, task: context.run(step, task), contexts, tasks)
 
 
 ChooseExecutor = Callable[[int], Executor]

@@ -15,6 +15,8 @@ from omnigraph.errors import BranchNotFoundError
 from omnigraph.manifest.publisher import Manifest
 from omnigraph.manifest.state import ManifestState
 
+UNCERTAIN = "unknown_merges"  # in the details of a merge: older ones that recorded nothing, and whose branch is gone
+
 
 class Ancestry:
     """The commits of some states. Merged commits come from other branches and are loaded only when needed."""
@@ -29,9 +31,23 @@ class Ancestry:
     def recorded(self, commit_id: str) -> Mapping[str, TableVersion] | None:
         """Return the tables of a commit that a merge has recorded: its branch, or its state there, may be gone."""
         if commit_id not in self._recorded:
-            for past in (past for state in self._states for past in state.merged_pasts()):
-                self._recorded.update(past.states)
+            self._read_recorded()
         return self._recorded.get(commit_id)
+
+    def unknown(self, one: Commit, other: Commit, bases: Container[str]) -> set[str]:
+        """Return the merges of one side whose second parent is lost: what they brought in may be common to both.
+
+        Those that the last merge of the two sides has named already are left out.
+        """
+        apart = [self._known[name] for name in self.distances(one).keys() ^ self.distances(other).keys()]
+        named = {
+            name
+            for commit in apart
+            if commit.merged_parent_id in bases and commit.details
+            for name in commit.details.get(UNCERTAIN, ())
+        }
+        merges = [commit for commit in apart if commit.merged_parent_id]
+        return {commit.commit_id for commit in merges if commit.merged_parent_id not in self._known} - named
 
     def brought_in(self, source: Commit, target: Commit) -> list[Commit]:
         """Return the commits that a merge of the source brings into the target."""
@@ -99,12 +115,20 @@ class Ancestry:
             if past is not None:
                 self._add(past.commits)
                 self._recorded.update(past.states)
-        if len(self._known) > before:
+        if len(self._known) > before or (missing and self._read_recorded()):
             return True
         # Merges of older releases record no past, and some not even the branch of their second parent.
         named = {commit.merged_branch for commit in missing}
         living = {*self._living} - self._looked if missing else set()
         return self._search(living & named) or (bool(living) and self._search(living - named))
+
+    def _read_recorded(self) -> bool:
+        """Load all that the merges of the states have recorded; return whether there were new commits."""
+        before = len(self._known)
+        for past in (past for state in self._states for past in state.merged_pasts()):
+            self._add(past.commits)
+            self._recorded.update(past.states)
+        return len(self._known) > before
 
     def _search(self, branches: Iterable[str]) -> bool:
         """Load the commits of some branches; return whether there were new ones."""

@@ -18,6 +18,7 @@ from omnigraph.errors import (
     SchemaBoundaryError,
     TagNotFoundError,
 )
+from omnigraph.history.old_merges import record_old_merges
 from omnigraph.history.resolve import resolve_readable
 from omnigraph.lang.source import did_you_mean
 from omnigraph.manifest.publisher import Manifest
@@ -84,6 +85,7 @@ def delete_branch(store: Store, name: str, if_head: str | None = None) -> None:
     if name == MAIN:
         raise RefNameError(f"branch '{MAIN}' cannot be deleted", name=name, hint="name another branch")
     heal(store)  # an interrupted write to the branch must not be recovered after its files are gone
+    record_old_merges(store, name)
     with store.gates.hold(ref_gates(name)) as held:
         known = store.manifest.table.branches()
         if name not in known:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
@@ -25,7 +26,7 @@ from omnigraph.errors import (
     Violation,
 )
 from omnigraph.history import three_way
-from omnigraph.history.ancestry import Ancestry
+from omnigraph.history.ancestry import UNCERTAIN, Ancestry
 from omnigraph.history.diff import ChangeFilter, Diff
 from omnigraph.history.resolve import graph_state_at, resolve_readable, tables_of
 from omnigraph.history.three_way import MergeBase, MergedTable, PartitionedMerge, TableMerge
@@ -39,6 +40,8 @@ from omnigraph.storage.stage import Staged
 from omnigraph.write.pending import to_store
 from omnigraph.write.validate import CommittedRows, TableChange, relation_violations, value_violations
 
+_UNCERTAIN = "the common past of '%s' is uncertain: older releases merged these commits without recording them: %s"
+_LOG = logging.getLogger(__name__)
 _KINDS = {
     "endpoint": "orphan_edge",
     "unique": "unique_violation",
@@ -136,6 +139,7 @@ class _Merge:
         self.source = resolve_readable(store, request.source)
         self.outcome = MergeOutcome.ALREADY_UP_TO_DATE
         self.past = MergedPast()
+        self.uncertain: list[str] = []
 
     @contextmanager
     def both_there(self) -> Iterator[None]:
@@ -162,13 +166,14 @@ class _Merge:
         assert source, "a branch has commits"
         assert target, "a branch has commits"
         ancestry = Ancestry(self.store.manifest, (self.source, txn.base))
-        finding = _MergeBases(self.store.manifest, ancestry)
+        finding = MergeBases(self.store.manifest, ancestry)
         self.past = finding.brought_in(self.source, target)
         past = finding.of([source], target)
         if not past:
             message = f"'{self.request.source}' and '{self.request.target or MAIN}' have no common ancestor"
             raise _impossible(message, self.request, "export the entities and load them instead")
         bases = [commit.commit_id for commit, _ in past]
+        self.uncertain = sorted(ancestry.unknown(source, target, bases) | finding.passed_over)
         if source.commit_id in bases:
             self.outcome = MergeOutcome.ALREADY_UP_TO_DATE
             return None
@@ -179,7 +184,9 @@ class _Merge:
 
     def lineage(self) -> Lineage:
         assert self.source.head
-        details = self.request.resolved or None
+        details = {**self.request.resolved, **({UNCERTAIN: self.uncertain} if self.uncertain else {})} or None
+        if self.uncertain:
+            _LOG.warning(_UNCERTAIN, self.request.source, ", ".join(self.uncertain))
         lineage = Lineage.new(self.request.actor, self.source.head.commit_id, details, self.request.operation_id)
         return replace(lineage, merged_branch=self.source.head.branch or MAIN, past=self.past.to_document())
 
@@ -226,12 +233,16 @@ _Tables = Mapping[str, TableVersion]
 _Known = tuple[Commit, _Tables]
 
 
-class _MergeBases:
-    """Finds the merge bases of two commits whose states can still be read."""
+class MergeBases:
+    """Finds the merge bases of two commits whose states can still be read.
+
+    `passed_over` are common commits that older releases deleted with their branch: an earlier base was taken.
+    """
 
     def __init__(self, manifest: Manifest, ancestry: Ancestry) -> None:
         self.manifest = manifest
         self.ancestry = ancestry
+        self.passed_over: set[str] = set()
 
     def joined(self, found: Sequence[_Known]) -> MergeBase:
         """Return the merge base made of several commits, and the bases of each with those before it."""
@@ -247,13 +258,18 @@ class _MergeBases:
         """
         assert source.head
         commits = {commit.commit_id: commit for commit in self.ancestry.brought_in(source.head, target)}
-        merged = {one.merged_parent_id for one in commits.values()}
+        return self.recorded(commits, commits, {source.head.commit_id: tables_of(source.snapshot)})
+
+    def recorded(
+        self, commits: Mapping[str, Commit], others: Mapping[str, Commit], states: dict[str, _Tables]
+    ) -> MergedPast:
+        """Return commits to record, with the tables of those that others were merged or branched from."""
+        merged = {one.merged_parent_id for one in others.values()}
         left = {
             one.parent_id
-            for one in commits.values()
-            if one.parent_id in commits and commits[one.parent_id].branch != one.branch
+            for one in others.values()
+            if one.parent_id and one.parent_id in commits and commits[one.parent_id].branch != one.branch
         }
-        states: dict[str, _Tables] = {source.head.commit_id: tables_of(source.snapshot)}
         for name in sorted(name for name in commits if name in merged | left and name not in states):
             with suppress(HistoryReclaimedError):  # cleaned up: no merge of living branches can start there
                 found = self._read(commits[name])
@@ -274,6 +290,7 @@ class _MergeBases:
             if not missing:
                 return [(commit, tables) for commit, tables in states if tables is not None]
             gone |= missing
+            self.passed_over |= missing
 
     def _read(self, commit: Commit) -> _Tables | None:
         try:
@@ -413,7 +430,7 @@ class MergeAttempt:
         if key in self.partitioned:
             # The comparison kept only keys, so the rows are made again, and written by the tasks that make them.
             return tables.stage_written(base, self.partitioned[key].write(self.choose, base), replaced)
-        written = tables.write_rows(base.path, base.branch, to_store(combined.declared, rows))
+        written = tables.write_rows(base, to_store(combined.declared, rows))
         return tables.stage_written(base, written, replaced)
 
 

@@ -32,7 +32,8 @@ from omnigraph.lang.catalog import EdgeType, NodeType
 from omnigraph.storage.columns import table_key
 from omnigraph.storage.layout import Addresses, fragments
 from omnigraph.storage.read import ADDRESS, DST, ID, OFFSET_BITS, SRC, TableReader
-from omnigraph.storage.stage import TableStorage
+from omnigraph.storage.stage import TableStorage, data_files
+from omnigraph.storage.unpublished import note
 from omnigraph.write.pending import to_store, without_record
 from omnigraph.write.validate import TableChange, value_violations
 
@@ -372,7 +373,9 @@ class PartitionedMerge:
 
     def write(self, choose: ChooseExecutor, base: TableVersion) -> list[str]:
         """Merge again, and write the resulting rows to files of the table."""
-        return [text for result in self._run(choose, base) for text in result.written]
+        written = [text for result in self._run(choose, base) for text in result.written]
+        note(base, data_files(written))  # tasks on other machines have written them
+        return written
 
     def _run(self, choose: ChooseExecutor, base: TableVersion | None) -> list[PartitionResult]:
         tasks = [MergePartition(self._location, part, self._resolution, base) for part in self._parts]
@@ -389,7 +392,7 @@ def merge_partition(partition: MergePartition) -> PartitionResult:
     if partition.base is None:
         problems += value_violations(combined.declared, combined.change.rows)
     elif rows.num_rows:
-        written += tables.write_rows(partition.base.path, partition.base.branch, to_store(combined.declared, rows))
+        written += tables.write_rows(partition.base, to_store(combined.declared, rows))
     return PartitionResult(_keys_of(combined), tuple(problems), tuple(written))
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import secrets
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from itertools import islice
@@ -19,7 +20,7 @@ from omnigraph.api.results import TableVersion
 from omnigraph.commit.plan import PublishPlan, TableAction, WriterKind, WriteTxn
 from omnigraph.commit.store import Store
 from omnigraph.core.executor import Executor
-from omnigraph.errors import Violation
+from omnigraph.errors import OmnigraphError, Violation
 from omnigraph.formats.batch import ConvertedBatch, Declared, Numbers
 from omnigraph.formats.files import Split, grouped
 from omnigraph.ingest import steps
@@ -28,9 +29,11 @@ from omnigraph.ingest.steps import LOST, NEW, OLD, CompareTask, Excluded, KeyExc
 from omnigraph.lang.catalog import Cardinality, EdgeType, NodeType
 from omnigraph.manifest.publisher import Lineage
 from omnigraph.storage.columns import declared_of, table_key
+from omnigraph.storage.files import directory_of
 from omnigraph.storage.predicates import OneOf
 from omnigraph.storage.read import DST, ID, SRC
-from omnigraph.storage.stage import Staged
+from omnigraph.storage.stage import Staged, data_files
+from omnigraph.storage.unpublished import note
 from omnigraph.write.load import existing
 from omnigraph.write.pending import RECORD
 from omnigraph.write.validate import TAKEN, TWICE, dangling, miscounted, not_unique
@@ -63,7 +66,6 @@ class DistributedLoad:
         directory = f"__tmp/load-{secrets.token_hex(8)}"
         self.exchange = KeyExchange(store.location, directory, secrets.randbits(64), shares)
         self.results: list[StageResult] = []
-        self.preview_files: list[str] = []
         self.bases: dict[str, TableVersion] = {}
         self.inherited: dict[str, TableVersion] = {}
 
@@ -71,12 +73,18 @@ class DistributedLoad:
         """Write the input to files of the tables. No head moves, and nothing refers to the files yet."""
         self.bases = {key: txn.writable_table(self.store.tables, key) for key in txn.entries}
         self.inherited = {key: txn.entries[key].table for key in txn.forks}
-        paths = {key: (table.path, table.branch) for key, table in self.bases.items()}
         tasks = [
-            steps.StageTask(number, split, txn.catalog, paths, self.exchange)
+            steps.StageTask(number, split, txn.catalog, self.bases, self.exchange)
             for number, split in enumerate(self.splits)
         ]
-        self.results = self.executor.run("read", steps.stage, tasks)
+        try:
+            self.results = self.executor.run("read", steps.stage, tasks)
+        except BaseException:
+            with suppress(OmnigraphError):  # why the task failed is reported
+                self._note(self.exchange.staged())
+            raise
+        for key, loaded in self.loaded(txn).items():
+            note(self.bases[key], data_files(loaded.written))
         for key in txn.forks.keys() - {key for result in self.results for key in result.tables}:
             # No row was written to these: a table is forked only if the load changes it.
             self._delete_fork(txn.forks.pop(key))
@@ -100,18 +108,12 @@ class DistributedLoad:
     def delete_exchange(self) -> None:
         """Delete the files that only the checks needed."""
         self.store.objects.delete_below(self.exchange.directory)
-        for name in self.preview_files:
-            self.store.objects.delete(name)
 
-    def delete_staged(self) -> None:
-        """Delete the staged files of a load that is not published; `cleanup` deletes those of failed tasks."""
-        written = {key for result in self.results for key in result.tables}
-        for key in written & self.inherited.keys():
-            self._delete_fork(self.bases[key])
-        for result in self.results:
-            for key in result.tables.keys() - self.inherited.keys():
-                for name in self.store.tables.files_of(self.bases[key], result.tables[key].written):
-                    self.store.objects.delete(name)
+    def _note(self, staged: Sequence[str]) -> None:
+        """Note files of tasks, to be deleted unless they are published."""
+        for base in self.bases.values():
+            inside = f"{directory_of(base.path, base.branch)}/"
+            note(base, [name.removeprefix(inside) for name in staged if name.startswith(f"{inside}data/")])
 
     def loaded(self, txn: WriteTxn) -> dict[str, StagedInput]:
         """Return the staged rows of each table, in the order of the input."""
@@ -260,7 +262,7 @@ class KeyComparison:
         """Return which of the ids are nodes after the load: a node that is removed may have too few edges."""
         key = f"node:{type_name}"
         if key in self.loaded and self.overwrites:
-            found = self.tables.scan_staged(self._opened(self._staged(key)), [ID], OneOf(ID, ids))
+            found = self.tables.scan_staged(self.tables.read_staged(self._staged(key)), [ID], OneOf(ID, ids))
         else:
             found = self.tables.scan(self.txn.entries[key].table, [ID], OneOf(ID, ids))
         return set(found[ID].to_pylist())
@@ -376,20 +378,17 @@ class KeyComparison:
         """Open the table as it would be with all staged rows appended."""
         if key not in self._appends:
             base = self.txn.writable_table(self.tables, key)
-            self._appends[key] = self._opened(self.tables.stage_written(base, self.loaded[key].written, _NONE))
+            self._appends[key] = self.tables.read_staged(
+                self.tables.stage_written(base, self.loaded[key].written, _NONE)
+            )
         return self._appends[key]
-
-    def _opened(self, staged: Staged) -> lance.LanceDataset:
-        opened = self.tables.read_staged(staged)
-        self.load.preview_files += self.tables.files_of_staged(staged, opened)
-        return opened
 
     def _staged(self, key: str) -> Staged:
         base = self.txn.writable_table(self.tables, key)
         written = self.loaded[key].written
         if len(self.superseded[key]):
             positions = self._positions(key, np.sort(self.superseded[key]))
-            written = self.tables.without_rows(self._appended(key), written, positions)
+            written = self.tables.without_rows(base, self._appended(key), written, positions)
         if self.overwrites:
             return self.tables.stage_overwrite_written(base, written)
         return self.tables.stage_written(base, written, np.sort(self.replaced[key]))

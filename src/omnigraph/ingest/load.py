@@ -176,15 +176,10 @@ def _load_by_executor(store: Store, request: LoadSpec, lineage: Lineage) -> Load
     for attempt in range(_SEEDS):
         big = DistributedLoad(store, executor, request.splits, request.mode, _shares(request.splits))
         try:
-            result = _run_big(store, request, lineage, big)
-        except (CollisionError, LoadRejectedError) as error:
-            big.delete_staged()
-            if attempt == _SEEDS - 1 or isinstance(error, LoadRejectedError):
+            return _run_big(store, request, lineage, big)
+        except CollisionError:
+            if attempt == _SEEDS - 1:
                 raise
-        else:
-            if request.dry_run:
-                big.delete_staged()
-            return result
         finally:
             big.delete_exchange()
             request.progress.finish()
@@ -206,7 +201,6 @@ def _shares(splits: Sequence[Split]) -> int:
 def _run_big(store: Store, request: LoadSpec, lineage: Lineage, big: DistributedLoad) -> LoadResult:
     def prepare(txn: WriteTxn) -> tuple[PublishPlan | None, dict[str, int]]:
         if not big.can_commit_on(txn):
-            big.delete_staged()
             big.stage(txn)
         comparison = KeyComparison(big, txn)
         counts = {key: loaded.rows for key, loaded in comparison.loaded.items()}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -36,11 +37,13 @@ from omnigraph.lang.catalog import Cardinality, Catalog, EdgeType, NodeType
 from omnigraph.storage.columns import declared_of, table_key
 from omnigraph.storage.objects import ObjectStore
 from omnigraph.storage.read import ADDRESS, DST, ID, SRC
+from omnigraph.storage.unpublished import leave_to_caller, noted, taking_back
 from omnigraph.write.pending import RECORD, to_store
 from omnigraph.write.validate import are_complete, value_violations, with_required
 
 NEW, OLD, LOST = KeyOrigin.NEW, KeyOrigin.OLD, KeyOrigin.LOST
 _PLACE = 8  # bytes
+_LIST = ".json"
 _ROWS, _BYTES = 2**18, 2**26  # of a table at most, before they are written
 
 
@@ -57,6 +60,15 @@ class KeyExchange:
         """Start a file with a unique name, because a task may run twice."""
         return KeyFile(f"{self.directory}/{uuid.uuid4().hex}", self.shares)
 
+    def list_staged(self, files: Sequence[str]) -> None:
+        """List the files that a task has staged, for a load of which another task fails."""
+        self.objects.write(f"{self.directory}/{uuid.uuid4().hex}{_LIST}", json.dumps(files).encode())
+
+    def staged(self) -> list[str]:
+        """Return the files that tasks have listed."""
+        listed = [name for name in self.objects.list(self.directory) if name.endswith(_LIST)]
+        return [file for name in listed for file in json.loads(self.objects.read(f"{self.directory}/{name}"))]
+
     @property
     def objects(self) -> ObjectStore:
         return objects_at(self.location)
@@ -70,7 +82,7 @@ class StageTask:
     number: int
     split: Split
     catalog: Catalog
-    paths: dict[str, tuple[str, str | None]]
+    tables: dict[str, TableVersion]
     exchange: KeyExchange
 
 
@@ -97,7 +109,18 @@ class StageResult:
 
 
 def stage(task: StageTask) -> StageResult:
-    """Convert a split, check its values, write its rows and extract its keys, batch by batch."""
+    """Convert a split, check its values, write its rows and extract its keys, batch by batch.
+
+    A task that fails deletes its files. One that succeeds lists them, because another one may fail.
+    """
+    with taking_back(tables_at(task.exchange.location)):
+        done = _stage(task)
+        task.exchange.list_staged(noted())
+        leave_to_caller()
+        return done
+
+
+def _stage(task: StageTask) -> StageResult:
     file = task.exchange.file()
     tables: dict[str, _Table] = {}
     problems: list[Violation] = []
@@ -120,7 +143,7 @@ class _Table:
     def __init__(self, task: StageTask, declared: NodeType | EdgeType) -> None:
         self.task = task
         self.declared = declared
-        self.path, self.branch = task.paths[table_key(declared)]
+        self.base = task.tables[table_key(declared)]
         self.rows = 0
         self.written: list[str] = []
         self.records: list[Any] = []
@@ -143,7 +166,7 @@ class _Table:
         self.records.append(rows[RECORD].to_numpy())
         if rows.num_rows:
             store = tables_at(self.task.exchange.location)
-            self.written += store.write_rows(self.path, self.branch, to_store(self.declared, rows))
+            self.written += store.write_rows(self.base, to_store(self.declared, rows))
 
     def staged(self, file: KeyFile) -> StagedTable:
         if self._buffered:

@@ -47,6 +47,7 @@ from omnigraph.storage.lance_errors import lance_call
 from omnigraph.storage.objects import Listed, ObjectStore
 
 FORMAT = "omnigraph-backup-1"
+MISSING = "missing"
 CLAIM, INDEXES, CONTENT = "backup.json", "backups", "files"
 _ATTEMPTS = 3
 _AT_ONCE = 4
@@ -421,7 +422,7 @@ def _problem(
     objects: ObjectStore, listed: Mapping[str, int], one: _File, below: str = f"{CONTENT}/"
 ) -> FileProblem | None:
     if one.stored not in listed:
-        return FileProblem(one.stored, "missing")
+        return FileProblem(one.stored, MISSING)
     if listed[one.stored] != one.size:
         return FileProblem(one.stored, f"has {listed[one.stored]} bytes instead of {one.size}")
     hashed = _Hashed(objects.chunks(f"{below}{one.stored}"))
@@ -435,15 +436,31 @@ def verify(store: Store, against: Location | None = None, progress: Progress = S
     cut = _cut(store, may_wait=False)
     listed = {one.name: one for one in store.objects.list_below("")}
     names = sorted(_referenced(store, cut, listed))
-    known = {one.path: one for one in _files(_chosen(against, None))} if against else {}
+    known = _digests(against, cut) if against else {}
     progress.phase("verify", len(names))
-    problems = []
+    problems, compared = [], 0
     for name in names:
         if name not in listed:
-            problems.append(FileProblem(name, "missing"))
-        elif name in known and not _CHANGING.fullmatch(name):
+            problems.append(FileProblem(name, MISSING))
+        elif name in known and _is_same(known[name], listed[name]):
             found = _problem(store.objects, {name: listed[name].size}, replace(known[name], stored=name), below="")
             problems += [found] if found else []
+            compared += 1
         progress.advance(1, 0)
     size = sum(listed[name].size for name in names if name in listed)
-    return VerifyResult(store.location.uri, len(names), size, tuple(problems))
+    unknown = sum(name in listed for name in names) - compared if against else 0
+    return VerifyResult(store.location.uri, len(names), size, tuple(problems), unknown)
+
+
+def _digests(against: Location, cut: _Cut) -> dict[str, _File]:
+    """Return the files of the latest backup of a graph, by their names."""
+    document = _chosen(against, None)
+    if document["graph_id"] != cut.states[MAIN].graph_id:
+        message = f"{against.uri} holds backups of another graph"
+        raise BackupTargetError(message, uri=against.uri, hint="name the address of backups of this graph")
+    return {one.path: one for one in _files(document)}
+
+
+def _is_same(before: _File, listed: Listed) -> bool:
+    """Whether a file must be the one in the backup: its name is unique, or it was not written since."""
+    return not _CHANGING.fullmatch(before.path) or before.modified == listed.modified.isoformat()

@@ -11,10 +11,13 @@ from omnigraph.api.results import TableVersion
 from omnigraph.commit.sidecar import DIRECTORY, Sidecar
 from omnigraph.commit.staged_schema import fate_of
 from omnigraph.commit.store import Store
+from omnigraph.core.location import Location
 from omnigraph.core.refs import FOREIGN_LOCK, MAIN
 from omnigraph.errors import BranchNotFoundError, OmnigraphError
+from omnigraph.history.old_merges import unknown_merges
 from omnigraph.lang.catalog import Catalog, EdgeType, NodeType
 from omnigraph.maintenance import damage, deep
+from omnigraph.maintenance.backup import MISSING, verify
 from omnigraph.maintenance.optimize import declared_types
 from omnigraph.maintenance.relocate import is_in_place, moved_versions
 from omnigraph.maintenance.tasks import compaction_groups, wanted_indices
@@ -37,12 +40,12 @@ _MANY_VERSIONS = 100
 _LONG = 300.0  # seconds
 
 
-def examine(store: Store, catalog: Catalog, *, deep: bool = False) -> HealthReport:
+def examine(store: Store, catalog: Catalog, *, deep: bool = False, backup: Location | None = None) -> HealthReport:
     """Examine every branch and every table. A part that cannot be read is a finding, and the rest is still examined.
 
-    `deep` reads every row as well.
+    `deep` reads every row as well; `backup` compares files with the digests of the latest backup there.
     """
-    return _Examination(store, catalog, deep).report()
+    return _Examination(store, catalog, deep, backup).report()
 
 
 @dataclass
@@ -50,8 +53,10 @@ class _Examination:
     store: Store
     catalog: Catalog
     deep: bool
+    backup: Location | None
     findings: list[Finding] = field(default_factory=list)
     tables: list[TableHealth] = field(default_factory=list)
+    states: list[ManifestState] = field(default_factory=list)
     lost: set[str] = field(default_factory=set)  # version files that the finding of their table names
 
     def report(self) -> HealthReport:
@@ -67,10 +72,17 @@ class _Examination:
                 continue  # deleted since it was listed: nothing about it is wrong
             branches.append(name)
         self._forks(branches, known)
+        self._old_merges()
         self._files()
         pending = tuple(one.operation_id for one in sidecars)
         order = sorted(self.findings, key=lambda one: (one.severity is not Severity.PROBLEM, one.subject))
         return HealthReport(self.store.location.uri, tuple(branches), pending, tuple(self.tables), tuple(order))
+
+    def _old_merges(self) -> None:
+        """Report merges of older releases whose second parent was deleted: a later merge may use an earlier base."""
+        for merge in unknown_merges(self.states):
+            message = f"an older release made this merge, and its second parent {merge.merged_parent_id} was deleted"
+            self._find(Severity.ADVICE, f"commit {merge.commit_id}", message, "review merges with --dry-run")
 
     def _files(self) -> None:
         """Report files that are missing, damaged or set aside, and files that are no recovery records."""
@@ -78,6 +90,8 @@ class _Examination:
         if self.deep:
             known = {one.subject for one in found}  # a file that is gone cannot be read either
             found += [one for one in deep.findings(self.store, self.catalog) if one.subject not in known]
+        if self.backup is not None:
+            found += self._differing(self.backup, {one.subject for one in found})
         self.findings += [one for one in found if one.subject not in self.lost]
         for name in self.store.sidecars.strays():
             if name.endswith(SUFFIX):
@@ -85,6 +99,20 @@ class _Examination:
             else:
                 message, run = "it is no recovery record: another program wrote it", "remove the file if none needs it"
             self._find(Severity.ADVICE, f"{DIRECTORY}/{name}", message, run)
+
+    def _differing(self, backup: Location, known: set[str]) -> list[Finding]:
+        """Report files that differ from a backup, and how much of the graph it does not have."""
+        done = verify(self.store, backup)
+        run = f"restore it from the backup at {backup.uri}"
+        found = [
+            Finding(Severity.PROBLEM, one.path, f"it {one.problem}", run)
+            for one in done.problems
+            if one.path not in known and one.problem != MISSING
+        ]
+        if done.not_compared:
+            message = f"it does not have {done.not_compared} of {done.files} files, which were not compared"
+            found.append(Finding(Severity.ADVICE, backup.uri, message, "omnigraph backup create"))
+        return found
 
     def _find(self, severity: Severity, subject: str, message: str, run: str) -> None:
         self.findings.append(Finding(severity, subject, message, run))
@@ -159,6 +187,7 @@ class _Examination:
         if name == FOREIGN_LOCK:
             message = "another program is changing the schema, or died while it did"
             self._find(Severity.ADVICE, f"branch {name}", message, "if it has died: omnigraph repair --confirm --force")
+        self.states.append(state)
         self._manifest(state, name)
         moving = {key for sidecar in sidecars for key in sidecar.table_keys}
         types = declared_types(self.catalog)

@@ -43,6 +43,7 @@ from omnigraph.storage.columns import table_key
 from omnigraph.storage.internal import InternalTable, fragment_count
 from omnigraph.storage.layout import IndexBuild, TableLayout, layout_of
 from omnigraph.storage.stage import Staged
+from omnigraph.storage.unpublished import taking_back
 
 DRIFT = "drift_needs_repair"
 CONTENDED = "written_too_often"
@@ -125,6 +126,10 @@ class _Upkeep:
     def run(self) -> UpkeepResult:
         relocate_if_moved(self.store)
         settle(self.store)
+        with taking_back(self.store.tables):
+            return self._run()
+
+    def _run(self) -> UpkeepResult:
         while True:
             txn = begin(self.store, self.branch)
             try:
@@ -237,17 +242,6 @@ class _Upkeep:
             return maintain.preview(self.store.tables, work.staged) if work.staged else work.base
 
         seen = dict(zip(fresh, map_tables(preview, fresh.values()), strict=True))
-        try:
-            self._build_on(fresh, types, seen)
-        finally:
-            # A preview is a file that no version refers to; left behind, it would be one for `cleanup` to find.
-            for key, work in fresh.items():
-                if work.staged and seen[key] != work.base:
-                    maintain.forget(self.store.tables, seen[key])
-
-    def _build_on(
-        self, fresh: Mapping[str, _Work], types: Mapping[str, NodeType | EdgeType], seen: Mapping[str, TableVersion]
-    ) -> None:
         tables = self.store.tables
         planned = map_tables(lambda key: self._plan_indices(fresh[key], seen[key], types.get(key)), fresh)
         orders = [(work, task) for work, found in zip(fresh.values(), planned, strict=True) for task in found]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -17,22 +18,24 @@ from omnigraph.storage.objects import ObjectStore
 SOURCE, IR, STATE = "_schema.pg", "_schema.ir.json", "__schema_state.json"
 FILES = (SOURCE, IR, STATE)
 STAGING = ".staging"  # suffix of files that other implementations stage before renaming them
+BESIDE = "__schema_accepted.json"  # our fingerprint of a schema whose compiled files belong to another implementation
 _FORMAT = "omnigraph-catalog-1"
-_Files = tuple[bytes, bytes | None, bytes | None]
+_Files = tuple[bytes, bytes | None, bytes | None, bytes | None]
 
 
 @dataclass(frozen=True, slots=True)
 class AcceptedSchema:
     """The accepted schema: its text and its catalog.
 
-    `foreign`: another implementation compiled it. `is_changed`: the graph was created with another schema, and the
-    manifest holds both.
+    `foreign`: another implementation compiled it. `is_known`: its fingerprint is stored, so an edited source is found.
+    `is_changed`: the graph was created with another schema, and the manifest holds both.
     """
 
     text: str
     catalog: Catalog
     foreign: bool = False
     is_changed: bool = False
+    is_known: bool = True
 
 
 class SchemaFilesReader:
@@ -47,7 +50,8 @@ class SchemaFilesReader:
         source = self._objects.read_if_exists(SOURCE)
         if source is None:
             return None
-        files = (source, self._objects.read_if_exists(STATE), self._objects.read_if_exists(IR))
+        state, ir = self._objects.read_if_exists(STATE), self._objects.read_if_exists(IR)
+        files = source, state, ir, self._objects.read_if_exists(BESIDE) if _is_foreign(ir) else None
         if self._known is None or self._known[0] != files:
             self._known = files, _accepted(*files)
         return self._known[1]
@@ -77,6 +81,15 @@ def write_compiled(objects: ObjectStore, catalog: Catalog, **more: bool) -> None
     objects.write(IR, json.dumps(document, separators=(",", ":")).encode())
 
 
+def write_beside(objects: ObjectStore, catalog: Catalog) -> None:
+    """Store our fingerprint of a schema that another implementation compiled, and leave its files as they are.
+
+    It may open the graph again, and refuses one whose compiled files have another form than its own.
+    """
+    known = {"format": _FORMAT, "schema_ir_digest": _digest(objects.read(IR)), "schema_hash": catalog.fingerprint}
+    objects.write(BESIDE, json.dumps(known).encode())
+
+
 def promote(objects: ObjectStore, text: str) -> None:
     """Put the files of a changed schema in place. The manifest has it already."""
     rewrite_source(objects, text)
@@ -99,19 +112,45 @@ def compiled(text: str) -> AcceptedSchema:
     return AcceptedSchema(text, compile_schema(Source(text, SOURCE)))
 
 
-def _accepted(source_data: bytes, state_data: bytes | None, ir_data: bytes | None) -> AcceptedSchema:
+def _accepted(
+    source_data: bytes, state_data: bytes | None, ir_data: bytes | None, beside_data: bytes | None
+) -> AcceptedSchema:
     state, compiled = _document(STATE, state_data), _document(IR, ir_data)
     source = Source.decode(source_data, SOURCE)
     catalog = compile_schema(source)
     foreign = not is_ours(compiled)
     hashes = {state.get("schema_ir_hash"), fingerprint_of(compiled.get("catalog"))}
+    if foreign:
+        hashes = _hashes_beside(ir_data, beside_data)
     # Fingerprints are compared, not texts: a comment may change, the meaning only through schema apply.
-    if not foreign and hashes != {catalog.fingerprint}:
+    if hashes and hashes != {catalog.fingerprint}:
         message = f"schema evolution is locked: {SOURCE} differs from the schema of the graph"
         raise SchemaDriftError(
             message, path=SOURCE, hint="restore the file; change schemas with `omnigraph schema apply`"
         )
-    return AcceptedSchema(source.text, catalog, foreign, state.get("changed") is True)
+    return AcceptedSchema(source.text, catalog, foreign, state.get("changed") is True, bool(hashes))
+
+
+def _hashes_beside(ir_data: bytes | None, beside_data: bytes | None) -> set[Any]:
+    """Return our fingerprint of what others compiled; nothing if it is not there, or they compiled another since."""
+    try:
+        known = _document(BESIDE, beside_data)
+    except SchemaDriftError:  # missing, or torn by a power cut: the next read-write open writes it again
+        return set()
+    return {known.get("schema_hash")} if ir_data and known.get("schema_ir_digest") == _digest(ir_data) else set()
+
+
+def _digest(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
+
+
+@lru_cache(maxsize=16)
+def _is_foreign(ir_data: bytes | None) -> bool:
+    """Return whether others compiled the schema; a broken file is named by whoever reads it as a whole."""
+    try:
+        return not is_ours(_document(IR, ir_data))
+    except SchemaDriftError:
+        return False
 
 
 def _document(name: str, data: bytes | None) -> dict[str, Any]:

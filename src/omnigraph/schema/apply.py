@@ -45,6 +45,7 @@ from omnigraph.manifest.state import HEAD, ManifestState
 from omnigraph.storage.columns import declared_of, moved_path, table_key, table_path, table_schema
 from omnigraph.storage.lance_errors import Failure, classify
 from omnigraph.storage.stage import SchemaChange, TableStorage
+from omnigraph.storage.unpublished import taking_back
 from omnigraph.write.validate import check_patterns
 
 _ATTEMPTS = 3
@@ -57,6 +58,7 @@ def preview_schema(store: Store, source: Source, drops: DropMode = DropMode.SOFT
     wanted = _Wanted.of(source)
     txn = capture(store, None)
     plan = plan_schema(txn.catalog, wanted.catalog, drops)
+    _warn_one_way(store, txn, plan)
     return SchemaResult(plan, False, txn.base.version, _rows(plan, wanted.catalog, txn))  # noqa: FBT003
 
 
@@ -72,7 +74,8 @@ def apply_schema(
     heal(store)
     for _ in range(_ATTEMPTS):
         try:
-            return _apply_alone(store, wanted, drops, Lineage.new(actor, operation_id=operation_id))
+            with taking_back(store.tables):
+                return _apply_alone(store, wanted, drops, Lineage.new(actor, operation_id=operation_id))
         except RecoveryRequiredError as error:
             pending = error
             recover_operation(store, error.operation_id)  # needs the gates, which are free here
@@ -90,6 +93,7 @@ def _apply_alone(store: Store, wanted: _Wanted, drops: DropMode, lineage: Lineag
             _rewrite_source(store, wanted.source, txn)
             return SchemaResult(plan, False, txn.base.version, rows)  # noqa: FBT003
         _refuse(store, plan)
+        _warn_one_way(store, txn, plan)
         published = publish_held(store, wanted.publish_plan(store, txn, plan, lineage), held)
     given_up = TableSteps(plan, wanted.catalog).losing if drops is DropMode.HARD else ()
     commit = published.commit
@@ -135,6 +139,14 @@ def _origin(store: Store, txn: WriteTxn) -> str:
 
 def _rows(plan: SchemaPlan, desired: Catalog, txn: WriteTxn) -> dict[str, int]:
     return {key: txn.entries[key].row_count for key in TableSteps(plan, desired).changed if key in txn.entries}
+
+
+def _warn_one_way(store: Store, txn: WriteTxn, plan: SchemaPlan) -> None:
+    """Warn before a change that another implementation, which compiled the schema, cannot follow."""
+    accepted = store.schema_of(txn.base)
+    if plan.steps and accepted and accepted.foreign:
+        message = "another implementation made %s, and cannot open it any more after this schema change"
+        _LOG.warning(message, store.location.uri)
 
 
 def _refuse(store: Store, plan: SchemaPlan) -> None:

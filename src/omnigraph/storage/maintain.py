@@ -20,10 +20,10 @@ from omnigraph.api.results import TableVersion
 from omnigraph.errors import StorageError
 from omnigraph.storage.lance_errors import Failure, classify, lance_call
 from omnigraph.storage.layout import IndexSpec, TableLayout, fragments, index_segments, layout_of, path_of, write_index
-from omnigraph.storage.objects import ObjectStore
 from omnigraph.storage.observe import durable_write
 from omnigraph.storage.read import TableReader, transaction_id
 from omnigraph.storage.stage import MAX_ROWS_PER_FILE, STORAGE_VERSION, Staged, TableStorage, auto_cleanup_settings
+from omnigraph.storage.unpublished import new_in, note, note_at
 
 # New fragments are numbered past those that others may append before the commit: the indices built on
 # them refer to them by number.
@@ -74,6 +74,7 @@ def rewrite(tables: TableStorage, table: TableVersion, numbers: Sequence[int]) -
         text = json.dumps({**document, "read_version": table.version})
         task = CompactionTask.from_json(text)  # type: ignore[attr-defined]  # the stub lacks it
         written = task.execute(dataset).new_fragments
+    note(table, (f"data/{path_of(file)}" for fragment in written for file in fragment.files))
     return Rewrite(tuple(numbers), tuple(json.dumps(one.to_json()) for one in written))
 
 
@@ -103,8 +104,7 @@ def stage_rewrite(
             [old[number] for number in one.old], [replace(f, id=next(free)) for f in fragments], made_of.covering
         )
     ]
-    operation = lance.LanceOperation.Rewrite(groups, [])
-    return Staged(base, lance.Transaction(base.version, operation, uuid=transaction_id()))
+    return _staged(base, lance.LanceOperation.Rewrite(groups, []))
 
 
 def _next_number(tables: TableStorage, base: TableVersion, written: Sequence[Any]) -> int:
@@ -112,10 +112,7 @@ def _next_number(tables: TableStorage, base: TableVersion, written: Sequence[Any
     # Only a detached commit reveals the number: the manifest's counter is not exposed.
     bare = replace(written[0], row_id_meta=None, created_at_version_meta=None, last_updated_at_version_meta=None)
     seen = preview(tables, Staged(base, lance.Transaction(base.version, lance.LanceOperation.Append([bare]))))
-    try:
-        return min(_numbers(tables, seen) - _numbers(tables, base))
-    finally:
-        forget(tables, seen)
+    return min(_numbers(tables, seen) - _numbers(tables, base))
 
 
 def _numbers(tables: TableStorage, table: TableVersion) -> set[int]:
@@ -167,12 +164,6 @@ def preview(tables: TableStorage, staged: Staged) -> TableVersion:
     return replace(staged.base, version=int(tables.read_staged(staged).version))
 
 
-def forget(tables: TableStorage, seen: TableVersion) -> None:
-    """Delete a preview. The files that it refers to stay."""
-    branch = ("tree", seen.branch) if seen.branch else ()
-    ObjectStore(tables.location).delete("/".join((seen.path, *branch, "_versions", f"d{seen.version}.manifest")))
-
-
 # Indices -------------------------------------------------------------------------------------------
 
 
@@ -181,7 +172,9 @@ def build_index(tables: TableStorage, table: TableVersion, spec: IndexSpec, frag
     dataset = tables.own_handle(table)
     durable_write("build index", dataset.uri)
     with lance_call(dataset.uri, "build index on"):
-        return write_index(dataset, spec, fragments)
+        built = write_index(dataset, spec, fragments)
+    note_at((table.path, table.branch), [f"_indices/{built.uuid}"])  # the version may be that of a preview
+    return built
 
 
 def stage_indices(
@@ -192,8 +185,13 @@ def stage_indices(
     with lance_call(dataset.uri, "read"):
         removed = index_segments(dataset, lambda _, uuid: uuid in replaced)
     new = [replace(one, dataset_version=base.version) for one in built]
-    operation = lance.LanceOperation.CreateIndex(new, removed)
-    return Staged(base, lance.Transaction(base.version, operation, uuid=transaction_id()))
+    return _staged(base, lance.LanceOperation.CreateIndex(new, removed))
+
+
+def _staged(base: TableVersion, operation: Any) -> Staged:
+    transaction = lance.Transaction(base.version, operation, uuid=transaction_id())
+    note(base, new_in(transaction))  # tasks on other machines have written them
+    return Staged(base, transaction)
 
 
 def chained(first: Staged, then: Staged) -> Staged:

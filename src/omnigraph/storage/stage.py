@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import tempfile
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -30,6 +30,7 @@ from omnigraph.storage.read import (
     fork_name,
     transaction_id,
 )
+from omnigraph.storage.unpublished import deletion_files, new_in, note, note_fork, transaction_file
 
 # A one-row update rewrites the row-id sequence of its fragment, so fragments stay small (3 ms at 100,000 rows, 33 ms
 # at a million).
@@ -96,16 +97,9 @@ class TableStorage(TableReader):
             options = self.location.storage_options
             # A detached commit has no conflict detection; it is only ever read, and its base is the one it was staged
             # on.
-            return lance.LanceDataset.commit(dataset, staged.transaction, detached=True, storage_options=options)
-
-    def files_of_staged(self, staged: Staged, opened: lance.LanceDataset) -> list[str]:
-        """Name the files that `read_staged` wrote, below the root; data files are not among them."""
-        root = _place(staged.base)
-        transaction = staged.transaction
-        return [
-            f"{root}/_versions/d{opened.version}.manifest",
-            f"{root}/_transactions/{transaction.read_version}-{transaction.uuid}.txn",
-        ]
+            found = lance.LanceDataset.commit(dataset, staged.transaction, detached=True, storage_options=options)
+        note(staged.base, [f"_versions/d{found.version}.manifest", transaction_file(staged.transaction)])
+        return found
 
     def take_staged(
         self, base: TableVersion, opened: lance.LanceDataset, rows: np.ndarray[Any, Any], columns: Sequence[str]
@@ -129,9 +123,9 @@ class TableStorage(TableReader):
         """Replace all rows; an empty table of rows is allowed."""
         return self._stage_fragments(base, rows, "overwrite")
 
-    def write_rows(self, path: str, branch: str | None, rows: pa.Table) -> list[str]:
+    def write_rows(self, base: TableVersion, rows: pa.Table) -> list[str]:
         """Write the data files of new rows; return descriptions that another process can stage together with others."""
-        uri = self._uri(path, branch)
+        uri = self._uri(base.path, base.branch)
         durable_write("write rows", uri)
         with lance_call(uri, "write rows"):
             written = write_fragments(
@@ -142,11 +136,9 @@ class TableStorage(TableReader):
                 data_storage_version=STORAGE_VERSION,
                 storage_options=self.location.storage_options,
             )
-        return [json.dumps(fragment.to_json()) for fragment in written]
-
-    def files_of(self, table: TableVersion, written: Sequence[str]) -> list[str]:
-        """Name the data files of written rows, below the root."""
-        return [f"{_place(table)}/data/{file['path']}" for text in written for file in json.loads(text)["files"]]
+        found = [json.dumps(fragment.to_json()) for fragment in written]
+        note(base, data_files(found))
+        return found
 
     def stage_written(self, base: TableVersion, written: Sequence[str], replaced: np.ndarray[Any, Any]) -> Staged:
         """Stage rows whose files are written, in place of those at the given addresses."""
@@ -156,7 +148,7 @@ class TableStorage(TableReader):
         dataset = self.open(base)
         durable_write("stage replacement", dataset.uri)
         with lance_call(dataset.uri, "stage replacement"):
-            updated, emptied = _delete_addresses(dataset, replaced)
+            updated, emptied = _delete_addresses(base, dataset, replaced)
         operation = lance.LanceOperation.Update(emptied, updated, fragments, update_mode="rewrite_rows")
         return _staged(base, lance.Transaction(base.version, operation))
 
@@ -167,7 +159,7 @@ class TableStorage(TableReader):
         return _staged(base, lance.Transaction(base.version, operation))
 
     def without_rows(
-        self, dataset: lance.LanceDataset, written: Sequence[str], rows: np.ndarray[Any, Any]
+        self, base: TableVersion, dataset: lance.LanceDataset, written: Sequence[str], rows: np.ndarray[Any, Any]
     ) -> list[str]:
         """Remove rows from files that are written but not committed. Rows are numbered through the files.
 
@@ -186,6 +178,7 @@ class TableStorage(TableReader):
                 assert fragment is not None
                 kept = fragment.delete_rows(inside.tolist())
                 left[at] = "" if kept is None else json.dumps(kept.to_json())
+                note(base, deletion_files([kept] if kept else []))
         return [text for text in left if text]
 
     def stage_upsert(self, base: TableVersion, rows: pa.Table) -> Staged:
@@ -196,6 +189,7 @@ class TableStorage(TableReader):
             # Always whole rows: with an index on the key, Lance would rewrite single columns of whole fragments.
             merge = dataset.merge_insert(ID).when_matched_update_all().when_not_matched_insert_all()
             transaction, _ = merge.write_mode("rewrite_rows").execute_uncommitted(rows.select(dataset.schema.names))
+        note(base, new_in(transaction))
         return _staged(base, transaction)
 
     def stage_delete_rows(self, base: TableVersion, addresses: np.ndarray[Any, Any], reason: str) -> Staged:
@@ -204,7 +198,7 @@ class TableStorage(TableReader):
         dataset = self.open(base)
         durable_write("stage delete", dataset.uri)
         with lance_call(dataset.uri, "stage delete"):
-            updated, emptied = _delete_addresses(dataset, addresses)
+            updated, emptied = _delete_addresses(base, dataset, addresses)
         operation = lance.LanceOperation.Delete(updated, emptied, reason)
         return _staged(base, lance.Transaction(base.version, operation))
 
@@ -215,6 +209,7 @@ class TableStorage(TableReader):
         with lance_call(dataset.uri, "stage index"):
             fragments = [fragment.fragment_id for fragment in dataset.get_fragments()]
             built = [write_index(dataset, index, fragments) for index in indices]
+            note(base, (f"_indices/{one.uuid}" for one in built))
             # The segments that are replaced must be named, or Lance panics on fragments that are covered twice.
             names = {index.name for index in indices}
             replaced = index_segments(dataset, lambda name, _: name in names)
@@ -269,7 +264,9 @@ class TableStorage(TableReader):
         durable_write("fork table", f"{dataset.uri}@{name}")
         with lance_call(dataset.uri, "fork"):
             dataset.create_branch(name, table.version, storage_options=self.location.storage_options)
-        return replace(table, branch=name)
+        forked = replace(table, branch=name)
+        note_fork(forked)
+        return forked
 
     def forks(self, path: str) -> list[str]:
         """Name the native branches of a table."""
@@ -303,6 +300,7 @@ class TableStorage(TableReader):
                 storage_options=self.location.storage_options,
                 allow_external_blob_outside_bases=True,
             )
+        note(base, new_in(transaction))
         return _staged(base, transaction)
 
     # Moving heads. Only commit/ and schema/init.py call these.
@@ -381,11 +379,6 @@ class TableStorage(TableReader):
                     _check_length(Path(dataset.uri) / "data" / file.path, file.file_size_bytes)
 
 
-def _place(table: TableVersion) -> str:
-    """Return the directory of a table's files, below the root."""
-    return f"{table.path}/tree/{table.branch}" if table.branch else table.path
-
-
 def _staged(base: TableVersion, transaction: lance.Transaction) -> Staged:
     """Give the transaction a uuid of ours: the recovery record names it before the head moves."""
     return Staged(base, replace(transaction, uuid=transaction_id()))
@@ -421,7 +414,14 @@ def _written_fragments(operation: Any) -> list[Any]:
     return [fragment for part in parts for name in names for fragment in getattr(part, name, None) or ()]
 
 
-def _delete_addresses(dataset: lance.LanceDataset, addresses: np.ndarray[Any, Any]) -> tuple[list[Any], list[int]]:
+def data_files(written: Iterable[str]) -> list[str]:
+    """Name the data files of written rows, below the directory of their table."""
+    return [f"data/{file['path']}" for text in written for file in json.loads(text)["files"]]
+
+
+def _delete_addresses(
+    base: TableVersion, dataset: lance.LanceDataset, addresses: np.ndarray[Any, Any]
+) -> tuple[list[Any], list[int]]:
     updated, emptied = [], []
     fragments = addresses >> OFFSET_BITS
     offsets = addresses & ((1 << OFFSET_BITS) - 1)
@@ -433,4 +433,5 @@ def _delete_addresses(dataset: lance.LanceDataset, addresses: np.ndarray[Any, An
             emptied.append(fragment_id)
         else:
             updated.append(left)
+            note(base, deletion_files([left]))
     return updated, emptied
