@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import shutil
-import threading
+import subprocess
+import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from multiprocessing.synchronize import Event, Semaphore
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +23,7 @@ from omnigraph.errors import (
     BackupDamagedError,
     BackupNotFoundError,
     BackupTargetError,
+    CommitNotFoundError,
     NotAGraphError,
     StorageFullError,
 )
@@ -29,6 +33,7 @@ from tests.commit.child import Ordinals, hooked
 from tests.maintenance.scene import add, cleaned, people, whenever
 from tests.maintenance.test_moved_graphs import branched, everything
 from tests.support.deaths import die_each
+from tests.support.forks import FORKS, forked
 from tests.support.mutations import store_of
 from tests.support.templates import Templates
 
@@ -94,40 +99,72 @@ def test_a_moved_graph_that_was_only_read_can_be_backed_up(graph: Graph, target:
     assert everything(restored(target)) == before
 
 
+BOTH = "query both($n: String, $at: I32) { insert Person { name: $n, age: $at } insert Place { title: $n } }"
+_PATIENCE = 120
+
+
+def _write(uri: str, number: int, branch: str, begun: Semaphore, stop: Event) -> None:
+    handle = omnigraph.open(uri)
+    for at in itertools.count(1000 * (number + 1)):
+        handle.mutate(BOTH, {"n": f"p{at}", "at": at}, branch=branch)
+        begun.release()
+        if stop.is_set():
+            return
+
+
 @contextmanager
 def writing(graph: Graph, branches: list[str]) -> Iterator[None]:
-    """Let one writer for each of the branches commit without a pause; two tables in every commit."""
-    stop = threading.Event()
-
-    def write(number: int, branch: str) -> None:
-        handle, at = omnigraph.open(graph.uri), 1000 * (number + 1)
-        while not stop.is_set():
-            at += 1
-            handle.mutate(
-                f'query both() {{ insert Person {{ name: "p{at}", age: {at} }} insert Place {{ title: "p{at}" }} }}',
-                branch=branch,
-            )
-
-    with ThreadPoolExecutor() as pool:
-        writers = [pool.submit(write, number, branch) for number, branch in enumerate(branches)]
-        try:
-            yield
-        finally:
-            stop.set()
-            for one in writers:
-                one.result()
+    """Let one process for each of the branches commit without a pause; two tables in every commit."""
+    begun, stop = FORKS.Semaphore(0), FORKS.Event()
+    writers = [forked(_write, (graph.uri, at, name, begun, stop), daemon=True) for at, name in enumerate(branches)]
+    for one in writers:
+        one.start()
+    assert all(begun.acquire(timeout=_PATIENCE) for _ in writers), "the writers do not come to write"
+    try:
+        yield
+    finally:
+        stop.set()
+        for one in writers:
+            one.join(_PATIENCE)
+    assert [one.exitcode for one in writers] == [0] * len(writers)
 
 
-def test_a_backup_while_others_write_is_one_commit_of_every_branch(graph: Graph, target: Path) -> None:
-    with writing(graph, ["main", "review", "draft"]):
-        done = [graph.backup(target) for _ in range(3)]
+def test_a_backup_while_eight_processes_write_is_one_commit_of_every_branch(graph: Graph, target: Path) -> None:
+    with writing(graph, [*["main"] * 4, *["review"] * 2, *["draft"] * 2]):
+        done = [graph.backup(target) for _ in range(2)]
     for one in done:
         again = restored(target, one.backup_id)
-        assert again.doctor().is_healthy
+        assert again.doctor(deep=True).is_healthy
         for branch, commit in one.heads.items():
             assert again.commits(branch)[0].commit_id == commit
-            assert people(again, branch=branch) == people(graph, snapshot=commit)
-        add(again, 5000)
+            assert sorted(again.export(branch=branch)) == sorted(graph.export(snapshot=commit))
+        add(again, 90)
+
+
+def test_a_cursor_of_commits_that_a_restore_took_back_is_refused(graph: Graph, target: Path) -> None:
+    known = graph.changes().cursor
+    graph.backup(target)
+    for at in (90, 91):
+        add(graph, at)
+    lost = graph.changes()
+    page = graph.changes(cursor=known, limit=1)
+    assert lost.cursor
+    assert page.next_page_token
+    version = graph.snapshot().manifest_version
+    shutil.rmtree(graph.uri)
+    omnigraph.restore(target, graph.uri)
+    with omnigraph.open(graph.uri) as other:
+        for at in (92, 93):
+            add(other, at)
+        assert other.snapshot().manifest_version == version, "the numbers are the same"
+
+    for handle in (graph, omnigraph.open(graph.uri)):
+        for token in ({"cursor": lost.cursor}, {"page_token": page.next_page_token}):
+            with pytest.raises(CommitNotFoundError):
+                handle.changes(**token)
+        again = handle.changes(cursor=known)
+        assert [change.id for block in again.blocks for change in block.changes] == ["p92", "p93"]
+        assert {row["p.name"] for row in people(handle)} >= {"p92", "p93"}
 
 
 def test_a_backup_begins_again_when_a_cleanup_takes_its_files(graph: Graph, target: Path) -> None:
@@ -217,6 +254,52 @@ def test_a_target_that_fills_up_loses_nothing(graph: Graph, target: Path) -> Non
         graph.backup(target)
     assert len(omnigraph.backups(target)) == 1
     assert everything(restored(target)) == before
+
+
+_ON_A_SMALL_DISK = [
+    "unshare",
+    "--map-root-user",
+    "--mount",
+    "sh",
+    "-ec",
+    'mount -t tmpfs -o size=64k none "$0"; exec "$@"',
+]
+_FILL = """
+import shutil, sys
+from pathlib import Path
+import omnigraph
+from omnigraph.errors import NotAGraphError, StorageFullError
+disk, uri, backups = Path(sys.argv[1]), sys.argv[2], sys.argv[3]
+graph = omnigraph.open(uri, read_only=True)
+for act in (lambda: graph.backup(disk / "backups"), lambda: omnigraph.restore(backups, disk / "graph")):
+    try:
+        act()
+    except StorageFullError as error:
+        assert str(disk) in error.path and error.hint, error
+    else:
+        raise AssertionError("there is enough space")
+    if (disk / "backups").exists():
+        assert omnigraph.backups(disk / "backups") == []
+        shutil.rmtree(disk / "backups")
+try:
+    omnigraph.open(disk / "graph")
+except NotAGraphError:
+    print("no graph")
+"""
+
+
+def test_a_small_disk_that_fills_up_gets_no_backup_and_no_graph(graph: Graph, target: Path, tmp_path: Path) -> None:
+    graph.backup(target)
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    if not shutil.which("unshare") or subprocess.run([*_ON_A_SMALL_DISK, disk, "true"], check=False).returncode:
+        pytest.skip("a small disk can be mounted only where user namespaces are allowed")
+    before = everything(graph)
+    command = [*_ON_A_SMALL_DISK, disk, sys.executable, "-c", _FILL, disk, graph.uri, target]
+    done = subprocess.run(list(map(str, command)), capture_output=True, text=True, check=False)
+    assert (done.stdout, done.returncode) == ("no graph\n", 0), done.stderr
+    assert omnigraph.verify_backup(target).is_intact
+    assert everything(graph) == before
 
 
 # What is refused ------------------------------------------------------------------------------------
