@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import omnigraph
+from omnigraph.core.location import Location
+from omnigraph.manifest.publisher import MAX_FRAGMENTS
 from tests.maintenance.scene import (
     KNOWS,
     PERSON,
@@ -19,6 +23,7 @@ from tests.maintenance.scene import (
 from tests.support.cli import command
 from tests.support.faults import assert_settled
 from tests.support.mutations import store_of
+from tests.support.s3 import S3Server
 
 
 def test_a_graph_on_an_object_store_is_looked_after_as_any_other(s3_uri: str) -> None:
@@ -60,3 +65,28 @@ def test_lost_files_on_an_object_store_are_found_and_indices_mended(s3_uri: str)
     assert omnigraph.open(s3_uri).repair(confirm=True).commits
     assert omnigraph.open(s3_uri).doctor().is_healthy
     add(omnigraph.open(s3_uri), 70)
+
+
+def test_doctor_asks_for_pages_of_listings_and_not_for_files(s3_uri: str, s3_server: S3Server) -> None:
+    types = [f"T{at}" for at in range(6)]
+    graph = omnigraph.init(s3_uri, "".join(f"node {name} {{ name: String @key }}\n" for name in types))
+    bucket = Location.parse(s3_uri).bucket
+
+    def add_to_all(at: int) -> None:
+        inserts = " ".join(f'insert {name} {{ name: "n{at}" }}' for name in types)
+        graph.mutate(f"query q() {{ {inserts} }}")
+
+    def asked() -> Counter[str]:
+        before = s3_server.requests(bucket)
+        assert omnigraph.open(s3_uri, read_only=True).doctor().is_healthy
+        return s3_server.requests(bucket) - before
+
+    for at in range(2):
+        add_to_all(at)
+    few = asked()
+    for at in range(2, 2 + MAX_FRAGMENTS):  # after so many commits the manifest has as many fragments again
+        add_to_all(at)
+    many = asked()
+    assert few.keys() == many.keys() <= {"get", "head", "list"}
+    assert many["list"] == few["list"]
+    assert many["head"] + many["get"] - few["head"] - few["get"] <= 2 * MAX_FRAGMENTS, "those of the manifest"
