@@ -171,3 +171,26 @@ def test_repair_tells_on_which_branch_a_table_is(graph: Graph, store: Store) -> 
     assert lines[0] == f"repair {graph.uri} — 4 tables"
     [line] = [line for line in lines if "healed" in line]
     assert line.startswith("  node:Person on feature  verified_maintenance: v")
+
+
+def test_backups_are_made_verified_and_restored_with_exit_codes_for_scripts(graph: Graph, tmp_path: Path) -> None:
+    backups, other = str(tmp_path / "backups"), str(tmp_path / "other")
+    made = document("backup", "create", backups, "--store", graph.uri)
+    assert [one["backup_id"] for one in document("backup", "list", backups)["backups"]] == [made["backup_id"]]
+    assert document("backup", "verify", backups)["intact"]
+    assert document("verify", graph.uri, "--against", backups)["not_compared"] == 0
+    assert document("restore", backups, other)["backup_id"] == made["backup_id"]
+    assert document("doctor", graph.uri, "--deep", "--backup", backups)["healthy"]
+    for wrong in (("restore", backups, other), ("backup", "create", other, "--store", graph.uri)):
+        assert run(*wrong).exit_code == 1
+
+    for root in (graph.uri, backups):
+        changed = min(path for path in Path(root).rglob("data/*.lance") if "__manifest" not in path.parts)
+        data = bytearray(changed.read_bytes())
+        data[4] ^= 1
+        changed.write_bytes(data)
+    assert not document("backup", "verify", backups, code=1)["intact"]
+    [problem] = document("verify", graph.uri, "--against", backups, code=1)["problems"]
+    assert problem["problem"] == "has other content"
+    found = document("doctor", graph.uri, "--backup", backups, code=1)
+    assert problem["path"] in [one["subject"] for one in found["findings"] if one["severity"] == "problem"]

@@ -13,6 +13,7 @@ from omnigraph.lang.evolution import SchemaPlan
 from omnigraph.lang.identity import is_new_id
 
 OPERATION = "operation_id"  # among the details of a commit: the id that the caller gave it
+UNCERTAIN = "unknown_merges"  # of a merge: older ones that recorded nothing, and whose branch is gone
 
 
 @dataclass(frozen=True, slots=True)

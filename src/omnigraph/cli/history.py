@@ -14,7 +14,7 @@ from omnigraph.api import operations as op
 from omnigraph.api.documents import MERGE, REVERT, answer_document, to_document
 from omnigraph.api.options import OURS, THEIRS, Resolution
 from omnigraph.api.protocol import GraphAPI
-from omnigraph.api.results import LogEntry, MergeResult, Snapshot
+from omnigraph.api.results import UNCERTAIN, LogEntry, MergeResult, Snapshot
 from omnigraph.cli import output
 from omnigraph.cli.address import Target
 from omnigraph.cli.command import Branch, DryRun, EngineOptions, argument, command, option, readable, switch
@@ -121,12 +121,20 @@ def merge_branch(
         return
     graph = target.write_aloud()
     done = graph.merge(source, into, actor=actor, **options)
+    _warn_uncertain(done)
     document, text = MERGE.write(done, {"actor": actor}), [f"merged {done.source} into {done.target}: {done.outcome}"]
     if delete_source:
         problem = _deletion_problem(graph, done.source)
         document |= {"branch_deleted": problem is None, "branch_delete_error": problem}
         text += [] if problem else [f"deleted branch {done.source}"]
     target.emit(document, text)
+
+
+def _warn_uncertain(done: MergeResult) -> None:
+    details = done.commit.details if done.commit else None
+    if merges := (details or {}).get(UNCERTAIN):
+        message = f"warning: the common past is uncertain; older releases did not record {', '.join(merges)}"
+        output.note(message, style="yellow")
 
 
 def _preview(found: MergeResult) -> Lines:

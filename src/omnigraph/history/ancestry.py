@@ -9,13 +9,11 @@ from functools import cached_property
 from graphlib import TopologicalSorter
 from operator import or_, xor
 
-from omnigraph.api.results import Commit, TableVersion
+from omnigraph.api.results import UNCERTAIN, Commit, TableVersion
 from omnigraph.core.refs import MAIN
 from omnigraph.errors import BranchNotFoundError
 from omnigraph.manifest.publisher import Manifest
 from omnigraph.manifest.state import ManifestState
-
-UNCERTAIN = "unknown_merges"  # in the details of a merge: older ones that recorded nothing, and whose branch is gone
 
 
 class Ancestry:

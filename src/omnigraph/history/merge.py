@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from omnigraph.api.options import Resolution
-from omnigraph.api.results import ChangeCounts, Commit, MergeOutcome, MergeResult, Snapshot, TableVersion
+from omnigraph.api.results import UNCERTAIN, ChangeCounts, Commit, MergeOutcome, MergeResult, Snapshot, TableVersion
 from omnigraph.commit.plan import PublishPlan, TableAction, WriterKind, WriteTxn
 from omnigraph.commit.publish import write
 from omnigraph.commit.store import Store
@@ -26,7 +26,7 @@ from omnigraph.errors import (
     Violation,
 )
 from omnigraph.history import three_way
-from omnigraph.history.ancestry import UNCERTAIN, Ancestry
+from omnigraph.history.ancestry import Ancestry
 from omnigraph.history.diff import ChangeFilter, Diff
 from omnigraph.history.resolve import graph_state_at, resolve_readable, tables_of
 from omnigraph.history.three_way import MergeBase, MergedTable, PartitionedMerge, TableMerge

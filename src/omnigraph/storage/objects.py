@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -101,7 +102,7 @@ class ObjectStore:
         """Write a large object atomically, piece by piece."""
         with self._change("write", name):
             count("put")
-            obstore.put(self._store, self._key(name), iter(chunks), chunk_size=_PIECE)
+            obstore.put(self._store, self._key(name), _ahead(iter(chunks)), chunk_size=_PIECE)
 
     def create(self, name: str, data: bytes) -> Version | None:
         """Create an object; None if it exists. Of any number of creators, one gets its version.
@@ -216,6 +217,15 @@ class ObjectStore:
             yield
         except (BaseError, OSError, ValueError, NotImplementedError) as error:
             raise storage_error(error, operation, self._location.child(name)) from error
+
+
+def _ahead(chunks: Iterator[bytes]) -> Iterator[bytes]:
+    """Read chunks in a thread, one ahead. obstore panics if it is to read inside of a write, as a copy would."""
+    with ThreadPoolExecutor(1, thread_name_prefix="omnigraph-read") as reader:
+        coming = reader.submit(next, chunks, None)
+        while (chunk := coming.result()) is not None:
+            coming = reader.submit(next, chunks, None)
+            yield chunk
 
 
 def storage_error(error: Exception, operation: str, path: str) -> StorageError:
