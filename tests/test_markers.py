@@ -59,3 +59,15 @@ def test_a_test_that_runs_spark_is_found() -> None:
 def test_a_test_that_starts_nothing_has_no_marker(request: pytest.FixtureRequest) -> None:
     assert reached(lambda: cli.command("--version")) == frozenset()
     assert {mark.name for mark in request.node.iter_markers()} == {"xdist_group"}
+
+
+@pytest.mark.once_on_s3
+@pytest.mark.parametrize("case", ["first", "second"])
+@pytest.mark.parametrize("place", ["local", "s3"])
+def test_of_the_cases_that_are_once_on_s3_only_the_first_runs_there(
+    request: pytest.FixtureRequest, place: str, case: str
+) -> None:
+    name = request.function.__name__
+    there = [item.name for item in request.session.items if item.name.startswith(f"{name}[s3")]
+    assert (place, case) != ("s3", "second")
+    assert len(there) <= 1

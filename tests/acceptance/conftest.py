@@ -52,22 +52,27 @@ def storage(way: str, request: pytest.FixtureRequest) -> S3Server | None:
 
 
 @pytest.fixture(scope="module")
-def shared(way: str, storage: S3Server | None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Reached]:
+def shared(
+    way: str, storage: S3Server | None, templates: Templates, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Reached]:
     """A graph of people, for all tests of a module; a test that changes it works on a branch of its own."""
-    with reached(way, storage, tmp_path_factory.mktemp("graph")) as graph:
-        graph.load(_file(tmp_path_factory.mktemp("data")), mode="append", actor=ACTOR)
+    directory = tmp_path_factory.mktemp("graph")
+    with reached(way, storage, directory, _copied(templates, directory)) as graph:
         yield graph
 
 
 @pytest.fixture
 def own(way: str, storage: S3Server | None, templates: Templates, tmp_path: Path) -> Iterator[Reached]:
     """A graph of people for one test."""
-
-    def make(uri: str) -> None:
-        omnigraph.init(uri, SCHEMA).load(_file(tmp_path), mode="append", actor=ACTOR)
-
-    with reached(way, storage, tmp_path, lambda uri: templates.copy("accepted", make, uri)) as graph:
+    with reached(way, storage, tmp_path, _copied(templates, tmp_path)) as graph:
         yield graph
+
+
+def _copied(templates: Templates, directory: Path) -> Callable[[str], Graph]:
+    def make(uri: str) -> None:
+        omnigraph.init(uri, SCHEMA).load(_file(directory), mode="append", actor=ACTOR)
+
+    return lambda uri: templates.copy("accepted", make, uri)
 
 
 @pytest.fixture

@@ -95,6 +95,7 @@ MUTATIONS: dict[str, tuple[str, dict[str, Any], type[OmnigraphError]]] = {
 }  # fmt: skip
 
 
+@pytest.mark.once_on_s3
 @pytest.mark.parametrize("case", MUTATIONS)
 def test_a_mutation_that_is_refused_changes_nothing(shared: Reached, case: str) -> None:
     text, params, kind = MUTATIONS[case]

@@ -97,6 +97,7 @@ REFUSALS: dict[str, tuple[str, dict[str, Any], type[OmnigraphError], dict[str, A
 }
 
 
+@pytest.mark.once_on_s3
 @pytest.mark.parametrize("case", REFUSALS)
 def test_a_query_that_cannot_be_answered_says_why(shared: Reached, case: str) -> None:
     text, asked, kind, fields = REFUSALS[case]

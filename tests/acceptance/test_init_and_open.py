@@ -525,6 +525,7 @@ def test_a_remark_in_the_schema_is_no_drift(graph: omnigraph.Graph) -> None:
     assert_usable(graph.uri)
 
 
+@pytest.mark.once_on_s3
 @modes
 @pytest.mark.parametrize("operation", ["snapshot", "commits", "refresh", "open"])
 def test_a_changed_property_is_drift_to_a_handle_that_is_open_and_to_a_new_one(
@@ -565,6 +566,7 @@ def test_the_schema_that_is_put_back_ends_the_drift(graph: omnigraph.Graph) -> N
     assert_usable(graph.uri)
 
 
+@pytest.mark.once_on_s3
 @modes
 @pytest.mark.parametrize("names", [SCHEMA_FILES[:1], SCHEMA_FILES[1:2], SCHEMA_FILES[:2]])
 def test_a_graph_without_its_compiled_schema_does_not_open(

@@ -169,6 +169,7 @@ def test_the_format_can_be_given(tmp_path: Path) -> None:
         discover(path, CATALOG, format="xml")
 
 
+@pytest.mark.once_on_s3
 @pytest.mark.parametrize(
     "name, key",
     [
@@ -261,6 +262,7 @@ def test_a_split_survives_being_sent_to_another_process(inbox: Inbox) -> None:
     assert _loaded(found) == _expected(3)
 
 
+@pytest.mark.once_on_s3
 @pytest.mark.parametrize("size", [41, 42, 43, 44, 100, 1000])
 def test_a_big_file_of_lines_is_cut_and_nothing_is_lost_or_doubled(
     inbox: Inbox, monkeypatch: pytest.MonkeyPatch, size: int
@@ -301,6 +303,7 @@ def test_splits_give_the_same_lines_as_the_whole_file(
     assert problems == [(problem.record, problem.message) for problem in whole.problems]
 
 
+@pytest.mark.once_on_s3
 @pytest.mark.parametrize("chunk", [10, 1000, 2**20])
 @pytest.mark.parametrize(
     "ending, compress",
@@ -327,6 +330,7 @@ def test_a_gzip_file_of_several_members_is_read_to_its_end(tmp_path: Path) -> No
     assert _loaded(discover(path, CATALOG)) == _expected(50)
 
 
+@pytest.mark.once_on_s3
 @pytest.mark.parametrize("size", [24, 25, 40, 100, 10_000])
 def test_a_big_csv_file_is_cut_between_records_also_if_these_have_line_ends_in_them(
     inbox: Inbox, monkeypatch: pytest.MonkeyPatch, size: int
@@ -399,6 +403,7 @@ def test_a_file_that_goes_away_cannot_be_read(tmp_path: Path) -> None:
         convert_split(split, CATALOG)
 
 
+@pytest.mark.once_on_s3
 @pytest.mark.parametrize(
     "name, data",
     [

@@ -143,6 +143,7 @@ _REFUSED = {
 }
 
 
+@pytest.mark.once_on_s3
 @pytest.mark.parametrize("changes", _REFUSED.values(), ids=_REFUSED)
 def test_what_would_rewrite_a_row_is_refused_and_nothing_is_written(store: Store, changes: Changes) -> None:
     publish(store, version(PERSON, 2, None, 5))

@@ -41,6 +41,7 @@ def test_the_guard_lets_pass_what_lies_between_the_bounds() -> None:
             guard(stamp)
 
 
+@pytest.mark.once_on_s3
 @modes
 @pytest.mark.parametrize(
     "stamp, refusal, remedy, supported",
@@ -110,6 +111,7 @@ _GARBAGE = {text: text for text in ["four", "", "-1", " 4", "4.0"]} | {
 }
 
 
+@pytest.mark.once_on_s3
 @modes
 @pytest.mark.parametrize("text", _GARBAGE.values(), ids=_GARBAGE)
 def test_a_stamp_that_is_no_number_is_damage(store: Store, text: str, *, read_only: bool) -> None:

@@ -576,6 +576,7 @@ def test_changing_columns_rewrites_no_data_and_leaves_nothing_behind(
         assert sorted(path.name for path in Path(root_uri).iterdir()) == ["nodes"]
 
 
+@pytest.mark.once_on_s3
 @pytest.mark.parametrize(
     "change",
     [

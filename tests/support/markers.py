@@ -58,6 +58,22 @@ def mark(item: pytest.Item) -> None:
     item.add_marker(pytest.mark.xdist_group("spark" if "spark" in needed else item.path.stem))
 
 
+def once_on_s3(items: list[pytest.Item]) -> list[pytest.Item]:
+    """Return the tests to leave out: of a function marked `once_on_s3`, all on S3 but the first of each way there.
+
+    Its other parameters are cases that have nothing to do with where a graph is: each of them runs on a local disk.
+    """
+    seen: set[tuple[str, object]] = set()
+    left_out = []
+    for item in items:
+        if item.get_closest_marker("once_on_s3") and item.get_closest_marker("s3"):
+            parameters = item.callspec.params if hasattr(item, "callspec") else {}
+            kind = (item.nodeid.partition("[")[0], parameters.get("way"))
+            left_out += [item] if kind in seen else []
+            seen.add(kind)
+    return left_out
+
+
 def longest_group_first(items: list[pytest.Item]) -> None:
     """Sort tests so that the groups that take longest come first.
 
