@@ -89,7 +89,7 @@ def test_a_second_backup_copies_only_what_is_new(graph: Graph, target: Path) -> 
 
 def test_large_files_go_piece_by_piece(graph: Graph, target: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("omnigraph.maintenance.backup._WHOLE", 100)  # so that all files of tables are large ones
-    monkeypatch.setattr("omnigraph.storage.objects._PIECE", 300)
+    monkeypatch.setattr("omnigraph.storage.objects._BLOCK", 300)
     assert graph.backup(target).files_copied
     assert omnigraph.verify_backup(target).is_intact
     assert everything(restored(target)) == everything(graph)
@@ -288,8 +288,10 @@ import shutil, sys
 from pathlib import Path
 import omnigraph
 from omnigraph.errors import NotAGraphError, StorageFullError
+from omnigraph.maintenance import backup
 disk, uri, backups = Path(sys.argv[1]), sys.argv[2], sys.argv[3]
 graph = omnigraph.open(uri, read_only=True)
+backup._WHOLE = int(sys.argv[4])
 for act in (lambda: graph.backup(disk / "backups"), lambda: omnigraph.restore(backups, disk / "graph")):
     try:
         act()
@@ -307,14 +309,17 @@ except NotAGraphError:
 """
 
 
-def test_a_small_disk_that_fills_up_gets_no_backup_and_no_graph(graph: Graph, target: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("whole", [2**23, 100], ids=["small files", "large files"])
+def test_a_small_disk_that_fills_up_gets_no_backup_and_no_graph(
+    graph: Graph, target: Path, tmp_path: Path, whole: int
+) -> None:
     graph.backup(target)
     disk = tmp_path / "disk"
     disk.mkdir()
     if not shutil.which("unshare") or subprocess.run([*_ON_A_SMALL_DISK, disk, "true"], check=False).returncode:
         pytest.skip("a small disk can be mounted only where user namespaces are allowed")
     before = everything(graph)
-    command = [*_ON_A_SMALL_DISK, disk, sys.executable, "-c", _FILL, disk, graph.uri, target]
+    command = [*_ON_A_SMALL_DISK, disk, sys.executable, "-c", _FILL, disk, graph.uri, target, whole]
     done = subprocess.run(list(map(str, command)), capture_output=True, text=True, check=False)
     assert (done.stdout, done.returncode) == ("no graph\n", 0), done.stderr
     assert omnigraph.verify_backup(target).is_intact

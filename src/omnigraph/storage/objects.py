@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import itertools
+import secrets
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import lru_cache
+from pathlib import Path
 from typing import TYPE_CHECKING, NewType, cast
 
 import obstore
@@ -29,6 +31,7 @@ Version = NewType("Version", str)
 _RETRIES: RetryConfig = {"max_retries": 3, "retry_timeout": timedelta(seconds=20)}
 _ONCE: RetryConfig = {"max_retries": 0}
 _PIECE = 2**23  # of a large object
+_BLOCK = 2**20  # of a large file
 ONCE_SECONDS = 5.0  # limit of a conditional put: the holder of a lease must know early that a renewal failed
 
 
@@ -95,6 +98,10 @@ class ObjectStore:
         """Read a large object that must exist, piece by piece."""
         count("get")
         with self._failures("read", name):
+            if self._location.is_local:  # a fifth of the CPU time
+                with Path(self._location.child(name)).open("rb", buffering=0) as file:
+                    yield from iter(lambda: file.read(_BLOCK), b"")
+                return
             for piece in obstore.get(self._store, self._key(name)).stream(min_chunk_size=_PIECE):
                 yield bytes(piece)
 
@@ -102,7 +109,10 @@ class ObjectStore:
         """Write a large object atomically, piece by piece."""
         with self._change("write", name):
             count("put")
-            obstore.put(self._store, self._key(name), _ahead(iter(chunks)), chunk_size=_PIECE)
+            if self._location.is_local:
+                _write_local(Path(self._location.child(name)), chunks)
+            else:
+                obstore.put(self._store, self._key(name), _ahead(iter(chunks)), chunk_size=_PIECE)
 
     def create(self, name: str, data: bytes) -> Version | None:
         """Create an object; None if it exists. Of any number of creators, one gets its version.
@@ -217,6 +227,17 @@ class ObjectStore:
             yield
         except (BaseError, OSError, ValueError, NotImplementedError) as error:
             raise storage_error(error, operation, self._location.child(name)) from error
+
+
+def _write_local(path: Path, chunks: Iterable[bytes]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = path.with_name(f"{path.name}#{secrets.randbits(32)}")
+    try:
+        with part.open("wb") as file:
+            file.writelines(chunks)
+        part.replace(path)
+    finally:
+        part.unlink(missing_ok=True)
 
 
 def _ahead(chunks: Iterator[bytes]) -> Iterator[bytes]:
