@@ -31,7 +31,7 @@ Version = NewType("Version", str)
 _RETRIES: RetryConfig = {"max_retries": 3, "retry_timeout": timedelta(seconds=20)}
 _ONCE: RetryConfig = {"max_retries": 0}
 _PIECE = 2**23  # of a large object
-_BLOCK = 2**20  # of a large file
+_BLOCK = 2**17  # of a large file; larger ones are given back to the system and cleared each time
 ONCE_SECONDS = 5.0  # limit of a conditional put: the holder of a lease must know early that a renewal failed
 
 
