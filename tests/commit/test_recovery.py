@@ -285,6 +285,19 @@ def test_a_second_recovery_finds_nothing_to_do(store: Store) -> None:
     assert (store.audit.rows(), store.manifest.load().version) == (rows, was)
 
 
+@pytest.mark.parametrize("root_uri", ["local"], indirect=True)  # an object store has no power cuts that lose a record
+def test_a_write_whose_record_is_lost_is_undone_by_opening(store: Store) -> None:
+    before = contents(store)
+    interrupt(store, mutation(store), ALL_MOVED)
+    (operation,) = store.sidecars.pending()
+    store.sidecars.delete(operation)
+
+    again_by_opening(store)
+
+    assert contents(store) == before
+    assert_settled(store)
+
+
 def test_a_schema_apply_without_the_files_it_writes_last_is_undone(store: Store) -> None:
     txn = begin(store)
     before = pins(store)
