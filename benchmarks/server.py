@@ -14,7 +14,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,7 @@ import pyarrow as pa
 
 import omnigraph
 from benchmarks.server_client import PEOPLE, QUERY, Raw, body_of
+from omnigraph.api.operation import ARROW
 
 SCHEMA = "node Person { name: String @key  age: I32? }  edge Knows: Person -> Person"
 FRIENDS = "query f($name: String) { match { $p: Person { name: $name } $p knows $f } return { $f.name, $f.age } }"
@@ -76,6 +77,36 @@ def echo() -> Iterator[Callable[[bytes], bytes]]:
             yield ask
 
 
+FLOOR = """
+import socket, sys, uvicorn
+content = bytes.fromhex(sys.argv[1])
+head = [(b"content-length", b"%d" % len(content)), (b"content-type", b"application/vnd.apache.arrow.stream")]
+
+async def app(scope, receive, send):
+    while (await receive()).get("more_body"):
+        pass
+    await send({"type": "http.response.start", "status": 200, "headers": head})
+    await send({"type": "http.response.body", "body": content})
+
+listening = socket.create_server(("127.0.0.1", 0), backlog=64)
+print("127.0.0.1:%d" % listening.getsockname()[1], flush=True)
+config = uvicorn.Config(app, http="httptools", ws="none", lifespan="off", log_config=None, access_log=False)
+uvicorn.Server(config).run(sockets=[listening])
+"""
+
+
+@contextmanager
+def floor(content: bytes) -> Iterator[str]:
+    """uvicorn with an application that reads a request, answers with these bytes, and does nothing else."""
+    command = [sys.executable, "-c", FLOOR, content.hex()]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
+        assert server.stdout is not None
+        try:
+            yield server.stdout.readline().strip()
+        finally:
+            server.terminate()
+
+
 def median(task: Callable[[int], Any], start: int) -> float:
     times = []
     for number in range(start, start + TIMES):
@@ -100,18 +131,23 @@ def in_turns(tasks: dict[str, Callable[[int], Any]]) -> dict[str, float]:
 
 def report(what: str, ratio: float, limit: str, *, good: bool, detail: str) -> bool:
     verdict = "" if limit == COMPARISON else "met" if good else "MISSED"
-    print(f"{verdict:<6} {what:<56} {ratio:5.2f} ({limit}; {detail})")
+    print(f"{verdict:<6} {what:<60} {ratio:5.2f} ({limit}; {detail})")
     return good
 
 
 def warm(uri: str) -> list[bool]:
-    """One question after the other: embedded, through our client, through a plain one, through a bare socket.
+    """One query after the other: embedded, through our client, through a plain one, through a bare socket.
 
-    Beside them an echo of as many bytes: what it takes to have another process say anything at all.
+    Beside them two floors: our client and uvicorn with the bytes of one answer and no work in between, and an echo of
+    as many bytes, the least that it takes to hear from another process.
     """
-    with served(uri, 1) as address, echo() as ask_echo, omnigraph.open(uri, read_only=True) as graph:
+    with ExitStack() as open_, omnigraph.open(uri, read_only=True) as graph:
+        address, ask_echo = open_.enter_context(served(uri, 1)), open_.enter_context(echo())
         plain = httpx.Client(base_url=f"http://{address}", headers={"Content-Type": "application/json"})
+        content = plain.post("/query", content=body_of(77), headers={"Accept": ARROW}).content
+        idle = omnigraph.connect(f"http://{open_.enter_context(floor(content))}")
         remote, bare = omnigraph.connect(f"http://{address}"), Raw(address)
+        assert idle.query(QUERY).rows == remote.query(QUERY, {"name": "p77"}).rows
         assert graph.query(QUERY, {"name": "p77"}).rows == json.loads(bare.ask(body_of(77)))["rows"]
         assert graph.query(FRIENDS, {"name": "p77"}).rows == remote.query(FRIENDS, {"name": "p77"}).rows
         found = in_turns(
@@ -120,25 +156,28 @@ def warm(uri: str) -> list[bool]:
                 "client": lambda n: remote.query(QUERY, {"name": f"p{n}"}).rows,
                 "httpx": lambda n: plain.post("/query", content=body_of(n)).json()["rows"],
                 "socket": lambda n: json.loads(bare.ask(body_of(n)))["rows"],
+                "floor": lambda n: idle.query(QUERY, {"name": f"p{n}"}).rows,
                 "echo": lambda n: ask_echo(body_of(n)),
                 "friends, embedded": lambda n: graph.query(FRIENDS, {"name": f"p{n}"}).rows,
                 "friends, client": lambda n: remote.query(FRIENDS, {"name": f"p{n}"}).rows,
             }
         )
-        for connection in (remote, plain, bare):
+        for connection in (remote, idle, plain, bare):
             connection.close()
     return [
         compared("a node by its key, our client / embedded", found, "client", "embedded"),
         compared("its neighbours, our client / embedded", found, "friends, client", "friends, embedded"),
         compared("a node by its key, httpx / embedded", found, "httpx", "embedded", None),
         compared("a node by its key, a bare socket / embedded", found, "socket", "embedded", None),
+        compared("the same bytes from a bare ASGI app, our client / embedded", found, "floor", "embedded", None),
+        compared("a node by its key / the same bytes, our client", found, "client", "floor", None),
         compared("an echo of the question / embedded", found, "echo", "embedded", None),
     ]
 
 
-def compared(what: str, found: dict[str, float], ours: str, floor: str, limit: float | None = WARM_LIMIT) -> bool:
-    ratio = found[ours] / found[floor]
-    detail = f"{found[ours] * 1e3:.2f} ms, embedded {found[floor] * 1e3:.2f} ms"
+def compared(what: str, found: dict[str, float], ours: str, against: str, limit: float | None = WARM_LIMIT) -> bool:
+    ratio = found[ours] / found[against]
+    detail = f"{found[ours] * 1e3:.2f} ms, {against} {found[against] * 1e3:.2f} ms"
     if limit is None:
         return report(what, ratio, COMPARISON, good=True, detail=detail)
     return report(what, ratio, f"at most {limit}", good=ratio <= limit, detail=detail)

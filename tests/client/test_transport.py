@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import io
 import os
 import resource
@@ -18,8 +19,8 @@ from pathlib import Path
 
 import pytest
 
-from omnigraph.client.requests import Answer, Request, Steps
-from omnigraph.client.transport import Address, Blocking
+from omnigraph.client.requests import Answer, Request, Steps, Stream
+from omnigraph.client.transport import Address, Awaiting, Blocking
 from omnigraph.core.http import proxy_of
 from omnigraph.errors import ServerAnswerError, ServerUnavailableError
 
@@ -386,3 +387,83 @@ def test_a_file_that_cannot_be_read_is_no_fault_of_the_connection() -> None:
 
     with scripted(always(OK)) as (_, transport), pytest.raises(OSError, match="the disk is gone"):
         send(transport, Request("POST", "/y", file=Broken(b"xx")))
+
+
+async def send_async(transport: Awaiting, request: Request) -> Answer:
+    def steps() -> Steps[Answer]:
+        return (yield request)
+
+    return await transport.run(steps())
+
+
+def test_one_client_serves_one_event_loop_after_the_other() -> None:
+    with scripted(always(OK)) as (server, blocking):
+        transport = Awaiting(blocking.address)
+
+        async def twice() -> None:
+            for _ in range(2):
+                assert (await send_async(transport, Request("GET", "/y"))).content == b"ok"
+
+        async def last() -> None:
+            await twice()
+            await transport.close()
+
+        for _ in range(2):
+            asyncio.run(twice())
+        asyncio.run(last())
+        assert server.accepted == 3
+
+
+def test_a_cancelled_request_gives_its_connection_up_and_the_next_one_works() -> None:
+    asked, gone = threading.Event(), threading.Event()
+
+    def talk(connection: socket.socket) -> None:
+        if b" /x/slow " in read_request(connection):
+            asked.set()
+            assert connection.recv(1) == b""  # closed by the client
+            gone.set()
+        else:
+            connection.sendall(OK)
+
+    async def cancel(transport: Awaiting) -> None:
+        task = asyncio.create_task(send_async(transport, Request("GET", "/slow")))
+        assert await asyncio.to_thread(asked.wait, 60)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert await asyncio.to_thread(gone.wait, 60)
+        assert (await send_async(transport, Request("GET", "/y"))).content == b"ok"
+        await transport.close()
+
+    with scripted(talk, seconds=120.0) as (_, blocking):
+        asyncio.run(cancel(Awaiting(blocking.address)))
+
+
+def test_a_slow_reader_in_an_event_loop_holds_a_long_answer_back() -> None:
+    line, count = b"x" * 1023 + b"\n", 64 * 1024
+    sent = []
+
+    def talk(connection: socket.socket) -> None:
+        read_request(connection)
+        connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % (len(line) * count))
+        for at in range(0, count, 1024):
+            connection.sendall(line * 1024)
+            sent.append(at)
+
+    async def read(transport: Awaiting) -> int:
+        lines = await transport.stream(Stream(Request("GET", "/y"), lambda text: (len(text),)))
+        assert await anext(lines) == len(line) - 1
+        await asyncio.sleep(0.5)  # with nothing to hold it back, all of it would be here by then
+        assert len(sent) < count // 1024 // 2
+        return 1 + sum([1 async for _ in lines])
+
+    with scripted(talk, seconds=120.0) as (_, blocking):
+        transport = Awaiting(blocking.address)
+
+        async def whole() -> int:
+            try:
+                return await read(transport)
+            finally:
+                await transport.close()
+
+        assert asyncio.run(whole()) == count

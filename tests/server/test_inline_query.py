@@ -14,11 +14,9 @@ from typing import Any
 
 import httpx
 import pytest
-from starlette.types import Scope
 
 import omnigraph
 from omnigraph.server import inline_query, latency
-from omnigraph.server.calls import Call
 from omnigraph.server.inline_query import InlineQueries
 from omnigraph.server.latency import LatencyTracker
 from omnigraph.server.replies import Rows
@@ -38,8 +36,8 @@ def found(monkeypatch: pytest.MonkeyPatch) -> list[Rows | None]:
     seen: list[Rows | None] = []
     run = InlineQueries._run
 
-    def recorded(self: InlineQueries, scope: Scope, call: Call, body: bytes) -> Rows | None:
-        seen.append(run(self, scope, call, body))
+    def recorded(self: InlineQueries, *request: Any) -> Rows | None:
+        seen.append(run(self, *request))
         return seen[-1]
 
     monkeypatch.setattr(InlineQueries, "_run", recorded)

@@ -6,6 +6,7 @@ libcurl takes a quarter of the CPU time that clients written in Python take. Its
 from __future__ import annotations
 
 import asyncio
+import math
 import os
 import select
 import time
@@ -24,7 +25,8 @@ _IDLE_SECONDS = 3  # less than a server waits before it closes a connection
 _MAX_IDLE = 10  # connections that are kept for threads
 _MAX_CONNECTIONS = 100  # of an event loop
 _BUFFERED = 2**20  # bytes of a response that may wait for a slow reader
-_ABANDONED: list[Any] = []
+_NEVER = math.inf
+_ABANDONED: list[Any] = []  # connections of other processes and event loops: closing them would disturb their owners
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,19 +63,15 @@ class HttpFailure(Exception):  # noqa: N818 - translated by every caller
 class _Transfer:
     """A request on its way, and what has arrived of its response."""
 
-    def __init__(self, curl: Any, request: HttpRequest, common: dict[int, Any]) -> None:
+    def __init__(self, curl: Any, request: HttpRequest, *, is_tunnelled: bool) -> None:
         self.curl = curl
         self.request = request
         self.head: list[bytes] = []
         self.has_head = False
-        # A proxy answers first, for itself, if the request goes through it unread.
-        self._is_proxy_next = request.url.startswith("https:") and common[pycurl.PROXY].startswith("http")
+        self._is_proxy_next = is_tunnelled  # the proxy answers first, for itself
         self.chunks: list[bytes] = []
         self.moved = time.monotonic()
         self.failure: Exception | None = None
-        curl.reset()
-        for option, value in common.items():
-            curl.setopt(option, value)
         curl.setopt(pycurl.URL, request.url)
         curl.setopt(pycurl.CUSTOMREQUEST, request.method)
         curl.setopt(pycurl.CONNECTTIMEOUT_MS, int(request.connect_timeout * 1000) + 1)
@@ -97,10 +95,9 @@ class _Transfer:
         return int(self.head[0].split(None, 2)[1])
 
     @property
-    def patience(self) -> float | None:
-        """How much longer to wait for something to move."""
-        limit = self.request.timeout
-        return None if limit is None else max(0.0, self.moved + limit - time.monotonic())
+    def deadline(self) -> float:
+        """When to give up, unless something moves before."""
+        return _NEVER if self.request.timeout is None else self.moved + self.request.timeout
 
     def taken(self) -> list[bytes]:
         """Return what has arrived since the last time."""
@@ -186,11 +183,12 @@ class HttpResponse:
 class _Session:
     """One connection of a thread: it runs one request at a time."""
 
-    def __init__(self) -> None:
+    def __init__(self, options: _Options) -> None:
         self.is_running = False
-        self._curl = pycurl.Curl()
+        self._options = options
+        self._curl = options.handle()
         self._transfer: _Transfer | None = None
-        self._due: float | None = None
+        self._due = _NEVER  # when libcurl wants to be called
         # Not `CurlMulti.select`, which knows no file descriptor beyond 1023, and not `Curl.perform`, which no signal
         # interrupts.
         self._poll = select.poll()
@@ -199,11 +197,14 @@ class _Session:
         self._multi.setopt(pycurl.M_TIMERFUNCTION, self._set_timer)
         self._multi.setopt(pycurl.M_MAXCONNECTS, 1)
 
-    def send(self, request: HttpRequest, common: dict[int, Any]) -> HttpResponse:
+    def send(self, request: HttpRequest) -> HttpResponse:
         """Send a request, and wait for the head of its response."""
-        transfer = self._transfer = _Transfer(self._curl, request, common)
-        self._multi.add_handle(self._curl)
+        # A handle that has sent a file would send it again with every body in memory.
+        curl = self._curl if isinstance(request.body, bytes) else self._options.handle()
+        transfer = self._transfer = _Transfer(curl, request, is_tunnelled=self._options.is_tunnelled)
+        self._multi.add_handle(curl)
         self.is_running = True
+        self._act(pycurl.SOCKET_TIMEOUT, 0)
         while self.is_running and not transfer.has_head:
             self.step()
         transfer.check_head()
@@ -212,11 +213,12 @@ class _Session:
     def step(self) -> None:
         """Wait until something moves."""
         assert self._transfer is not None, "a request is on its way"
-        ready = self._poll.poll(self._milliseconds(self._transfer.patience))
+        ends = min(self._due, self._transfer.deadline)
+        ready = self._poll.poll(None if ends is _NEVER else max(0.0, ends - time.monotonic()) * 1000)
         if not ready:
-            if self._due is None or self._due > time.monotonic():
+            if self._due > time.monotonic():
                 raise self._transfer.too_slow()
-            self._due = None
+            self._due = _NEVER
             self._act(pycurl.SOCKET_TIMEOUT, 0)
         for descriptor, event in ready:
             reads = pycurl.CSELECT_IN if event & ~select.POLLOUT else 0
@@ -225,8 +227,8 @@ class _Session:
     def end(self) -> None:
         """End a request; one that is not complete takes its connection with it."""
         if self._transfer is not None:
-            self._multi.remove_handle(self._curl)
-            self.is_running, self._transfer = False, None
+            self._multi.remove_handle(self._transfer.curl)
+            self.is_running, self._transfer, self._due = False, None, _NEVER
 
     def close(self) -> None:
         self.end()
@@ -245,12 +247,6 @@ class _Session:
             assert self._transfer is not None, "a request is on its way"
             self._transfer.fail(code, reason)
 
-    def _milliseconds(self, patience: float | None) -> float | None:
-        """How long to wait: until libcurl wants to be called, or the request times out."""
-        due = None if self._due is None else max(0.0, self._due - time.monotonic())
-        waits = [seconds for seconds in (due, patience) if seconds is not None]
-        return min(waits) * 1000 if waits else None
-
     def _watch(self, what: int, descriptor: int, *_: Any) -> None:
         if what == pycurl.POLL_REMOVE:
             self._poll.unregister(descriptor)
@@ -259,14 +255,14 @@ class _Session:
             self._poll.register(descriptor, reads | (select.POLLOUT if what & pycurl.POLL_OUT else 0))
 
     def _set_timer(self, milliseconds: int) -> None:
-        self._due = None if milliseconds < 0 else time.monotonic() + milliseconds / 1000
+        self._due = _NEVER if milliseconds < 0 else time.monotonic() + milliseconds / 1000
 
 
 class HttpPool:
     """Connections to one server, through the proxy that the environment names. Thread-safe."""
 
     def __init__(self, url: str) -> None:
-        self._common = _options(url)
+        self._options = _Options(url)
         self._reset()
 
     def _reset(self) -> None:
@@ -285,9 +281,9 @@ class HttpPool:
         try:
             session = self._idle.pop()
         except IndexError:
-            session = _Session()
+            session = _Session(self._options)
         try:
-            yield session.send(request, self._common)
+            yield session.send(request)
         finally:
             session.end()
             if len(self._idle) < _MAX_IDLE:
@@ -331,13 +327,16 @@ class AsyncHttpResponse:
 
 
 class _AsyncTransfer(_Transfer):
-    """A transfer that an event loop drives, whether somebody reads it or not: so it pauses."""
+    """A transfer that an event loop drives, whether its reader keeps up or not: so it pauses."""
 
-    def __init__(self, multi: pycurl.AsyncCurlMulti, request: HttpRequest, common: dict[int, Any]) -> None:
-        super().__init__(pycurl.Curl(), request, common)
+    def __init__(self, curl: Any, request: HttpRequest, *, is_tunnelled: bool) -> None:
+        super().__init__(curl, request, is_tunnelled=is_tunnelled)
         self._changed = asyncio.Event()
         self._buffered = 0
         self._paused = False
+        self._done: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+
+    def start(self, multi: pycurl.AsyncCurlMulti) -> None:
         self._done = multi.add_handle(self.curl)
         self._done.add_done_callback(lambda _: self._changed.set())
 
@@ -355,10 +354,11 @@ class _AsyncTransfer(_Transfer):
     async def step(self) -> None:
         """Wait until something moves."""
         try:
-            async with asyncio.timeout(self.patience):
+            # The clock of an event loop need not be the one of `time.monotonic`.
+            async with asyncio.timeout(None if self.deadline is _NEVER else self.deadline - time.monotonic()):
                 await self._changed.wait()
         except TimeoutError:
-            if not self.patience:
+            if time.monotonic() >= self.deadline:
                 raise self.too_slow() from None
         self._changed.clear()
         error = None if self.is_running else self._done.exception()
@@ -389,15 +389,16 @@ class AsyncHttpPool:
     """The same for an event loop."""
 
     def __init__(self, url: str) -> None:
-        self._common = _options(url)
+        self._options = _Options(url)
         self._multi: pycurl.AsyncCurlMulti | None = None
         self._owner: tuple[int, asyncio.AbstractEventLoop] | None = None
 
     @asynccontextmanager
     async def send(self, request: HttpRequest) -> AsyncIterator[AsyncHttpResponse]:
         """Send a request and give its response. Raise HttpFailure if none comes, here or while it is read."""
-        multi = self._connections()
-        transfer = _AsyncTransfer(multi, request, self._common)
+        multi = await self._connections()
+        transfer = _AsyncTransfer(self._options.handle(), request, is_tunnelled=self._options.is_tunnelled)
+        transfer.start(multi)
         try:
             yield await transfer.response()
         finally:
@@ -409,10 +410,17 @@ class AsyncHttpPool:
         if multi is not None:
             await multi.aclose()
 
-    def _connections(self) -> pycurl.AsyncCurlMulti:
+    async def _connections(self) -> pycurl.AsyncCurlMulti:
         owner = os.getpid(), asyncio.get_running_loop()
-        if self._multi is None or self._owner != owner:  # connections belong to one process and one event loop
-            _ABANDONED.append(self._multi)
+        if self._multi is not None and self._owner is not None and self._owner != owner:
+            # Connections belong to one process and one event loop, which may still use them.
+            process, loop = self._owner
+            if process == owner[0] and loop.is_closed():
+                await self.close()
+            else:
+                _ABANDONED.append(self._multi)
+                self._multi = None
+        if self._multi is None:
             self._multi, self._owner = pycurl.AsyncCurlMulti(), owner
             self._multi.setopt(pycurl.M_MAX_TOTAL_CONNECTIONS, _MAX_CONNECTIONS)
         return self._multi
@@ -421,24 +429,38 @@ class AsyncHttpPool:
 # Options -------------------------------------------------------------------------------------------
 
 
-def _options(url: str) -> dict[int, Any]:
-    """Return the options of every request to a server."""
-    found = {
-        pycurl.NOSIGNAL: True,  # signals would reach the wrong thread
-        pycurl.PATH_AS_IS: True,  # a branch may be called `..`
-        pycurl.PROTOCOLS: pycurl.PROTO_HTTP | pycurl.PROTO_HTTPS,
-        pycurl.HTTP_VERSION: pycurl.CURL_HTTP_VERSION_1_1,
-        pycurl.MAXAGE_CONN: _IDLE_SECONDS,
-        pycurl.PROXY: proxy_of(url) or "",
-    }
-    if url.lower().startswith("https:"):
-        import ssl  # noqa: PLC0415 - takes time to load, and most servers are plain
+class _Options:
+    """The options of every request to a server."""
 
-        # libcurl comes with the paths of the machine that it was built on.
-        paths = ssl.get_default_verify_paths()
-        found |= {pycurl.CAINFO: paths.cafile} if paths.cafile else {}
-        found |= {pycurl.CAPATH: paths.capath} if paths.capath else {}
-    return found
+    def __init__(self, url: str) -> None:
+        proxy = proxy_of(url) or ""
+        is_encrypted = url.lower().startswith("https:")
+        self.is_tunnelled = is_encrypted and proxy.startswith("http")
+        self._common = {
+            pycurl.NOSIGNAL: True,  # signals would reach the wrong thread
+            pycurl.PATH_AS_IS: True,  # a branch may be called `..`
+            pycurl.PROTOCOLS: pycurl.PROTO_HTTP | pycurl.PROTO_HTTPS,
+            pycurl.HTTP_VERSION: pycurl.CURL_HTTP_VERSION_1_1,
+            pycurl.MAXAGE_CONN: _IDLE_SECONDS,
+            pycurl.PROXY: proxy,
+            **(_authorities() if is_encrypted else {}),
+        }
+
+    def handle(self) -> Any:
+        """Return a new handle for requests."""
+        curl = pycurl.Curl()
+        for option, value in self._common.items():
+            curl.setopt(option, value)
+        return curl
+
+
+def _authorities() -> dict[int, str]:
+    """Return where the certificates of this machine are: libcurl knows only those of the one that it was built on."""
+    import ssl  # noqa: PLC0415 - takes time to load, and most servers are plain
+
+    paths = ssl.get_default_verify_paths()
+    found = {pycurl.CAINFO: paths.cafile, pycurl.CAPATH: paths.capath}
+    return {option: path for option, path in found.items() if path}
 
 
 def proxy_of(url: str) -> str | None:

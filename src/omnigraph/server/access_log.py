@@ -13,15 +13,13 @@ from typing import Any
 from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from omnigraph.errors import ServerFailedError
 from omnigraph.server import logs
-from omnigraph.server.errors import ERROR, error_response
+from omnigraph.server.errors import ERROR, REQUEST_ID, unexpected
 from omnigraph.server.metrics import Metrics
 
 PRINCIPAL = "principal"
 """Key in the state of a request: the authenticated principal."""
 
-REQUEST_ID = "request_id"
 _ID_HEADER = b"x-request-id"
 _ID_BITS = 104
 _VALID_ID = re.compile(rb"[A-Za-z0-9._-]{1,64}")
@@ -59,10 +57,12 @@ class AccessLog:
             await self.app(scope, receive, entry.send)
         except Exception as error:
             entry.error = error
+            if entry.is_complete:
+                return  # FastAPI sends the 500 of an exception, and raises it again
             if entry.status is not None:
                 # The server then closes the connection, so that the client cannot take a part for the whole.
                 raise
-            await error_response(Request(scope), _internal_error(entry.id))(scope, receive, entry.send)
+            await unexpected(Request(scope))(scope, receive, entry.send)
 
 
 class _LogEntry:
@@ -71,6 +71,7 @@ class _LogEntry:
     def __init__(self, scope: Scope, send: Send) -> None:
         self.started = time.perf_counter()
         self.status: int | None = None
+        self.is_complete = False
         self.sent = 0
         self.error: Exception | None = None
         self.id = _request_id(scope)
@@ -83,9 +84,11 @@ class _LogEntry:
         """Pass a message on, with the request id among the headers."""
         if message["type"] == "http.response.start":
             self.status = message["status"]
+            # A copy: the application may keep its message, and its list of headers, for the next response.
             message = {**message, "headers": [*message.get("headers", ()), (_ID_HEADER, self.id.encode())]}
         elif message["type"] == "http.response.body":
             self.sent += len(message.get("body", b""))
+            self.is_complete = not message.get("more_body", False)
         await self._send(message)
 
     def write(self, metrics: Metrics) -> None:
@@ -135,8 +138,3 @@ def _request_id(scope: Scope) -> str:
     """Return the id that the client sent, if it is a valid one, or else a new id."""
     given = next((value for name, value in scope["headers"] if name == _ID_HEADER), b"")
     return given.decode() if _VALID_ID.fullmatch(given) else f"{random.getrandbits(_ID_BITS):0{_ID_BITS // 4}x}"
-
-
-def _internal_error(request_id: str) -> ServerFailedError:
-    message = "internal server error"
-    return ServerFailedError(message, hint=f"see the server log for request {request_id}")

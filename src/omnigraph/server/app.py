@@ -52,13 +52,16 @@ def create_app(serving: Serving) -> FastAPI:
     for routes in GRAPH_ROUTERS:
         _include(app, routes)
     errors.install(app)
-    # The one added last is the outermost: nothing is answered without a log line, and nothing is read beyond a limit.
-    app.add_middleware(RawPath)
-    app.add_middleware(InlineQueries, service=shared)
-    app.add_middleware(RequestLimits, limits=serving.limits)
-    app.add_middleware(AccessLog, metrics=shared.metrics)
     openapi.install(app, shared)
     return app
+
+
+def with_middleware(app: FastAPI) -> ASGIApp:
+    """Return the application behind the middleware: nothing is answered without a log line, or read beyond a limit."""
+    # In front of FastAPI, not inside it: a lookup that is answered here need not pass the layers that FastAPI adds.
+    service: Service = app.state.service
+    inline = InlineQueries(RawPath(app), service)
+    return AccessLog(RequestLimits(inline, service.serving.limits), service.metrics)
 
 
 class RawPath:

@@ -95,6 +95,7 @@ def about_graph(call: Call, graph_id: str | None) -> OpenGraph:
     if wanted is None:
         hint = "name one: /graphs/<id>/..."
         raise GraphNotFoundError("this server has no default graph", uri="", hint=hint)
+    # Before the graph is looked up: the answer must not depend on whether it exists.
     _check_scope(call.principal, wanted)
     found = call.service.opened.graphs.get(wanted)
     if found is None:

@@ -19,6 +19,7 @@ from omnigraph.errors import (
     RequestError,
     RequestShapeError,
     RouteNotFoundError,
+    ServerFailedError,
     TooManyRequestsError,
     UnauthorizedError,
 )
@@ -26,6 +27,9 @@ from omnigraph.server.admission import RETRY_AFTER
 
 ERROR = "error"
 """Key in the state of a request: the error of its response, for the access log."""
+
+REQUEST_ID = "request_id"
+"""Key in the state of a request: its id."""
 
 _UNKNOWN_MEMBER = "extra_forbidden"
 _NOT_FOUND, _NOT_ALLOWED = 404, 405
@@ -38,6 +42,7 @@ def install(app: FastAPI) -> None:
     app.add_exception_handler(OmnigraphError, _on_omnigraph_error)
     app.add_exception_handler(RequestValidationError, _on_validation_error)
     app.add_exception_handler(HTTPException, _on_routing_error)
+    app.add_exception_handler(Exception, _on_unexpected_error)
 
 
 def error_response(request: Request, error: OmnigraphError) -> Response:
@@ -52,6 +57,16 @@ def _headers(error: OmnigraphError) -> dict[str, str]:
     if isinstance(error, TooManyRequestsError):
         return {"Retry-After": str(RETRY_AFTER)}
     return {"WWW-Authenticate": "Bearer"} if isinstance(error, UnauthorizedError) else {}
+
+
+def unexpected(request: Request) -> Response:
+    """Return the response for an exception that is no error of ours: it says nothing but where to look."""
+    hint = f"see the server log for request {getattr(request.state, REQUEST_ID)}"
+    return error_response(request, ServerFailedError("internal server error", hint=hint))
+
+
+async def _on_unexpected_error(request: Request, _: Exception) -> Response:
+    return unexpected(request)  # Starlette raises the exception again, for the access log
 
 
 async def _on_omnigraph_error(request: Request, error: Exception) -> Response:

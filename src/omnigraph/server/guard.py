@@ -78,6 +78,7 @@ class GuardedRoute(APIRoute):
         async def guarded(request: Request) -> Response:
             if what is None:
                 return await run(request)
+            # In this order, and the body last: a caller without permission learns nothing and uploads nothing.
             call = identified(request)
             if not isinstance(what, Need) or what.about is About.GRAPH:
                 call = replace(call, served=about_graph(call, request.path_params.get("graph_id")))
@@ -117,8 +118,11 @@ class _Parsed(Request):
 
     def __init__(self, request: Request, data: bytes) -> None:
         super().__init__(request.scope, request.receive)
-        self._body = data
+        self._data = data
         self._value = intake.value_of(request.headers.get("content-type"), data)
+
+    async def body(self) -> bytes:
+        return self._data
 
     async def json(self) -> Any:
         return self._value
@@ -128,6 +132,7 @@ def _room(request: Request, call: Call, need: Need) -> AbstractContextManager[No
     """Take one of the places for changes; reads need none."""
     if need.action is None or need.action in READS:
         return nullcontext()
+    # By the announced length: to count what arrives would admit every request first.
     most = max_body_bytes(request.scope["path"].encode(), call.service.serving.limits)
     return call.service.admission.admit(call.actor, size_of(request.headers.get("content-length"), most))
 

@@ -24,6 +24,7 @@ from omnigraph.server.replies import Rows
 from omnigraph.server.routes.reading import ask, query, routes
 
 _CONDITION = CONDITION_HEADER.lower().encode()
+_Headers = dict[bytes, bytes]
 
 
 class InlineQueries:
@@ -38,27 +39,30 @@ class InlineQueries:
         self._graphs = {path.encode(): None, **named}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        call = self._authorized(scope)
+        if scope.get("raw_path") not in self._graphs or scope["method"] != "POST" or scope["query_string"]:
+            await self.app(scope, receive, send)
+            return
+        headers = dict(reversed(scope["headers"]))  # reversed: of a repeated header, the first one counts
+        call = self._authorized(scope, headers)
         if call is None:
             await self.app(scope, receive, send)
             return
         message = await receive()
-        rows = None if message.get("more_body", False) else self._run(scope, call, message.get("body", b""))
+        # A body in several parts is longer than a lookup needs: the application reads it.
+        rows = None if message.get("more_body", False) else self._run(scope, headers, call, message.get("body", b""))
         if rows is None:
             await self.app(scope, _replayed(message, receive), send)
             return
         length, kind = str(len(rows.content)).encode(), rows.media_type.encode()
-        headers = [(b"content-length", length), (b"content-type", kind)]
-        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        answered = [(b"content-length", length), (b"content-type", kind)]
+        await send({"type": "http.response.start", "status": 200, "headers": answered})
         await send({"type": "http.response.body", "body": rows.content})
 
-    def _authorized(self, scope: Scope) -> Call | None:
+    def _authorized(self, scope: Scope, headers: _Headers) -> Call | None:
         """Return the call of a query request, or None if the application has to handle the request."""
-        if scope.get("raw_path") not in self._graphs or scope["method"] != "POST" or scope["query_string"]:
-            return None
         # By the functions and in the order of the route's guard, and like there before the body is read.
         try:
-            principal = whoever_asks(self._service, _text(_headers(scope).get(b"authorization")))
+            principal = whoever_asks(self._service, _text(headers.get(b"authorization")))
             scope["state"][PRINCIPAL] = principal
             graph = about_graph(Call(self._service, principal), self._graphs[scope["raw_path"]])
             call = Call(self._service, principal, graph)
@@ -67,30 +71,26 @@ class InlineQueries:
             return None
         return call
 
-    def _run(self, scope: Scope, call: Call, body: bytes) -> Rows | None:
+    def _run(self, scope: Scope, headers: _Headers, call: Call, body: bytes) -> Rows | None:
         """Return the answer, or None if the application has to handle the request."""
         try:
             with nonblocking():
-                return self._rows(scope, call, body)
+                return self._rows(scope, headers, call, body)
         except (WouldBlock, OmnigraphError, ValidationError):
             return None
 
-    def _rows(self, scope: Scope, call: Call, body: bytes) -> Rows:
-        headers = _headers(scope)
+    def _rows(self, scope: Scope, headers: _Headers, call: Call, body: bytes) -> Rows:
         request = QueryRequest.model_validate(intake.value_of(_text(headers.get(b"content-type")), body))
         key = query_key(call.opened.graph_id, request.query, request.name)
         if _CONDITION in headers or not self._service.latency.is_quick(key):
             raise WouldBlock
+        # Measured here too: a query that has become slow leaves the event loop.
         with self._service.latency.measure(key):
             rows = ask(call, request, _text(headers.get(b"accept")))
         # The access log names the route and the graph; the router, which is skipped, would set these.
         graph_id = self._graphs[scope["raw_path"]]
         scope["route"], scope["path_params"] = self._route, {} if graph_id is None else {"graph_id": graph_id}
         return rows
-
-
-def _headers(scope: Scope) -> dict[bytes, bytes]:
-    return dict(reversed(scope["headers"]))  # reversed: of a repeated header, the first one counts
 
 
 def _text(value: bytes | None) -> str | None:

@@ -75,6 +75,7 @@ def value_of(content_type: str | None, data: bytes) -> Any:
     if kind != JSON and not kind.endswith("+json"):
         raise MediaTypeError(f"the body is to be JSON, not {_shown(content_type)}", hint=f"send Content-Type: {JSON}")
     try:
+        # Not `json.loads(data)`: it guesses UTF-16 and UTF-32 too, and the API takes UTF-8 alone.
         value = _JSON.decode(data.decode())
     except UnicodeDecodeError as error:
         raise RequestError(f"the body is not UTF-8: see byte {error.start}", hint="encode it as UTF-8") from None
@@ -83,6 +84,7 @@ def value_of(content_type: str | None, data: bytes) -> Any:
         raise RequestError(message, hint="send one JSON object") from None
     except (ValueError, RecursionError) as error:
         raise RequestError(f"the body is not JSON that can be used: {error}", hint="send one JSON object") from None
+    # Only then: to encode every value once more would take longer than to read it.
     if _SURROGATE.search(data):
         _check_text(value)
     return value
@@ -127,6 +129,7 @@ def _gone() -> RequestError:
     return RequestError("the client went away before it had sent all", hint="send it again")
 
 
+# Cached: clients send the same few headers, and `email` takes longer to parse one than all other checks of a lookup.
 @lru_cache
 def media_type(content_type: str | None) -> str:
     """The kind of a body, without what else a header says about it."""

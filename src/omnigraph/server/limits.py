@@ -214,7 +214,8 @@ class RequestLimits:
             await _refuse(scope, receive, send, refusal)
             return
         response = _Response(body, send, self._limits.body_seconds, connection)
-        with suppress(_StoppedError):  # unless an application in between has turned it into a response
+        # FastAPI answers this exception with a 500 first, which `_Response` drops.
+        with suppress(_StoppedError):
             await self.app(scope, body.receive, response.send)
         if body.refusal is not None and not response.started:
             await _refuse(scope, receive, send, body.refusal)

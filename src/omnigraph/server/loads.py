@@ -80,13 +80,14 @@ class Loads:
                 hint = "retry when one of them is done"
                 raise TooManyRequestsError(f"the maximum of {self._max_running} loads is running", hint=hint)
             self._running[load_id] = thread
-        record.write()
+        record.write()  # before the thread runs: a client may ask for the load as soon as it knows the id
         thread.start()
         return load_id
 
     def state(self, graph_id: str, load_id: str) -> dict[str, Any]:
         """Return the state of a load."""
         try:
+            # The id becomes part of a file name, so nothing but an id may pass.
             known = str(ULID.from_str(load_id)) == load_id
             text = (self._folder / f"{graph_id}.{load_id}.json").read_text() if known else None
         except (OSError, ValueError):
@@ -103,7 +104,7 @@ class Loads:
     def close(self) -> None:
         """Wait for the running loads. One that is cut off has changed nothing."""
         self.end()
-        for thread in list(self._running.values()):
+        for thread in list(self._running.values()):  # a copy: each thread removes itself when it ends
             thread.join(max(0.0, self._deadline - time.monotonic()))
         if "pyspark" in sys.modules and not self._running:
             from omnigraph.spark.session import stop_session  # noqa: PLC0415 - only if Spark was needed
@@ -215,6 +216,7 @@ def check_addresses(addresses: Iterable[str], roots: Iterable[str]) -> None:
 
 
 def _is_below(address: str, root: tuple[str, ...]) -> bool:
+    # Before links are resolved: behind a wildcard `..` could lead anywhere.
     if ".." in re.split(r"[/\\]", urllib.parse.unquote(address)) or "\0" in address:
         return False
     found = _parts(_fixed(address))

@@ -41,6 +41,7 @@ class Metrics:
         self._seconds = Histogram(
             "omnigraph_http_request_seconds", "Duration of requests.", route, buckets=_BUCKETS, registry=own
         )
+        # "live": the gauge of a process that was killed must not count for ever.
         self.in_flight = Gauge(
             "omnigraph_http_requests_in_flight", "Requests in progress.", multiprocess_mode="livesum", registry=own
         )
@@ -81,5 +82,5 @@ class Metrics:
     def _count_storage(self) -> None:
         found = observe.snapshot()
         more, self._counted, self._counted_at = found - self._counted, found, time.monotonic()
-        for kind, count in asdict(more).items():
+        for kind, count in asdict(more).items():  # a Prometheus counter refuses to go down
             self._storage.labels(kind).inc(max(0, count))

@@ -176,6 +176,7 @@ def open_graphs(serving: Serving) -> OpenGraphs:
 def _try_open(item: tuple[str, ServedGraph]) -> OpenGraph | OmnigraphError:
     name, served = item
     try:
+        # The files first: a graph with unreadable queries is not created.
         stored = StoredQueries.read(served.queries)
         graph = _open_or_init(served)
         stored.check(graph.catalog)

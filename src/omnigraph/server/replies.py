@@ -117,6 +117,7 @@ def line(value: dict[str, Any]) -> str:
 
 def lines(produced: Iterator[str]) -> Response:
     """Answer with lines while they are made. What is wrong before the first one is refused, not cut short."""
+    # Before the response starts: what fails here can still get an error status.
     first = next(produced, None)
     known = () if first is None else (first,)
     return StreamingResponse(_chunks(itertools.chain(known, produced)), media_type=LINES_TYPE)

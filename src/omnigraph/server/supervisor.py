@@ -107,12 +107,12 @@ class _WorkerPool:
                     self._workers[at] = self._spawn()
 
     def end(self) -> None:
-        for worker in self._workers:
+        for worker in self._workers:  # all of them before any wait: they share one period of grace
             worker.process.terminate()
         deadline = time.monotonic() + self._serving.limits.shutdown_seconds + _MARGIN_SECONDS
         for worker in self._workers:
             worker.process.join(max(0.0, deadline - time.monotonic()))
-            worker.process.kill()
+            worker.process.kill()  # does nothing to a process that has ended
 
     def _spawn(self) -> _Worker:
         ours, theirs = _SPAWN.Pipe()

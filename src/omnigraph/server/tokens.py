@@ -128,7 +128,7 @@ def _of_environment(environment: Mapping[str, str]) -> list[Token]:
 
 def _text_of(path: str) -> str:
     try:
-        return Path(path).read_text(encoding="utf-8-sig")
+        return Path(path).read_text(encoding="utf-8-sig")  # editors on Windows put a mark before the text
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or "it is not UTF-8"
         raise ConfigError(f"cannot read {path}: {reason}", path=path, hint=f"check {TOKENS_FILE}") from None

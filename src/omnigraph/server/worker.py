@@ -17,7 +17,7 @@ from uvicorn import Config, Server
 
 from omnigraph.errors import OmnigraphError
 from omnigraph.server import logs
-from omnigraph.server.app import create_app
+from omnigraph.server.app import create_app, with_middleware
 from omnigraph.server.limits import GuardedConnection
 from omnigraph.server.settings import Limits, Serving
 
@@ -45,7 +45,7 @@ def create_server(serving: Serving, on_ready: Callable[[], None]) -> OmnigraphSe
     """Create the application and the uvicorn server that runs it."""
     app = create_app(serving)
     config = Config(
-        app,
+        with_middleware(app),
         http="httptools",
         ws="none",
         lifespan="on",

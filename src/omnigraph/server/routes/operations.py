@@ -48,6 +48,7 @@ def _declare(known: Description, route: Route) -> None:
         arguments.append(_argument("graph", Committing))
     if route.condition is not None:
         arguments.append(_argument("_condition", Conditional))
+    # FastAPI reads parameters, bodies and dependencies from the signature.
     endpoint.__dict__["__signature__"] = inspect.Signature(arguments, return_annotation=Response)
     endpoint.__name__ = route.id or _snake(known.kind.__name__)
     endpoint.__doc__ = route.doc or inspect.getdoc(known.kind)

@@ -144,6 +144,7 @@ def _named(request: Request, header: str, tag: str, *, default: bool) -> bool:
     given = request.headers.get(header)
     if given is None:
         return default
+    # A weak tag never satisfies If-Match (RFC 9110, 13.1.1).
     names = [one.strip().removeprefix("W/") if header == "if-none-match" else one.strip() for one in given.split(",")]
     return "*" in names or tag in names
 
@@ -151,6 +152,7 @@ def _named(request: Request, header: str, tag: str, *, default: bool) -> bool:
 def _part(request: Request, blob: Blob, tag: str) -> tuple[int, int] | None:
     """The one range that is asked for, from a byte up to another; None means all."""
     found = _RANGE.fullmatch(request.headers.get("range", "").strip())
+    # If-Range names another state of the Blob: a part of this one would not fit what the client has.
     if found is None or not any(found.groups()) or request.headers.get("if-range", tag).strip() != tag:
         return None
     if not blob.size:
