@@ -17,6 +17,7 @@ from omnigraph.errors import StorageError
 from omnigraph.storage import observe
 from omnigraph.storage.internal import InternalTable
 from tests.support.faults import failing
+from tests.support.old_graphs import _remove as remove
 
 
 @pytest.fixture
@@ -133,3 +134,29 @@ def test_those_who_make_the_log_at_once_are_all_in_it(tmp_path: Path) -> None:
             assert sorted(row.operation_id for row in audit.rows()) == ["0", "1", "2", "3"]
     finally:
         observe.set_write_hook(None)
+
+
+# What a death or a power cut leaves of the log -----------------------------------------------------
+
+
+def test_a_log_whose_maker_died_before_its_first_version_is_made_again(audit: Audit, location: Location) -> None:
+    """The defect: its files were there, it could not be opened, and so every write that had to recover failed."""
+    audit.record(a_row("one"))
+    for part in ("_versions", "_transactions"):
+        remove(location, f"{PATH}/{part}")
+    assert audit.rows() == []
+    audit.record(a_row("two"))
+    audit.record(a_row("three"))
+    assert [row.operation_id for row in audit.rows()] == ["two", "three"]
+
+
+@pytest.mark.parametrize("rows", [1, 2])
+def test_a_version_of_the_log_that_a_power_cut_tore_is_set_aside(tmp_path: Path, rows: int) -> None:
+    audit = Audit(Location.parse(tmp_path))
+    for number in range(rows):
+        audit.record(a_row(f"row {number}"))
+    newest = min((tmp_path / PATH / "_versions").glob("*.manifest"))
+    newest.write_bytes(b"")
+    audit.record(a_row("later"))
+    assert [row.operation_id for row in audit.rows()] == [*(f"row {number}" for number in range(rows - 1)), "later"]
+    assert newest.with_name(f"{newest.name}.torn").exists()

@@ -399,7 +399,15 @@ def test_a_long_answer_of_a_server_is_cut() -> None:
     assert len(error.message) < 400
 
 
-def test_an_interrupt_inside_a_call_stays_an_interrupt() -> None:
-    """What Lance makes of Ctrl-C while it reads a stream of ours."""
+@pytest.mark.parametrize(
+    "error",
+    [
+        pa.ArrowInvalid("External error: KeyboardInterrupt: "),  # while it reads a stream of ours
+        # while it turns an argument into text
+        ValueError("Invalid user input: Merge insert key column '<unprintable str object>' does not exist in schema"),
+    ],
+)
+def test_an_interrupt_inside_a_call_stays_an_interrupt(error: Exception) -> None:
+    """What Lance makes of Ctrl-C."""
     with pytest.raises(KeyboardInterrupt), lance_call("graph/__manifest", "read"):
-        raise pa.ArrowInvalid("External error: KeyboardInterrupt: ")
+        raise error

@@ -8,13 +8,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
+import lance
 import pyarrow as pa
 
 from omnigraph.commit import failpoints
 from omnigraph.core.location import Location
 from omnigraph.errors import ConflictError, ContentionError, StorageError
 from omnigraph.storage.internal import PRIMARY_KEY_MARK, InternalTable, primary_key
-from omnigraph.storage.lance_errors import Failure, classify
+from omnigraph.storage.lance_errors import Failure, classify, lance_call
 
 PATH = "_graph_commit_recoveries.lance"
 KEY = "operation_id"
@@ -65,7 +66,9 @@ class Audit:
 
     def rows(self) -> list[AuditRow]:
         try:
-            found = self._table.open().to_table().to_pylist()
+            dataset = self._table.open()
+            with lance_call(dataset.uri, "read"):
+                found = dataset.to_table().to_pylist()
         except StorageError as error:
             if classify(error) is Failure.NOT_FOUND:
                 return []
@@ -91,15 +94,28 @@ class Audit:
     def _add(self, row: AuditRow) -> bool:
         """Add a row unless the operation has one; return False if the table appeared meanwhile and must be read."""
         rows = pa.Table.from_pylist([_record(row)], schema=_SCHEMA)
-        dataset = self._table.open_if_exists()
+        dataset = self._opened()
         if dataset is None:
             return self._table.create(rows)
         if not primary_key(dataset) and not dataset.schema.field(KEY).nullable:  # an earlier release made it
             self._table.mark_primary_key(dataset, KEY)
         # Checked on the handle that the merge compares with: a row that arrives later conflicts, and we look again.
-        if row.operation_id not in dataset.to_table(columns=[KEY])[KEY].to_pylist():
+        with lance_call(dataset.uri, "read"):
+            known = dataset.to_table(columns=[KEY])[KEY].to_pylist()
+        if row.operation_id not in known:
             self._table.merge(dataset, KEY, rows)
         return True
+
+    def _opened(self) -> lance.LanceDataset | None:
+        """Open the log; None if there is none. What a death or a power cut left of it must not block recoveries."""
+        try:
+            return self._table.open_if_exists()
+        except StorageError:
+            if self._table.newest() is None:  # its maker died after its first file and before its first version
+                return None
+            if not self._table.set_aside_torn():
+                raise
+        return self._opened()
 
 
 def _record(row: AuditRow) -> dict[str, object]:

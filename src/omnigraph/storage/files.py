@@ -12,9 +12,10 @@ import lance
 
 from omnigraph.api.results import TableVersion
 from omnigraph.core.location import Location
+from omnigraph.errors import StorageError
 from omnigraph.storage import bases
-from omnigraph.storage.lance_errors import lance_call
-from omnigraph.storage.objects import Listed, ObjectStore
+from omnigraph.storage.lance_errors import Failure, classify, lance_call
+from omnigraph.storage.objects import Listed, ObjectStore, disk_call
 
 _INDICES, _OF_LANCE = "/_indices/", "__lance"
 MARK, _ARROW = b"LANC", b"ARROW1"  # what complete files end in
@@ -122,7 +123,11 @@ class Listing:
         return "it was not written to its end" if is_torn else None
 
     def _is_ended(self, file: NamedFile) -> bool:
+        path = self.location.child(file.name)
         try:
-            return ends_in(Path(self.location.child(file.name)), file.end)
-        except FileNotFoundError:  # removed since it was listed
-            return False
+            with disk_call("read", path):
+                return ends_in(Path(path), file.end)
+        except StorageError as error:
+            if classify(error) is not Failure.NOT_FOUND:
+                raise
+            return False  # removed since it was listed

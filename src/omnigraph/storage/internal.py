@@ -15,7 +15,7 @@ from omnigraph.core.nonblocking import may_block
 from omnigraph.errors import ConflictError, ContentionError, StorageError
 from omnigraph.storage.bases import at_present_root
 from omnigraph.storage.lance_errors import PROBE, Failure, classify, lance_call
-from omnigraph.storage.objects import ObjectStore
+from omnigraph.storage.objects import ObjectStore, disk_call
 from omnigraph.storage.observe import durable_write
 from omnigraph.storage.stage import STORAGE_VERSION, refuse_auto_cleanup
 from omnigraph.storage.torn import (
@@ -244,8 +244,11 @@ class InternalTable:
 def _file_tag(path: Path) -> str:
     """Identify a version file. Another file under the same name, as in a restored copy, has another tag."""
     try:
-        found = path.stat()
-    except FileNotFoundError:
+        with disk_call("read", str(path)):
+            found = path.stat()
+    except StorageError as error:
+        if classify(error) is not Failure.NOT_FOUND:
+            raise
         return ""
     return f"{found.st_ino}-{found.st_mtime_ns}-{found.st_size}"
 

@@ -80,7 +80,8 @@ _BY_STATUS = {
     "507": Failure.FULL,
 }
 
-_INTERRUPTED = re.compile(r"\bKeyboardInterrupt\b")
+# Any text can be printed: if one of ours could not, Ctrl-C came while Lance asked for it, and Lance went on.
+_INTERRUPTED = re.compile(r"\bKeyboardInterrupt\b|<unprintable str object>")
 _RUST_LOCATION = re.compile(r",? (?:location: )?/[^\s,]*\.rs:\d+:\d+")
 _LONGEST_DETAIL = 300
 
@@ -156,7 +157,7 @@ def lance_call(path: str, operation: str) -> Iterator[None]:
     ):  # some Arrow errors are these too, and are no failure of the storage
         raise
     except (OSError, ValueError, RuntimeError, pa.ArrowException) as error:
-        # Ctrl-C inside a call that streams through Python comes out as a failure of the stream.
+        # Ctrl-C inside a call that uses Python, for a stream or for a text, comes out as a failure of the call.
         if _INTERRUPTED.search(str(error)):
             raise KeyboardInterrupt from error
         raise translate(error, path=path, operation=operation) from error

@@ -249,8 +249,17 @@ def _ahead(chunks: Iterator[bytes]) -> Iterator[bytes]:
             yield chunk
 
 
+@contextmanager
+def disk_call(operation: str, path: str) -> Iterator[None]:
+    """Re-raise failures of the operating system as ours, where a local disk is used without obstore or Lance."""
+    try:
+        yield
+    except OSError as error:
+        raise storage_error(error, operation, path) from error
+
+
 def storage_error(error: Exception, operation: str, path: str) -> StorageError:
-    """Translate an error of obstore."""
+    """Translate an error of obstore, or of the operating system."""
     failed = f"cannot {operation} {path}"
     local = path.startswith("/")
     match lance_errors.classify(error):  # both libraries raise the messages of the same crate
@@ -271,6 +280,8 @@ def storage_error(error: Exception, operation: str, path: str) -> StorageError:
 
 def _reason(error: Exception) -> str:
     """Return the innermost cause: the last part of the first line, without the server's answer and the debug dump."""
+    if isinstance(error, OSError) and error.strerror:
+        return f"{error.strerror} ({error.filename})" if error.filename else error.strerror
     line = str(error).partition("\n")[0].partition(": <")[0]
     return line.rpartition(": ")[2].strip() or type(error).__name__
 

@@ -9,7 +9,10 @@ from __future__ import annotations
 import json
 import logging
 import os
+from collections.abc import Callable
+from functools import wraps
 from pathlib import Path
+from typing import Concatenate, ParamSpec, TypeVar
 from urllib.parse import unquote
 
 import lance
@@ -17,6 +20,7 @@ import lance
 from omnigraph.errors import CorruptGraphError
 from omnigraph.storage.files import MARK, NamedFile, ends_in, files_of
 from omnigraph.storage.lance_errors import lance_call
+from omnigraph.storage.objects import disk_call
 from omnigraph.storage.observe import durable_write
 
 SUFFIX = ".torn"
@@ -24,6 +28,20 @@ MOST_VERSIONS = 64  # more than that is no power cut, but a disk that loses file
 _MANIFEST = ".manifest"
 _NEWEST, _DIGITS = 2**64 - 1, 20  # Lance names a version by its distance from this number; older tables by the number
 _LOG = logging.getLogger(__name__)
+
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
+
+
+def _typed(look: Callable[Concatenate[str, _P], _T]) -> Callable[Concatenate[str, _P], _T]:
+    """Let a function that looks at a local dataset raise errors of ours if the disk fails."""
+
+    @wraps(look)
+    def typed(uri: str, /, *arguments: _P.args, **options: _P.kwargs) -> _T:
+        with disk_call("read", uri):
+            return look(uri, *arguments, **options)
+
+    return typed
 
 
 def version_number(name: str) -> int | None:
@@ -39,6 +57,7 @@ def file_name(version: int) -> str:
     return f"{_NEWEST - version:0{_DIGITS}d}{_MANIFEST}"
 
 
+@_typed
 def version_files(uri: str) -> list[tuple[int, Path]]:
     """List the version files of a local dataset, newest first."""
     directory = Path(uri) / "_versions"
@@ -46,6 +65,7 @@ def version_files(uri: str) -> list[tuple[int, Path]]:
     return sorted(((number, path) for number, path in found if number is not None), reverse=True)
 
 
+@_typed
 def newest_file(uri: str) -> tuple[int, Path] | None:
     """Return the newest version of a local dataset, torn or not, and its file; None if there is none."""
     directory = Path(uri) / "_versions"
@@ -63,6 +83,7 @@ def _names(directory: Path) -> list[str]:
         return []  # opening the dataset raises the error that says why
 
 
+@_typed
 def torn_versions(uri: str, above: int = 0) -> list[tuple[int, Path]]:
     """Return the torn versions of a local dataset past `above`, newest first, up to the first that is whole."""
     found: list[tuple[int, Path]] = []
@@ -76,17 +97,20 @@ def torn_versions(uri: str, above: int = 0) -> list[tuple[int, Path]]:
     return found
 
 
+@_typed
 def newest_whole(uri: str) -> tuple[int, Path] | None:
     """Return the newest version of a local dataset that is whole; None if there is none."""
     torn = torn_versions(uri)
     return next((found for found in version_files(uri) if found not in torn), None)
 
 
+@_typed
 def is_whole(uri: str, version: int, path: Path) -> bool:
     """Return whether a version file and the data and deletion files that it names are complete."""
     return ends_in(path, MARK) and not damaged_files(uri, version)
 
 
+@_typed
 def damaged_files(uri: str, version: int) -> list[str]:
     """Name the data, deletion and index files of a local version that are missing, or shorter than written."""
     with lance_call(uri, "open"):
@@ -100,7 +124,7 @@ def damaged_files(uri: str, version: int) -> list[str]:
 def _is_complete(path: Path, file: NamedFile) -> bool:
     if file.index is not None:
         # Indices of early releases have no size: nothing proves that one of them is torn.
-        return file.size in (None, sum(one.stat().st_size for one in path.rglob("*") if one.is_file()))
+        return file.size in (None, _size_below(path))
     try:
         length = path.stat().st_size
     except FileNotFoundError:
@@ -108,6 +132,16 @@ def _is_complete(path: Path, file: NamedFile) -> bool:
     return length > 0 and length == (file.size or length) and ends_in(path, file.end)
 
 
+def _size_below(directory: Path) -> int:
+    """Add up the files below a directory. Unlike `rglob`, a directory that may not be read is an error, not empty."""
+    try:
+        with os.scandir(directory) as entries:
+            return sum(_size_below(Path(one)) if one.is_dir() else one.stat().st_size for one in entries)
+    except FileNotFoundError:
+        return 0
+
+
+@_typed
 def set_aside_versions(uri: str, above: int = 0) -> list[int]:
     """Rename the torn versions of a local dataset past `above`; return their numbers. The caller holds its gate.
 
@@ -121,6 +155,7 @@ def set_aside_versions(uri: str, above: int = 0) -> list[int]:
     return [number for number, _ in torn]
 
 
+@_typed
 def has_torn_refs(uri: str) -> bool:
     """Return whether a file of a branch or a tag is empty, or names a branch without a version: for a few listings."""
     return any(path.stat().st_size == 0 or _is_bare(uri, path) for path in _refs(uri))
@@ -141,6 +176,7 @@ def _is_bare(uri: str, ref: Path) -> bool:
     return bool(versions) and all(path.stat().st_size == 0 for _, path in versions)
 
 
+@_typed
 def set_aside_refs(uri: str) -> list[str]:
     """Rename the files of branches and tags of a local dataset that were torn; return their names."""
     torn = [path for path in _refs(uri) if not _is_json(path) or _is_bare(uri, path)]
