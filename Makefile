@@ -10,7 +10,7 @@ SEED ?= 1
 # Where Python may not write bytecode, each of the many processes of the tests compiles all that it imports.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup demo quick test test-all coverage lint check format bench soak fuzz mutants lock clean
+.PHONY: help setup demo chaos quick test test-all coverage lint check format bench soak fuzz mutants lock clean
 
 help:
 	@echo "make demo    set up and show what Omnigraph does"
@@ -22,6 +22,7 @@ help:
 	@echo "make check   make lint, then make test"
 	@echo "make bench   run the benchmarks"
 	@echo "make soak    search long: a load of six million records with planted defects, properties with many examples"
+	@echo "make chaos   real faults: power cuts, failing system calls, clocks, a bad network, kills; KILLS=, CUTS=, ONLY=, ..."
 	@echo "make fuzz    fuzz the languages for SECONDS=$(SECONDS)"
 	@echo "make mutants  change the code that commits in MUTANTS=$(MUTANTS) small ways, and report which ones the tests do not notice"
 	@echo "make setup   build .venv only;  make format  rewrite files;  make lock  renew the lock files"
@@ -108,6 +109,11 @@ soak: setup
 	OMNIGRAPH_SOAK=1 $(BIN)/python -m pytest -n 0 tests/ingest/test_planted_defects.py tests/maintenance/test_upkeep_soak.py \
 		tests/server/test_contract_fuzz.py tests/server/test_raw_http_fuzz.py tests/commit/test_power_cuts.py
 	OMNIGRAPH_HYPOTHESIS_PROFILE=soak $(BIN)/python -m pytest -n 2 -m hypothesis
+
+# Real faults of the machine, outside the tests. It reports what it skips and why; the variables are the options of the program.
+chaos: setup
+	$(BIN)/python -m tests.chaos $(foreach name,ONLY CUTS FAULTS JUMPS REQUESTS INTERRUPTS KILLS WRITERS COMMITS,\
+		$(if $($(name)),--$(shell echo $(name) | tr A-Z a-z) $($(name))))
 
 # The fuzzer comes as a binary for Linux on common Python versions only, so it is not part of the environment.
 fuzz: setup

@@ -1,0 +1,5 @@
+"""How a scenario says that this machine cannot run it."""
+
+
+class SkippedError(Exception):
+    """What is missing here."""
