@@ -197,20 +197,27 @@ def _check_identity(store: Store, base: ManifestState, state: ManifestState) -> 
     )
 
 
-def undo_unrecorded(store: Store) -> None:
-    """Undo movements of main's tables whose record did not survive a power cut.
+def undo_unrecorded(store: Store, branch: str | None = None) -> None:
+    """Undo movements of a branch's tables whose record did not survive a power cut.
 
     A record is on the medium before a commit is published. So without one, what moved a head was never visible.
     """
-    for entry in store.manifest.load().snapshot.entries.values():
-        if entry.table.branch is None and store.tables.newest_number(entry.table) > entry.table.version:
-            _settle_head(store, entry.table.key)
+    for entry in store.manifest.load(branch).snapshot.entries.values():
+        if entry.table.owner == branch and store.tables.newest_number(entry.table) > entry.table.version:
+            _settle_head(store, branch, entry.table.key)
 
 
-def _settle_head(store: Store, table_key: str) -> None:
+def undo_unrecorded_everywhere(store: Store) -> None:
+    """Undo them on all branches. An open leaves those beside main to the next writer, or to the next upkeep."""
+    if store.location.is_local:
+        for _, state in store.manifest.states():
+            undo_unrecorded(store, state.branch)
+
+
+def _settle_head(store: Store, branch: str | None, table_key: str) -> None:
     try:
-        with store.gates.hold(gates_for(None, [table_key]), store.gates.patience) as held:
-            state = store.manifest.load_to_write(None)
+        with store.gates.hold(gates_for(branch, [table_key]), store.gates.patience) as held:
+            state = store.manifest.load_to_write(branch)
             entry = state.snapshot.entries.get(table_key)
             if entry is not None:
                 _check_head(store, held, entry.table, state)

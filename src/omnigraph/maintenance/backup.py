@@ -11,7 +11,7 @@ import json
 import re
 import time
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from urllib.parse import quote
@@ -21,6 +21,7 @@ import pyarrow.compute as pc
 from omnigraph.api.maintenance import BackupResult, FileProblem, RestoreResult, VerifyResult
 from omnigraph.api.progress import SILENT, Progress
 from omnigraph.commit.gates import DIRECTORY as GATES
+from omnigraph.commit.publish import undo_unrecorded_everywhere
 from omnigraph.commit.sidecar import DIRECTORY as RECORDS
 from omnigraph.commit.store import Store
 from omnigraph.core.executor import map_in_threads
@@ -36,15 +37,18 @@ from omnigraph.errors import (
     StorageFullError,
 )
 from omnigraph.lang.identity import new_id
+from omnigraph.maintenance import damage
 from omnigraph.maintenance.cleanup import TEMPORARY
 from omnigraph.maintenance.relocate import MARK, alone
 from omnigraph.manifest.rows import MANIFEST_PATH, RESTORING
 from omnigraph.manifest.schema_files import FILES, is_started
 from omnigraph.manifest.state import ManifestState
+from omnigraph.storage import reclaim
 from omnigraph.storage.bases import TablePlace, fork_of_version_file, moved_file
 from omnigraph.storage.durability import Durability, Medium
 from omnigraph.storage.lance_errors import lance_call
 from omnigraph.storage.objects import Listed, ObjectStore
+from omnigraph.storage.read import TableReader
 
 FORMAT = "omnigraph-backup-1"
 MISSING = "missing"
@@ -89,6 +93,8 @@ def backup(store: Store, target: Location, progress: Progress = SILENT, *, may_w
     Nothing is written to the graph. If a cleanup removes a file before it is copied, it begins again.
     """
     _refuse_target(store.location, target)
+    if may_wait:
+        undo_unrecorded_everywhere(store)  # a version that a power cut tore could not be read
     for attempt in range(_ATTEMPTS):
         cut = _cut(store, may_wait=may_wait)
         try:
@@ -135,10 +141,10 @@ def _look(store: Store) -> _Cut:
 def _copied(store: Store, cut: _Cut, target: Location, progress: Progress) -> BackupResult:
     listed = {one.name: one for one in store.objects.list_below("")}
     names = sorted(_referenced(store, cut, listed))
-    lost = next((name for name in names if name not in listed), None)
-    if lost is not None:
-        message = f"{lost} is missing from the graph, so it cannot be backed up"
-        raise BackupDamagedError(message, path=lost, hint="run `omnigraph doctor`")
+    lost = {name for name in names if name not in listed}
+    if lost:
+        _refuse_damage(store, lost, listed)
+        names = [name for name in names if name not in lost]
     objects = ObjectStore(target)
     graph_id = cut.states[MAIN].graph_id
     _claim(objects, target, graph_id)
@@ -167,6 +173,22 @@ def _copied(store: Store, cut: _Cut, target: Location, progress: Progress) -> Ba
     objects.write(f"{INDEXES}/{document['backup_id']}.json", json.dumps(document).encode())
     Medium(target, Durability.of(None)).sync(INDEXES)
     return _result(target, document, copier)
+
+
+def _refuse_damage(store: Store, lost: Collection[str], listed: Collection[str]) -> None:
+    """Refuse a graph that lost a file.
+
+    A version that a fork starts from and nothing else needs does not count: cleanups of releases before 0.2.0 took
+    its files and left its name.
+    """
+    tables = TableReader(store.location)
+    paths = {path for path, _ in _places(listed) if any(name.startswith(f"{path}/") for name in lost)}
+    unread = {name for path in paths for name in reclaim.named_only_by_starts(tables, store.objects, path)}
+    unread -= {one.subject for one in damage.findings(store)}
+    for name in sorted(lost):
+        if not any(name == one or name.startswith(f"{one}/") for one in unread):
+            message = f"{name} is missing from the graph, so it cannot be backed up"
+            raise BackupDamagedError(message, path=name, hint="run `omnigraph doctor`")
 
 
 def _claim(objects: ObjectStore, target: Location, graph_id: str | None) -> None:
@@ -258,7 +280,7 @@ def _quoted(name: str) -> str:
     return quote(name, safe="")
 
 
-def _places(listed: Mapping[str, Listed]) -> set[tuple[str, str | None]]:
+def _places(listed: Collection[str]) -> set[tuple[str, str | None]]:
     """Return all tables and forks. Directories of dropped types are among them: a past state may be made of them."""
     found = (_VERSIONS.fullmatch(name) for name in listed if not name.startswith(_PASSED_OVER))
     return {(one["path"], one["fork"]) for one in found if one}

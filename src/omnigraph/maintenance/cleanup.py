@@ -12,6 +12,7 @@ from omnigraph.api.results import TableVersion
 from omnigraph.commit import audit, failpoints
 from omnigraph.commit.gates import Gate
 from omnigraph.commit.plan import ref_gates, table_gates
+from omnigraph.commit.publish import undo_unrecorded_everywhere
 from omnigraph.commit.store import Store
 from omnigraph.core.refs import MAIN
 from omnigraph.errors import DriftError, OmnigraphError, RetentionError
@@ -53,6 +54,7 @@ def cleanup(store: Store, request: CleanupRequest, advance: Callable[[], None] =
     # existing graph may have brought back some versions and not the mark.
     relocate(store)
     settle(store)
+    undo_unrecorded_everywhere(store)
     _refuse_drift(store)
     run = _Cleanup(store, policy, request, dt.datetime.now(dt.UTC))
     tables = []
@@ -171,7 +173,9 @@ class _Cleanup:
         """Return the versions that are not needed. Versions newer than the collected heads are left alone."""
         there = reclaim.versions(self.store.tables, *place)[:-1]
         kept, head = self.needed.versions.get(place, frozenset()), self.needed.heads.get(place)
-        return [version for version in there if version not in kept and (head is None or version < head)]
+        chosen = [version for version in there if version not in kept and (head is None or version < head)]
+        shared = reclaim.shared_with_forks(self.store.tables, self.store.objects, *place, chosen)
+        return [version for version in chosen if version not in shared]
 
     # The tables that describe the graph
 

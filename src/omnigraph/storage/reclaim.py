@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import re
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,6 +13,7 @@ import lance
 
 from omnigraph.api.maintenance import Removal
 from omnigraph.api.results import TableVersion
+from omnigraph.errors import StorageError
 from omnigraph.storage.files import NamedFile, directory_of, files_below_root
 from omnigraph.storage.lance_errors import lance_call
 from omnigraph.storage.objects import ObjectStore
@@ -40,6 +42,38 @@ def versions_before(objects: ObjectStore, path: str, fork: str | None, before: d
     found = orphans(objects, _versions_of(path, fork), before)
     numbers = (version_number(one.name.rpartition("/")[2]) for one in found)
     return sorted(number for number in numbers if number is not None)
+
+
+def shared_with_forks(
+    tables: TableReader, objects: ObjectStore, path: str, fork: str | None, chosen: Sequence[int]
+) -> frozenset[int]:
+    """Return the versions among those chosen that a fork starts from and still shares files with.
+
+    Lance would keep them without the files that no fork shares, so that they could not be read.
+    """
+    starts = [one for one in _starts_of_forks(tables, path) if one.branch == fork and one.version in chosen]
+    if not starts:
+        return frozenset()
+    elsewhere = (table for table in _every_version(objects, path) if table.branch != fork)
+    shared = {file.name for table in elsewhere for file in _names(tables, table)}
+    return frozenset(one.version for one in starts if any(file.name in shared for file in _names(tables, one)))
+
+
+def named_only_by_starts(tables: TableReader, objects: ObjectStore, path: str) -> frozenset[str]:
+    """Return the files that no version of a table names but those that forks start from."""
+    starts, named = _starts_of_forks(tables, path), set[str]()
+    others = {file.name for one in _every_version(objects, path) if one not in starts for file in _names(tables, one)}
+    for one in starts:
+        with suppress(StorageError):  # its version is gone as well
+            named |= {file.name for file in _names(tables, one)}
+    return frozenset(named - others)
+
+
+def _starts_of_forks(tables: TableReader, path: str) -> set[TableVersion]:
+    dataset = tables.head(path, None)
+    with lance_call(dataset.uri, "list the forks of"):
+        found = dataset.branches.list().values()
+    return {TableVersion("", path, one["parent_version"], one["parent_branch"]) for one in found}
 
 
 def preview_versions(tables: TableStorage, path: str, fork: str | None, chosen: Sequence[int]) -> Removal:
