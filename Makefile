@@ -6,11 +6,14 @@ BIN := $(VENV)/bin
 SECONDS ?= 60
 MUTANTS ?= 100
 SEED ?= 1
+SEEDS ?= 20
+STEPS ?= 40
+PROFILE ?= mixed
 .DEFAULT_GOAL := help
 # Where Python may not write bytecode, each of the many processes of the tests compiles all that it imports.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup demo chaos quick test test-all coverage lint check format bench soak fuzz mutants lock clean
+.PHONY: help setup demo chaos quick test test-all coverage lint check format bench soak simulate fuzz mutants lock clean
 
 help:
 	@echo "make demo    set up and show what Omnigraph does"
@@ -23,6 +26,7 @@ help:
 	@echo "make bench   run the benchmarks"
 	@echo "make soak    search long: a load of six million records with planted defects, properties with many examples"
 	@echo "make chaos   real faults: power cuts, failing system calls, clocks, a bad network, kills; KILLS=, CUTS=, ONLY=, ..."
+	@echo "make simulate  run SEEDS=$(SEEDS) random histories of STEPS=$(STEPS) steps with faults; SEED=7 runs one again"
 	@echo "make fuzz    fuzz the languages for SECONDS=$(SECONDS)"
 	@echo "make mutants  change the code that commits in MUTANTS=$(MUTANTS) small ways, and report which ones the tests do not notice"
 	@echo "make setup   build .venv only;  make format  rewrite files;  make lock  renew the lock files"
@@ -107,13 +111,19 @@ PEERS := kuzu==0.11.3 ladybug==0.22.0 duckdb==2.0.0 lancedb==0.40.0
 # Six million records with a thousand defects of every kind; then every property, with thousands of examples instead of tens.
 soak: setup
 	OMNIGRAPH_SOAK=1 $(BIN)/python -m pytest -n 0 tests/ingest/test_planted_defects.py tests/maintenance/test_upkeep_soak.py \
-		tests/server/test_contract_fuzz.py tests/server/test_raw_http_fuzz.py tests/commit/test_power_cuts.py
+		tests/server/test_contract_fuzz.py tests/server/test_raw_http_fuzz.py tests/commit/test_power_cuts.py \
+		tests/simulation/test_simulation.py
 	OMNIGRAPH_HYPOTHESIS_PROFILE=soak $(BIN)/python -m pytest -n 2 -m hypothesis
 
 # Real faults of the machine, outside the tests. It reports what it skips and why; the variables are the options of the program.
 chaos: setup
 	$(BIN)/python -m tests.chaos $(foreach name,ONLY CUTS FAULTS JUMPS REQUESTS INTERRUPTS KILLS WRITERS COMMITS,\
 		$(if $($(name)),--$(shell echo $(name) | tr A-Z a-z) $($(name))))
+
+# Whole histories with faults, against a model; FROM= is the first seed, PROFILE=merges, alone or s3 chooses other steps.
+simulate: setup
+	$(ROOM) $(BIN)/python -m tests.simulation --steps $(STEPS) --profile $(PROFILE) \
+		$(if $(filter file,$(origin SEED)),--seeds $(SEEDS) --from $(or $(FROM),0),--seed $(SEED))
 
 # The fuzzer comes as a binary for Linux on common Python versions only, so it is not part of the environment.
 fuzz: setup

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from tests.support.mutations import KNOWS, NOTE, PERSON, WROTE
@@ -51,13 +51,11 @@ class Expected:
 
 @dataclass(slots=True)
 class History:
-    """The commits of a graph by name, and what each branch knows of them. A commit that no branch knows is gone."""
+    """The commits of a graph by name, and the heads of its branches. What was merged outlives its branch."""
 
     nodes: dict[str, Node] = field(default_factory=dict)
     heads: dict[str, str] = field(default_factory=dict)
-    known: dict[str, set[str]] = field(default_factory=dict)
     made_from: dict[str, str] = field(default_factory=dict)
-    has_lost: bool = False
 
     def head(self, branch: str) -> Node:
         return self.nodes[self.heads[branch]]
@@ -65,32 +63,32 @@ class History:
     def add(self, node: Node) -> None:
         self.nodes[node.name] = node
         self.heads[node.branch] = node.name
-        self.known.setdefault(node.branch, set()).add(node.name)
 
     def create(self, branch: str, base: str) -> None:
-        self.heads[branch] = self.heads[base]
-        self.known[branch] = set(self.known[base])
-        self.made_from[branch] = base
+        """Make a branch of another one, or of a commit."""
+        self.heads[branch] = self.heads.get(base, base)
+        self.made_from[branch] = base if base in self.heads else self.nodes[base].branch
 
     def is_needed(self, branch: str) -> bool:
         return branch in self.made_from.values()
 
     def delete(self, branch: str) -> None:
-        del self.heads[branch], self.known[branch], self.made_from[branch]
-        self.has_lost = True
+        del self.heads[branch], self.made_from[branch]
+
+    def copy(self) -> History:
+        """The same, to continue from here in another way."""
+        return replace(self, heads=dict(self.heads), made_from=dict(self.made_from))
 
     # The common past
 
     def distances(self, starts: Iterable[str]) -> dict[str, int]:
-        """How far each ancestor that is still known is away."""
-        there = set().union(*self.known.values())
+        """How far each ancestor is away."""
         found: dict[str, int] = {}
-        waiting = [name for name in starts if name in there]
-        steps = 0
+        waiting, steps = list(starts), 0
         while waiting:
             found |= {name: steps for name in waiting if name not in found}
             parents = {parent for name in waiting for parent in self.nodes[name].parents}
-            waiting, steps = sorted((parents & there) - found.keys()), steps + 1
+            waiting, steps = sorted(parents - found.keys()), steps + 1
         return found
 
     def bases(self, ones: Collection[str], other: str) -> list[Node]:
@@ -100,15 +98,6 @@ class History:
         older = {name for one in common for name in self.distances([one]) if name != one}
         latest = [self.nodes[name] for name in common - older]
         return sorted(latest, key=lambda node: (here[node.name] + there[node.name], -node.number, node.name))
-
-    def ancestors(self, name: str) -> set[str]:
-        """All ancestors, whether anybody knows them still or not."""
-        found, waiting = {name}, [name]
-        while waiting:
-            fresh = set(self.nodes[waiting.pop()].parents) - found
-            found |= fresh
-            waiting += fresh
-        return found
 
     def past(self, bases: Sequence[Node]) -> tuple[Image, set[Entity]]:
         """What several commits have in common: themselves merged."""
@@ -120,7 +109,8 @@ class History:
     # Merging
 
     def merge(self, source: str, target: str, resolve: str | None) -> Expected:
-        one, other = self.head(source), self.head(target)
+        """Foretell a merge of a branch, or of a commit, into a branch."""
+        one, other = self.nodes[self.heads.get(source, source)], self.head(target)
         bases = self.bases([one.name], other.name)
         names = [node.name for node in bases]
         if one.name in names:

@@ -141,18 +141,29 @@ def refuse() -> None:
     raise StorageError("the storage does not answer", path="", operation="test")
 
 
+def broken_storage(operation: str, path: str) -> Exception:
+    return StorageError(f"cannot {operation} {path}: the storage fails", path=path, operation=operation)
+
+
 @contextmanager
-def failing(operation: str, part: str, *, after: int = 0, times: int = sys.maxsize) -> Iterator[list[str]]:
-    """Let durable writes of one kind fail, on paths with a part in them; yields the paths that failed."""
+def failing(
+    operation: str | None,
+    part: str,
+    *,
+    after: int = 0,
+    times: int = sys.maxsize,
+    error: Callable[[str, str], Exception] = broken_storage,
+) -> Iterator[list[str]]:
+    """Let durable writes of one kind, or all, fail on paths with a part in them; yields the paths that failed."""
     seen, failed = 0, list[str]()
 
     def hook(tried: str, path: str) -> None:
         nonlocal seen
-        if tried == operation and part in path:
+        if operation in (None, tried) and part in path:
             seen += 1
             if after < seen <= after + times:
                 failed.append(path)
-                raise StorageError(f"cannot {tried} {path}: the storage fails", path=path, operation=tried)
+                raise error(tried, path)
 
     previous = observe.set_write_hook(hook)
     try:

@@ -5,6 +5,8 @@ It runs in its own process because a library that waits for an answer with the G
 
 A key with one of these names among its parts meets a fault: `denied` is answered 403, `unreadable` too but can be
 listed, `full` is answered 507, and `lost` 500 after the request was carried out.
+
+A bucket can also be armed (`S3Server.arm`): then its n-th write meets a fault, whatever its key is.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ import os
 import subprocess
 import sys
 import threading
+import time
 import urllib.parse
 import uuid
 from collections import Counter, defaultdict
@@ -32,7 +35,9 @@ import pytest
 from tests.support.s3_reads import read
 
 _ROOT = Path(__file__).parents[2]
-_LOG, _COPY = "/-/requests/", "/-/copy/"
+_CONTROL = "/-/"
+_LOG, _COPY, _ARM = "/-/requests/", "/-/copy/", "/-/arm/"
+_SLOW_SECONDS = 0.5
 _FAULTS = {
     "denied": "403 Forbidden",
     "unreadable": "403 Forbidden",
@@ -91,6 +96,13 @@ class S3Server:
         """Count the requests that the bucket has received, by kind."""
         return Counter(json.loads(self._ask("GET", f"{_LOG}{bucket}")))
 
+    def arm(self, bucket: str, fault: str, number: int = 1) -> None:
+        """Let the n-th write to a bucket from now on be `lost`, `repeated` or `slow`; `none` calls it off.
+
+        A lost one is carried out and answered 500; a repeated one is carried out twice, and the second answer counts.
+        """
+        self._ask("POST", f"{_ARM}{bucket}/{fault}/{number}")
+
     def _ask(self, method: str, path: str) -> bytes:
         connection = http.client.HTTPConnection(self.host, self.port)
         try:
@@ -140,6 +152,7 @@ class _Application:
         self._backend = backend
         self._lock = threading.Lock()
         self._log: defaultdict[str, Counter[str]] = defaultdict(Counter)
+        self._armed: dict[str, tuple[str, int]] = {}
 
     def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> list[bytes]:
         path = str(environ["PATH_INFO"])
@@ -148,17 +161,16 @@ class _Application:
         if len(body) < size:  # the client died: an object is all there or not at all
             return _answer(start_response, "400 Bad Request")
         environ["wsgi.input"] = io.BytesIO(body)
+        due = self._due(environ, path.split("/")[1])
+        if due == "slow":  # others are served meanwhile
+            time.sleep(_SLOW_SECONDS)
         with self._lock:
-            if path.startswith(_LOG):
-                start_response("200 OK", [("Content-Type", "application/json")])
-                return [json.dumps(self._log[path.removeprefix(_LOG)]).encode()]
-            if path.startswith(_COPY):
-                bucket, copy = path.removeprefix(_COPY).split("/")
-                for key in list(self._backend.get_bucket(bucket).keys.values()):
-                    self._backend.copy_object(key, copy, key.name)
-                return _answer(start_response, "200 OK")
+            if path.startswith(_CONTROL):
+                return self._control(path, start_response)
             self._log[path.split("/")[1]][_kind(environ)] += 1
-            fault = _fault(environ)
+            if due == "repeated":
+                list(self._moto({**environ, "wsgi.input": io.BytesIO(body)}, _ignore))
+            fault = "lost" if due == "lost" else _fault(environ)
             if fault is None and (answer := read(self._backend, environ)):
                 start_response(answer.status, [*answer.headers, ("Content-Length", str(len(answer.body)))])
                 return [answer.body if environ["REQUEST_METHOD"] == "GET" else b""]
@@ -167,6 +179,29 @@ class _Application:
             if fault == "lost":
                 list(self._moto(environ, _ignore))
             return _answer(start_response, _FAULTS[fault])
+
+    def _control(self, path: str, start_response: StartResponse) -> list[bytes]:
+        """Do what a test asks of the server itself."""
+        if path.startswith(_LOG):
+            start_response("200 OK", [("Content-Type", "application/json")])
+            return [json.dumps(self._log[path.removeprefix(_LOG)]).encode()]
+        if path.startswith(_COPY):
+            bucket, copy = path.removeprefix(_COPY).split("/")
+            for key in list(self._backend.get_bucket(bucket).keys.values()):
+                self._backend.copy_object(key, copy, key.name)
+            return _answer(start_response, "200 OK")
+        bucket, fault, number = path.removeprefix(_ARM).split("/")
+        self._armed[bucket] = fault, int(number)
+        return _answer(start_response, "200 OK")
+
+    def _due(self, environ: WSGIEnvironment, bucket: str) -> str | None:
+        """Return the fault that a request meets because its bucket is armed."""
+        if _kind(environ) not in ("put", "delete"):
+            return None
+        with self._lock:
+            fault, left = self._armed.get(bucket, ("none", 0))
+            self._armed[bucket] = fault, left - 1
+            return fault if left == 1 else None
 
 
 def _kind(environ: WSGIEnvironment) -> str:
