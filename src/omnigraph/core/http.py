@@ -148,7 +148,7 @@ class _Transfer:
         self.moved = time.monotonic()
         try:
             return file.read(size)
-        except Exception as error:  # noqa: BLE001 - libcurl would print it, and report another
+        except (OSError, ValueError) as error:  # libcurl would print it, and report another
             self.failure = error
             return int(pycurl.READFUNC_ABORT)
 
