@@ -28,6 +28,7 @@ _CONFLICT = MergeConflict(
 _SAMPLES: dict[Any, object] = {
     str: "text",
     int: 3,
+    float: 2.5,
     str | None: "text",
     list[str]: ["a", "b"],
     Place | None: _PLACE,

@@ -5,6 +5,7 @@
     write <uri> <name> <n>    commit a person and a company n times, preparing anew
     hold <uri> <gate>...      take gates (`~` before a name: shared) until told to let go
     count <uri> <gate> <n>    add one to a number n times, each time behind a gate
+    sign <uri> <gate> <n> <a> add a letter to a text n times, each time behind a gate
 
 It says when it stops where it was told to, and goes on when it is told to.
 """
@@ -200,6 +201,11 @@ def _run(command: str, store: Store, arguments: list[str], stop: Callable[[], No
             for _ in range(int(times)):
                 with store.gates.hold([gate(name)]):
                     store.objects.write(COUNTER, str(int(store.objects.read(COUNTER)) + 1).encode())
+        case "sign":
+            name, times, letter = arguments
+            for _ in range(int(times)):
+                with store.gates.hold([gate(name)]):
+                    store.objects.write(COUNTER, store.objects.read(COUNTER) + letter.encode())
         case _:
             raise AssertionError(command)
 

@@ -6,21 +6,21 @@ it is a lease, which expires unless its holder renews it.
 
 from __future__ import annotations
 
-import errno
-import fcntl
 import hashlib
+import logging
 import os
 import random
 import threading
 import time
 import urllib.parse
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Protocol
 
+from omnigraph.commit.file_locks import Queue, lock_file, try_lock
 from omnigraph.commit.lease import Lease, me, now
 from omnigraph.core.location import Location
 from omnigraph.errors import GateTimeoutError
@@ -32,7 +32,11 @@ DEFAULT_TIMEOUT = 60.0
 LEASE_SECONDS = 15.0
 _RENEWALS = 3
 _LONGEST_NAME = 200
-_FIRST_WAIT, _LONGEST_WAIT, _LONGEST_REMOTE_WAIT = 0.001, 0.05, 1.0
+_IN_BRANCH = "table:"  # these gates are only taken behind that of their branch, so they have no queue
+_FIRST_WAIT, _LONGEST_WAIT = 0.001, 0.05
+_LONGEST_REMOTE_WAIT, _SHORTEST_REMOTE_WAIT, _HALVED = 1.0, 0.1, 2.0  # the longest pause is halved after 2 s
+_LONG_WAIT = 10.0  # seconds, from which on a wait is logged
+_LOG = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,19 +75,56 @@ def _wait(
     attempt: Callable[[], bool],
     holder: Callable[[], str],
     *,
-    worth_it: Callable[[], bool] | None = None,
-    longest: float = _LONGEST_WAIT,
+    worth_it: Callable[[], bool] | None,
+    longest: Callable[[float], float],
 ) -> None:
-    """Retry with growing pauses; raise GateTimeoutError at the deadline, or when `worth_it` turns false."""
-    deadline, pause = now() + timeout, _FIRST_WAIT
+    """Retry with growing pauses; raise GateTimeoutError at the deadline, or when `worth_it` turns false.
+
+    `longest` returns the longest pause for a caller that has waited for so many seconds.
+    """
+    start, pause = now(), _FIRST_WAIT
     while not attempt():
+        waited = now() - start
         # Waiting for a record that its writer has deleted meanwhile would only delay the caller.
-        if now() > deadline or not (worth_it is None or worth_it()):
+        if waited > timeout or not (worth_it is None or worth_it()):
             who = holder()
-            message = f"gate '{name}' was held by {who} for more than {timeout:g} s"
-            raise GateTimeoutError(message, gate=name, holder=who, hint="wait for the other write, then try again")
+            message = f"gate '{name}' is held by {who}; gave up after {waited:.1f} s"
+            hint = "wait for the other write, then try again"
+            raise GateTimeoutError(message, gate=name, holder=who, waited=waited, hint=hint)
         time.sleep(pause * random.uniform(0.5, 1.5))  # noqa: S311 - spreads waiters, guards nothing
-        pause = min(pause * 2, longest)
+        pause = min(pause * 2, longest(waited))
+    waits.add(name, now() - start)
+
+
+def remote_pause(waited: float) -> float:
+    """Return the longest pause between two looks at a lease, each of which is a request.
+
+    Who has waited longer looks more often, and so comes before those who arrived later, though not always.
+    """
+    return max(_LONGEST_REMOTE_WAIT / (1 + waited / _HALVED), _SHORTEST_REMOTE_WAIT)
+
+
+class Waits:
+    """How often, and for how many seconds, the threads of this process have waited for gates."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._count, self._seconds = 0, 0.0
+
+    def snapshot(self) -> tuple[int, float]:
+        with self._lock:
+            return self._count, self._seconds
+
+    def add(self, gate: str, seconds: float) -> None:
+        if seconds < _FIRST_WAIT:
+            return
+        with self._lock:
+            self._count, self._seconds = self._count + 1, self._seconds + seconds
+        if seconds > _LONG_WAIT:
+            _LOG.warning("waited %.1f s for gate '%s'", seconds, gate)
+
+
+waits = Waits()
 
 
 class LocalGates:
@@ -130,37 +171,28 @@ class LocalGates:
         self, gate: Gate, name: str, timeout: float, worth_it: Callable[[], bool] | None
     ) -> Iterator[_LockFile]:
         path = self._directory / f"{_file_name(name)}.lock"
-        with _lock_failures(path):
-            file = _open_lock(path)
-        _open_locks.add(file)
-        try:
+        with ExitStack() as stack:
             with _lock_failures(path):
-                attempt = partial(_try_lock, file, gate.shared)
-                _wait(gate.name, timeout, attempt, lambda: path.read_text() or "another process", worth_it=worth_it)
+                file = stack.enter_context(lock_file(path))
+                _lock_in_turn(gate, path, file, timeout, worth_it)
                 # The file names the holder for error messages; only the lock itself has meaning.
                 os.ftruncate(file, 0)
                 if not gate.shared:
                     os.pwrite(file, me().encode(), 0)
             yield _LockFile(gate.name, path, file)
-        finally:
-            if file in _open_locks:  # otherwise this is a forked child, which has closed it
-                _open_locks.discard(file)
-                with suppress(OSError):  # closing alone would leave a lock that a forked child inherited
-                    fcntl.flock(file, fcntl.LOCK_UN)
-                os.close(file)
 
 
-# The descriptors of lock files that are open in this process. A forked child inherits the locks with them, and would
-# keep them when its parent dies.
-_open_locks: set[int] = set()
-
-
-def _close_inherited() -> None:
-    while _open_locks:
-        os.close(_open_locks.pop())
-
-
-os.register_at_fork(after_in_child=_close_inherited)
+def _lock_in_turn(gate: Gate, path: Path, file: int, timeout: float, worth_it: Callable[[], bool] | None) -> None:
+    """Lock a file behind those who wait for it already; raise GateTimeoutError if the turn does not come in time."""
+    attempt, queue = partial(try_lock, file, shared=gate.shared), Queue(path.with_suffix(".queue"))
+    wait = partial(_wait, gate.name, timeout, holder=lambda: path.read_text() or "another process", worth_it=worth_it)
+    if gate.name.startswith(_IN_BRANCH):
+        wait(attempt, longest=lambda _: _LONGEST_WAIT)
+    elif timeout <= 0:
+        wait(lambda: queue.is_empty() and attempt(), longest=lambda _: _LONGEST_WAIT)
+    elif not (queue.is_empty() and attempt()):
+        with queue.ticket() as ticket:
+            wait(lambda: ticket.is_first() and attempt(), longest=ticket.pause)
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,25 +218,6 @@ def _lock_failures(path: Path) -> Iterator[None]:
         raise storage_error(error, "lock", str(path)) from error
 
 
-def _open_lock(path: Path) -> int:
-    flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
-    try:
-        return os.open(path, flags, 0o666)
-    except FileNotFoundError:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        return os.open(path, flags, 0o666)
-
-
-def _try_lock(file: int, shared: bool) -> bool:  # noqa: FBT001 - the two kinds of one lock
-    try:
-        fcntl.flock(file, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
-    except OSError as error:
-        if error.errno in (errno.EAGAIN, errno.EACCES):
-            return False
-        raise
-    return True
-
-
 class _Locked:
     def __init__(self, files: Sequence[_LockFile]) -> None:
         self._files = files
@@ -214,7 +227,7 @@ class _Locked:
         for file in self._files:
             if not file.is_in_place():
                 message = f"the lock of gate '{file.gate}' is gone: the graph was replaced or removed"
-                raise GateTimeoutError(message, gate=file.gate, holder="no process", hint="try again")
+                raise GateTimeoutError(message, gate=file.gate, holder="no process", waited=0.0, hint="try again")
 
 
 class LeaseGates:
@@ -299,7 +312,7 @@ class _Wait:
             return not alive and (self.worth_it is None or self.worth_it())
 
         left = self.deadline - now()
-        _wait(lease.name, left, attempt, lease.in_the_way, worth_it=worth_it, longest=_LONGEST_REMOTE_WAIT)
+        _wait(lease.name, left, attempt, lease.in_the_way, worth_it=worth_it, longest=remote_pause)
 
 
 class _Leases:

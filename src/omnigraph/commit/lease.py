@@ -66,7 +66,7 @@ class Lease:
     def check(self) -> None:
         if not self._is_mine():
             message = f"the lease on gate '{self.name}' was lost"
-            raise GateTimeoutError(message, gate=self.name, holder=self.holder(), hint="try again")
+            raise GateTimeoutError(message, gate=self.name, holder=self.holder(), waited=0.0, hint="try again")
 
     def release(self) -> None:
         """Write the lease free, if it is still ours. A failure only makes others wait; it must not fail the write."""

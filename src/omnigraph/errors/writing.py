@@ -158,10 +158,11 @@ class SchemaDriftError(ConflictError, code="schema_drift"):
 
 
 class GateTimeoutError(ConflictError, code="gate_timeout"):
-    """Another writer, `holder`, held a lock for too long."""
+    """Another writer, `holder`, held a lock for too long: the caller has waited for `waited` seconds."""
 
     gate: str
     holder: str
+    waited: float
 
 
 class RecoveryRequiredError(OmnigraphError, code="recovery_required", status=503):
