@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -10,6 +11,7 @@ from typing import Any, TypeVar
 from omnigraph.errors import OptionError, ResolutionError
 from omnigraph.lang.source import did_you_mean
 
+UPKEEP = "OMNIGRAPH_UPKEEP"
 _Option = TypeVar("_Option", bound=StrEnum)
 
 
@@ -28,6 +30,18 @@ def option(kind: type[_Option], name: str, value: str) -> _Option:
     except ValueError:
         hint = f"use {', '.join(kind)}"
         raise OptionError(f"there is no {name} {value!r}", option=name, hint=hint) from None
+
+
+class Upkeep(StrEnum):
+    """Whether a handle looks after the tables that it writes."""
+
+    AUTO = "auto"  # a write folds the tables that many small commits have left in many files
+    OFF = "off"
+
+    @classmethod
+    def of(cls, given: str | None) -> Upkeep:
+        """Return what was given, else what the environment says, else `auto`."""
+        return option(cls, "upkeep", given or os.environ.get(UPKEEP, "").strip() or cls.AUTO)
 
 
 class LoadMode(StrEnum):

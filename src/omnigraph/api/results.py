@@ -12,6 +12,7 @@ from omnigraph.errors import MergeConflict
 from omnigraph.lang.evolution import SchemaPlan
 from omnigraph.lang.identity import is_new_id
 
+MAINTENANCE = "maintenance"  # among the details of a commit that keeps all rows: which kind of upkeep made it
 OPERATION = "operation_id"  # among the details of a commit: the id that the caller gave it
 UNCERTAIN = "unknown_merges"  # of a merge: older ones that recorded nothing, and whose branch is gone
 
@@ -75,6 +76,11 @@ class Commit:
     def operation_id(self) -> str | None:
         """The id that the caller gave the change; None without one."""
         return (self.details or {}).get(OPERATION)
+
+    @property
+    def is_maintenance(self) -> bool:
+        """Whether the commit only rewrote files: all rows are as in its parent."""
+        return MAINTENANCE in (self.details or {})
 
 
 @dataclass(frozen=True, slots=True)

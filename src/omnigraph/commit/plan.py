@@ -47,6 +47,17 @@ class WriteTxn:
     def entries(self) -> Mapping[str, Entry]:
         return self.base.snapshot.entries
 
+    def moved_past(self, after: ManifestState, every: int) -> list[TableVersion]:
+        """Return the tables of the branch that went past a multiple of so many versions up to a later state.
+
+        This needs no look at the tables, and of several writers only one finds a table here.
+        """
+        owned = (entry.table for entry in after.snapshot.entries.values() if entry.table.owner == self.branch)
+        known = self.entries
+        return [
+            one for one in owned if one.key in known and one.version // every > known[one.key].table.version // every
+        ]
+
     def writable_table(self, tables: TableStorage, table_key: str) -> TableVersion:
         """Return the table to stage a change on; fork it first if the branch has only inherited it.
 

@@ -91,6 +91,14 @@ def _write(store: Store, branch: str | None, prepare: Prepare[T]) -> tuple[Publi
     plan, made = _prepared(store, branch, prepare)
     if plan is None:
         return None, made
+    published, made = _written(store, plan, made, prepare)
+    if published:
+        for call in store.on_written:
+            call(plan.txn, published.state)
+    return published, made
+
+
+def _written(store: Store, plan: PublishPlan, made: T, prepare: Prepare[T]) -> tuple[Published | None, T]:
     try:
         return publish(store, plan), made
     except ExpectedVersionMismatchError:
@@ -330,9 +338,12 @@ def _check_head_commit(plan: PublishPlan, state: ManifestState) -> None:
 
 
 def check_head_commit(expected: str, state: ManifestState) -> None:
-    """Raise unless the branch is at the expected commit."""
-    actual = state.head.commit_id if state.head else None
-    if actual != expected:
+    """Raise unless the branch is at the expected commit, or at one that differs from it only by maintenance."""
+    commit, actual = state.head, state.head.commit_id if state.head else None
+    # A writer folds tables after its own commit: whoever relied on that commit must not have to read again.
+    while commit and commit.commit_id != expected and commit.is_maintenance and commit.parent_id:
+        commit = state.commit(commit.parent_id)
+    if commit is None or commit.commit_id != expected:
         message = f"branch '{state.branch or MAIN}' is at commit {actual}, not at {expected}"
         raise PreconditionFailedError(
             message,

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
 
 from omnigraph.api.results import SchemaRow, Snapshot, TableVersion
 from omnigraph.commit.audit import Audit
 from omnigraph.commit.gates import DEFAULT_TIMEOUT, LeaseGates, LocalGates, gates_of
+from omnigraph.commit.plan import WriteTxn
 from omnigraph.commit.sidecar import DIRECTORY, Sidecars
 from omnigraph.core.location import Location
 from omnigraph.errors import SchemaDriftError
@@ -33,6 +34,8 @@ class Store:
     audit: Audit
     gates: LocalGates | LeaseGates
     medium: Medium
+    # Called after each published write, with the state it was prepared on and the one it made. They must not raise.
+    on_written: list[Callable[[WriteTxn, ManifestState], None]] = field(default_factory=list, compare=False)
 
     def schema_of(self, state: ManifestState) -> AcceptedSchema | None:
         """Return the schema of the latest state of a branch; None if there is no graph.

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from omnigraph.api.maintenance import PendingIndex, TableUpkeep, UpkeepResult
-from omnigraph.api.results import Entry, TableVersion
+from omnigraph.api.results import MAINTENANCE, Entry, TableVersion
 from omnigraph.commit import audit
 from omnigraph.commit.plan import OpClass, PublishPlan, TableAction, WriterKind, WriteTxn, gates_for
 from omnigraph.commit.publish import begin, publish, was_cleaned_up
@@ -32,6 +32,7 @@ from omnigraph.maintenance.tasks import (
     map_tables,
     no_compaction,
     plan_builds,
+    rows_of,
     run_build,
     run_rewrite,
     unwanted_segments,
@@ -156,7 +157,8 @@ class _Upkeep:
         if not staged:
             return None
         actions = tuple(TableAction(one, OpClass.MAINTENANCE) for one in staged)
-        return publish(self.store, PublishPlan(txn, self.kind, actions, lineage=Lineage.new(self.actor)))
+        lineage = Lineage.new(self.actor, details={MAINTENANCE: self.kind.value})
+        return publish(self.store, PublishPlan(txn, self.kind, actions, lineage=lineage))
 
     def _auto_cleanup_off(self, table: TableVersion) -> Staged | None:
         if self.store.tables.head_version(table) != table.version:
@@ -226,7 +228,7 @@ class _Upkeep:
         if not tasks:
             return
         location = self.store.location
-        orders = [RewriteTask(location, work.base, group, _rows(work.made_of, group)) for work, group in tasks]
+        orders = [RewriteTask(location, work.base, group, rows_of(work.made_of, group)) for work, group in tasks]
         done = self.runner(sum(order.rows for order in orders)).run("compact", run_rewrite, orders)
 
         def stage(work: _Work) -> None:
@@ -262,7 +264,7 @@ class _Upkeep:
         work.builds, work.pending = plan_builds(self.store.tables, seen, made_of, specs)
         work.unwanted = unwanted_segments(made_of, specs) if declared else ()
         return [
-            BuildTask(self.store.location, seen, build.spec, part, _rows(made_of, part))
+            BuildTask(self.store.location, seen, build.spec, part, rows_of(made_of, part))
             for build in work.builds
             for part in build_parts(made_of, build)
         ]
@@ -290,11 +292,6 @@ def declared_types(catalog: Catalog) -> dict[str, NodeType | EdgeType]:
     """Return the types of a schema by table key."""
     types: list[NodeType | EdgeType] = [*catalog.nodes.values(), *catalog.edges.values()]
     return {table_key(declared): declared for declared in types}
-
-
-def _rows(made_of: TableLayout, numbers: Sequence[int]) -> int:
-    chosen = set(numbers)
-    return sum(part.rows for part in made_of.parts if part.number in chosen)
 
 
 def optimize(store: Store, branch: str | None, runner: ChooseExecutor, actor: str | None = None) -> UpkeepResult:

@@ -39,8 +39,9 @@ class Policy:
 
     def oldest_kept(self, commits: Sequence[Commit], now: dt.datetime) -> Commit:
         """Return the oldest kept commit of a branch."""
-        count = max(self.keep or 1, 1)
-        newest = commits[-count:]
+        # Commits that only rewrote files are not counted: how many changes are kept must not depend on upkeep.
+        changes = [commit for commit in commits[:-1] if not commit.is_maintenance]
+        newest = [*changes, commits[-1]][-max(self.keep or 1, 1) :]
         if self.older_than is None:
             return newest[0]
         since = (now - self.older_than).timestamp() * 1e6

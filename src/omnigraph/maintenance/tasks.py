@@ -137,12 +137,16 @@ def _kinds(declared: Type) -> tuple[str, ...]:
 
 
 def plan_builds(
-    tables: TableReader, table: TableVersion, made_of: TableLayout, specs: Sequence[IndexSpec]
+    tables: TableReader,
+    table: TableVersion,
+    made_of: TableLayout,
+    specs: Sequence[IndexSpec],
+    plan: Callable[[TableLayout, IndexSpec], IndexBuild | None] | None = None,
 ) -> tuple[list[IndexBuild], list[PendingIndex]]:
     """Return the builds that make every index cover the whole table, and the indices that cannot be built yet."""
     if not made_of.rows:
         return [], []
-    builds = [build for spec in specs if (build := _build(made_of, spec))]
+    builds = [build for spec in specs if (build := (plan or index_build)(made_of, spec))]
     untrainable = [build for build in builds if _is_untrainable(tables, table, build)]
     pending = [
         PendingIndex(build.spec.column, NO_VECTORS) for build in untrainable if build.spec.name not in made_of.indices
@@ -157,21 +161,35 @@ def unwanted_segments(made_of: TableLayout, specs: Sequence[IndexSpec]) -> tuple
     return tuple(segment.uuid for name in names for segment in made_of.indices[name])
 
 
-def _build(made_of: TableLayout, spec: IndexSpec) -> IndexBuild | None:
-    covered = made_of.covered(spec.name)
-    missing = [part for part in made_of.parts if part.number not in covered]
-    if not missing:
+def index_build(made_of: TableLayout, spec: IndexSpec) -> IndexBuild | None:
+    """Return how to make an index cover a whole table: by one more segment, or rebuilt."""
+    added = segment_build(made_of, spec)
+    if added is None:
         return None
     segments = made_of.indices.get(spec.name, ())
-    live = [segment for segment in segments if segment.covers & made_of.numbers]
-    rows = sum(part.rows for part in missing)
+    rows = rows_of(made_of, added.fragments)
     most = _MOST_SEGMENTS + made_of.rows // _ROWS_PER_SEGMENT
-    if rows * _TAIL_SHARE <= made_of.rows - rows and len(live) < most:
-        # Segments that cover no fragment of the table any more only take space: they go with the next build.
-        dead = tuple(segment.uuid for segment in segments if segment not in live)
-        return IndexBuild(spec, tuple(part.number for part in missing), dead)
+    if rows * _TAIL_SHARE <= made_of.rows - rows and len(segments) - len(added.replaces) < most:
+        return added
     everything = tuple(part.number for part in made_of.parts)
     return IndexBuild(spec, everything, tuple(segment.uuid for segment in segments))
+
+
+def segment_build(made_of: TableLayout, spec: IndexSpec) -> IndexBuild | None:
+    """Return the segment that an index lacks; None if it covers the whole table."""
+    covered = made_of.covered(spec.name)
+    missing = tuple(part.number for part in made_of.parts if part.number not in covered)
+    if not missing:
+        return None
+    # Segments that cover no fragment of the table any more only take space: they go with the next build.
+    dead = (one.uuid for one in made_of.indices.get(spec.name, ()) if not one.covers & made_of.numbers)
+    return IndexBuild(spec, missing, tuple(dead))
+
+
+def rows_of(made_of: TableLayout, numbers: Iterable[int]) -> int:
+    """Return how many rows some fragments have."""
+    chosen = set(numbers)
+    return sum(part.rows for part in made_of.parts if part.number in chosen)
 
 
 def _is_untrainable(tables: TableReader, table: TableVersion, build: IndexBuild) -> bool:

@@ -107,6 +107,16 @@ def stage_rewrite(
     return _staged(base, lance.LanceOperation.Rewrite(groups, []))
 
 
+def stage_fold(tables: TableStorage, base: TableVersion, done: Rewrite) -> Staged:
+    """Stage the replacement of neighbouring fragments that no index covers. Lance numbers the new ones."""
+    dataset = tables.open(base)
+    with lance_call(dataset.uri, "read"):
+        old = [_plain(one.metadata) for one in dataset.get_fragments() if one.fragment_id in done.old]
+    new = [lance.FragmentMetadata.from_json(text) for text in done.new]
+    operation = lance.LanceOperation.Rewrite([lance.LanceOperation.RewriteGroup(old, new)], [])
+    return Staged(base, lance.Transaction(base.version, operation, uuid=transaction_id()))
+
+
 def _next_number(tables: TableStorage, base: TableVersion, written: Sequence[Any]) -> int:
     """Return the number that Lance would give to the next fragment; it never reuses those of removed ones."""
     # Only a detached commit reveals the number: the manifest's counter is not exposed.
@@ -270,8 +280,8 @@ def _can_rebase_step(operation: Any, before: _Facts, now: _Facts) -> bool:
     if isinstance(operation, lance.LanceOperation.Rewrite):
         old = [one.id for group in operation.groups for one in group.old_fragments]
         new = [one.id for group in operation.groups for one in group.new_fragments]
-        # A number that an append took meanwhile would exist twice.
-        free = not new or min(new) > max(now.fragments, default=-1)
+        # A number that an append took meanwhile would exist twice. At 0 Lance chooses a free one when it commits.
+        free = not any(new) or min(new) > max(now.fragments, default=-1)
         return free and all(before.fragments[number] == now.fragments.get(number) for number in old)
     # Deletions after the build do no harm: an index is allowed to name deleted rows.
     covered = {number for index in operation.new_indices for number in index.fragment_ids} & before.fragments.keys()

@@ -1,0 +1,88 @@
+"""What a graph costs that no one looks after: requests that do not follow the number of commits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+import omnigraph
+from omnigraph.graph import Graph
+from omnigraph.storage.observe import counted
+from tests.support.s3 import S3Server
+
+SCHEMA = "node Person { name: String @key } edge Knows: Person -> Person"
+LOOKS = 8
+PERIOD = 15  # commits from one fold to the next: with the fold they make 16 versions
+HOP = 'query hop() { match { $p: Person { name: "p1" } $p knows $q } return { $q.name } }'
+Count = Callable[[Callable[[], object]], int]
+
+
+def grow(graph: Graph, start: int, commits: int) -> None:
+    """Commit a person with someone to know, one at a time."""
+    for at in range(start, start + commits):
+        text = f'insert Person {{ name: "p{at}" }} insert Knows {{ from: "p{at}", to: "p0" }}'
+        graph.mutate(f"query add() {{ {text} }}")
+
+
+def cold_costs(uri: str, count: Count, name: str) -> tuple[int, int]:
+    """The requests of a one-row commit, and of a query, each through a handle of its own.
+
+    The least of some: the table of the history has a rhythm of its own.
+    """
+
+    def commit(at: int) -> None:
+        omnigraph.open(uri).mutate(f'query add() {{ insert Person {{ name: "{name}{at}" }} }}')
+
+    def query() -> None:
+        omnigraph.open(uri).query(HOP)
+
+    costs = [(count(partial(commit, at)), count(query)) for at in range(LOOKS)]
+    return min(first for first, _ in costs), min(second for _, second in costs)
+
+
+def locally(action: Callable[[], object]) -> int:
+    with counted() as requests:
+        action()
+    return requests.total
+
+
+def costs_at_depths(uri: str, count: Count, periods: int, upkeep: str) -> tuple[tuple[int, int], tuple[int, int]]:
+    graph = omnigraph.init(uri, SCHEMA, upkeep=upkeep, durability="off")
+    grow(graph, 0, PERIOD + 2)
+    few = cold_costs(uri, count, "x")
+    grow(graph, 100, periods * PERIOD - LOOKS)  # the cold commits were some as well
+    return few, cold_costs(uri, count, "y")
+
+
+def test_cold_writes_and_reads_cost_the_same_after_many_commits_without_optimize(tmp_path: Path) -> None:
+    few, many = costs_at_depths(str(tmp_path / "g"), locally, 4, "auto")
+    assert all(abs(late - early) <= 0.15 * early for early, late in zip(few, many, strict=True)), (few, many)
+
+
+def test_without_folds_they_would_not(tmp_path: Path) -> None:
+    """Shows that the test above can fail."""
+    few, many = costs_at_depths(str(tmp_path / "g"), locally, 4, "off")
+    assert all(late > 1.5 * early for early, late in zip(few, many, strict=True)), (few, many)
+
+
+def test_on_an_object_store_they_cost_the_same_as_well(s3_uri: str, s3_server: S3Server) -> None:
+    bucket = s3_uri.removeprefix("s3://").split("/")[0]
+
+    def count(action: Callable[[], object]) -> int:
+        before = s3_server.requests(bucket).total()
+        action()
+        return s3_server.requests(bucket).total() - before
+
+    few, many = costs_at_depths(s3_uri, count, 1, "auto")
+    assert all(abs(late - early) <= 0.15 * early for early, late in zip(few, many, strict=True)), (few, many)
+
+
+def test_a_fold_costs_few_requests_for_each_commit(tmp_path: Path) -> None:
+    """Of two tables: it reads each new fragment once, and publishes once."""
+    spent = {}
+    for upkeep in ("off", "auto"):
+        graph = omnigraph.init(tmp_path / upkeep, SCHEMA, upkeep=upkeep, durability="off")
+        grow(graph, 0, PERIOD + 1)
+        spent[upkeep] = locally(partial(grow, graph, 100, 2 * PERIOD))
+    assert (spent["auto"] - spent["off"]) / (2 * PERIOD) <= 9
