@@ -7,6 +7,7 @@ import logging
 import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
@@ -20,11 +21,12 @@ from omnigraph.api.maintenance import (
     Relocation,
     RepairResult,
     RestoreResult,
+    UpkeepReport,
     UpkeepResult,
     VerifyResult,
 )
 from omnigraph.api.operation import Operation, description_of
-from omnigraph.api.options import Engine, LoadMode, Resolution, option
+from omnigraph.api.options import Engine, LoadMode, Resolution, Upkeep, option
 from omnigraph.api.progress import SILENT, Progress, finishing
 from omnigraph.api.protocol import GraphAPI, StateView
 from omnigraph.api.results import (
@@ -41,6 +43,7 @@ from omnigraph.api.results import (
     Tag,
 )
 from omnigraph.api.rows import Blob, Cell, Explanation, Result
+from omnigraph.commit.plan import WriteTxn
 from omnigraph.commit.publish import undo_unrecorded
 from omnigraph.commit.recovery import heal, set_aside_torn, set_aside_torn_refs, sweep
 from omnigraph.commit.staged_schema import reconcile
@@ -82,22 +85,29 @@ if TYPE_CHECKING:
 
 _T = TypeVar("_T")
 _CACHE_BYTES = 1024 * 1024 * 1024
+_FOLD_EVERY = 16  # versions of a table between two looks at its tail
 _LOCAL_MAINTENANCE_ROWS = 5_000_000  # more than this runs on Spark, unless `engine` says otherwise
 _LOG = logging.getLogger(__name__)
 
 
 def init(
-    uri: str | os.PathLike[str], schema: str | os.PathLike[str], *, force: bool = False, durability: str | None = None
+    uri: str | os.PathLike[str],
+    schema: str | os.PathLike[str],
+    *,
+    force: bool = False,
+    durability: str | None = None,
+    upkeep: str | None = None,
 ) -> Graph:
     """Create a graph. `schema` is the text of a `.pg` schema or the path of a file that holds one.
 
     `force` takes over from an attempt that died before its graph was made; a graph itself is never replaced.
-    `durability` is as in `open`.
+    `durability` and `upkeep` are as in `open`.
     """
     from omnigraph.schema.apply import init_graph
 
-    store = Store.at(Location.parse(uri), durability=durability)
-    return Graph(init_graph(store, source_given(schema, ".pg", "<schema>"), force=force), read_only=False)
+    chosen, store = Upkeep.of(upkeep), Store.at(Location.parse(uri), durability=durability)
+    made = init_graph(store, source_given(schema, ".pg", "<schema>"), force=force)
+    return Graph(made, read_only=False, upkeep=chosen)
 
 
 def open(  # noqa: A001 - the name the API fixes
@@ -106,15 +116,18 @@ def open(  # noqa: A001 - the name the API fixes
     read_only: bool = False,
     embedder: Embedder | None = None,
     durability: str | None = None,
+    upkeep: str | None = None,
 ) -> Graph:
     """Open a graph. Read-write finishes or undoes what a crash left behind; read-only never writes anything.
 
     `embedder` turns texts into vectors. Without one, the environment names the embedder that is loaded when needed.
     `durability` is what a commit to a local disk waits for: `full`, `files` or `off`; by default OMNIGRAPH_DURABILITY
     says so, else it is `full`.
+    `upkeep` is `auto` or `off`: whether writes through this handle merge the small files that many commits leave. By
+    default OMNIGRAPH_UPKEEP says so, else it is `auto`.
     """
-    store = Store.at(Location.parse(uri), durability=durability)
-    return Graph(store, read_only=read_only, embedder=embedder)
+    chosen, store = Upkeep.of(upkeep), Store.at(Location.parse(uri), durability=durability)
+    return Graph(store, read_only=read_only, embedder=embedder, upkeep=chosen)
 
 
 def restore(
@@ -164,7 +177,9 @@ def _handles(kind: type[Operation[_T]]) -> Callable[[Callable[[Graph, Any], _T]]
 class Graph(GraphAPI):
     """A graph in storage. Safe to share between threads; a context manager."""
 
-    def __init__(self, store: Store, *, read_only: bool, embedder: Embedder | None = None) -> None:
+    def __init__(
+        self, store: Store, *, read_only: bool, embedder: Embedder | None = None, upkeep: Upkeep = Upkeep.AUTO
+    ) -> None:
         self._store = store
         self._process = os.getpid()
         self.read_only = read_only
@@ -177,6 +192,10 @@ class Graph(GraphAPI):
         self._embedding = Embedding(embedder)
         self._relocated = Relocation(self.uri)
         store.manifest.on_replaced.append(self._cache.clear)
+        self._written: tuple[WriteTxn, ManifestState] | None = None
+        store.on_written.append(self._note_written)
+        if not read_only and upkeep is Upkeep.AUTO:
+            store.on_written.append(partial(_fold_if_due, store))
         if not read_only:
             self._recover()
         self._contract = self._read_contract()
@@ -233,6 +252,21 @@ class Graph(GraphAPI):
         self._contract = self._read_contract()
         if not self.read_only:
             heal(self._store, self._store.gates.patience)
+
+    def upkeep_due(self) -> str | None:
+        """Return what upkeep is due after the last write, in a sentence; None without any.
+
+        It looks at a table about every 16th version, and is otherwise free.
+        """
+        due = self._written[0].moved_past(self._written[1], _FOLD_EVERY) if self._written else []
+        if not due:
+            return None
+        from omnigraph.maintenance.upkeep import advice
+
+        return advice(self._store, self._store.manifest.load(due[0].owner), [table.key for table in due])
+
+    def _note_written(self, before: WriteTxn, after: ManifestState) -> None:
+        self._written = before, after
 
     def close(self) -> None:
         """Let the handle go. Nothing is buffered, so nothing is written."""
@@ -567,6 +601,15 @@ class Graph(GraphAPI):
             asked.progress.phase("clean up", len(self._store.manifest.load().paths))
             return cleanup(self._store, request, lambda: asked.progress.advance(1, 0))
 
+    @_handles(op.RunUpkeep)
+    def _upkeep(self, asked: op.RunUpkeep) -> UpkeepReport:
+        from omnigraph.maintenance.tasks import concurrency
+        from omnigraph.maintenance.upkeep import upkeep
+
+        with finishing(asked.progress):
+            runner = _choose_runner(op.Optimize(progress=asked.progress), concurrency())
+            return upkeep(self._store, runner, asked.keep, asked.older_than)
+
     @_handles(op.Repair)
     def _repair(self, asked: op.Repair) -> RepairResult:
         from omnigraph.maintenance.repair import mode_of, repair
@@ -641,6 +684,14 @@ def named_branch(name: str) -> str | None:
     """Check the name of a branch, and return it as the storage knows it, which has no name for main."""
     name = checked_name(name)
     return None if name == MAIN else name
+
+
+def _fold_if_due(store: Store, before: WriteTxn, after: ManifestState) -> None:
+    """Fold the tables that the last writes have left in many small files."""
+    if due := before.moved_past(after, _FOLD_EVERY):
+        from omnigraph.maintenance.fold import fold
+
+        fold(store, replace(before, base=after, forks={}), due)
 
 
 def _feed_of(store: Store) -> Feed:

@@ -6,12 +6,24 @@ A part of a file is validated when it is used: a mistake in one profile must not
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields, is_dataclass
+from datetime import timedelta
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, Strict, TypeAdapter, ValidationError
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    Strict,
+    TypeAdapter,
+    ValidationError,
+    model_validator,
+)
 from pydantic_core import PydanticCustomError
 
 from omnigraph.api.access import Role
@@ -19,6 +31,8 @@ from omnigraph.errors import ConfigError
 from omnigraph.lang.source import did_you_mean
 
 FILE = "omnigraph.yaml"
+_UNITS = {"": "seconds", "s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
+_DURATION = re.compile(r"(\d{1,9})([smhdw]?)")
 _A = TypeVar("_A")
 
 # Values and models ---------------------------------------------------------------------------------
@@ -35,6 +49,28 @@ def _not_blank(value: str | None) -> str:
     if not value:
         raise PydanticCustomError("missing", "is missing")
     return value
+
+
+def _as_word(value: Any) -> Any:
+    # YAML reads a bare `off` as false.
+    return "off" if value is False else value
+
+
+def _off_is_none(value: Any) -> Any:
+    return None if value is False or value == "off" else value
+
+
+def duration_of(text: str) -> timedelta | None:
+    """Read a duration such as 90s, 15m, 12h, 30d or 4w; None if it is none."""
+    found = _DURATION.fullmatch(text.strip())
+    return timedelta(**{_UNITS[found[2]]: int(found[1])}) if found else None
+
+
+def _as_duration(value: Any) -> Any:
+    found = None if isinstance(value, bool) else duration_of(str(value))
+    if not found:
+        raise PydanticCustomError("duration", "must be a duration of more than 0, such as 12h, 7d or 4w")
+    return found
 
 
 Text = Annotated[str, BeforeValidator(_as_text)]
@@ -66,6 +102,26 @@ class StoredQueryEntry(SettingsModel):
     mcp: McpEntry = Field(default_factory=McpEntry)
 
 
+class CleanupEntry(SettingsModel):
+    """What an automatic cleanup keeps: so many commits of each branch, those that are younger, or both."""
+
+    keep: Annotated[int, Field(ge=1)] | None = None
+    older_than: Annotated[timedelta, BeforeValidator(_as_duration)] | None = None
+
+    @model_validator(mode="after")
+    def _says_what_to_keep(self) -> CleanupEntry:
+        if self.keep is None and self.older_than is None:
+            raise PydanticCustomError("empty", "has neither keep nor older_than: give one of them, or remove the key")
+        return self
+
+
+class UpkeepEntry(SettingsModel):
+    """What is done to a graph without being asked for."""
+
+    optimize: Annotated[Literal["auto", "off"], BeforeValidator(_as_word)] = "auto"
+    cleanup: Annotated[CleanupEntry | None, BeforeValidator(_off_is_none)] = None
+
+
 class GraphEntry(SettingsModel):
     """A graph of omnigraph.yaml. `queries` has three forms: a directory, a list of files, or files by query name."""
 
@@ -73,8 +129,16 @@ class GraphEntry(SettingsModel):
     schema_file: Text | None = Field(None, alias="schema")
     queries: Any = None
     bearer_token_env: Text | None = None
-    durability: Literal["full", "files", "off"] | None = None
+    durability: Annotated[Literal["full", "files", "off"] | None, BeforeValidator(_as_word)] = None
+    upkeep: UpkeepEntry = Field(default_factory=UpkeepEntry)
     policy: Any = None
+
+    @model_validator(mode="after")
+    def _upkeep_is_where_the_files_are(self) -> GraphEntry:
+        if "upkeep" in self.model_fields_set and str(self.uri).startswith(("http://", "https://")):
+            what = "contradicts uri, which is the address of a server: set upkeep in the settings of that server"
+            raise PydanticCustomError("contradiction", f"upkeep {what}")
+        return self
 
 
 class TokenEntry(SettingsModel):

@@ -47,6 +47,14 @@ class CleanupResult:
     temporary: Removal
 
 
+@dataclass(frozen=True, slots=True)
+class UpkeepReport:
+    """The branches that were optimized because it was time to, and what was removed, if anything was to be."""
+
+    optimized: tuple[str, ...]
+    cleanup: CleanupResult | None = None
+
+
 class Severity(StrEnum):
     """Whether something stands in the way, or could only be better."""
 

@@ -18,6 +18,7 @@ from omnigraph.api.maintenance import (
     HealthReport,
     Relocation,
     RepairResult,
+    UpkeepReport,
     UpkeepResult,
     VerifyResult,
 )
@@ -364,6 +365,15 @@ class GraphMethods(Protocol):
         """
         return self.call(op.Cleanup(keep, older_than, confirm=confirm, orphan_age=orphan_age, progress=progress))
 
+    def upkeep(
+        self, keep: int | None = None, older_than: timedelta | None = None, *, progress: Progress = SILENT
+    ) -> UpkeepReport:
+        """Optimize the branches that need it, and with `keep` or `older_than` clean up what they let go.
+
+        With nothing to do it changes nothing, so it can run as often as you like.
+        """
+        return self.call(op.RunUpkeep(keep, older_than, progress=progress))
+
     def repair(self, *, confirm: bool = False, force: bool = False) -> RepairResult:
         """Find tables that another program moved; with `confirm`, keep the moves that provably changed no rows.
 
@@ -446,6 +456,7 @@ class AsyncGraphMethods(ABC):
     ensure_indices = _asynchronous(op.EnsureIndices)
     optimize = _asynchronous(op.Optimize)
     cleanup = _asynchronous(op.Cleanup)
+    upkeep = _asynchronous(op.RunUpkeep)
     repair = _asynchronous(op.Repair)
     relocate = _asynchronous(op.Relocate)
     backup = _asynchronous(op.Backup)

@@ -21,6 +21,7 @@ from omnigraph.api.maintenance import (
     HealthReport,
     Relocation,
     RepairResult,
+    UpkeepReport,
     UpkeepResult,
     VerifyResult,
 )
@@ -568,6 +569,19 @@ class Cleanup(Operation[CleanupResult]):
     _: KW_ONLY
     confirm: bool = False
     orphan_age: timedelta = ORPHAN_AGE
+    progress: Reporting = SILENT
+
+
+@operation(Action.ADMIN, method="upkeep", command="upkeep")
+class RunUpkeep(Operation[UpkeepReport]):
+    """Optimize the branches that need it, and with `keep` or `older_than` clean up what they let go.
+
+    With nothing to do it changes nothing, so it can run as often as you like.
+    """
+
+    keep: int | None = None
+    older_than: timedelta | None = None
+    _: KW_ONLY
     progress: Reporting = SILENT
 
 

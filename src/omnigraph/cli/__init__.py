@@ -33,8 +33,8 @@ work on storage and through a server.
 
 served: alias, graphs list, query NAME and mutate NAME without a source. They need a server.
 
-direct: init optimize cleanup repair relocate backup restore verify doctor lint, schema plan. They need the storage \
-itself.
+direct: init optimize cleanup upkeep repair relocate backup restore verify doctor lint, schema plan. They need the \
+storage itself.
 
 control: queries. They read an omnigraph.yaml.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -28,10 +28,11 @@ _WAYS = ("uri", "store", "server", "cluster", "target")
 
 @dataclass(frozen=True, slots=True)
 class Storage:
-    """A graph addressed by its files. `durability` is set by the settings file that names it."""
+    """A graph addressed by its files. The settings file that names it says the rest."""
 
     uri: str
     durability: str | None = None
+    upkeep: str | None = None
 
     @property
     def is_local(self) -> bool:
@@ -188,7 +189,15 @@ class Target:
 
     def _opened(self, *, read_only: bool) -> GraphAPI:
         if isinstance(self.address, Storage):
-            return omnigraph.open(self.address.uri, read_only=read_only, durability=self.address.durability)
+            graph = omnigraph.open(
+                self.address.uri,
+                read_only=read_only,
+                durability=self.address.durability,
+                upkeep=self.address.upkeep,
+            )
+            if not (read_only or self.scope.as_json or self.scope.flags.quiet):
+                self.scope.end.callback(_note_upkeep, graph)
+            return graph
         return self._connect(self.address)
 
     def _connect(self, address: Served) -> RemoteGraph:
@@ -196,6 +205,13 @@ class Target:
         graph = omnigraph.connect(address.url, graph=address.graph, token=address.token)
         self.scope.end.callback(graph.close)
         return graph
+
+
+def _note_upkeep(graph: omnigraph.Graph) -> None:
+    """Say on stderr what upkeep is due, if this command wrote something."""
+    with suppress(OmnigraphError):  # the command itself is done
+        if due := graph.upkeep_due():
+            output.note(f"note: {due}")
 
 
 def _refuse_two(flags: Flags, uri: str | None) -> None:
@@ -245,7 +261,7 @@ def _of_profile(scope: Scope, name: str) -> Address:
 def _project_graph(scope: Scope, name: str) -> Address:
     uri, entry = scope.project.address_of(name), scope.project.graph(name)
     if not uri.startswith(_HTTP):
-        return Storage(uri, entry.durability)
+        return Storage(uri, entry.durability, entry.upkeep.optimize if "upkeep" in entry.model_fields_set else None)
     return _with_token(scope, Served(uri.rstrip("/"), scope.flags.graph), entry.bearer_token_env)
 
 

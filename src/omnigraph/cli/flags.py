@@ -143,6 +143,9 @@ COMMANDS = {
     "revert": Entry("history", _CHANGES, "Undo one commit with a new commit, and keep later changes."),
     "optimize": Entry("maintenance", _UPKEEP, "Compact small files, and extend the indices over all rows."),
     "cleanup": Entry("maintenance", _UPKEEP, "Remove old versions, and files that failed writes left behind."),
+    "upkeep": Entry(
+        "maintenance", _UPKEEP, "Optimize the branches that need it, and clean up if it is said what to keep."
+    ),
     "repair": Entry(
         "maintenance", _UPKEEP, "Inspect tables that another program changed, and adopt its changes where safe."
     ),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime as dt
-import re
 from collections.abc import Iterable
 from dataclasses import asdict
 from typing import Annotated, Any
@@ -21,6 +20,7 @@ from omnigraph.api.maintenance import (
     TableHealth,
     TableRepair,
     TableUpkeep,
+    UpkeepReport,
     UpkeepResult,
     VerifyResult,
 )
@@ -29,9 +29,7 @@ from omnigraph.cli.address import Scope, Target
 from omnigraph.cli.command import Engine, Master, argument, command, engine_name, option, progress, switch
 from omnigraph.cli.output import Document, Line, Lines
 from omnigraph.cli.tables import table
-
-_UNITS = {"": "seconds", "s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
-_DURATION = re.compile(r"(\d{1,9})([smhdw]?)")
+from omnigraph.settings import duration_of
 
 
 def _tables(rows: Iterable[dict[str, Any]]) -> Document:
@@ -125,10 +123,10 @@ def _policy(keep: int | None, older_than: str | None) -> str:
 
 
 def _duration(name: str, text: str) -> dt.timedelta:
-    found = _DURATION.fullmatch(text.strip())
+    found = duration_of(text)
     if found is None:
         raise typer.BadParameter(f"'{text}' is not a duration; write 90s, 15m, 12h, 30d or 4w", param_hint=name)
-    return dt.timedelta(**{_UNITS[found[2]]: int(found[1])})
+    return found
 
 
 def _cleaned(done: CleanupResult, uri: str) -> Lines:
@@ -149,6 +147,36 @@ def _cleaned_text(row: TableCleanup) -> str:
 def _bytes(size: int) -> str:
     power = min(max((size.bit_length() - 1) // 10, 0), 4)
     return f"{size / 1024**power:.{min(power, 1)}f} {('B', 'KiB', 'MiB', 'GiB', 'TiB')[power]}"
+
+
+@command("upkeep")
+def upkeep(
+    target: Target,
+    *,
+    keep: Annotated[int | None, option("Clean up: keep so many commits of each branch.", "N", min=1)] = None,
+    older_than: Annotated[
+        str | None, option("Clean up: keep commits younger than this: 90s, 15m, 12h, 30d, 4w.", "DURATION")
+    ] = None,
+) -> None:
+    """Optimize the branches that need it, and clean up if it is said what to keep."""
+    age = None if older_than is None else _duration("--older-than", older_than)
+    if keep is not None or age is not None:
+        target.ask_before_removing(f"Remove old versions from {target.uri}?")
+    done = target.write_aloud().upkeep(keep, age, progress=progress(target.scope))
+    removed = [row for row in done.cleanup.tables if row.old_versions_removed] if done.cleanup else []
+    document = {
+        "uri": target.uri,
+        "optimized": list(done.optimized),
+        "old_versions_removed": sum(row.old_versions_removed for row in removed),
+        "bytes_removed": sum(row.bytes_removed for row in removed),
+    }
+    target.emit(document, _kept_up(done, target.uri))
+
+
+def _kept_up(done: UpkeepReport, uri: str) -> Lines:
+    yield f"upkeep {uri} — optimized: {', '.join(done.optimized) or 'nothing was due'}"
+    if done.cleanup:
+        yield from _cleaned(done.cleanup, uri)
 
 
 @command("repair")

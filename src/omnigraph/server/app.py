@@ -22,6 +22,7 @@ from omnigraph.server.metrics import Metrics
 from omnigraph.server.open_graphs import open_graphs
 from omnigraph.server.routes import changing, operations, reading, service, stored
 from omnigraph.server.settings import Serving
+from omnigraph.server.upkeep import BackgroundUpkeep
 from omnigraph.version import __version__
 
 GRAPH_ROUTERS = (
@@ -83,15 +84,17 @@ def _service(serving: Serving) -> Service:
     opened, metrics = open_graphs(serving), Metrics()
     metrics.graphs.labels("served").set(len(opened.graphs))
     metrics.graphs.labels("left out").set(len(opened.skipped))
-    loads = Loads(serving, metrics)
-    return Service(serving, opened, Admission(serving.limits), metrics, loads, LatencyTracker())
+    loads, upkeep = Loads(serving, metrics), BackgroundUpkeep(serving, opened.graphs, metrics)
+    return Service(serving, opened, Admission(serving.limits), metrics, loads, LatencyTracker(), upkeep)
 
 
 @asynccontextmanager
 async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
     service: Service = app.state.service
     to_thread.current_default_thread_limiter().total_tokens = service.serving.limits.threads
+    service.upkeep.start()
     yield
+    await to_thread.run_sync(service.upkeep.stop, service.serving.limits.shutdown_seconds)
     await to_thread.run_sync(service.loads.close)
 
 

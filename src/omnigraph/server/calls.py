@@ -19,6 +19,7 @@ from omnigraph.server.loads import Loads
 from omnigraph.server.metrics import Metrics
 from omnigraph.server.open_graphs import OpenGraph, OpenGraphs
 from omnigraph.server.settings import Serving
+from omnigraph.server.upkeep import BackgroundUpkeep
 
 _GRAPH_ID = re.compile(GRAPH_ID_PATTERN)
 _RESERVED = "policies"
@@ -35,6 +36,7 @@ class Service:
     metrics: Metrics
     loads: Loads
     latency: LatencyTracker
+    upkeep: BackgroundUpkeep
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,11 +11,12 @@ from typing import Any
 from omnigraph.api.operation import GRAPH_ID_PATTERN
 from omnigraph.errors import ConfigError, ServerStartError
 from omnigraph.lang.source import did_you_mean
-from omnigraph.server.settings import Limits, QueryFile, ServedGraph, Serving
+from omnigraph.server.settings import Limits, QueryFile, ServedGraph, Serving, UpkeepPolicy
 from omnigraph.server.tokens import tokens_of
 from omnigraph.settings import (
     FILE,
     AuthSection,
+    CleanupEntry,
     GraphEntry,
     ProjectKeys,
     ServerSection,
@@ -168,7 +169,9 @@ def _graph(file: SettingsFile, name: str) -> ServedGraph:
         raise file.problem("is the address of a server", *keys, "uri", hint="give the storage of the graph")
     schema = found.schema_file and str(file.folder / found.schema_file)
     queries = query_files(file, found.queries, *keys)
-    return ServedGraph(_address(file.folder, uri), schema, queries, found.durability)
+    cleanup = found.upkeep.cleanup or CleanupEntry.model_construct()
+    upkeep = UpkeepPolicy(found.upkeep.optimize, cleanup.keep, cleanup.older_than)
+    return ServedGraph(_address(file.folder, uri), schema, queries, found.durability, upkeep)
 
 
 def _address(folder: Path, text: str) -> str:

@@ -17,6 +17,7 @@ from prometheus_client import (
 )
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
+from omnigraph.commit.gates import waits
 from omnigraph.server.settings import METRICS_FOLDER
 from omnigraph.storage import observe
 
@@ -49,6 +50,12 @@ class Metrics:
         self.graphs = Gauge(
             "omnigraph_graphs", "Graphs by state.", ("state",), multiprocess_mode="livemax", registry=own
         )
+        self.upkeep = Counter(
+            "omnigraph_upkeep_runs", "Runs of automatic upkeep, by outcome.", ("outcome",), registry=own
+        )
+        self._waits = Counter("omnigraph_gate_waits", "Writes that waited for other writers.", registry=own)
+        self._wait_seconds = Counter("omnigraph_gate_wait_seconds", "How long they have waited.", registry=own)
+        self._waited = waits.snapshot()
         self._storage = Counter("omnigraph_storage_requests", "Requests to the storage.", ("kind",), registry=own)
         self._children: dict[tuple[str, str, int], tuple[Counter, Histogram]] = {}
         self._counted = observe.snapshot()
@@ -84,3 +91,6 @@ class Metrics:
         more, self._counted, self._counted_at = found - self._counted, found, time.monotonic()
         for kind, count in asdict(more).items():  # a Prometheus counter refuses to go down
             self._storage.labels(kind).inc(max(0, count))
+        before, self._waited = self._waited, waits.snapshot()
+        self._waits.inc(self._waited[0] - before[0])
+        self._wait_seconds.inc(self._waited[1] - before[1])

@@ -187,8 +187,9 @@ def _try_open(item: tuple[str, ServedGraph]) -> OpenGraph | OmnigraphError:
 
 def _open_or_init(served: ServedGraph) -> Graph:
     try:
-        return graphs.open(served.uri, durability=served.durability)
+        return graphs.open(served.uri, durability=served.durability, upkeep=served.upkeep.optimize)
     except GraphNotFoundError:
         if served.schema is None:
             raise
-        return graphs.init(served.uri, Path(served.schema), durability=served.durability)
+        schema, upkeep = Path(served.schema), served.upkeep.optimize
+        return graphs.init(served.uri, schema, durability=served.durability, upkeep=upkeep)

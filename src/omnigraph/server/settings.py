@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from datetime import timedelta
 from typing import Annotated
 
 from pydantic import Field
 
+from omnigraph.api.options import Upkeep
 from omnigraph.server.tokens import Tokens
 
 KIBI, MEBI, GIBI = 2**10, 2**20, 2**30
@@ -30,6 +32,23 @@ class QueryFile:
 
 
 @dataclass(frozen=True, slots=True)
+class UpkeepPolicy:
+    """Whether a graph is optimized by itself, and what a cleanup keeps; without either, it removes nothing."""
+
+    optimize: str | None = None
+    keep: int | None = None
+    older_than: timedelta | None = None
+
+    @property
+    def optimizes(self) -> bool:
+        return Upkeep.of(self.optimize) is Upkeep.AUTO
+
+    @property
+    def removes(self) -> bool:
+        return self.keep is not None or self.older_than is not None
+
+
+@dataclass(frozen=True, slots=True)
 class ServedGraph:
     """A graph to serve. With a schema it is created if it does not exist."""
 
@@ -37,6 +56,7 @@ class ServedGraph:
     schema: str | None = None
     queries: tuple[QueryFile, ...] = ()
     durability: str | None = None
+    upkeep: UpkeepPolicy = UpkeepPolicy()
 
 
 @dataclass(frozen=True, slots=True)
