@@ -25,14 +25,14 @@ def grow(graph: Graph, start: int, commits: int) -> None:
         graph.mutate(f"query add() {{ {text} }}")
 
 
-def cold_costs(uri: str, count: Count, name: str) -> tuple[int, int]:
-    """The requests of a one-row commit, and of a query, each through a handle of its own.
+def cold_costs(uri: str, count: Count, start: int, upkeep: str) -> tuple[int, int]:
+    """The requests of a small commit, and of a query, each through a handle of its own.
 
     The least of some: the table of the history has a rhythm of its own.
     """
 
     def commit(at: int) -> None:
-        omnigraph.open(uri).mutate(f'query add() {{ insert Person {{ name: "{name}{at}" }} }}')
+        grow(omnigraph.open(uri, upkeep=upkeep), start + at, 1)
 
     def query() -> None:
         omnigraph.open(uri).query(HOP)
@@ -50,14 +50,14 @@ def locally(action: Callable[[], object]) -> int:
 def costs_at_depths(uri: str, count: Count, periods: int, upkeep: str) -> tuple[tuple[int, int], tuple[int, int]]:
     graph = omnigraph.init(uri, SCHEMA, upkeep=upkeep, durability="off")
     grow(graph, 0, PERIOD + 2)
-    few = cold_costs(uri, count, "x")
+    few = cold_costs(uri, count, 1000, upkeep)
     grow(graph, 100, periods * PERIOD - LOOKS)  # the cold commits were some as well
-    return few, cold_costs(uri, count, "y")
+    return few, cold_costs(uri, count, 2000, upkeep)
 
 
 def test_cold_writes_and_reads_cost_the_same_after_many_commits_without_optimize(tmp_path: Path) -> None:
     few, many = costs_at_depths(str(tmp_path / "g"), locally, 4, "auto")
-    assert all(abs(late - early) <= 0.15 * early for early, late in zip(few, many, strict=True)), (few, many)
+    assert all(late <= 1.2 * early for early, late in zip(few, many, strict=True)), (few, many)
 
 
 def test_without_folds_they_would_not(tmp_path: Path) -> None:
@@ -75,7 +75,7 @@ def test_on_an_object_store_they_cost_the_same_as_well(s3_uri: str, s3_server: S
         return s3_server.requests(bucket).total() - before
 
     few, many = costs_at_depths(s3_uri, count, 1, "auto")
-    assert all(abs(late - early) <= 0.15 * early for early, late in zip(few, many, strict=True)), (few, many)
+    assert all(late <= 1.2 * early for early, late in zip(few, many, strict=True)), (few, many)
 
 
 def test_a_fold_costs_few_requests_for_each_commit(tmp_path: Path) -> None:
