@@ -616,7 +616,7 @@ def test_what_the_page_shows_of_an_exception_is_what_a_person_sees(name: str, st
 
 
 def _settled(text: str) -> str:
-    holder = re.sub(r"process \d+ on \S+ for more than \d+ s", "somebody for some time", text)
+    holder = re.sub(r"process \d+ on \S+; gave up after [\d.]+ s", "somebody for some time", text)
     return VARYING.sub("an id", holder)
 
 
