@@ -84,14 +84,11 @@ def write(store: Store, branch: str | None, prepare: Prepare[T]) -> tuple[Publis
     What was staged and not published is deleted, whatever stopped it.
     """
     with taking_back(store.tables):
-        return _write(store, branch, prepare)
-
-
-def _write(store: Store, branch: str | None, prepare: Prepare[T]) -> tuple[Published | None, T]:
-    plan, made = _prepared(store, branch, prepare)
-    if plan is None:
-        return None, made
-    published, made = _written(store, plan, made, prepare)
+        plan, made = _prepared(store, branch, prepare)
+        if plan is None:
+            return None, made
+        published, made = _written(store, plan, made, prepare)
+    # Outside of the block: what comes now must never take back what is published.
     if published:
         for call in store.on_written:
             call(plan.txn, published.state)

@@ -22,6 +22,7 @@ from omnigraph.manifest.publisher import Lineage
 from omnigraph.storage import maintain
 from omnigraph.storage.layout import FragmentSize, IndexBuild, IndexSpec, TableLayout, layout_of
 from omnigraph.storage.stage import MAX_ROWS_PER_FILE, Staged
+from omnigraph.storage.unpublished import taking_back
 
 ACTOR = "omnigraph:fold"
 FEWEST = 8  # fragments that are worth a fold
@@ -38,7 +39,8 @@ def fold(store: Store, txn: WriteTxn, tables: Sequence[TableVersion]) -> None:
     `txn` has the state that the write made.
     """
     try:
-        _Fold(store, txn).run(tables)
+        with taking_back(store.tables):
+            _Fold(store, txn).run(tables)
     except OmnigraphError as error:
         # The write is acknowledged whatever becomes of the fold. One that stopped half-way has left its record.
         _LOG.warning("the tails of %s were not folded: %s", ", ".join(one.key for one in tables), error.message)
@@ -50,7 +52,6 @@ class _Fold:
     def __init__(self, store: Store, txn: WriteTxn) -> None:
         self.store = store
         self.txn = txn
-        self.files: list[str] = []  # written for this fold
         self.longest = 0  # tail, in fragments
 
     def run(self, tables: Sequence[TableVersion]) -> None:
@@ -68,8 +69,6 @@ class _Fold:
                 held = stack.enter_context(self.store.gates.hold(gates_for(plan.branch, plan.table_keys), patience))
             except GateTimeoutError as error:
                 _LOG.info("no fold now: %s", error.message)
-                for name in self.files:
-                    self.store.objects.delete(name)
                 return
             publish_held(self.store, plan, held)
 
@@ -80,25 +79,17 @@ class _Fold:
             return None
         self.longest = max(self.longest, len(group))
         if rows_of(made_of, group) < INDEXED or declared is None:
-            return maintain.stage_fold(self.store.tables, table, self._rewrite(table, group))
-        done = self._rewrite(table, with_indexed(made_of, group))
+            return maintain.stage_fold(self.store.tables, table, maintain.rewrite(self.store.tables, table, group))
+        done = maintain.rewrite(self.store.tables, table, with_indexed(made_of, group))
         return self._with_indices(maintain.stage_rewrite(self.store.tables, table, made_of, [done]), declared)
-
-    def _rewrite(self, table: TableVersion, group: FragmentGroup) -> maintain.Rewrite:
-        done = maintain.rewrite(self.store.tables, table, group)
-        self.files += self.store.tables.files_of(table, done.new)
-        return done
 
     def _with_indices(self, first: Staged, declared: NodeType | EdgeType) -> Staged:
         """Let the indices of a type cover what was folded."""
         tables = self.store.tables
         seen = maintain.preview(tables, first)
-        try:
-            made_of = layout_of(tables, seen)
-            builds, _ = plan_builds(tables, seen, made_of, wanted_indices(declared), _small_build)
-            built = [maintain.build_index(tables, seen, build.spec, build.fragments) for build in builds]
-        finally:
-            maintain.forget(tables, seen)
+        made_of = layout_of(tables, seen)
+        builds, _ = plan_builds(tables, seen, made_of, wanted_indices(declared), _small_build)
+        built = [maintain.build_index(tables, seen, build.spec, build.fragments) for build in builds]
         if not built:
             return first
         replaced = [uuid for build in builds for uuid in build.replaces]
