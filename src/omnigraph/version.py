@@ -2,4 +2,4 @@
 
 __version__ = "0.2.0.dev0"
 
-INTERNAL_SCHEMA_VERSION = 4
+INTERNAL_SCHEMA_VERSION = 5

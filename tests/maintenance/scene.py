@@ -70,7 +70,7 @@ def cleaned(store: Store, meanwhile: Callable[[], object] = lambda: None, **poli
         while actions:
             actions.pop()()
 
-    request = CleanupRequest(**policy, confirm=True, manifest_age=dt.timedelta())
+    request = CleanupRequest(**policy, confirm=True, manifest_age=dt.timedelta(), audit_age=dt.timedelta())
     return cleanup(store, request, advance)
 
 

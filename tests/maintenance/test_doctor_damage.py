@@ -14,7 +14,7 @@ from omnigraph.api.maintenance import Finding, HealthReport, Severity
 from omnigraph.api.results import TableVersion
 from omnigraph.errors import BackupTargetError, StorageError
 from omnigraph.graph import Graph
-from omnigraph.manifest.publisher import MAX_FRAGMENTS
+from omnigraph.manifest.segments import FAN_OUT
 from omnigraph.storage import observe
 from omnigraph.storage.files import version_file
 from tests.maintenance.scene import KNOWS, PERSON, add, coverage, named, table_of
@@ -256,7 +256,7 @@ def test_requests_do_not_grow_with_files(graph: Graph) -> None:
         add(graph, at)
     after = requests()
     assert (after.list, after.head) == (before.list, before.head)
-    assert after.get - before.get <= MAX_FRAGMENTS, "those of the manifest"
+    assert after.get - before.get <= FAN_OUT, "the log segments"
 
 
 def test_a_newest_version_that_is_not_whole_is_a_problem(tmp_path: Path) -> None:

@@ -269,29 +269,17 @@ def test_a_table_that_is_set_to_clean_itself_up_is_set_not_to(graph: Graph, stor
 # The books of the graph ----------------------------------------------------------------------------
 
 
-def test_the_manifest_is_compacted_and_tells_the_same(graph: Graph, store: Store) -> None:
+def test_the_manifest_needs_no_optimizing(graph: Graph, store: Store) -> None:
     for at in range(90, 93):
         add(graph, at)
-    old = graph.commits()[2]
-    rows = people(graph, snapshot=old.commit_id)
-    done = {row.table_key: row for row in graph.optimize().tables}
-    assert done["__manifest"].fragments_added == 1
+    assert not [row.table_key for row in graph.optimize().tables if row.table_key.startswith("_")]
     assert len(store.manifest.table.open().get_fragments()) == 1
-    assert people(omnigraph.open(graph.uri), snapshot=old.commit_id) == rows
-    assert "_graph_commit_recoveries.lance" not in done, "nothing was ever recovered"
 
 
 def test_a_graph_without_rows_is_no_problem(tmp_path: Path) -> None:
     graph = omnigraph.init(tmp_path / "empty", "node A { x: I32? }")
-    assert not any(row.committed for row in graph.optimize().tables if row.table_key != "__manifest")
+    assert not any(row.committed for row in graph.optimize().tables)
     assert graph.ensure_indices().commit is None
-
-
-def test_the_books_of_a_graph_without_types_are_compacted_as_well(tmp_path: Path) -> None:
-    graph = omnigraph.init(tmp_path / "bare", "node A { x: I32? }")
-    graph.apply_schema("")
-    [row] = graph.optimize().tables
-    assert (row.table_key, row.fragments_added, row.committed) == ("__manifest", 1, True)
 
 
 # Branches ------------------------------------------------------------------------------------------
@@ -305,7 +293,7 @@ def test_a_branch_is_optimized_without_touching_what_it_inherits(graph: Graph) -
     of_main, before = table_of(graph, PERSON), people(graph)
     expected = people(graph, branch="feature")
     done = graph.optimize("feature")
-    assert [row.table_key for row in done.tables] == [PERSON, "__manifest"]
+    assert [row.table_key for row in done.tables] == [PERSON]
     assert people(omnigraph.open(graph.uri), branch="feature") == expected
     assert len(made_of(graph, PERSON, "feature").parts) == 1
     assert all(coverage(graph, PERSON, "feature").values())

@@ -31,14 +31,14 @@ from omnigraph.errors import (
 )
 from omnigraph.manifest.migrations import ACTORS_PATH, ATTEMPTS, COMMITS_PATH, migrate, read_stamp
 from omnigraph.manifest.publisher import Changes, Lineage, Manifest
-from omnigraph.manifest.rows import MANIFEST_PATH, OBJECT_ID, STAMP_KEY, encode, head_id, head_record
+from omnigraph.manifest.rows import MANIFEST_PATH, OBJECT_ID, STAMP_KEY, head_id, head_record
 from omnigraph.storage import observe
 from omnigraph.storage.internal import primary_key
 from tests.support.forks import FORKS, forked
 from tests.support.graphs import PERSON, append, contents, person, plan
-from tests.support.old_graphs import OldGraph, migrate_together
+from tests.support.old_graphs import OldGraph, migrate_together, old_rows, unpacked
 
-OLD_FORMATS = (1, 2, 3)
+OLD_FORMATS = (1, 2, 3, 4)
 # A migration from the first format takes every step there is.
 EVERYWHERE = [*(("local", version) for version in OLD_FORMATS), ("s3", 1)]
 RUNS = ("__run__01", "__run__02")
@@ -67,8 +67,8 @@ def assert_is_current(old: OldGraph, uri: str | None = None, branch: str | None 
     """Everything that a finished migration promises."""
     manifest = Manifest(Location.parse(uri or old.uri))
     state = manifest.load(branch)
-    assert read_stamp(state.dataset) == 4
-    assert primary_key(state.dataset) == [OBJECT_ID]
+    assert read_stamp(state.dataset) == 5
+    assert primary_key(state.dataset) == []
     rows = state.dataset.to_table().to_pylist()
     ids = [row[OBJECT_ID] for row in rows]
     assert len(ids) == len(set(ids))
@@ -76,7 +76,9 @@ def assert_is_current(old: OldGraph, uri: str | None = None, branch: str | None 
         commit.commit_id for commit in old.history[branch]
     }
     heads = {row[OBJECT_ID]: row["metadata"] for row in rows if row["object_type"] == "graph_head"}
-    assert heads == {head_id(branch): head_record(old.history[branch][-1])["metadata"]}
+    first = old.history[branch][0].commit_id
+    assert heads == {head_id(branch): head_record(old.history[branch][-1], first)["metadata"]}
+    assert state.graph_id == first
     assert state.commits() == old.history[branch]
     assert state.head == old.history[branch][-1]
     assert not [name for name in manifest.branches() if name.startswith("__run__")]
@@ -109,8 +111,9 @@ def test_an_old_graph_becomes_current_with_its_history_and_its_rows(root_uri: st
 
     assert_is_current(old)
     assert names(old) == ["Ada", "Bob"]
-    assert old.dataset(COMMITS_PATH).count_rows() == 3
-    assert old.dataset(ACTORS_PATH).count_rows() == 1
+    if version < 4:
+        assert old.dataset(COMMITS_PATH).count_rows() == 3
+        assert old.dataset(ACTORS_PATH).count_rows() == 1
 
 
 @pytest.mark.parametrize("version", OLD_FORMATS)
@@ -133,7 +136,7 @@ def test_a_graph_that_never_had_commits_is_migrated_without_any(uri: str) -> Non
     migrate(Manifest(old.location), None)
 
     state = Manifest(old.location).load()
-    assert read_stamp(state.dataset) == 4
+    assert read_stamp(state.dataset) == 5
     assert state.commits() == []
     assert names(old) == ["Ada", "Bob"]
 
@@ -193,7 +196,7 @@ def test_a_history_without_ids_is_refused(uri: str) -> None:
 # Refusals ------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("stamp, error", [(5, FormatTooNewError), (0, FormatTooOldError)])
+@pytest.mark.parametrize("stamp, error", [(6, FormatTooNewError), (0, FormatTooOldError)])
 def test_a_format_out_of_range_is_refused_by_everyone(uri: str, stamp: int, error: type[OmnigraphError]) -> None:
     old = OldGraph(uri, 3)
     old.dataset(MANIFEST_PATH).update_schema_metadata({STAMP_KEY: str(stamp)})
@@ -391,7 +394,7 @@ def _stamp_something(manifest: lance.LanceDataset, serial: int) -> None:
 
 def _move_the_head(manifest: lance.LanceDataset, serial: int) -> None:
     commit = Commit(f"rival-{serial}", None, 1, None, None, None, serial)
-    rows = encode([head_record(commit)])
+    rows = old_rows([head_record(commit)])
     manifest.merge_insert(OBJECT_ID).when_matched_update_all().when_not_matched_insert_all().execute(rows)
 
 
@@ -407,6 +410,7 @@ def _bring_back_a_run(manifest: lance.LanceDataset, serial: int) -> None:
         (2, "delete branch", _bring_back_a_run),
         (3, "publish", _move_the_head),
         (3, "stamp", _stamp_something),
+        (4, "publish", _stamp_something),
     ],
 )
 def test_losing_every_attempt_is_an_error_to_retry(
@@ -564,7 +568,7 @@ def test_the_first_write_to_an_old_branch_migrates_it(uri: str) -> None:
     txn = begin(store, "feature")
     published = publish(store, plan(txn, append(store, txn, PERSON, [person("Dan")])))
 
-    assert state_of(old, "feature")[0] == 4
+    assert state_of(old, "feature")[0] == 5
     assert omnigraph.open(uri).commits("feature") == [published.commit, *old.history["feature"][::-1]]
     assert published.commit.parent_id == old.history["feature"][-1].commit_id
     assert omnigraph.open(uri).commits() == old.history[None][::-1]
@@ -586,3 +590,52 @@ def test_a_publish_outlasts_a_migration_that_lost_to_others(uri: str) -> None:
     assert len(won) == ATTEMPTS
     assert published.commit.parent_id == old.history[None][-1].commit_id
     assert Manifest(old.location).load().commits() == [*old.history[None], published.commit]
+
+
+# A real graph of version 4 --------------------------------------------------------------------------
+
+
+def commits_of(graph: omnigraph.Graph) -> dict[str, list[str]]:
+    return {name: [one.commit_id for one in graph.commits(name)] for name in ("main", "side", "kept")}
+
+
+def people_of(graph: omnigraph.Graph, branch: str = "main", snapshot: str | None = None) -> list[str]:
+    source = "query q() { match { $p: Person } return { $p.name as name } }"
+    found = graph.query(source, branch=branch, snapshot=snapshot)
+    return sorted(row["name"] for row in found.rows)
+
+
+def test_a_real_graph_of_version_4_is_read_as_it_is(tmp_path: Path) -> None:
+    root, then = unpacked(tmp_path / "graph")
+    before = {path: path.read_bytes() for path in root.rglob("*") if path.is_file()}
+
+    with observe.counted() as requests, omnigraph.open(root, read_only=True) as graph:
+        assert commits_of(graph) == then["commits"]
+        assert {name: people_of(graph, branch=name) for name in commits_of(graph)} == {
+            name: then[name] for name in then["commits"]
+        }
+
+    assert requests.writes == 0
+    assert {path: path.read_bytes() for path in root.rglob("*") if path.is_file()} == before
+
+
+def test_a_real_graph_of_version_4_is_migrated_branch_by_branch(tmp_path: Path) -> None:
+    root, then = unpacked(tmp_path / "graph")
+    graph = omnigraph.open(root)
+    insert = 'query q() { insert Person { name: "new" } }'
+    graph.mutate(insert)
+
+    assert commits_of(graph)["main"][1:] == then["commits"]["main"]
+    assert people_of(graph) == sorted([*then["main"], "new"])
+    table = Manifest(Location.parse(root)).table
+    assert [read_stamp(table.open(branch)) for branch in (None, "side", "kept")] == [5, 4, 4]
+    middle = then["commits"]["main"][20]
+    assert len(people_of(graph, snapshot=middle)) < len(then["main"])
+    graph.mutate(insert, branch="kept")
+    assert commits_of(graph)["kept"][1:] == then["commits"]["kept"]
+    graph.merge("kept")
+    assert {"k0", "new"} <= set(people_of(graph))
+    state = Manifest(Location.parse(root)).load()
+    assert state.graph_id == then["commits"]["main"][-1]
+    assert len(state.segments) == 1
+    assert sorted(one.commit_id for one in state.commits()) == sorted(commits_of(graph)["main"])

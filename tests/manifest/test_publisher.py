@@ -4,7 +4,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
 
@@ -23,11 +23,11 @@ from omnigraph.errors import (
     ExpectedVersionMismatchError,
     OmnigraphError,
 )
-from omnigraph.manifest.publisher import MAX_FRAGMENTS, RETRY_BUDGET, Changes, Lineage, Manifest, Published
+from omnigraph.manifest.migrations import stamped
+from omnigraph.manifest.publisher import RETRY_BUDGET, Changes, Lineage, Manifest, Published
 from omnigraph.manifest.rows import OBJECT_ID, TableRow, TombstoneRow, VersionRow, encode
 from omnigraph.manifest.state import ManifestState
 from omnigraph.storage import observe
-from omnigraph.storage.internal import fragment_count
 from omnigraph.storage.observe import RequestCounts, counted
 from tests.support.contenders import contending, publish_version
 from tests.support.graphs import COMPANY, KNOWS, PERSON, SCHEMA
@@ -51,10 +51,6 @@ def tombstone(table_key: str, number: int) -> Changes:
 
 def branch(store: Store, name: str) -> None:
     store.manifest.table.open().create_branch(name, storage_options=store.location.storage_options)
-
-
-def compact(store: Store, branch: str | None = None) -> bool:
-    return store.manifest.compact_if_due(store.manifest.load(branch))
 
 
 def pins(store: Store) -> dict[str, int]:
@@ -206,6 +202,7 @@ def test_a_commit_has_its_actor_its_parents_and_the_version_that_it_makes(store:
     assert json.loads(heads[0]["metadata"]) == {
         "head_commit_id": expected.commit_id,
         "parent_commit_id": genesis.commit_id,
+        "graph_id": genesis.commit_id,
     }
 
 
@@ -223,7 +220,9 @@ def test_a_branch_starts_from_what_it_inherits_and_leaves_main_alone(store: Stor
     assert published.commit.branch == "team/side"
     reopened = store.manifest.load("team/side")
     assert reopened.head == published.commit
-    assert {"graph_head:main", "graph_head:team/side"} <= set(reopened.rows[OBJECT_ID].to_pylist())
+    heads = [one for one in reopened.rows[OBJECT_ID].to_pylist() if one.startswith("graph_head:")]
+    assert heads == ["graph_head:team/side"]
+    assert reopened.graph_id == main.graph_id
     assert reopened.snapshot.entries[PERSON].table.version == 2
     assert reopened.snapshot.entries[KNOWS].table.branch is None
     after = store.manifest.load()
@@ -331,11 +330,7 @@ def _set_schema_metadata(handle: lance.LanceDataset) -> None:
     handle.update_schema_metadata({"team": "blue"})
 
 
-def _compact(handle: lance.LanceDataset) -> None:
-    assert handle.optimize.compact_files().fragments_removed
-
-
-@pytest.mark.parametrize("change", [_build_index, _set_config, _set_schema_metadata, _compact])
+@pytest.mark.parametrize("change", [_build_index, _set_config, _set_schema_metadata])
 def test_a_commit_to_the_manifest_that_is_no_publish_may_come_in_between(
     store: Store, change: Callable[[lance.LanceDataset], None]
 ) -> None:
@@ -350,32 +345,12 @@ def test_a_commit_to_the_manifest_that_is_no_publish_may_come_in_between(
     assert store.manifest.load(None, published.commit.manifest_version).snapshot.entries[PERSON].table.version == 2
 
 
-def test_a_commit_that_others_have_followed_is_not_made_the_head_again(store: Store) -> None:
-    """One that lance put behind a stranger's is rewritten to say where it is; here somebody else is quicker."""
-    other = Store.at(store.location)
-
-    def meanwhile(number: int) -> None:
-        if number == 1:
-            _set_schema_metadata(other.manifest.table.open())
-        elif number == 2:
-            publish(other, actor="bob")
-            publish(other, actor="cleo")
-
-    with before_each_publish(meanwhile):
-        published = publish(store, actor="ann")
-
-    fresh = Store.at(store.location).manifest.load()
-    assert [commit.actor_id for commit in fresh.commits()] == [None, "ann", "bob", "cleo"]
-    assert_one_chain(fresh.commits(), 4)
-    assert fresh.commit(published.commit.commit_id) == published.commit
-    assert store.manifest.load().rows.sort_by(OBJECT_ID) == fresh.rows.sort_by(OBJECT_ID)
-
-
 def test_rows_that_a_stranger_added_in_between_are_in_the_state_that_a_publish_returns(store: Store) -> None:
     def add_a_table(number: int) -> None:
         if number == 1:
-            table = Store.at(store.location).manifest.table
-            table.merge(table.open(), OBJECT_ID, encode([NEW.record()]))
+            handle = Store.at(store.location).manifest.table.open()
+            options = store.location.storage_options
+            lance.write_dataset(encode([NEW.record()]), handle, mode="append", storage_options=options)
 
     with before_each_publish(add_a_table):
         published = publish(store)
@@ -424,7 +399,7 @@ def test_an_attempt_scans_the_manifest_once_and_not_at_all_when_its_state_is_giv
 
     assert (scan.writes, scan.total > 0) == (0, True)
     assert swap.total < both.total <= scan.total + swap.total
-    assert with_a_stale_one.total == both.total
+    assert with_a_stale_one.total <= both.total + swap.total + 2
 
 
 def test_a_state_is_not_scanned_again_until_somebody_publishes(tmp_path: Path) -> None:
@@ -445,7 +420,7 @@ def _requests(act: Callable[[], object]) -> RequestCounts:
     return requests.requests
 
 
-# The four silent ways to lose the compare-and-swap
+# The silent ways to lose the compare-and-swap
 
 
 def turns(store: Store) -> int:
@@ -478,7 +453,7 @@ def test_of_four_who_swap_one_object_one_wins(store: Store, *, indexed: bool) ->
 
         def swap(number: int, state: ManifestState, turn: int = turn) -> str:
             row = TableRow(f"node:{turn}", f"nodes/{number}").record()
-            table.merge(state.dataset, OBJECT_ID, encode([row]))
+            table.swap(state.dataset, table.stage(state.dataset, stamped(state.rows_with(encode([row])))))
             return f"nodes/{number}"
 
         outcome = _race(states, swap)
@@ -505,8 +480,6 @@ def test_of_four_who_publish_one_version_one_wins(store: Store, *, indexed: bool
         assert len([lost for lost in outcome if isinstance(lost, ExpectedVersionMismatchError)]) == 3, outcome
         assert store.manifest.load().snapshot.entries[PERSON].row_count in outcome
         assert_one_chain(store.manifest.load().commits(), turn + 2)
-        if not indexed:
-            compact(store)
 
 
 def test_of_four_processes_that_publish_one_version_one_wins(store: Store) -> None:
@@ -576,95 +549,3 @@ def test_a_manifest_that_would_clean_itself_up_is_not_published_to(store: Store)
 
     assert failure.value.hint
     assert store.manifest.table.open().version == handle.version
-
-
-# Compaction
-
-
-def test_compaction_keeps_the_fragments_few_and_every_version_readable(store: Store) -> None:
-    states: list[ManifestState] = [store.manifest.load()]
-    compactions = 0
-    for number in range(2, 2 * MAX_FRAGMENTS + 2):
-        states.append(publish(store, version(PERSON, number, None, number), {PERSON: number - 1}).state)
-        compactions += compact(store)
-        assert fragment_count(store.manifest.table.open()) <= MAX_FRAGMENTS
-
-    assert compactions >= 2
-    last = store.manifest.load()
-    assert last.snapshot.entries == states[-1].snapshot.entries
-    assert_one_chain(last.commits(), 2 * MAX_FRAGMENTS + 1)
-    for state in states:
-        assert store.manifest.load(None, state.version).snapshot == state.snapshot
-    at_commits = [store.manifest.load(None, commit.manifest_version) for commit in last.commits()]
-    assert [state.head for state in at_commits] == last.commits()
-
-
-def test_an_older_handle_reads_on_and_publishes_behind_a_compaction(store: Store) -> None:
-    for _ in range(MAX_FRAGMENTS - 2):
-        publish(store)
-    older = store.manifest.load()
-    held = store.manifest.table.open()
-    before = held.to_table().to_pylist()
-    publish(store)
-    assert compact(store)
-    assert fragment_count(store.manifest.table.open()) == 1
-
-    assert held.to_table().to_pylist() == before
-    published = store.manifest.publish(None, version(PERSON, 2), {PERSON: 1}, Lineage.new(), first=older)
-
-    assert published.commit.manifest_version == store.manifest.table.open().version
-    assert_one_chain(store.manifest.load().commits(), MAX_FRAGMENTS + 1)
-    assert pins(store)[PERSON] == 2
-
-
-def test_compaction_of_a_few_fragments_commits_nothing(store: Store) -> None:
-    publish(store)
-    before = store.manifest.table.open().version
-
-    assert not compact(store)
-    assert store.manifest.table.open().version == before
-
-
-def test_a_branch_is_compacted_without_touching_main(store: Store) -> None:
-    branch(store, "side")
-    main = store.manifest.load()
-    for _ in range(MAX_FRAGMENTS):
-        store.manifest.publish("side", Changes(), {}, Lineage.new())
-
-    assert compact(store, "side")
-
-    assert fragment_count(store.manifest.table.open("side")) == 1
-    assert_one_chain(store.manifest.load("side").commits(), MAX_FRAGMENTS + 1)
-    assert store.manifest.load().version == main.version
-
-
-def test_publishers_and_a_compactor_at_once_lose_nothing(store: Store) -> None:
-    for _ in range(MAX_FRAGMENTS):
-        publish(store)
-    start = threading.Barrier(3)
-
-    def insist(changes: Changes, expected: dict[str, int]) -> str:
-        while True:
-            with suppress(ContentionError):
-                return publish(store, changes, expected).commit.commit_id
-
-    def publisher(table_key: str) -> list[str]:
-        start.wait()
-        return [insist(version(table_key, number), {table_key: number - 1}) for number in range(2, 7)]
-
-    def compactor() -> list[str]:
-        start.wait()
-        for _ in range(5):
-            with suppress(ConflictError):
-                store.manifest.table.compact()
-        return []
-
-    with ThreadPoolExecutor(3) as pool:
-        runs = [pool.submit(publisher, PERSON), pool.submit(publisher, KNOWS), pool.submit(compactor)]
-        acknowledged = {commit_id for run in runs for commit_id in run.result()}
-
-    assert (pins(store)[PERSON], pins(store)[KNOWS]) == (6, 6)
-    commits = store.manifest.load().commits()
-    assert_one_chain(commits, MAX_FRAGMENTS + 11)
-    assert len(acknowledged) == 10
-    assert acknowledged <= {commit.commit_id for commit in commits}

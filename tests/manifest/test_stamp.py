@@ -22,8 +22,8 @@ def test_a_new_graph_has_the_current_stamp_as_a_decimal_in_its_first_version(sto
     handle = store.manifest.table.open()
 
     assert handle.version == 1
-    assert (handle.schema.metadata or {})[b"omnigraph:internal_schema_version"] == b"4"
-    assert read_stamp(handle) == INTERNAL_SCHEMA_VERSION == 4
+    assert (handle.schema.metadata or {})[b"omnigraph:internal_schema_version"] == b"5"
+    assert read_stamp(handle) == INTERNAL_SCHEMA_VERSION == 5
 
 
 def test_no_stamp_means_the_first_format(store: Store) -> None:

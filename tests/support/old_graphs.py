@@ -1,4 +1,6 @@
-"""Graphs as older versions of Omnigraph left them: internal schema versions 1, 2 and 3, made by hand with pylance.
+"""Graphs as older versions of Omnigraph left them: internal schema versions 1 to 4, made by hand with pylance.
+
+`unpacked` has the bytes of a real graph of version 4.
 
 The columns of the two old datasets of the history are our reading: the formats we know of name the datasets and the
 fields of a commit, not the columns.
@@ -6,8 +8,11 @@ fields of a commit, not the columns.
 
 from __future__ import annotations
 
+import json
 import time
+import zipfile
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 from threading import Barrier
 from typing import Any
 
@@ -22,7 +27,7 @@ from omnigraph.core.location import Location
 from omnigraph.lang.identity import new_id
 from omnigraph.manifest.migrations import ACTORS_PATH, COMMITS_PATH, migrate
 from omnigraph.manifest.publisher import Manifest
-from omnigraph.manifest.rows import MANIFEST_PATH, OBJECT_ID, SCHEMA, STAMP_KEY, VersionRow, encode
+from omnigraph.manifest.rows import MANIFEST_PATH, OBJECT_ID, SCHEMA, STAMP_KEY, VersionRow, commit_record, head_record
 from omnigraph.storage.objects import ObjectStore
 from tests.support.graphs import PERSON, person
 from tests.support.graphs import SCHEMA as GRAPH_SCHEMA
@@ -38,7 +43,21 @@ COMMIT_COLUMNS = pa.schema(
     ]
 )
 ACTOR_COLUMNS = pa.schema([pa.field("graph_commit_id", pa.string(), nullable=False), pa.field("actor_id", pa.string())])
-UNMARKED = pa.schema([field.remove_metadata() for field in SCHEMA])
+_COLUMNS = [field.remove_metadata() for field in SCHEMA]
+UNMARKED = pa.schema([*_COLUMNS[:4], pa.field("base_objects", pa.list_(pa.string())), *_COLUMNS[4:]])
+REAL = Path(__file__).parent / "data" / "format-4.zip"
+
+
+def old_rows(records: Iterable[dict[str, Any]]) -> pa.Table:
+    """Rows of a manifest with the columns that it had up to version 4."""
+    return pa.Table.from_pylist(list(records), schema=UNMARKED)
+
+
+def unpacked(into: Path) -> tuple[Path, dict[str, Any]]:
+    """Unpack a graph that a release with version 4 has written; return where it is, and what was read from it then."""
+    with zipfile.ZipFile(REAL) as packed:
+        packed.extractall(into)
+    return into, json.loads(REAL.with_suffix(".json").read_text())
 
 
 class OldGraph:
@@ -49,10 +68,12 @@ class OldGraph:
         self.uri = uri
         self.location = Location.parse(uri)
         self.history: dict[str | None, list[Commit]] = {}
+        self.is_inside = version >= 4  # the history is in the manifest
         self._write_manifest(version, None if version == 1 and key == OBJECT_ID else key)
-        self._write("create", COMMITS_PATH, None, COMMIT_COLUMNS.empty_table())
-        self._write("create", ACTORS_PATH, None, ACTOR_COLUMNS.empty_table())
-        self._record(None, 1, None)
+        if not self.is_inside:
+            self._write("create", COMMITS_PATH, None, COMMIT_COLUMNS.empty_table())
+            self._write("create", ACTORS_PATH, None, ACTOR_COLUMNS.empty_table())
+            self._record(None, 1, None)
         self.commit("Ada", actor="alice")
         self.commit("Bob")
         for name in runs:
@@ -65,7 +86,12 @@ class OldGraph:
         _remove(self.location, MANIFEST_PATH)
         mark = {"lance-schema:unenforced-primary-key": "true"}
         schema = pa.schema([field.with_metadata(mark) if field.name == key else field for field in UNMARKED])
-        dataset = self._write("create", MANIFEST_PATH, None, rows.cast(schema))
+        records = rows.to_pylist()
+        if self.is_inside:
+            first = Commit(new_id(), None, 1, None, None, None, time.time_ns() // 1000)
+            self.history[None] = [first]
+            records += [commit_record(first), head_record(first)]
+        dataset = self._write("create", MANIFEST_PATH, None, old_rows(records).cast(schema))
         dataset.update_config({"table_version_management": "true"})
         if version > 1:
             dataset.update_schema_metadata({STAMP_KEY: str(version)})
@@ -78,14 +104,29 @@ class OldGraph:
             table = table.create_branch(branch, (pin.branch, pin.version))
         table = self._write("append", pin.path, branch, pa.Table.from_pylist([person(name)], schema=table.schema))
         row = VersionRow(PERSON, table.version, branch, table.count_rows())
-        schema = self.dataset(MANIFEST_PATH, branch).schema
-        published = self._write("append", MANIFEST_PATH, branch, encode([row.record()]).cast(schema))
+        manifest = self.dataset(MANIFEST_PATH, branch)
+        if self.is_inside:
+            return self._merge(manifest, row, branch, actor)
+        rows = old_rows([row.record()]).cast(manifest.schema)
+        published = self._write("append", MANIFEST_PATH, branch, rows)
         return self._record(branch, published.version, actor)
+
+    def _merge(self, manifest: lance.LanceDataset, row: VersionRow, branch: str | None, actor: str | None) -> Commit:
+        """Publish as version 4 did: the rows of the table and the history in one merge."""
+        known = self.history[branch]
+        commit = Commit(
+            new_id(), branch, manifest.version + 1, known[-1].commit_id, None, actor, time.time_ns() // 1000
+        )
+        rows = old_rows([row.record(), commit_record(commit), head_record(commit)])
+        merge = manifest.merge_insert(OBJECT_ID).when_matched_update_all().when_not_matched_insert_all()
+        merge.use_index(use_index=False).conflict_retries(0).execute(rows)
+        known.append(commit)
+        return commit
 
     def fork(self, branch: str, parent: str | None = None, *, with_history: bool = True) -> None:
         """Branch in the two steps of the time; one that died in between did not reach the history."""
         self.dataset(MANIFEST_PATH).create_branch(branch, (parent, None))
-        if with_history:
+        if with_history and not self.is_inside:
             self.dataset(COMMITS_PATH).create_branch(branch, (parent, None))
         self.history[branch] = list(self.history[parent])
 

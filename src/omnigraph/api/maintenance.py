@@ -40,7 +40,7 @@ class TableCleanup:
 
 @dataclass(frozen=True, slots=True)
 class CleanupResult:
-    """What was removed, table by table; `temporary` counts the files of loads that never ended."""
+    """What was removed, table by table; `temporary` counts the files of loads that never ended, and log segments."""
 
     confirmed: bool
     tables: tuple[TableCleanup, ...]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import NoReturn, TypeVar
 
@@ -39,7 +39,7 @@ from omnigraph.errors import (
     RecoveryRequiredError,
     StorageError,
 )
-from omnigraph.manifest.publisher import Changes, Lineage, Published
+from omnigraph.manifest.publisher import Changes, Lineage, Published, Ready
 from omnigraph.manifest.rows import SCHEMA_ID, TombstoneRow, VersionRow
 from omnigraph.manifest.schema_files import FILES, promote
 from omnigraph.manifest.state import HEAD, ManifestState
@@ -49,6 +49,8 @@ from omnigraph.storage.unpublished import leave_to_recovery, note_again, taking_
 
 _LOG = logging.getLogger(__name__)
 _GATED_ATTEMPTS = 3
+# An operation id is recognized among at least so many newest commits. The ids of all commits would have to be read.
+OPERATION_WINDOW = 1024
 _REOPEN = "reopen the graph read-write; that finishes or undoes it"
 
 T = TypeVar("T")
@@ -165,9 +167,8 @@ def publish_held(store: Store, plan: PublishPlan, held: Held) -> Published:
     if plan.moves_tables:
         return _move(store, plan, state, held)
     # A single step, the publish: there is nothing to recover, so no record is needed.
-    held.check()
     changes, pins = _changes(store, plan, ()), _pins(plan, state)
-    published = store.manifest.publish(plan.branch, changes, pins, plan.lineage, state)
+    published = store.manifest.publish(plan.branch, changes, pins, plan.lineage, state, ready=_ready(store, held, ()))
     _make_durable(store, plan, published)
     return published
 
@@ -178,11 +179,23 @@ def adopt_heads(
     """Pin tables at their current heads, in one commit. The caller holds the gates of all of them."""
     rows = tuple(head_row(store, table.key, table.path, table.branch) for table in tables)
     expected = {table.key: state.actual_version(table.key) for table in tables}
-    held.check()
-    store.sync(tables)
-    published = store.manifest.publish(state.branch, Changes(rows), expected, lineage)
+    ready = _ready(store, held, tables)
+    published = store.manifest.publish(state.branch, Changes(rows), expected, lineage, ready=ready)
     store.sync(tables)
     return published
+
+
+def _ready(store: Store, held: Held, tables: Iterable[TableVersion]) -> Ready:
+    """Return what must happen between the last file of a publish and the step that makes it visible."""
+    written = list(tables)
+
+    def ready() -> None:
+        # What the manifest is about to name must survive a power cut before the manifest does.
+        store.sync(written)
+        # A lease may have expired meanwhile. No step that others can see is taken without checking.
+        held.check()
+
+    return ready
 
 
 def _check_identity(store: Store, base: ManifestState, state: ManifestState) -> None:
@@ -268,10 +281,10 @@ def _move(store: Store, plan: PublishPlan, state: ManifestState, held: Held) -> 
     failpoints.reach(failpoints.PUBLISH_BEFORE_MANIFEST)
     try:
         changes = _changes(store, plan, versions)
-        # What the manifest is about to name must survive a power cut before the manifest does.
-        store.sync(action.staged.base for action in plan.actions)
-        held.check()
-        published = store.manifest.publish(plan.branch, changes, _pins(plan, state), plan.lineage, first=state)  # C
+        ready = _ready(store, held, (action.staged.base for action in plan.actions))
+        published = store.manifest.publish(
+            plan.branch, changes, _pins(plan, state), plan.lineage, state, ready=ready
+        )  # C
     except OmnigraphError as error:
         # The heads have moved and the record says so: the next write or open finishes or undoes it.
         raise _unknown(sidecar, error) from error
@@ -279,7 +292,7 @@ def _move(store: Store, plan: PublishPlan, state: ManifestState, held: Held) -> 
     _make_durable(store, plan, published)
     # Only now, because the files of a schema must never be ahead of the manifest.
     if plan.schema is None or _is_promoted(store, plan.schema):
-        _clean_up(store, published, sidecar)  # D
+        _clean_up(store, sidecar)  # D
     return published
 
 
@@ -322,7 +335,7 @@ def _refuse_if_lost(store: Store, plan: PublishPlan) -> None:
 def _check_not_done(plan: PublishPlan, state: ManifestState) -> None:
     """Raise if the operation id was committed before: a request that is sent again must not be applied twice."""
     operation_id = plan.lineage.operation_id
-    done = state.commit_of_operation(operation_id) if operation_id else None
+    done = state.commit_of_operation(operation_id, OPERATION_WINDOW) if operation_id else None
     if operation_id and done:
         message = f"operation {operation_id} is already committed, as {done.commit_id}"
         hint = "there is nothing to do; use a new operation id for a new change"
@@ -524,10 +537,9 @@ def _is_promoted(store: Store, schema: SchemaRow) -> bool:
     return True
 
 
-def _clean_up(store: Store, published: Published, sidecar: Sidecar) -> None:
-    """Remove the record and compact. The change is visible already, so a failure here must not become an error."""
+def _clean_up(store: Store, sidecar: Sidecar) -> None:
+    """Remove the record. The change is visible already, so a failure here must not become an error."""
     try:
         store.sidecars.delete(sidecar.operation_id)
-        store.manifest.compact_if_due(published.state)
     except OmnigraphError as error:
         _LOG.warning("after the publish of operation %s: %s", sidecar.operation_id, error)

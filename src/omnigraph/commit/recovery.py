@@ -373,9 +373,12 @@ class _Recovery:
         past = self.sidecar.merge_past if forward else None
         lineage = Lineage(commit_id, RECOVERY_ACTOR, merged, time.time_ns() // 1000, details, branch, past)
         tables = [TableVersion(pin.table_key, pin.table_path, 0, pin.table_branch) for pin in self.sidecar.tables]
-        self.store.sync(tables)
-        self.held.check()
-        published = self.store.manifest.publish(self.state.branch, changes, expected, lineage)
+
+        def ready() -> None:
+            self.store.sync(tables)
+            self.held.check()
+
+        published = self.store.manifest.publish(self.state.branch, changes, expected, lineage, ready=ready)
         self.state = published.state
         self._finish(kind, published.commit)
 

@@ -15,6 +15,7 @@ from omnigraph.errors import SchemaDriftError
 from omnigraph.manifest.publisher import Manifest
 from omnigraph.manifest.rows import MANIFEST_PATH
 from omnigraph.manifest.schema_files import SOURCE, AcceptedSchema, SchemaFilesReader, compiled, leftovers
+from omnigraph.manifest.segments import DIRECTORY as SEGMENTS
 from omnigraph.manifest.state import ManifestState
 from omnigraph.storage.columns import table_keys
 from omnigraph.storage.durability import Durability, Medium
@@ -123,4 +124,4 @@ class Store:
         """Bring all that was written onto the medium: before something relies on it, and before acknowledging it."""
         places = {(one.path, one.branch) for one in tables}
         written = [path for path, _ in places] + [f"{path}/tree/{fork}" for path, fork in places if fork]
-        self.medium.sync(*written, MANIFEST_PATH, f"{MANIFEST_PATH}/tree", DIRECTORY)
+        self.medium.sync(*written, MANIFEST_PATH, f"{MANIFEST_PATH}/tree", SEGMENTS, DIRECTORY)

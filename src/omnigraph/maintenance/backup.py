@@ -42,6 +42,7 @@ from omnigraph.maintenance.cleanup import TEMPORARY
 from omnigraph.maintenance.relocate import MARK, alone
 from omnigraph.manifest.rows import MANIFEST_PATH, RESTORING
 from omnigraph.manifest.schema_files import FILES, is_started
+from omnigraph.manifest.segments import DIRECTORY as SEGMENTS
 from omnigraph.manifest.state import ManifestState
 from omnigraph.storage import reclaim
 from omnigraph.storage.bases import TablePlace, fork_of_version_file, moved_file
@@ -273,6 +274,8 @@ def _referenced(store: Store, cut: _Cut, listed: Mapping[str, Listed]) -> Iterat
         found |= set(_tracked(store, path, fork, caps.get((path, fork)), inside))
         found |= {ref} if ref else set()
     found |= {f"{MANIFEST_PATH}/_refs/tags/{_quoted(tag)}.json" for tag in cut.tags}
+    # Past states name segments that later ones do not: without reading each of them, all are needed.
+    found |= inside.get(SEGMENTS, set()) | {one.name for state in cut.states.values() for one in state.segments}
     yield from found
 
 

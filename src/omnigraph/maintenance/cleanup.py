@@ -6,6 +6,7 @@ import datetime as dt
 import logging
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from omnigraph.api.maintenance import ORPHAN_AGE, CleanupResult, Removal, TableCleanup
 from omnigraph.api.results import TableVersion
@@ -14,22 +15,27 @@ from omnigraph.commit.gates import Gate
 from omnigraph.commit.plan import ref_gates, table_gates
 from omnigraph.commit.publish import undo_unrecorded_everywhere
 from omnigraph.commit.store import Store
-from omnigraph.core.refs import MAIN
-from omnigraph.errors import DriftError, OmnigraphError, RetentionError
+from omnigraph.core.refs import MAIN, branch_of
+from omnigraph.errors import BranchNotFoundError, DriftError, OmnigraphError, RetentionError, StorageError
 from omnigraph.maintenance.optimize import UNSETTLED, owned_tables, pin_and_head, refuse_pending, settle
 from omnigraph.maintenance.relocate import relocate
 from omnigraph.maintenance.retention import Needed, Place, Policy, needed, refs_of
 from omnigraph.maintenance.tasks import map_tables
 from omnigraph.manifest.rows import MANIFEST_PATH
+from omnigraph.manifest.segments import DIRECTORY as SEGMENTS
 from omnigraph.storage import reclaim
+from omnigraph.storage.lance_errors import Failure, classify
 from omnigraph.storage.read import TableReader
 from omnigraph.storage.reclaim import Orphan
 from omnigraph.storage.torn import SUFFIX
 
 TEMPORARY = "__tmp"
-# A publish compares with what was published since it opened the manifest. If versions in between were removed, Lance
-# would miss the conflict and keep two rows of one object. No publish takes this long.
-MANIFEST_AGE = dt.timedelta(days=1)
+# Nothing breaks without an age: a reader or a writer whose version was removed notices, and starts again. This spares
+# it that, and keeps the log segments of a state that was read less than so long ago.
+MANIFEST_AGE = dt.timedelta(minutes=10)
+# The audit log is merged into. If versions were removed since a recovery opened it, Lance would miss a conflict, and
+# keep two rows of one operation. No recovery takes this long.
+AUDIT_AGE = dt.timedelta(days=1)
 _LOG = logging.getLogger(__name__)
 
 
@@ -37,7 +43,8 @@ _LOG = logging.getLogger(__name__)
 class CleanupRequest:
     """What to keep, and whether to remove the rest or only report it.
 
-    Versions of the internal tables that are younger than `manifest_age` stay whatever else is said.
+    Versions of `__manifest` that are younger than `manifest_age` stay whatever else is said, and those of the audit log
+    that are younger than `audit_age`.
     """
 
     keep: int | None = None
@@ -45,6 +52,7 @@ class CleanupRequest:
     confirm: bool = False
     orphan_age: dt.timedelta = ORPHAN_AGE
     manifest_age: dt.timedelta = MANIFEST_AGE
+    audit_age: dt.timedelta = AUDIT_AGE
 
 
 def cleanup(store: Store, request: CleanupRequest, advance: Callable[[], None] = lambda: None) -> CleanupResult:
@@ -61,7 +69,9 @@ def cleanup(store: Store, request: CleanupRequest, advance: Callable[[], None] =
     for key, path in sorted(run.needed.paths.items()):
         tables.append(run.table(key, path))
         advance()
-    return CleanupResult(request.confirm, (*tables, *run.internal_tables()), run.remove(run.abandoned()))
+    internal = run.internal_tables()
+    left_over = [*run.abandoned(), *run.unnamed_segments()]
+    return CleanupResult(request.confirm, (*tables, *internal), run.remove(left_over))
 
 
 def give_up_past(store: Store, table_keys: Collection[str]) -> None:
@@ -197,8 +207,7 @@ class _Cleanup:
             self._look_again()
             # The recovery of a dead write reads the state that it was made on.
             refuse_pending(self.store, branch, UNSETTLED, "run cleanup again")
-            old = set(reclaim.versions_before(self.store.objects, path, branch, self.now - self.request.manifest_age))
-            chosen = [version for version in self._not_needed(place) if version in old]
+            chosen = self._old_versions(place)
             aside = reclaim.set_aside(self.store.objects, path, branch, self._orphaned_before)
             if not self.request.confirm:
                 return reclaim.preview_versions(self.store.tables, path, branch, chosen) + self.remove(aside)
@@ -207,6 +216,30 @@ class _Cleanup:
             held.check()
             failpoints.reach(failpoints.CLEANUP_BEFORE_REMOVAL)
             return reclaim.remove_versions(self.store.tables, path, branch, chosen) + self.remove(aside)
+
+    def _old_versions(self, place: Place) -> list[int]:
+        age = self.request.manifest_age if place[0] == MANIFEST_PATH else self.request.audit_age
+        old = set(reclaim.versions_before(self.store.objects, *place, self.now - age))
+        return [version for version in self._not_needed(place) if version in old]
+
+    def unnamed_segments(self) -> list[Orphan]:
+        """The log segments that no remaining version of the manifest names: merged into others, or of dead writes."""
+        loose = {one.name: one for one in reclaim.orphans(self.store.objects, SEGMENTS, self._orphaned_before)}
+        for name in self.needed.branches if loose else ():
+            place = MANIFEST_PATH, branch_of(name)
+            there = reclaim.versions(self.store.tables, *place)
+            kept = sorted({*there} - {*self._old_versions(place)}, reverse=True)
+            for named in map_tables(partial(self._segments_of, place[1]), kept):
+                loose = {key: one for key, one in loose.items() if key not in named}
+        return [*loose.values()]
+
+    def _segments_of(self, branch: str | None, version: int) -> set[str]:
+        try:
+            return {one.name for one in self.store.manifest.load(branch, version).segments}
+        except (StorageError, BranchNotFoundError) as error:
+            if isinstance(error, StorageError) and classify(error) is not Failure.NOT_FOUND:
+                raise
+            return set()  # removed meanwhile, or an earlier removal stopped half-way
 
     # Forks
 

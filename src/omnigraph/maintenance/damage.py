@@ -16,6 +16,8 @@ from omnigraph.maintenance.retention import Collected, Place, Policy, places
 from omnigraph.maintenance.tasks import map_tables
 from omnigraph.manifest.publisher import Manifest
 from omnigraph.manifest.rows import MANIFEST_PATH
+from omnigraph.manifest.segments import DIRECTORY as SEGMENTS
+from omnigraph.manifest.segments import Segment
 from omnigraph.manifest.state import ManifestState
 from omnigraph.manifest.time_travel import reclaimed, state_at
 from omnigraph.storage.files import Listing, NamedFile, files_below_root
@@ -72,7 +74,24 @@ def _examined(store: Store) -> list[Finding]:
         damage = damaged_files(store, listing, needed)
         return [*(one.finding() for one in damage), *_set_aside(listing)]
 
-    return [*references.unreadable, *(one for some in map_tables(look, tables) for one in some)]
+    lost = _lost_segments(store, references)
+    return [*references.unreadable, *lost, *(one for some in map_tables(look, tables) for one in some)]
+
+
+def _lost_segments(store: Store, references: _References) -> list[Finding]:
+    """Compare the log segments that branches and tags name with what is there, for one listing."""
+    there = {one.name: one.size for one in store.objects.list_below(SEGMENTS)}
+    named: dict[Segment, list[str]] = defaultdict(list)
+    for state, by in references.states:
+        for segment in state.segments:
+            named[segment].append(by)
+    found = []
+    for segment, users in named.items():
+        size = there.get(segment.name)
+        if size != segment.size:
+            fault = "it is missing" if size is None else f"it has {size} bytes instead of {segment.size}"
+            found.append(Damage(segment.name, fault, tuple(users)).finding())
+    return found
 
 
 def damaged_files(store: Store, listing: Listing, needed: Mapping[TableVersion, Sequence[str]]) -> list[Damage]:
@@ -109,7 +128,7 @@ def _set_aside(listing: Listing) -> list[Finding]:
 def states(store: Store) -> Iterator[ManifestState]:
     """Load the states of branches and tags; leave out those that cannot be read, which the examination reports."""
     references = _References(store)
-    yield from references.states
+    yield from (state for state, _ in references.states)
 
 
 class _References:
@@ -119,15 +138,18 @@ class _References:
         self.store = store
         self.found: list[tuple[Place, int, str]] = []
         self.unreadable: list[Finding] = []
-        self.states: list[ManifestState] = []
+        self.states: list[tuple[ManifestState, str]] = []
         heads = list(self._heads())
         for state in heads:
             self._need(state, f"{_HEAD}{state.branch or MAIN}")
         self._tags()
-        self._merges(heads)
+        try:
+            self._merges(heads)
+        except OmnigraphError as error:  # the history cannot be read: what later merges need is not known
+            self.unreadable.append(Finding(Severity.PROBLEM, SEGMENTS, error.message, BACKUP))
 
     def _need(self, state: ManifestState, by: str) -> None:
-        self.states.append(state)
+        self.states.append((state, by))
         self.found += [(place, version, by) for place, version in places(state)]
 
     def _heads(self) -> Iterator[ManifestState]:

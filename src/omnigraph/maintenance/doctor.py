@@ -21,21 +21,18 @@ from omnigraph.maintenance.backup import MISSING, verify
 from omnigraph.maintenance.optimize import declared_types
 from omnigraph.maintenance.relocate import is_in_place, moved_versions
 from omnigraph.maintenance.tasks import compaction_groups, wanted_indices
-from omnigraph.manifest.publisher import MAX_FRAGMENTS
-from omnigraph.manifest.rows import MANIFEST_PATH
 from omnigraph.manifest.schema_files import leftovers
 from omnigraph.manifest.state import ManifestState
 from omnigraph.storage import reclaim
 from omnigraph.storage.bases import fork_of_version_file
 from omnigraph.storage.files import version_file
-from omnigraph.storage.internal import fragment_count
 from omnigraph.storage.layout import TableLayout, layout_of
 from omnigraph.storage.stage import auto_cleanup_settings
 from omnigraph.storage.torn import SUFFIX
 
 # Below these numbers, optimizing or cleaning up makes no difference that a user notices.
-_MANY_FRAGMENTS = MAX_FRAGMENTS
 _MANY_ROWS = 8192
+_MANY_FRAGMENTS = 8
 _MANY_VERSIONS = 100
 _LONG = 300.0  # seconds
 
@@ -80,7 +77,11 @@ class _Examination:
 
     def _old_merges(self) -> None:
         """Report merges of older releases whose second parent was deleted: a later merge may use an earlier base."""
-        for merge in unknown_merges(self.states):
+        try:
+            unknown = unknown_merges(self.states)
+        except OmnigraphError:  # the history cannot be read: `_files` reports why
+            return
+        for merge in unknown:
             message = f"an older release made this merge, and its second parent {merge.merged_parent_id} was deleted"
             self._find(Severity.ADVICE, f"commit {merge.commit_id}", message, "review merges with --dry-run")
 
@@ -188,7 +189,6 @@ class _Examination:
             message = "another program is changing the schema, or died while it did"
             self._find(Severity.ADVICE, f"branch {name}", message, "if it has died: omnigraph repair --confirm --force")
         self.states.append(state)
-        self._manifest(state, name)
         moving = {key for sidecar in sidecars for key in sidecar.table_keys}
         types = declared_types(self.catalog)
         for key, entry in state.snapshot.entries.items():
@@ -196,12 +196,6 @@ class _Examination:
                 self._table(entry.table, name, types.get(key), is_moving=key in moving)
         entries = state.snapshot.entries.values()
         return {(entry.table.path, entry.table.branch) for entry in entries}
-
-    def _manifest(self, state: ManifestState, name: str) -> None:
-        fragments = fragment_count(state.dataset)
-        if fragments > _MANY_FRAGMENTS:
-            message = f"the manifest of branch {name} has {fragments} fragments"
-            self._find(Severity.ADVICE, MANIFEST_PATH, message, "omnigraph optimize")
 
     # One table
 

@@ -295,12 +295,11 @@ def declared_types(catalog: Catalog) -> dict[str, NodeType | EdgeType]:
 
 
 def optimize(store: Store, branch: str | None, runner: ChooseExecutor, actor: str | None = None) -> UpkeepResult:
-    """Compact tables and build indices, then compact the internal tables."""
+    """Compact tables and build indices, then compact the audit log. `__manifest` always has one fragment."""
     done = optimize_tables(store, branch, runner, actor)
-    internal = [_compacted(store, store.manifest.table, branch)]
-    if store.objects.exists(audit.PATH):
-        internal.append(_compacted(store, InternalTable(store.location, audit.PATH), None))
-    return replace(done, tables=(*done.tables, *internal))
+    if not store.objects.exists(audit.PATH):
+        return done
+    return replace(done, tables=(*done.tables, _compacted(store, InternalTable(store.location, audit.PATH), None)))
 
 
 def _compacted(store: Store, table: InternalTable, branch: str | None) -> TableUpkeep:

@@ -10,14 +10,12 @@ from dataclasses import dataclass
 from functools import cache
 from itertools import chain
 
-import pyarrow.compute as pc
-
 from omnigraph.api.results import Commit
 from omnigraph.commit.store import Store
 from omnigraph.errors import HistoryReclaimedError
 from omnigraph.history.ancestry import common_past
 from omnigraph.manifest.publisher import Manifest
-from omnigraph.manifest.rows import MANIFEST_PATH
+from omnigraph.manifest.rows import MANIFEST_PATH, VERSION
 from omnigraph.manifest.state import ManifestState
 from omnigraph.manifest.time_travel import state_at
 from omnigraph.storage import reclaim
@@ -197,6 +195,6 @@ def places(state: ManifestState) -> Iterator[tuple[Place, int]]:
 
 def _rows(state: ManifestState) -> list[tuple[str, int, str | None]]:
     """Return the published versions: table, version, fork."""
-    rows = state.rows.filter(pc.equal(state.rows["object_type"], "table_version"))
+    rows = state.history(VERSION)
     columns = (rows[name].to_pylist() for name in ("table_key", "table_version", "table_branch"))
     return list(zip(*columns, strict=True))

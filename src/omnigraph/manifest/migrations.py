@@ -20,12 +20,15 @@ from omnigraph.errors import ConflictError, ContentionError, CorruptGraphError, 
 from omnigraph.manifest.rows import (
     MANIFEST_PATH,
     OBJECT_ID,
+    SCHEMA,
     STAMP_KEY,
     commit_record,
     decode_commit,
     encode,
     head_record,
 )
+from omnigraph.manifest.segments import Segments, archived
+from omnigraph.manifest.state import ManifestState
 from omnigraph.storage.internal import InternalTable, primary_key
 from omnigraph.storage.lance_errors import lance_call
 from omnigraph.version import INTERNAL_SCHEMA_VERSION
@@ -42,7 +45,7 @@ ACTORS_PATH = "_graph_commit_actors.lance"
 _REQUIRED = ("graph_commit_id", "manifest_version")
 _OPTIONAL = ("manifest_branch", "parent_commit_id", "merged_parent_commit_id", "created_at")
 
-_MARKED, _SWEPT, _LINEAGE_INSIDE = 2, 3, 4
+_MARKED, _SWEPT, _LINEAGE_INSIDE, WHOLE = 2, 3, 4, 5
 _RUN_PREFIX = "__run__"
 _UNSTAMPED = 1
 _LONGEST = 9
@@ -58,6 +61,11 @@ def read_stamp(dataset: lance.LanceDataset) -> int:
         message = f"the format stamp {text[:40]!r} is not a format number"
         raise CorruptGraphError(message, path=dataset.uri, hint="restore the graph from a backup")
     return int(text)
+
+
+def stamped(rows: pa.Table) -> pa.Table:
+    """Return the rows of a manifest with the current stamp: a swap takes the schema metadata from its rows."""
+    return rows.replace_schema_metadata({STAMP_KEY: str(INTERNAL_SCHEMA_VERSION)})
 
 
 def guard(stamp: int) -> None:
@@ -124,6 +132,8 @@ def _exhausted(what: str) -> ContentionError:
 def _mark_key(table: InternalTable, branch: str | None) -> None:
     for _ in range(ATTEMPTS):
         dataset = table.open(branch)
+        if read_stamp(dataset) >= _MARKED:  # of another process, which may be past the format that needs the mark
+            return
         if primary_key(dataset):
             _check_key(dataset)
             return
@@ -198,11 +208,20 @@ def _copy_lineage(table: InternalTable, branch: str | None) -> None:
         head = max([*map(decode_commit, rows.to_pylist()), *missing], key=lambda commit: commit.order)
         records = [*(commit_record(commit) for commit in missing), head_record(replace(head, branch=branch))]
         try:
-            table.merge(dataset, OBJECT_ID, encode(records))
+            table.merge(dataset, OBJECT_ID, _all_columns(encode(records), dataset))
         except ConflictError:
             continue
         return
     raise _exhausted(f"copy the history into `{MANIFEST_PATH}`")
+
+
+def _all_columns(rows: pa.Table, dataset: lance.LanceDataset) -> pa.Table:
+    """Return rows with all columns of a dataset: later formats have fewer."""
+    columns = {
+        field.name: rows[field.name] if field.name in rows.column_names else pa.nulls(rows.num_rows, field.type)
+        for field in dataset.schema
+    }
+    return pa.table(columns)
 
 
 def _not_in(commits: Iterable[Commit], rows: pa.Table) -> list[Commit]:
@@ -275,9 +294,37 @@ def _plain(column: pa.ChunkedArray) -> list[Any]:
     return values
 
 
+# 4 to 5: the state is swapped whole, and old commits are in log segments ----------------------------
+
+
+def _swap_whole(table: InternalTable, branch: str | None) -> None:
+    """Replace the rows by those of the new format, with its stamp, in one swap. Lance takes the mark off the key."""
+    for _ in range(ATTEMPTS):
+        dataset = table.open(branch)
+        if read_stamp(dataset) >= WHOLE:
+            return
+        with lance_call(dataset.uri, "read"):
+            rows = dataset.to_table(columns=SCHEMA.names).cast(SCHEMA)
+        log = Segments(table.location)
+        state = ManifestState(branch, int(dataset.version), rows, dataset, log).checked()
+        head = [head_record(replace(state.head, branch=branch), state.graph_id)] if state.head else []
+        staged = table.stage(dataset, stamped(archived(state.rows_with(encode(head)), log)))
+        try:
+            table.swap(dataset, staged)
+        except ConflictError:
+            continue
+        newest = table.open(branch)
+        if read_stamp(newest) >= WHOLE:
+            return
+        # Behind the head: others committed and cleaned up since the handle was opened.
+        table.remove_stray(branch, int(dataset.version) + 1)
+    raise _exhausted(f"swap the rows of `{MANIFEST_PATH}`")
+
+
 _STEPS: dict[int, Callable[[InternalTable, str | None], None]] = {
     _MARKED - 1: _mark_key,
     _SWEPT - 1: _sweep_runs,
     _LINEAGE_INSIDE - 1: _copy_lineage,
+    WHOLE - 1: _swap_whole,
 }
 assert list(_STEPS) == list(range(OLDEST_ACCEPTED, INTERNAL_SCHEMA_VERSION)), "there is a step from each old format"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -20,16 +20,15 @@ from omnigraph.errors import (
     ConflictError,
     ContentionError,
     ExpectedVersionMismatchError,
+    GraphReplacedError,
     StorageError,
 )
 from omnigraph.lang.identity import new_id
 from omnigraph.lang.source import did_you_mean
-from omnigraph.manifest.migrations import guard, migrate, read_stamp, with_old_lineage
+from omnigraph.manifest.migrations import guard, migrate, read_stamp, stamped, with_old_lineage
 from omnigraph.manifest.rows import (
     MANIFEST_PATH,
-    OBJECT_ID,
     SCHEMA,
-    STAMP_KEY,
     TableRow,
     TombstoneRow,
     VersionRow,
@@ -39,16 +38,16 @@ from omnigraph.manifest.rows import (
     past_record,
     schema_record,
 )
+from omnigraph.manifest.segments import Segments, archived
 from omnigraph.manifest.state import ManifestState
-from omnigraph.storage.internal import InternalTable, data_files, fragment_count
+from omnigraph.storage.internal import InternalTable
 from omnigraph.storage.lance_errors import Failure, classify, lance_call
 from omnigraph.version import INTERNAL_SCHEMA_VERSION
 
 _LOG = logging.getLogger(__name__)
 RETRY_BUDGET = 5
-# Every publish adds a fragment, and every read pays for each of them.
-MAX_FRAGMENTS = 8
-_COLUMNS = [name for name in SCHEMA.names if name != "base_objects"]
+Ready = Callable[[], None]
+"""Called when all files of a publish are written, before the one step that makes it visible."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +120,7 @@ class Manifest:
 
     def __init__(self, location: Location) -> None:
         self.table = InternalTable(location, MANIFEST_PATH)
+        self.log = Segments(location)
         # The last known state of main. It is used only after a probe shows that it is still current.
         self._last: ManifestState | None = None
         # Which state of each branch was seen last, to notice when another copy of the graph lies here.
@@ -131,9 +131,9 @@ class Manifest:
         """Create the manifest with the first state and commit of the graph, stamped, all in one Lance commit."""
         genesis = Commit(new_id(), None, 1, None, None, None, time.time_ns() // 1000)
         rows: list[TableRow | VersionRow] = [*tables, *versions]
-        records = [*(row.record() for row in rows), commit_record(genesis), head_record(genesis)]
-        stamped = encode(records).replace_schema_metadata({STAMP_KEY: str(INTERNAL_SCHEMA_VERSION)})
-        if not self.table.create(stamped):
+        head = head_record(genesis, genesis.commit_id)
+        records = [*(row.record() for row in rows), commit_record(genesis), head]
+        if not self.table.create(stamped(encode(records))):
             raise ConflictError(f"`{MANIFEST_PATH}` already exists", hint="open the graph instead")
 
     def load(self, branch: str | None = None, version: int | None = None) -> ManifestState:
@@ -157,11 +157,12 @@ class Manifest:
         try:
             return self._noticed(read(branch))
         except StorageError as error:
-            if branch is None or classify(error) is not Failure.NOT_FOUND:
+            if classify(error) is not Failure.NOT_FOUND:
                 raise
             # The branch was deleted while it was read; there may be another one of its name by now.
-            if not self.table.has_branch(branch):
+            if branch is not None and not self.table.has_branch(branch):
                 raise self.missing(branch) from error
+            # A cleanup may have removed the version while it was read: then there is a newer one.
             return self._noticed(read(branch))
 
     def _is_latest(self, state: ManifestState) -> bool:
@@ -293,6 +294,8 @@ class Manifest:
         expected: Mapping[str, int],
         lineage: Lineage,
         first: ManifestState | None = None,
+        *,
+        ready: Ready = lambda: None,
     ) -> Published:
         """Make a change visible, provided every expected table is at its expected version.
 
@@ -302,14 +305,9 @@ class Manifest:
         """
         for attempt in range(RETRY_BUDGET + 1):
             try:
-                # A handle of its own: the swap moves it, and others may be reading with a shared one.
-                handle = self._open(branch, None)
-                # The same version is not enough: the graph may have been deleted and created again in its place.
-                usable = attempt == 0 and first is not None and _is_same(first.dataset, handle)
-                state = self._current(first if first and usable else self._read(handle, branch))
-                if state.version != handle.version:
-                    handle = self._open(branch, state.version)
-                return self._attempt(handle, state, changes, expected, lineage)
+                usable = first is not None and attempt == 0 and self._is_in_place(first)
+                state = self._current(first) if first and usable else self.load_to_write(branch)
+                return self._attempt(state, changes, expected, lineage, ready)
             # A moved table is no contention: the plan relied on something that no longer exists.
             except ExpectedVersionMismatchError:
                 raise
@@ -318,13 +316,18 @@ class Manifest:
         message = f"{RETRY_BUDGET + 1} attempts to publish lost to other commits"
         raise ContentionError(message, attempts=RETRY_BUDGET + 1, hint="try again")
 
+    def _is_in_place(self, state: ManifestState) -> bool:
+        """Return whether the version of a state is still its own: the graph may have been replaced. No request."""
+        tag = self.table.tag_of(state.version, state.branch)
+        return None in (tag, state.tag) or tag == state.tag
+
     def _attempt(
         self,
-        handle: lance.LanceDataset,
         state: ManifestState,
         changes: Changes,
         expected: Mapping[str, int],
         lineage: Lineage,
+        ready: Ready,
     ) -> Published:
         """Publish on one state; raise ContentionError if another commit came first."""
         landed = state.commit(lineage.commit_id)
@@ -332,48 +335,48 @@ class Manifest:
             return Published(landed, state)
         _check_expected(state, expected)
         commit = _commit(state, lineage)
-        # Every publish updates the head row of its branch, so of two from one state exactly one lands.
         past = [past_record(commit.commit_id, lineage.past)] if lineage.past else []
-        rows = encode([*_records(state, changes), commit_record(commit), head_record(commit), *past])
+        head = head_record(commit, state.graph_id or commit.commit_id)
+        added = encode([*_records(state, changes), commit_record(commit), head, *past])
+        rows = archived(state.rows_with(added), self.log)
+        staged = self.table.stage(state.dataset, stamped(rows))
+        ready()
         try:
-            version = self.table.merge(handle, OBJECT_ID, rows)
+            dataset = self.table.swap(state.dataset, staged)
         except ConflictError as error:
             raise ContentionError("another commit came first", attempts=1) from error
-        # Lance may rebase the merge behind a commit that does not conflict, such as a stamp.
-        if version != commit.manifest_version:
-            return self._relocate(state.branch, commit)
-        tag = self.table.tag_of(version, state.branch)
-        published = replace(state, dataset=handle, tag=tag).with_rows(version, rows)
+        newest = self.table.newest_few(state.branch, 2)
+        if newest[0][0] > commit.manifest_version:
+            return self._followed(state.branch, commit)
+        self._check_base(state, commit.manifest_version, newest[1:])
+        published = replace(state, version=int(dataset.version), rows=rows, dataset=dataset, tag=newest[0][1])
         return Published(commit, self._noticed(published))
 
-    def _relocate(self, branch: str | None, commit: Commit) -> Published:
-        """Correct the version of a commit that Lance put behind one that did not conflict.
+    def _followed(self, branch: str | None, commit: Commit) -> Published:
+        """Deal with a commit whose version is not the newest: another one followed it, or it is behind the head.
 
-        Once another commit follows ours, it is left as it is: rewriting it would make it the head again.
+        If the state that it was made on was so old that a cleanup had removed the next one, Lance has given it that
+        number, and reported success. Then it is no part of the graph.
         """
-        while True:
-            handle = self._open(branch, None)
-            state = self._read(handle, branch)  # with the rows of the commit that came before ours
-            stored = state.commit(commit.commit_id)
-            assert stored, "a commit that was made is there"
-            if stored != state.head or stored.manifest_version == state.version:
-                return Published(stored, self._noticed(state))
-            moved = replace(stored, manifest_version=state.version + 1)
-            rows = encode([commit_record(moved), head_record(moved)])
-            try:
-                version = self.table.merge(handle, OBJECT_ID, rows)
-            except ConflictError:
-                continue
-            if version == moved.manifest_version:
-                tag = self.table.tag_of(version, branch)
-                return Published(moved, self._noticed(replace(state, tag=tag).with_rows(version, rows)))
+        newest = self._read_newest(branch)
+        if newest.commit(commit.commit_id):
+            return Published(commit, self._noticed(newest))
+        self.table.remove_stray(branch, commit.manifest_version)
+        raise ContentionError("other commits came first, and were cleaned up", attempts=1)
 
-    def compact_if_due(self, state: ManifestState) -> bool:
-        """Compact the manifest if it has many fragments. Call it under the gate of the branch."""
-        if fragment_count(state.dataset) < MAX_FRAGMENTS:
-            return False
-        self.table.compact(state.branch)
-        return True
+    def _check_base(self, base: ManifestState, version: int, below: Sequence[tuple[int, str]]) -> None:
+        """Raise if the version below a new one is not what it was made on: another graph was put in its place.
+
+        A cleanup may have removed that version meanwhile. Then the next one below must be of the same graph.
+        """
+        if not below or below[0] == (base.version, base.tag or below[0][1]):
+            return
+        if below[0][0] < base.version and self.load(base.branch, below[0][0]).graph_id == base.graph_id:
+            return
+        self.table.remove_stray(base.branch, version)
+        uri = self.table.location.uri
+        message = f"another graph was put at {uri} while a commit was published"
+        raise GraphReplacedError(message, uri=uri, hint="check that it is the right one, then try again")
 
     def _open(self, branch: str | None, version: int | None) -> lance.LanceDataset:
         self._check_branch(branch)
@@ -386,14 +389,9 @@ class Manifest:
     def _read(self, dataset: lance.LanceDataset, branch: str | None, tag: str | None = None) -> ManifestState:
         guard(read_stamp(dataset))
         with lance_call(dataset.uri, "read"):
-            rows: pa.Table = dataset.to_table(columns=_COLUMNS)
+            rows: pa.Table = dataset.to_table(columns=SCHEMA.names)
         rows = with_old_lineage(self, dataset, branch, rows)
-        return ManifestState(branch, dataset.version, rows, dataset, tag).checked()
-
-
-def _is_same(one: lance.LanceDataset, other: lance.LanceDataset) -> bool:
-    """Return whether two handles are at the same version of the same dataset, not of one created in its place."""
-    return int(one.version) == int(other.version) and data_files(one) == data_files(other)
+        return ManifestState(branch, dataset.version, rows, dataset, self.log, tag).checked()
 
 
 def _check_expected(state: ManifestState, expected: Mapping[str, int]) -> None:

@@ -1,4 +1,4 @@
-"""The rows of `__manifest`: seven kinds in one table, distinguished by `object_type`."""
+"""The rows of `__manifest`: eight kinds in one table, distinguished by `object_type`."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from omnigraph.api.results import Commit, SchemaRow, TableVersion
 from omnigraph.core.refs import MAIN
@@ -19,16 +20,16 @@ PAST = "graph_merged_past"
 STAMP_KEY = "omnigraph:internal_schema_version"
 MANIFEST_PATH = "__manifest"
 RESTORING = "__restore.json"  # a file that is there while a backup is restored: until its end there is no graph
-_MAX_U64 = 2**64 - 1
+COMMIT, TABLE, VERSION, TOMBSTONE = "graph_commit", "table", "table_version", "table_tombstone"
+SEGMENT, GRAPH_HEAD = "log_segment", "graph_head"
 
+_PACKED = {"lance-encoding:compression": "zstd"}
 SCHEMA = pa.schema(
     [
-        # The mark makes two commits of one object_id conflict. Without it Lance keeps both rows, without an error.
-        pa.field(OBJECT_ID, pa.string(), nullable=False, metadata={"lance-schema:unenforced-primary-key": "true"}),
+        pa.field(OBJECT_ID, pa.string(), nullable=False, metadata=_PACKED),
         pa.field("object_type", pa.string(), nullable=False),
         pa.field("location", pa.string()),
-        pa.field("metadata", pa.string()),
-        pa.field("base_objects", pa.list_(pa.string())),
+        pa.field("metadata", pa.string(), metadata=_PACKED),
         pa.field("table_key", pa.string(), nullable=False),
         pa.field("table_version", pa.uint64()),
         pa.field("table_branch", pa.string()),
@@ -45,7 +46,7 @@ class TableRow:
     path: str
 
     def record(self) -> dict[str, Any]:
-        return {OBJECT_ID: self.table_key, "object_type": "table", "table_key": self.table_key, "location": self.path}
+        return {OBJECT_ID: self.table_key, "object_type": TABLE, "table_key": self.table_key, "location": self.path}
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,16 +63,13 @@ class VersionRow:
         return version_id(self.table_key, self.version)
 
     def record(self) -> dict[str, Any]:
-        # The path of the version's manifest in Lance's second naming scheme; kept for other readers of the format.
-        path = f"_versions/{_MAX_U64 - self.version:020d}.manifest"
         return {
             OBJECT_ID: self.object_id,
-            "object_type": "table_version",
+            "object_type": VERSION,
             "table_key": self.table_key,
             "table_version": self.version,
             "table_branch": self.branch,
             "row_count": self.row_count,
-            "metadata": _json({"manifest_path": path, "naming_scheme": "V2"}),
         }
 
 
@@ -89,7 +87,7 @@ class TombstoneRow:
     def record(self) -> dict[str, Any]:
         return {
             OBJECT_ID: self.object_id,
-            "object_type": "table_tombstone",
+            "object_type": TOMBSTONE,
             "table_key": self.table_key,
             "table_version": self.version,
         }
@@ -141,7 +139,7 @@ def commit_record(commit: Commit) -> dict[str, Any]:
     }
     return {
         OBJECT_ID: commit.commit_id,
-        "object_type": "graph_commit",
+        "object_type": COMMIT,
         "table_key": "",
         "table_version": commit.manifest_version,
         "table_branch": commit.branch,
@@ -149,13 +147,14 @@ def commit_record(commit: Commit) -> dict[str, Any]:
     }
 
 
-def head_record(commit: Commit) -> dict[str, Any]:
-    """Return the row that every commit of a branch updates, so that two concurrent commits conflict."""
+def head_record(commit: Commit, graph_id: str | None = None) -> dict[str, Any]:
+    """Return the row that names the head of a branch, and the graph: the first commit may have left the window."""
+    metadata = {"head_commit_id": commit.commit_id, "parent_commit_id": commit.parent_id, "graph_id": graph_id}
     return {
         OBJECT_ID: head_id(commit.branch),
-        "object_type": "graph_head",
+        "object_type": GRAPH_HEAD,
         "table_key": "",
-        "metadata": _json({"head_commit_id": commit.commit_id, "parent_commit_id": commit.parent_id}),
+        "metadata": _json(metadata),
     }
 
 
@@ -174,6 +173,10 @@ def head_id(branch: str | None) -> str:
 
 def encode(records: Iterable[dict[str, Any]]) -> pa.Table:
     return pa.Table.from_pylist(list(records), schema=SCHEMA)
+
+
+def of_kind(rows: pa.Table, *kinds: str) -> pa.Table:
+    return rows.filter(pc.is_in(rows["object_type"], pa.array(kinds)))
 
 
 def decode_commit(record: dict[str, Any]) -> Commit:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from omnigraph.api.results import Commit
 from omnigraph.errors import HistoryReclaimedError, StorageError
+from omnigraph.manifest.migrations import WHOLE, read_stamp
 from omnigraph.manifest.publisher import Manifest
 from omnigraph.manifest.state import ManifestState
 from omnigraph.storage.lance_errors import Failure, classify
@@ -12,11 +13,15 @@ from omnigraph.storage.lance_errors import Failure, classify
 def state_at(manifest: Manifest, commit: Commit) -> ManifestState:
     """Load the state that a commit made."""
     try:
-        return manifest.load(commit.branch, commit.manifest_version)
+        state = manifest.load(commit.branch, commit.manifest_version)
     except StorageError as error:
         if classify(error) is not Failure.NOT_FOUND:
             raise
         raise reclaimed(commit) from error
+    # A swap that landed behind the head may have taken the number of a version that was cleaned up.
+    if read_stamp(state.dataset) >= WHOLE and state.head and state.head.commit_id != commit.commit_id:
+        raise reclaimed(commit)
+    return state
 
 
 def reclaimed(commit: Commit) -> HistoryReclaimedError:

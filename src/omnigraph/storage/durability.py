@@ -77,6 +77,19 @@ class Medium:
             _sync_one(directory)
 
 
+def sync_file(location: Location, name: str) -> None:
+    """Bring one file onto the medium, whatever the durability of a commit is."""
+    if not location.is_local:
+        return
+    path, root = Path(location.child(name)), Path(location.uri)
+    durable_write("sync file", str(path))
+    try:
+        for one in (path, path.parent, root):
+            _sync_one(one)
+    except OSError as error:
+        raise storage_error(error, "sync", str(path)) from error
+
+
 def _tree(top: Path) -> Iterator[tuple[Path, list[str]]]:
     for directory, inside, files in os.walk(top):
         if "tree" in inside and Path(directory) == top:

@@ -14,13 +14,14 @@ from omnigraph.core.location import Location
 from omnigraph.core.nonblocking import may_block
 from omnigraph.errors import ConflictError, ContentionError, StorageError
 from omnigraph.storage.bases import at_present_root
+from omnigraph.storage.files import directory_of
 from omnigraph.storage.lance_errors import PROBE, Failure, classify, lance_call
 from omnigraph.storage.objects import ObjectStore, disk_call
 from omnigraph.storage.observe import durable_write
-from omnigraph.storage.stage import STORAGE_VERSION, refuse_auto_cleanup
+from omnigraph.storage.stage import STORAGE_VERSION, check_staged_files, refuse_auto_cleanup
 from omnigraph.storage.torn import (
     file_name,
-    newest_file,
+    newest_files,
     newest_whole,
     set_aside_versions,
     torn_versions,
@@ -57,21 +58,26 @@ class InternalTable:
         Read the tag before the content: a content that is newer than its tag is read again, the reverse would be
         believed.
         """
+        return next(iter(self.newest_few(branch, 1)), None)
+
+    def newest_few(self, branch: str | None, count: int) -> list[tuple[int, str]]:
+        """Return the newest versions and the tags of their files, newest first, for one request."""
         if self.location.is_local:
-            found = newest_file(self.uri(branch))
-            return (found[0], _file_tag(found[1])) if found else None
+            found = newest_files(self.uri(branch), count)
+            return [(number, _file_tag(path)) for number, path in found]
         may_block()
-        below = "/".join((self.path, *(("tree", branch) if branch else ()), "_versions"))
-        best: tuple[int, str] | None = None
+        below = f"{directory_of(self.path, branch)}/_versions"
+        first: list[tuple[int, str]] = []
+        early: list[tuple[int, str]] = []
         for name, tag in ObjectStore(self.location).first_below(f"{below}/"):
             number = version_number(name)
             if number is None:  # a detached version, or one that was set aside
                 continue
-            if name == file_name(number):
-                return number, tag
             # Early Lance releases name a version by its number: then the newest is not listed first.
-            best = max(best or (0, ""), (number, str(tag)))
-        return best
+            (first if name == file_name(number) else early).append((number, str(tag)))
+            if len(first) == count:
+                return first
+        return sorted([*first, *early], reverse=True)[:count]
 
     def is_latest(self, dataset: lance.LanceDataset, version: int, tag: str) -> bool:
         """Return whether a handle on main is at a version that is still the head, and still the same file."""
@@ -115,9 +121,7 @@ class InternalTable:
                     data_storage_version=STORAGE_VERSION,
                     storage_options=options,
                 )
-                lance.LanceDataset.commit(
-                    uri, transaction, max_retries=0, enable_stable_row_ids=True, storage_options=options
-                )
+                lance.LanceDataset.commit(uri, transaction, max_retries=0, storage_options=options)
         except (ConflictError, StorageError) as error:
             # The commit may have worked although its answer was lost. Then the dataset exists, and the caller looks at
             # it.
@@ -143,6 +147,41 @@ class InternalTable:
             merge = dataset.merge_insert(key).when_matched_update_all().when_not_matched_insert_all()
             merge.use_index(use_index=False).conflict_retries(0).execute(rows)
         return int(dataset.version)
+
+    def stage(self, dataset: lance.LanceDataset, rows: pa.Table) -> lance.Transaction:
+        """Write the file of the next state. Nothing refers to it until a swap does."""
+        durable_write("stage", dataset.uri)
+        with lance_call(dataset.uri, "stage"):
+            staged: lance.Transaction = write_fragments(
+                rows,
+                dataset,
+                mode="overwrite",
+                return_transaction=True,
+                data_storage_version=STORAGE_VERSION,
+                storage_options=self.location.storage_options,
+            )
+        if self.location.is_local:
+            check_staged_files(dataset, staged)
+        return staged
+
+    def swap(self, dataset: lance.LanceDataset, staged: lance.Transaction) -> lance.LanceDataset:
+        """Compare and swap: replace the whole content, or raise if anything was committed since `dataset`.
+
+        `max_retries=0` makes it strict: with retries the last writer would win. The caller must look
+        afterwards whether the new version is the newest: if a cleanup removed the one that came next, Lance puts it in
+        that place, behind the head, and reports success.
+        """
+        refuse_auto_cleanup(dataset)
+        durable_write("publish", dataset.uri)
+        with lance_call(dataset.uri, "publish"):
+            return lance.LanceDataset.commit(
+                dataset, staged, max_retries=0, storage_options=self.location.storage_options
+            )
+
+    def remove_stray(self, branch: str | None, version: int) -> None:
+        """Remove a version that landed behind the head. Only the process that made it may do that."""
+        for name in (file_name(version), f"{version}.manifest"):  # the second: as early Lance releases name it
+            ObjectStore(self.location).delete(f"{directory_of(self.path, branch)}/_versions/{name}")
 
     def compact(self, branch: str | None = None) -> None:
         """Rewrite the fragments into one. No version is removed: stale handles need them to detect conflicts."""
@@ -256,11 +295,6 @@ def _file_tag(path: Path) -> str:
 def primary_key(dataset: lance.LanceDataset) -> list[str]:
     """Name the columns with the primary-key mark."""
     return [field.name() for field in dataset.lance_schema.fields() if field.is_unenforced_primary_key()]
-
-
-def data_files(dataset: lance.LanceDataset) -> list[str]:
-    """Name the data files of a version. No two datasets share one, and this costs no request."""
-    return [file.path for fragment in dataset.get_fragments() for file in fragment.data_files()]
 
 
 def fragment_count(dataset: lance.LanceDataset) -> int:

@@ -23,7 +23,7 @@ from omnigraph.storage.bases import at_present_root
 from omnigraph.storage.lance_errors import Failure, classify, lance_call
 from omnigraph.storage.objects import ObjectStore
 from omnigraph.storage.predicates import OneOf, Predicate, lance_filter
-from omnigraph.storage.torn import file_name, newest_file, newest_whole, set_aside_versions
+from omnigraph.storage.torn import file_name, newest_files, newest_whole, set_aside_versions
 
 ID, SRC, DST = "id", "src", "dst"
 ADDRESS = "_rowaddr"
@@ -165,8 +165,8 @@ class TableReader:
 
     def newest_number(self, table: TableVersion) -> int:
         """Return the newest version number of a table on a local disk, torn or not; 0 on an object store."""
-        found = newest_file(self._uri(table.path, table.branch)) if self.location.is_local else None
-        return found[0] if found else 0
+        found = newest_files(self._uri(table.path, table.branch), 1) if self.location.is_local else ()
+        return found[0][0] if found else 0
 
     def set_aside_torn(self, table: TableVersion) -> list[int]:
         """Set aside torn versions past the given one; return their numbers. The caller holds the gate of the table."""

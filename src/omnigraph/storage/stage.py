@@ -355,7 +355,8 @@ class TableStorage(TableReader):
         dataset = self.open(staged.base)
         if not isinstance(staged.transaction.operation, lance.LanceOperation.UpdateConfig):
             refuse_auto_cleanup(dataset)  # turning it off is the one commit that is allowed
-        self._check_files(dataset, staged)
+        if self.location.is_local:
+            check_staged_files(dataset, staged.transaction)
         durable_write("commit table", dataset.uri)
         with lance_call(dataset.uri, "commit table"):
             options = self.location.storage_options
@@ -367,21 +368,20 @@ class TableStorage(TableReader):
             raise ConflictError(message, hint="do not write to the tables of a graph except through omnigraph")
         return committed
 
-    def _check_files(self, dataset: lance.LanceDataset, staged: Staged) -> None:
-        """Check the length of every staged file: Lance may not notice that a disk is full."""
-        if not self.location.is_local:
-            return
-        for fragment in _written_fragments(staged.transaction.operation):
-            if fragment.deletion_file is not None and fragment.deletion_file.base_id is None:
-                _check_length(Path(dataset.uri) / fragment.deletion_file.path(fragment.id), None)
-            for file in fragment.files:
-                if getattr(file, "base_id", None) is None and file.file_size_bytes:
-                    _check_length(Path(dataset.uri) / "data" / file.path, file.file_size_bytes)
-
 
 def _staged(base: TableVersion, transaction: lance.Transaction) -> Staged:
     """Give the transaction a uuid of ours: the recovery record names it before the head moves."""
     return Staged(base, replace(transaction, uuid=transaction_id()))
+
+
+def check_staged_files(dataset: lance.LanceDataset, staged: lance.Transaction) -> None:
+    """Check the length of every staged file on a local disk: Lance may not notice that it is full."""
+    for fragment in _written_fragments(staged.operation):
+        if fragment.deletion_file is not None and fragment.deletion_file.base_id is None:
+            _check_length(Path(dataset.uri) / fragment.deletion_file.path(fragment.id), None)
+        for file in fragment.files:
+            if getattr(file, "base_id", None) is None and file.file_size_bytes:
+                _check_length(Path(dataset.uri) / "data" / file.path, file.file_size_bytes)
 
 
 def _check_length(path: Path, written: int | None) -> None:

@@ -6,6 +6,7 @@ Lance gives a version file its name when it is complete, so a torn one cannot be
 
 from __future__ import annotations
 
+import heapq
 import json
 import logging
 import os
@@ -66,13 +67,14 @@ def version_files(uri: str) -> list[tuple[int, Path]]:
 
 
 @_typed
-def newest_file(uri: str) -> tuple[int, Path] | None:
-    """Return the newest version of a local dataset, torn or not, and its file; None if there is none."""
+def newest_files(uri: str, count: int) -> list[tuple[int, Path]]:
+    """Return the newest versions of a local dataset, torn or not, and their files, newest first."""
     directory = Path(uri) / "_versions"
     # By name the newest comes first. Names of early Lance releases are shorter, and are looked at one by one.
-    first = min((name for name in _names(directory) if len(name) == _DIGITS + len(_MANIFEST)), default=None)
-    number = version_number(first) if first else None
-    return (number, directory / first) if first and number else next(iter(version_files(uri)), None)
+    names = [name for name in _names(directory) if len(name) == _DIGITS + len(_MANIFEST)]
+    found = [(version_number(name), directory / name) for name in heapq.nsmallest(count, names)]
+    newest = [(number, path) for number, path in found if number is not None]
+    return newest if len(newest) == count else version_files(uri)[:count]
 
 
 def _names(directory: Path) -> list[str]:
