@@ -54,10 +54,11 @@ from omnigraph.commit.publish import begin, publish
 from omnigraph.commit.store import Store
 from omnigraph.core.location import Location
 from omnigraph.errors import OmnigraphError, SchemaError, Violation
+from omnigraph.history import old_merges
 from omnigraph.lang import Source, compile_schema, format_queries, format_schema, lint_queries
 from omnigraph.lang.annotations import KNOWN
 from omnigraph.maintenance import relocate
-from omnigraph.manifest import rows, schema_files
+from omnigraph.manifest import rows, schema_files, segments
 from omnigraph.manifest.publisher import Changes, Lineage
 from omnigraph.manifest.rows import MANIFEST_PATH, SCHEMA, STAMP_KEY
 from omnigraph.storage import observe
@@ -397,11 +398,12 @@ def first_column(page: str, section: str) -> set[str]:
 def test_everything_a_graph_consists_of_is_in_the_layout() -> None:
     paths = {path.partition("/")[0] for path in first_column("docs/dev/storage.md", "The layout")}
     control = {*schema_files.FILES, MANIFEST_PATH, sidecar.DIRECTORY, gates.DIRECTORY, audit.PATH}
+    control |= {schema_files.BESIDE, segments.DIRECTORY, old_merges.MARK}
     assert paths == {*control, relocate.MARK, rows.RESTORING, "nodes", "edges", "__tmp"}
 
 
 def test_every_column_of_the_manifest_is_documented_and_no_other() -> None:
-    kinds = {"table", "table_version", "table_tombstone", "graph_commit", "graph_head", rows.SCHEMA_ID, rows.PAST}
+    kinds = {"table", rows.VERSION, rows.TOMBSTONE, rows.COMMIT, "graph_head", rows.SCHEMA_ID, rows.PAST, rows.SEGMENT}
     assert first_column("docs/dev/storage.md", "The manifest") == kinds | set(SCHEMA.names)
 
 
