@@ -308,6 +308,8 @@ def _swap_whole(table: InternalTable, branch: str | None) -> None:
         log = Segments(table.location)
         state = ManifestState(branch, int(dataset.version), rows, dataset, log).checked()
         head = [head_record(replace(state.head, branch=branch), state.graph_id)] if state.head else []
+        # Said before the step that cannot be taken back: other programs may still use the graph.
+        _LOG.warning("%s gets format %d; releases before 0.2 cannot open it any more", dataset.uri, WHOLE)
         staged = table.stage(dataset, stamped(archived(state.rows_with(encode(head)), log)))
         try:
             table.swap(dataset, staged)
