@@ -26,7 +26,7 @@ TABLES = ("node:Person", "edge:Knows")
 NEXT = Query('() { insert Person { name: "next" } }')
 ORDERS: dict[str, Any] = {"ensure_indices": Index(), "optimize": Tidy(), "cleanup": Clean()}
 BUILDS = ("build index",) * 5
-PUBLISH = ("publish", "delete")
+PUBLISH = ("stage", "publish", "delete")
 WRITES = {
     "ensure_indices": (*BUILDS, "write", *["commit table"] * 2, *PUBLISH),
     "optimize": (

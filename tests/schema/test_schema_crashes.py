@@ -25,7 +25,7 @@ from tests.support.faults import CrashError, assert_settled, crash, refuse
 from tests.support.mutations import Death, at_write, die, store_of
 
 PROMOTED = ("write",) * len(schema_files.FILES)
-PUBLISH = ("publish", *PROMOTED, "delete")
+PUBLISH = ("stage", "publish", *PROMOTED, "delete")
 WRITES = {
     "extend an enum": ("write", *PUBLISH),
     "add a node type": ("create table", "write", *PUBLISH),

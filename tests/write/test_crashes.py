@@ -110,26 +110,27 @@ def scene(request: pytest.FixtureRequest, scenes: Callable[[str], Scene]) -> Sce
 def test_a_mutation_that_dies_at_any_durable_write_happened_whole_or_not_at_all(scene: Scene) -> None:
     stages = STAGES[scene.change]
     moves = ["commit table"] * len(stages)
-    assert scene.writes == (*stages, "write", *moves, "publish", "delete")
+    assert scene.writes == (*stages, "write", *moves, "stage", "publish", "delete")
     deaths = [Death(_copied(scene.uri), scene.query, ordinal) for ordinal in scene.ordinals]
     die(deaths)
-    expected = (*[UNTOUCHED] * (len(stages) + 1), *[ROLLED_BACK] * len(moves), ROLLED_FORWARD, VISIBLE)
+    expected = (*[UNTOUCHED] * (len(stages) + 1), *[ROLLED_BACK] * len(moves), *[ROLLED_FORWARD] * 2, VISIBLE)
     assert [_end(scene, death.uri) for death in deaths] == list(expected)
 
 
 def test_a_mutation_that_is_interrupted_at_any_durable_write_leaves_nothing_in_the_way(scene: Scene) -> None:
     shown = {ordinal: _interrupted(scene, ordinal) for ordinal in scene.ordinals}
-    publish = scene.writes.index("publish") + 1
+    moved = scene.writes.index("stage") + 1
     # Once all tables have moved, the record that is left behind says so, and the next write finishes the change.
-    expected = {ordinal: ("before", "before" if ordinal < publish else "after") for ordinal in scene.ordinals}
-    assert shown == {**expected, publish + 1: ("after", "after")}
+    expected = {ordinal: ("before", "before" if ordinal < moved else "after") for ordinal in scene.ordinals}
+    assert shown == {**expected, scene.writes.index("delete") + 1: ("after", "after")}
 
 
 def test_a_mutation_whose_storage_fails_at_any_durable_write_tells_what_became_of_it(scene: Scene) -> None:
     told = {ordinal: _refused(scene, ordinal) for ordinal in scene.ordinals}
-    publish = scene.writes.index("publish") + 1
+    stage = scene.writes.index("stage") + 1
     expected = dict.fromkeys(scene.ordinals, "not committed")
-    assert told == {**expected, publish: "unknown, then committed", publish + 1: "committed"}
+    unknown = dict.fromkeys((stage, stage + 1), "unknown, then committed")
+    assert told == {**expected, **unknown, stage + 2: "committed"}
 
 
 MEETINGS = {
