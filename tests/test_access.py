@@ -58,8 +58,10 @@ GOVERNING: dict[str, Callable[[Graph], Any]] = {
     "cleanup": lambda graph: graph.cleanup(keep=1),
     "repair": lambda graph: graph.repair(),
     "relocate": lambda graph: graph.relocate(),
+    "upkeep": lambda graph: graph.upkeep(),
 }
 NO_DOOR = {"acting_as", "as_operation", "uri", "catalog", "refresh", "close"}  # these reach no data
+NO_DOOR |= {"upkeep_due"}  # how many files the last write of this handle left
 NO_DOOR |= {"call"}  # the door itself
 
 

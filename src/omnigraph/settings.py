@@ -118,7 +118,7 @@ class CleanupEntry(SettingsModel):
 class UpkeepEntry(SettingsModel):
     """What is done to a graph without being asked for."""
 
-    optimize: Annotated[Literal["auto", "off"], BeforeValidator(_as_word)] = "auto"
+    optimize: Annotated[Literal["auto", "off"] | None, BeforeValidator(_as_word)] = None
     cleanup: Annotated[CleanupEntry | None, BeforeValidator(_off_is_none)] = None
 
 

@@ -31,13 +31,11 @@ WRITES = {
     "ensure_indices": (*BUILDS, "write", *["commit table"] * 2, *PUBLISH),
     "optimize": (
         *["rewrite fragments"] * 2,
-        *["delete"] * 2,
         *BUILDS,
-        *["delete"] * 2,
         "write",
         *["commit table"] * 4,
         *PUBLISH,
-        "compact",
+        *["delete"] * 6,  # the files of previews, which nothing refers to
     ),
     "cleanup": ("remove versions",) * 3,
 }

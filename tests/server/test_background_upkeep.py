@@ -116,10 +116,10 @@ def planned(folder: Path, upkeep: str) -> UpkeepPolicy:
 @pytest.mark.parametrize(
     "text, policy",
     [
-        ("{}", UpkeepPolicy("auto")),
+        ("{}", UpkeepPolicy()),
         ("{optimize: off}", UpkeepPolicy("off")),
-        ("{cleanup: off}", UpkeepPolicy("auto")),
-        ("{cleanup: {keep: 3}}", UpkeepPolicy("auto", 3)),
+        ("{cleanup: off}", UpkeepPolicy()),
+        ("{cleanup: {keep: 3}}", UpkeepPolicy(None, 3)),
         ("{optimize: off, cleanup: {older_than: 7d}}", UpkeepPolicy("off", None, dt.timedelta(days=7))),
     ],
 )

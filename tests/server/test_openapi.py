@@ -92,7 +92,7 @@ def test_a_server_tells_the_versions_that_it_is_told(tmp_path: Path) -> None:
         told = anybody.get("/healthz").json()
         document = anybody.get("/openapi.json").json()
 
-    assert told == {"status": "ok", "version": "0.3.9", "source_version": "4f2a", "internal_schema_version": 4}
+    assert told == {"status": "ok", "version": "0.3.9", "source_version": "4f2a", "internal_schema_version": 5}
     assert document["info"]["version"] == "0.3.9"
 
 

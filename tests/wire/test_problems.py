@@ -29,6 +29,7 @@ DIAGNOSTICS = st.builds(Diagnostic, place=PLACES, code=TEXTS, message=TEXTS)
 FIELDS: dict[Any, st.SearchStrategy[Any]] = {
     str: TEXTS,
     int: st.integers(),
+    float: st.floats(allow_nan=False, allow_infinity=False),
     str | None: st.none() | TEXTS,
     list[str]: st.lists(TEXTS, max_size=3),
     Place | None: st.none() | PLACES,
