@@ -40,7 +40,7 @@ def test_optimize_prints_a_line_for_each_table_and_names_the_graph_on_stderr(gra
     assert done.exit_code == 0
     assert done.stderr == f"omnigraph optimize → {graph.uri} (direct, local)\n"
     lines = done.stdout.splitlines()
-    assert lines[0] == f"optimize {graph.uri} — 4 tables"
+    assert lines[0] == f"optimize {graph.uri} — 3 tables"
     assert "  node:Person  frags 6 → 1, 6 indexes ✓" in lines
     assert "               ↳ index pending on near: no row has a vector yet" in lines
     assert "  node:Place   no-op" in lines

@@ -206,7 +206,7 @@ def test_health_is_told_to_everybody_and_tells_no_names(address: str) -> None:
         assert nobody.get("/healthz").json() == {
             "status": "ok",
             "version": omnigraph.__version__,
-            "internal_schema_version": 4,
+            "internal_schema_version": 5,
         }
         assert nobody.get("/readyz").json() == {"status": "ready", "graphs": 1, "left_out": 0}
         assert nobody.get("/metrics").status_code == 401
