@@ -14,7 +14,8 @@ from omnigraph.graph import SnapshotView
 from omnigraph.history.diff import Diff
 
 HERE_ONLY = {
-    Graph: {"acting_as", "as_operation"},  # a server knows who asks by the token, and a client gives ids by itself
+    # A server knows who asks by the token, and a client gives ids by itself; a server looks after its graphs.
+    Graph: {"acting_as", "as_operation", "upkeep_due"},
     Diff: {"tables", "filter", "pairs", "check_readable", "explaining_reclaimed"},  # of the storage
     SnapshotView: set(),
 }
