@@ -13,6 +13,7 @@ import pytest
 import omnigraph
 from omnigraph.errors import StorageError
 from omnigraph.graph import Graph
+from omnigraph.history.old_merges import MARK
 from omnigraph.storage import observe
 from tests.commit.test_power_cuts import BIRTHDAY, SCHEMA, insert, people
 from tests.support.faults import assert_settled
@@ -150,7 +151,7 @@ def test_a_write_that_stops_before_a_head_moves_leaves_no_file(
                 OPERATIONS[name](graph)
             left = files(root) - before
             # Deleting the branch that a load made marks that older merges are recorded.
-        assert {file for file in left if not file.startswith(("__recovery/", MARK))} == set(), writes[ordinal - 1]
+            assert {file for file in left if not file.startswith(("__recovery/", MARK))} == set(), writes[ordinal - 1]
             assert before <= files(root), "nothing else is deleted"
 
 
