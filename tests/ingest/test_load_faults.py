@@ -158,6 +158,13 @@ def _takes_the_next_load(uri: str) -> None:
     assert_settled(store_of(uri))
 
 
+@pytest.mark.parametrize("engine", ["auto", PIPELINE])
+def test_a_load_whose_temporary_files_cannot_be_deleted_has_happened_all_the_same(people: Graph, engine: str) -> None:
+    with failing("delete", "__tmp"):
+        done = load_by(engine, people, [node("Company", name="Next")], "append")
+    assert done.commit == people.commits()[0]
+
+
 def test_a_load_that_cannot_write_its_rows_changes_nothing(people: Graph, tmp_path: Path) -> None:
     file = written(tmp_path, MERGE)
     with nothing_changes(people, PIPELINE), failing("write rows", "", after=1, times=1), pytest.raises(StorageError):

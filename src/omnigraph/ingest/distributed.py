@@ -107,7 +107,7 @@ class DistributedLoad:
 
     def delete_exchange(self) -> None:
         """Delete the files that only the checks needed."""
-        self.store.objects.delete_below(self.exchange.directory)
+        self.store.objects.discard_below(self.exchange.directory)
 
     def _note(self, staged: Sequence[str]) -> None:
         """Note files of tasks, to be deleted unless they are published."""

@@ -284,7 +284,7 @@ def as_files(data: Any, location: Location, catalog: Catalog) -> Iterator[tuple[
             mapping = {"files": {}}
         yield ([location.child(directory)] if data else []), mapping
     finally:
-        objects.delete_below(directory)
+        objects.discard_below(directory)
 
 
 def _named(file: str) -> str:

@@ -285,7 +285,7 @@ class TypeWriter(DataSourceArrowWriter):
         self._clean()
 
     def _clean(self) -> None:
-        ObjectStore(self.target.graph).delete_below(self.directory)
+        ObjectStore(self.target.graph).discard_below(self.directory)
 
 
 def _load(target: LoadTarget, files: Sequence[str]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import logging
 import secrets
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -28,6 +29,7 @@ if TYPE_CHECKING:  # these exist for type checkers only
 Version = NewType("Version", str)
 """The e-tag of an object. S3 derives it from the content, so writes that must differ need different content."""
 
+_LOG = logging.getLogger(__name__)
 _RETRIES: RetryConfig = {"max_retries": 3, "retry_timeout": timedelta(seconds=20)}
 _ONCE: RetryConfig = {"max_retries": 0}
 _PIECE = 2**23  # of a large object
@@ -164,6 +166,13 @@ class ObjectStore:
         """Delete every object below a prefix."""
         for found in self.list_below(prefix):
             self.delete(found.name)
+
+    def discard_below(self, prefix: str) -> None:
+        """Delete temporary objects. What cannot be deleted is left to a cleanup: the work that made them is done."""
+        try:
+            self.delete_below(prefix)
+        except StorageError as error:
+            _LOG.warning("temporary files below %s stay until the next cleanup: %s", prefix, error.message)
 
     def list_below(self, prefix: str) -> list[Listed]:
         """List every object below a prefix, at any depth."""
