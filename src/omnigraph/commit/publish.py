@@ -350,7 +350,7 @@ def _check_head_commit(plan: PublishPlan, state: ManifestState) -> None:
 def check_head_commit(expected: str, state: ManifestState) -> None:
     """Raise unless the branch is at the expected commit, or at one that differs from it only by maintenance."""
     commit, actual = state.head, state.head.commit_id if state.head else None
-    # A writer folds tables after its own commit: whoever relied on that commit must not have to read again.
+    # A writer folds tables after its own commit: a caller that relied on that commit must not have to read again.
     while commit and commit.commit_id != expected and commit.is_maintenance and commit.parent_id:
         commit = state.commit(commit.parent_id)
     if commit is None or commit.commit_id != expected:

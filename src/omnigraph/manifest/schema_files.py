@@ -146,7 +146,7 @@ def _digest(data: bytes) -> str:
 
 @lru_cache(maxsize=16)
 def _is_foreign(ir_data: bytes | None) -> bool:
-    """Return whether others compiled the schema; a broken file is named by whoever reads it as a whole."""
+    """Return whether others compiled the schema; reading all files as a whole names a broken one."""
     try:
         return not is_ours(_document(IR, ir_data))
     except SchemaDriftError:
