@@ -33,7 +33,8 @@ class Templates:
         """Copy a graph to an address, and open it there."""
         location = Location.parse(uri)
         if location.is_local:
-            shutil.copytree(self.path(name, make), uri)
+            # A copy is as young as a graph made now: cleanup spares young files, and the template may be an hour old.
+            shutil.copytree(self.path(name, make), uri, copy_function=shutil.copyfile)
             return omnigraph.open(uri)
         server = S3Server.of_environment()
         if name not in self._buckets:
