@@ -19,8 +19,9 @@ from omnigraph.history.delta import EDGE_KEYS, NODE_KEYS, TableDelta, image_sche
 from omnigraph.lang.catalog import EdgeType, NodeType
 from omnigraph.lang.schema_check import compile_schema
 from omnigraph.lang.source import Source
+from omnigraph.storage import maintain
 from omnigraph.storage.columns import table_path, table_schema, to_array
-from omnigraph.storage.layout import IndexSpec
+from omnigraph.storage.layout import IndexSpec, layout_of
 from omnigraph.storage.read import TableReader
 from omnigraph.storage.stage import Staged, TableStorage
 from omnigraph.write.pending import column_types
@@ -97,9 +98,9 @@ class Versions:
         return self._commit(self.storage.stage_restore(base, version, f"restore-{base.version}"), restored)
 
     def compact(self, base: TableVersion) -> TableVersion:
-        dataset = self._handle(base)
-        dataset.optimize.compact_files(target_rows_per_fragment=1000, materialize_deletions_threshold=0.0)
-        return self._known(replace(base, version=dataset.latest_version), self.states[base])
+        made_of = layout_of(self.storage, base)
+        done = maintain.rewrite(self.storage, base, [part.number for part in made_of.parts])
+        return self._commit(maintain.stage_rewrite(self.storage, base, made_of, [done]), self.states[base])
 
     def branch(self, base: TableVersion, name: str) -> TableVersion:
         self._handle(base).create_branch(name, base.version)

@@ -11,6 +11,7 @@ from secrets import token_hex
 import pytest
 
 from omnigraph.api.results import TableVersion
+from omnigraph.storage import maintain
 from omnigraph.storage.read import TableReader
 from tests.history.tables import LINK, THING, State, Versions, any_row, exact, plain, table_delta
 
@@ -73,7 +74,12 @@ def _step(one: random.Random, versions: Versions, heads: list[TableVersion]) -> 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(8))
-def test_the_delta_of_any_two_versions_is_what_comparing_them_says(seed: int, tmp_path: Path) -> None:
+def test_the_delta_of_any_two_versions_is_what_comparing_them_says(
+    seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if seed % 2:  # a rewrite forgets the versions of rows as soon as it may
+        monkeypatch.setattr(maintain, "_MOST_RUN_BYTES", 0)
+        monkeypatch.setattr(maintain, "_EXACT", 2)
     one = random.Random(seed)  # noqa: S311 - repeatable
     versions = Versions.create(tmp_path, THING)
     heads = [versions.upsert(versions.first, [any_row(one, f"t{number}") for number in range(8)])]

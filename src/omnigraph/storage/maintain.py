@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import lance
+import numpy as np
 import pyarrow as pa
 from lance.fragment import DataFile
 from lance.optimize import Compaction, CompactionTask
@@ -19,7 +20,16 @@ from lance.optimize import Compaction, CompactionTask
 from omnigraph.api.results import TableVersion
 from omnigraph.errors import StorageError
 from omnigraph.storage.lance_errors import Failure, classify, lance_call
-from omnigraph.storage.layout import IndexSpec, TableLayout, fragments, index_segments, layout_of, path_of, write_index
+from omnigraph.storage.layout import (
+    WRITTEN,
+    IndexSpec,
+    TableLayout,
+    fragments,
+    index_segments,
+    layout_of,
+    path_of,
+    write_index,
+)
 from omnigraph.storage.observe import durable_write
 from omnigraph.storage.read import TableReader, transaction_id
 from omnigraph.storage.stage import MAX_ROWS_PER_FILE, STORAGE_VERSION, Staged, TableStorage, auto_cleanup_settings
@@ -29,6 +39,11 @@ from omnigraph.storage.unpublished import new_in, note, note_at
 # them refer to them by number.
 _NUMBERS_LEFT = 1000
 _ALL_ROWS = 2**32
+# Where a fragment keeps which versions created and last changed its rows, and the columns that show it.
+_RUNS = {"created_at_version_meta": "_row_created_at_version", "last_updated_at_version_meta": WRITTEN}
+_MOST_RUN_BYTES = 2048  # about 160 runs
+_EXACT = 64  # of the newest versions, all are told apart
+Versions = np.ndarray[Any, np.dtype[np.int64]]
 _OPTIONS: dict[str, Any] = {
     "target_rows_per_fragment": MAX_ROWS_PER_FILE,
     "max_rows_per_group": 1024,
@@ -75,7 +90,58 @@ def rewrite(tables: TableStorage, table: TableVersion, numbers: Sequence[int]) -
         task = CompactionTask.from_json(text)  # type: ignore[attr-defined]  # the stub lacks it
         written = task.execute(dataset).new_fragments
     note(table, (f"data/{path_of(file)}" for fragment in written for file in fragment.files))
-    return Rewrite(tuple(numbers), tuple(json.dumps(one.to_json()) for one in written))
+    new = [one.to_json() for one in written]
+    if any(len(one[name]["inline"]) > _MOST_RUN_BYTES for one in new for name in _RUNS if one[name]):
+        _shorten_runs(tables, table, numbers, new)
+    return Rewrite(tuple(numbers), tuple(map(json.dumps, new)))
+
+
+def _shorten_runs(
+    tables: TableStorage, table: TableVersion, numbers: Sequence[int], new: Sequence[dict[str, Any]]
+) -> None:
+    """Let new fragments say less precisely which version wrote each of their rows.
+
+    Lance keeps a run for each version that wrote some of the rows, in every later version of the table: without this,
+    a commit would cost what the history is long.
+    """
+    origins = tables.scan_fragments(table, numbers, [*_RUNS.values()])
+    ends = np.cumsum([one["physical_rows"] for one in new])
+    for name, column in _RUNS.items():
+        versions = coarse_versions(origins[column].to_numpy().astype(np.int64), table.version)
+        for one, part in zip(new, np.split(versions, ends[:-1]), strict=True):
+            one[name] = {"inline": list(encoded_runs(part))}
+
+
+def coarse_versions(versions: Versions, now: int) -> Versions:
+    """Round version numbers up: those of the newest 64 versions not at all, older ones to a multiple of 64 or 4,096.
+
+    A row is never said to be older than it is, and never younger than `now`. So two versions of a table in which a row
+    has equal numbers, up to a version that both descend from, still have the same row.
+    """
+    age = now - versions
+    block = np.where(age < _EXACT, 1, np.where(age < _EXACT**2, _EXACT, _EXACT**2))
+    return -(-versions // block) * block
+
+
+def encoded_runs(versions: Versions) -> bytes:
+    """Encode the version of each row as Lance stores it, a `RowDatasetVersionSequence` of its `rowids.proto`."""
+    starts = np.flatnonzero(np.diff(versions, prepend=-1))
+    lengths = np.diff(starts, append=len(versions))
+    runs = zip(lengths.tolist(), versions[starts].tolist(), strict=True)
+    return b"".join(_field(1, _field(1, _field(1, _number(2, rows))) + _number(2, version)) for rows, version in runs)
+
+
+def _field(tag: int, message: bytes) -> bytes:
+    return _varint(tag << 3 | 2) + _varint(len(message)) + message
+
+
+def _number(tag: int, value: int) -> bytes:
+    return _varint(tag << 3) + _varint(value)
+
+
+def _varint(value: int) -> bytes:
+    low, rest = value & 0x7F, value >> 7
+    return bytes([low | 0x80]) + _varint(rest) if rest else bytes([low])
 
 
 def _described(dataset: lance.LanceDataset, numbers: set[int]) -> list[dict[str, Any]]:
