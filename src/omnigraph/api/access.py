@@ -35,6 +35,7 @@ READS = frozenset({Action.READ, Action.EXPORT, Action.INVOKE_QUERY, Action.GRAPH
 """What leaves a graph as it is."""
 
 _CHANGES = frozenset({Action.CHANGE, Action.BRANCH_CREATE, Action.BRANCH_DELETE, Action.BRANCH_MERGE})
+# A role allows a set of actions and nothing else, so a new action is denied to all but admins until it is listed.
 _ALLOWED = {Role.READ: READS, Role.WRITE: READS | _CHANGES, Role.ADMIN: frozenset(Action)}
 
 
@@ -60,6 +61,7 @@ def authorize(principal: Principal, access: Access) -> None:
     """Raise ForbiddenError if the role of the caller does not allow the action. Every other policy belongs here."""
     if access.action in _ALLOWED[principal.role]:
         return
+    # Roles are in ascending order, so the hint names the weakest one that suffices.
     needed = next(role for role in Role if access.action in _ALLOWED[role])
     message = f"default-deny: '{principal.actor}' has the role {principal.role}, which does not allow {access.action}"
     raise ForbiddenError(message, action=access.action, hint=f"ask for a token with the role {needed}")

@@ -22,16 +22,19 @@ _AS_THEY_ARE = {kind.id for kind in (pa.string(), pa.bool_(), pa.int32(), pa.int
 
 def plain_values(column: pa.ChunkedArray | pa.Array) -> list[Any]:
     """The cells of a column as JSON has them."""
+    # First what most columns are: for a lookup of a few rows the checks below cost more than the cells.
     if column.type.id in _AS_THEY_ARE:
         return cast("list[Any]", column.to_pylist())
     array = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
     kind = array.type
     if pa.types.is_list(kind):
+        # `values` ignores the offset of a slice and `offsets` does not, so the two fit together; `flatten` would not.
         items = plain_values(array.values)
         ends = array.offsets.to_pylist()
         filled = array.is_valid().to_pylist()
         return [items[ends[at] : ends[at + 1]] if filled[at] else None for at in range(len(array))]
     if pa.types.is_fixed_size_list(kind):  # a vector, and Arrow would make a Python object of each number in turn
+        # A null vector has numbers too, in memory. They must not shift the vectors behind it.
         filled = iter(array.drop_null().flatten().to_numpy().reshape(-1, kind.list_size).tolist())
         return [next(filled) if there else None for there in array.is_valid().to_pylist()]
     if pa.types.is_date64(kind):
@@ -51,6 +54,7 @@ def _moment(milliseconds: int) -> str:
 def _number(value: float | None) -> float | str | None:
     if value is None or math.isfinite(value):
         return value
+    # JSON has no such numbers, and Python would write words that other parsers refuse.
     return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
 
 
@@ -58,6 +62,7 @@ _CHANGE_SCHEMA = pa.schema(
     [
         *((name, pa.string()) for name in ("op", "kind", "type", "id", "src", "dst")),
         ("changed", pa.list_(pa.string())),
+        # Large: a Blob in base64 can pass the 2 GiB that the offsets of `string` reach.
         ("before", pa.large_string()),
         ("after", pa.large_string()),
     ]
@@ -117,6 +122,7 @@ def _batches(messages: bytes, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
     while True:
         try:
             message = pa.ipc.read_message(reader)
+        # At the mark that ends the stream, or at the end of the bytes.
         except EOFError:
             return
         yield pa.ipc.read_record_batch(message, schema)
@@ -138,6 +144,7 @@ def _head_of(message: bytes) -> _Head:
     schema = pa.ipc.read_schema(pa.py_buffer(message))
     metadata = dict(schema.metadata)
     head = json.loads(metadata.pop(_KEY))
+    # Our own entry goes: the table must equal the one that a graph in storage returns.
     own = schema.with_metadata(metadata) if metadata else schema.remove_metadata()
     commit = None if head["commit"] is None else from_document(Commit, head["commit"])
     return _Head(own, head["query_name"], head["branch"], commit)

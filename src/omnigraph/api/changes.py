@@ -64,6 +64,7 @@ def _json(value: Any) -> Any:
     return blob_text(value) if isinstance(value, bytes) else value
 
 
+# A page ends at the first of three limits, so that one poll costs about the same whether commits are many or large.
 DEFAULT_LIMIT, MAX_LIMIT = 1000, 8192
 
 
@@ -192,6 +193,7 @@ class DiffTally:
 
     def add(self, rows: TableChanges) -> None:
         self._counts.setdefault(rows.key, Counter()).update(rows.counts)
+        # One part that was compared marks the whole type, also if later parts were not.
         self._compared |= {rows.key} if rows.compared else set()
 
     @property

@@ -87,6 +87,7 @@ class Form:
         document: Document = {}
         for member in self.members:
             found = member.find(value) if member.known is None else known[member.known]
+            # Only None is left out: 0, false and an empty list are values, which a reader must see.
             if found is None and member.is_optional:
                 continue
             if member.write is not None:
@@ -105,6 +106,7 @@ class Form:
         for member in self.members:
             if member.field is None or member.field in given:
                 continue  # of two names for one field the first counts
+            # A missing optional member is None and never the default of the field, which may mean something else.
             if member.is_optional and member.name not in document:
                 given[member.field] = None
                 continue
@@ -124,8 +126,10 @@ def encode(value: Any) -> Any:
     kind = type(value)
     if kind in _PLAIN:
         return value
+    # Before the general cases: a form may give a dataclass names that differ from its fields.
     if kind in FORMS:
         return FORMS[kind].write(value)
+    # Not by `_PLAIN`: the type of a StrEnum is the enumeration, although its values are texts.
     if isinstance(value, Enum):
         return value.value
     if isinstance(value, bytes):
@@ -146,6 +150,7 @@ def decode(kind: Any, value: Any) -> Any:
     if isinstance(kind, Form) or kind in FORMS:
         return (kind if isinstance(kind, Form) else FORMS[kind]).read(value)
     origin, inner = get_origin(kind), get_args(kind)
+    # Only unions with None occur: a document does not say which of several types it holds.
     if origin in _UNIONS:
         return None if value is None else decode(next(one for one in inner if one is not types.NoneType), value)
     if origin is not None:
@@ -154,6 +159,7 @@ def decode(kind: Any, value: Any) -> Any:
         return value
     if is_dataclass(kind):
         hints = hints_of(kind)
+        # Members that are not fields are dropped, so that a client reads the answers of a newer server.
         return kind(**{name: decode(hints[name], one) for name, one in value.items() if name in hints})
     if issubclass(kind, bytes):
         return base64.b64decode(value)
@@ -166,12 +172,15 @@ def _decode_many(origin: Any, inner: Sequence[Any], value: Any) -> Any:
     if origin is tuple and inner[-1] is not ...:
         return tuple(decode(kind, one) for kind, one in zip(inner, value, strict=True))
     items = [decode(inner[0], one) for one in value]
+    # `Sequence` and `Collection` cannot be instantiated, and a list is one.
     return items if issubclass(list, origin) else origin(items)
 
 
 @cache
 def hints_of(kind: Any) -> dict[str, Any]:
     """The types of the fields of a dataclass, by name and in order."""
+    # The hints are texts because of `from __future__ import annotations`; to resolve them costs too much for each
+    # value.
     hints = get_type_hints(kind)
     return {field.name: hints[field.name] for field in fields(kind)}
 

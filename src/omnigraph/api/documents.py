@@ -68,6 +68,8 @@ _form(
     Commit,
     "CommitOutput",
     {
+        # Several names for one field: the first are those of tables, the `graph_` ones those of the graph. Clients read
+        # either.
         "graph_commit_id": "commit_id",
         "manifest_branch": "branch",
         "manifest_version": "manifest_version",
@@ -124,6 +126,7 @@ FORMS[op.ListBranches] = Form(
     list,
     "BranchListOutput",
     {"branches": (sorted, list[str])},
+    # HTTP lists the branches sorted, `Graph.branches` has main first.
     reads=lambda found: sorted(found["branches"], key=lambda name: (name != MAIN, name)),
 )
 
@@ -133,6 +136,7 @@ FORMS[op.ListBranches] = Form(
 
 def read_head(result: Result, snapshot: str | None) -> Document:
     """Write what is known about rows: a read of a snapshot names the snapshot, any other its branch."""
+    # A snapshot has no branch to report: the same commit can be on several.
     target = {"branch": result.branch if snapshot is None else None, "snapshot": snapshot}
     return {"query_name": result.query_name, "target": target, "row_count": len(result)}
 
@@ -234,6 +238,7 @@ FORMS[op.RevertCommit] = REVERT = Form(
 def resolution_of(given: Any) -> Resolution:
     """Who wins, in any of the forms that a caller may say it in, or in the one that a commit keeps."""
     match given:
+        # Ambiguous with a mapping of types to sides, if a type were called `types`; but then the value would be a text.
         case {"types": dict()} | {"entities": list()} | {"default": str()}:
             default = Resolution.of(given.get("default")).default
             types = Resolution.of(given.get("types", {})).types
@@ -241,6 +246,7 @@ def resolution_of(given: Any) -> Resolution:
     return Resolution.of(given)
 
 
+# Found by their class, so that a new step of a schema change is read without an entry here.
 _STEPS = {
     kind.kind: kind
     for kind in vars(evolution).values()
@@ -394,6 +400,7 @@ def diff_lines(found: Difference, show: Show = Show.CHANGES) -> Iterator[str]:
 
     A line before each part names the type of its changes, how many there are, and how they were found.
     """
+    # At once, before any row is compared: a reader knows the commits and the types while the first part is computed.
     yield _line(DiffHead.of(found))
     if show is Show.HEAD:
         return
@@ -401,6 +408,8 @@ def diff_lines(found: Difference, show: Show = Show.CHANGES) -> Iterator[str]:
     for rows in found.rows():
         tally.add(rows)
         if show is Show.CHANGES:
+            # Before the changes, because a reader learns the type of what follows and can pass each part on when it is
+            # complete.
             yield _line({"rows": {"table_key": rows.key, "counts": rows.counts, "compared": rows.compared}})
             yield from map(_line, rows.changes())
     yield _line(tally.stats)
@@ -413,6 +422,7 @@ def _line(value: Any) -> str:
 # --- answers of operations ---------------------------------------------------------------------------------------
 
 
+# Last in this module: the forms of results must be declared before the routes that refer to them.
 for _known in OPERATIONS.values():
     for _route in _known.routes:
         if _route.answer is not None:

@@ -34,6 +34,7 @@ class TableCleanup:
     bytes_removed: int = 0
     old_versions_removed: int = 0
     files_removed: int = 0
+    # `error` is a value and not raised: one table that cannot be cleaned must not keep the others from it.
     forks_removed: tuple[str, ...] = ()
     error: str | None = None
 
@@ -110,6 +111,7 @@ class HealthReport:
     @property
     def is_healthy(self) -> bool:
         """Whether nothing stands in the way of reading and writing."""
+        # Advice does not count: a graph that could be faster is healthy, and scripts rely on the exit code.
         return all(finding.severity is not Severity.PROBLEM for finding in self.findings)
 
 

@@ -30,6 +30,7 @@ class Operation(Generic[T_co]):
     # These stand here once: the decorator would compile them for each operation, at every start of every command.
 
     def __eq__(self, other: object) -> bool:
+        # The exact type: two operations with equal fields, such as Optimize and EnsureIndices, are not equal.
         return type(other) is type(self) and self._values() == other._values()
 
     def __hash__(self) -> int:
@@ -86,6 +87,7 @@ class Route:
 
     def matches(self, operation: Operation[Any]) -> bool:
         """Whether this is a route for a value of the operation."""
+        # A field that may be unset chooses the route, because HTTP has the condition in a header of a path of its own.
         if self.condition is not None and getattr(operation, self.condition) is None:
             return False
         return all(getattr(operation, name) == value for name, value in self.given.items())
@@ -107,6 +109,7 @@ class Description:
     @property
     def result(self) -> Any:
         """The type of the result."""
+        # The parameter of the base class, as mypy sees it: declared once, and not again as a value.
         return get_args(self.kind.__orig_bases__[0])[0]  # type: ignore[attr-defined]
 
     @cached_property
@@ -118,12 +121,14 @@ class Description:
     @cached_property
     def sent(self) -> dict[str, Parameter]:
         """The parameters that HTTP carries as values; the others are local, or said by the choice of the route."""
+        # What the path implies must not be sent too, or the two could disagree.
         implied = {name for route in self.routes for name in (*route.given, route.condition)}
         return {name: one for name, one in self.parameters.items() if not one.is_local and name not in implied}
 
     def access(self, operation: Operation[Any]) -> Access:
         """What a caller must be allowed to do."""
         route = self.route(operation)
+        # A preview has the weaker action of its own route: a reader may see what a merge would do.
         action = route.action if route and route.action else self.action
         source = getattr(operation, self.source) if self.source else None
         return Access(action, source, getattr(operation, self.target) if self.target else None)
@@ -180,8 +185,10 @@ def operation(
     """
 
     def declare(kind: _Kind) -> _Kind:
+        # `slots=True` makes a second class; the table must hold that one, or lookups by `type(value)` find nothing.
         made: _Kind = dataclass(frozen=True, slots=True, eq=False, repr=False)(kind)  # type: ignore[assignment]
         name = re.sub(r"(?<!^)(?=[A-Z])", "_", kind.__name__).lower() if method is None else method
+        # The branch that authorization is asked about. Named explicitly where the field has another name.
         branch = source or ("branch" if "branch" in kind.__annotations__ else None)
         OPERATIONS[made] = Description(made, name, action, routes, commits, command, branch, target)
         return made

@@ -65,6 +65,7 @@ Resolving = Annotated[
 Kinds = Annotated[Collection[str] | None, Doc("node or edge; can be repeated.")]
 Types = Annotated[Collection[str] | None, Doc("Names of types; can be repeated.")]
 Changes = Annotated[Collection[str] | None, Doc("insert, update or delete; can be repeated.")]
+# The bounds themselves are checked where the page is made: a client must not refuse what a newer server allows.
 Limit = Annotated[int, Doc("How many changes at most.")]
 MaxBytes = Annotated[int, Doc("How many bytes of them at most.")]
 PageToken = Annotated[str | None, Doc("Continue with the page that this token names.")]
@@ -162,6 +163,7 @@ class ExplainQuery(Operation[Explanation]):
     snapshot: SnapshotId = None
 
 
+# No routes: streams are written by hand in `server.routes` and `client.calls`, but permissions come from here.
 @operation(Action.EXPORT, method="", command="export")
 class ExportLines(Operation[Iterator[str]]):
     """Write the entities of a state as lines of JSON, in a form that `load` takes."""
@@ -451,6 +453,7 @@ class PollChanges(Operation[ChangePage]):
 
     branch: Branch = MAIN
     _: KW_ONLY
+    # Never sent: `__post_init__` turns it into `start`.
     after: Annotated[str | None, Local] = None
     start: Annotated[str | None, Doc("now, beginning or after:<commit>.")] = None
     cursor: Annotated[str | None, Doc("Continue where an earlier poll ended.")] = None
@@ -605,6 +608,7 @@ class Relocate(Operation[Relocation]):
     """
 
 
+# Not ADMIN: it reads everything and changes nothing in the graph, exactly as an export.
 @operation(Action.EXPORT, command="backup create")
 class Backup(Operation[BackupResult]):
     """Copy all branches and tags with their history to a directory or bucket, while others write.

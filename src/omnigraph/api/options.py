@@ -94,6 +94,7 @@ class Resolution:
 
     def side(self, table_key: str, entity: str) -> str | None:
         """The side that wins; None leaves the conflict."""
+        # The full key first: a node type and an edge type can have one name.
         by_type = self.types.get(table_key) or self.types.get(table_key.partition(":")[2])
         return self.entities.get((table_key, entity)) or by_type or self.default
 
@@ -101,6 +102,7 @@ class Resolution:
         """What a merge commit keeps of it."""
         entities = [{"table_key": key, "row_id": name, "take": side} for (key, name), side in self.entities.items()]
         found = {"default": self.default, "types": dict(self.types), "entities": entities}
+        # Empty parts are left out, so that the detail of a commit without a resolution stays as small as before.
         return {name: value for name, value in found.items() if value}
 
 

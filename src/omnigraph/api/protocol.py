@@ -79,6 +79,7 @@ class StateView(Protocol):
         engine: str = "auto",
     ) -> Iterator[str] | ExportResult:
         """Write the entities, or those of some types, in a form that `load` takes; without a path as lines of JSON."""
+        # By way of the graph and not of the store, so that permissions are checked for views too.
         return self._graph.export(path, types=types, format=format, engine=engine, **self._where)
 
 
@@ -176,6 +177,7 @@ class GraphAPI(GraphMethods, Protocol):
 
         If the body raises, the branch stays as it is, and can be looked at; so it does without `merge_into`.
         """
+        # As every operation does with names, or the test below would miss an existing branch.
         name = name.strip()
         if name not in self.branches():
             self.create_branch(name, base)
@@ -213,6 +215,7 @@ class BranchView:
     def mutate(
         self, source: str | os.PathLike[str], params: Mapping[str, Any] | None = None, **more: Any
     ) -> MutationResult:
+        # The actor is a default: a caller that names another one wins.
         return self.graph.mutate(source, params, branch=self.name, **{"actor": self.actor, **more})
 
     def load(self, data: Any, *, mode: str, **more: Any) -> LoadResult:

@@ -31,6 +31,7 @@ class TableVersion:
         """The branch of the graph that may change it; None is main."""
         if self.branch is None:
             return None
+        # `<ULID>/<branch>`, see `storage.read.fork_name`. Forks of older graphs have the name of the branch alone.
         made, _, name = self.branch.partition("/")
         return name if name and is_new_id(made) else self.branch
 
@@ -64,12 +65,14 @@ class Commit:
     merged_parent_id: str | None
     actor_id: str | None
     created_at: int
+    # A mapping cannot be hashed; the id decides anyway.
     details: Mapping[str, Any] | None = field(default=None, hash=False)
     merged_branch: str | None = None
 
     @property
     def order(self) -> tuple[int, int, str]:
         """The head of a branch is its greatest commit."""
+        # By version first. Clocks of two machines differ, so `created_at` alone could put a child before its parent.
         return self.manifest_version, self.created_at, self.commit_id
 
     @property

@@ -95,6 +95,7 @@ class Blob:
 
     def read(self, start: int = 0, end: int | None = None) -> bytes:
         """Read the bytes from one place up to another; all of them, if none is named."""
+        # Never beyond the end: a range that begins there is an error over HTTP and empty in a file.
         until = self.size if end is None else min(end, self.size)
         return self._read(start, until) if start < until else b""
 
@@ -144,6 +145,7 @@ class Result:
         start, end = (self._end(name, at) for at, name in enumerate((source, target)))
         others = [(at, name) for at, name in enumerate(self.columns) if at not in (start, end)]
         for row in self.cells():
+            # Nodes first, so that a row with one end (an optional match) still adds the end that it has.
             made.add_nodes_from(row[at] for at in (start, end) if row[at] is not None)
             if row[start] is not None and row[end] is not None:
                 made.add_edges_from([(row[start], row[end], {name: row[at] for at, name in others})])

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, dataclass_transform
 
 SHOWN = 20  # of a list of problems in a message
+# Generated sources have lines of megabytes; an error must still fit a terminal and a log.
 _CLIP = 100
 _ZERO_WIDTH = frozenset({"Mn", "Me", "Cf"})
 
@@ -34,7 +35,9 @@ class Place:
         """Return the source line with carets under the position; a long line is clipped around it."""
         offset = self.column - 1 - self.skipped
         start = max(0, offset - _CLIP // 2) if len(self.text) > _CLIP else 0
+        # Control characters of a source could move the cursor, or colour the terminal that prints the error.
         shown = "".join(char if char.isprintable() else " " for char in self.text[start : start + _CLIP])
+        # A span may go on in the next line: the carets end with the text that is shown.
         carets = min(self.length, len(shown) - (offset - start))
         pad = _width(shown[: offset - start])
         under = _width(shown[offset - start : offset - start + carets])
@@ -101,6 +104,7 @@ class OmnigraphError(Exception, _Declared):
     `details()`. A missing or misspelt field is a type error for mypy and a TypeError at run time.
     """
 
+    # The defaults of an error that no subclass classifies: the fault is ours, not the caller's.
     code: ClassVar[str] = "internal"
     http_status: ClassVar[int] = 500
     field_names: ClassVar[tuple[str, ...]] = ()
@@ -111,10 +115,12 @@ class OmnigraphError(Exception, _Declared):
     def __init_subclass__(cls, *, code: str, status: int | None = None) -> None:
         cls.code = code
         cls.http_status = cls.http_status if status is None else status
+        # Inherited fields come first. Only own annotations are added: resolving types here would cost every start.
         cls.field_names = tuple(dict.fromkeys((*cls.field_names, *inspect.get_annotations(cls))))
         cls.__module__ = "omnigraph.errors"  # where users import it from, and what a traceback shows
 
     def __init__(self, message: str, *, hint: str | None = None, **fields: Any) -> None:
+        # mypy checks calls in this code base; this checks fields that come from an answer, see `api.problems`.
         if fields.keys() != set(self.field_names):
             raise TypeError(f"{type(self).__name__} takes the fields {self.field_names}, not {tuple(fields)}")
         super().__init__(message)

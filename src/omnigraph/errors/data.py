@@ -64,6 +64,7 @@ class InputUnreadableError(InputError, code="input_unreadable"):
     """The file cannot be read, or is damaged."""
 
 
+# Unlike its siblings 409: the request was right, and the same one succeeds once the file is at rest.
 class InputChangedError(InputError, code="input_changed", status=409):
     """The file changed while it was being loaded."""
 
@@ -84,6 +85,7 @@ class ExportTargetError(ExportError, code="export_target"):
     path: str | None
 
 
+# 500: the value was accepted when it was written, so the caller of the export cannot have caused it.
 class ExportValueError(ExportError, code="export_value", status=500):
     """A stored value cannot be exported, such as a number that is not finite."""
 
@@ -92,6 +94,7 @@ class ExportValueError(ExportError, code="export_value", status=500):
     property: str
 
 
+# 502 and 503 are for the service behind us, and may be retried. What the caller can mend is 400.
 class EmbedderError(OmnigraphError, code="embedder_failed", status=502):
     """A text could not be embedded."""
 
@@ -176,6 +179,7 @@ class QueryError(CompileError, code="query_invalid"):
     """A `.gq` query does not parse or does not type-check."""
 
 
+# 400 and not 404: the route and the graph exist, and a client takes a 404 for one of these.
 class QueryNotFoundError(OmnigraphError, code="query_not_found", status=400):
     """The source has no query of that name; `available` lists the names it has."""
 

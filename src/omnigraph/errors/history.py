@@ -69,6 +69,7 @@ class MergeConflict:
     def to_dict(self) -> dict[str, Any]:
         entity_kind, _, type_name = self.table_key.partition(":")
         return {
+            # Each fact has two names: programs that speak of tables and rows read one, those of entities the other.
             "kind": self.kind,
             "table_key": self.table_key,
             "row_id": self.id,
@@ -91,6 +92,7 @@ class MergeConflictError(OmnigraphError, code="merge_conflict", status=409):
         return {"merge_conflicts": [conflict.to_dict() for conflict in self.conflicts]}
 
 
+# 410 and not 404: the state existed and will not come back, so a follower must begin with a new baseline.
 class HistoryReclaimedError(OmnigraphError, code="history_reclaimed", status=410):
     """Cleanup removed this state; `commit_id` is the first commit that cannot be read."""
 

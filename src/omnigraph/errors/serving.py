@@ -45,6 +45,7 @@ class RequestTimeoutError(OmnigraphError, code="request_timeout", status=408):
     """The body of the request arrives too slowly."""
 
 
+# 400 for what cannot be parsed, 422 (below) for JSON that parses and has the wrong shape.
 class RequestError(OmnigraphError, code="request_invalid", status=400):
     """The request is malformed: invalid JSON, an unknown member, a bad header or address."""
 
@@ -110,12 +111,14 @@ class BlobRangeError(OmnigraphError, code="blob_range", status=416):
     length: int
 
 
+# 400 and not 404 or 501: the server knows the operation, and the hint names the command to run instead.
 class NotServedError(OmnigraphError, code="not_served", status=400):
     """A server does not offer this operation; run it where the storage is."""
 
     operation: str
 
 
+# Only for requests that cannot have changed anything. A change whose answer was lost is OutcomeUnknownError.
 class ServerUnavailableError(OmnigraphError, code="server_unavailable", status=503):
     """The server cannot be reached or did not answer in time. Nothing was changed."""
 

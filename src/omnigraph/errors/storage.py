@@ -12,6 +12,8 @@ class StorageError(OmnigraphError, code="storage_failed"):
     operation: str
 
 
+# 500 as its parent: a client of a server cannot grant that server access to its own bucket. It is a class of its own
+# because a denial read as "not found" would make an existing graph look empty, and `init` would write into it.
 class StorageDeniedError(StorageError, code="storage_denied"):
     """The storage denied access. Never reported as a missing object."""
 
@@ -50,6 +52,7 @@ class AlreadyInitializedError(OmnigraphError, code="already_initialized", status
     uri: str
 
 
+# 500: a fork is a mistake of the program that holds the handle, never of a request.
 class ForkedHandleError(OmnigraphError, code="handle_forked"):
     """The handle was opened before this process was forked. Lance's threads do not survive a fork."""
 

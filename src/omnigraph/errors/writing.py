@@ -85,6 +85,7 @@ class LoadRejectedError(OmnigraphError, code="load_rejected", status=400):
         return f"{self.message}\n{shown_lines(self.violations)}" + (f"\nhint: {self.hint}" if self.hint else "")
 
     def details(self) -> dict[str, Any]:
+        # A load can have as many violations as records; an answer carries the first ones and how many there are.
         shown = self.violations[:SHOWN]
         return {"count": len(self.violations), "violations": [violation.to_dict() for violation in shown]}
 
@@ -108,6 +109,7 @@ class PreconditionFailedError(OmnigraphError, code="precondition_failed", status
     actual: str | None
 
 
+# Not a ConflictError: programs retry those, and a retry would repeat a change that may have taken effect.
 class OutcomeUnknownError(OmnigraphError, code="outcome_unknown", status=503):
     """It is not known yet whether the change took effect; recovery completes or undoes it.
 
@@ -165,6 +167,7 @@ class GateTimeoutError(ConflictError, code="gate_timeout"):
     waited: float
 
 
+# 503: the same request succeeds after the recovery, which needs no person.
 class RecoveryRequiredError(OmnigraphError, code="recovery_required", status=503):
     """An operation was interrupted. The next write or open completes or undoes it."""
 
