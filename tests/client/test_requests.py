@@ -16,8 +16,8 @@ from omnigraph.api.documents import to_document
 from omnigraph.api.operation import OPERATIONS, Operation
 from omnigraph.api.results import Commit
 from omnigraph.client.calls import steps_of
-from omnigraph.client.requests import Answer, Request
-from omnigraph.errors import NotServedError
+from omnigraph.client.requests import Answer, Lines, Request
+from omnigraph.errors import NotServedError, ParameterError
 from omnigraph.server.settings import QueryFile, ServedGraph, Serving
 from tests.support.serving import ADD, ALL, SCHEMA, known_tokens, people_graph, running
 
@@ -100,3 +100,30 @@ def test_a_stored_mutation_has_an_id_by_which_its_outcome_is_found(graph: Remote
     assert done.commit is not None
     assert done.commit.operation_id is not None
     assert graph.outcome(done.commit.operation_id) == done.commit
+
+
+def test_lines_are_the_same_however_they_are_cut_into_chunks() -> None:
+    text = "a\n\nbé\u2028c\nlast".encode()
+    for size in range(1, len(text) + 1):
+        lines = Lines()
+        found = [line for at in range(0, len(text), size) for line in lines.feed(text[at : at + size])]
+        assert [*found, *lines.end()] == ["a", "", "bé\u2028c", "last"]
+
+
+def test_a_line_in_very_many_chunks_is_not_copied_with_each_of_them() -> None:
+    lines = Lines()
+    chunk, count = b"x" * 256, 2**16
+
+    # Copied with each chunk these would be half a terabyte.
+    assert [lines.feed(chunk) for _ in range(count)] == [[]] * count
+    (line,) = lines.feed(b"\n")
+
+    assert len(line) == len(chunk) * count
+
+
+@pytest.mark.parametrize(
+    "operation", [op.FindCommit("\udc80"), op.ListCommits("main", "\udc80"), op.ReadLog(["\udc80"])]
+)
+def test_a_name_that_is_not_text_is_refused_before_anything_is_sent(operation: Operation[Any]) -> None:
+    with pytest.raises(ParameterError, match="not text"):
+        sent(operation, lambda _: pytest.fail("a request was sent"))

@@ -6,6 +6,7 @@ import asyncio
 import io
 import os
 import resource
+import select
 import signal
 import socket
 import subprocess
@@ -19,9 +20,11 @@ from pathlib import Path
 
 import pytest
 
+from omnigraph.api.operations import ReadSnapshot
+from omnigraph.client.calls import steps_of
 from omnigraph.client.requests import Answer, Request, Steps, Stream
 from omnigraph.client.transport import Address, Awaiting, Blocking
-from omnigraph.core.http import proxy_of
+from omnigraph.core.http import milliseconds_until, proxy_of
 from omnigraph.errors import ServerAnswerError, ServerUnavailableError
 
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
@@ -467,3 +470,29 @@ def test_a_slow_reader_in_an_event_loop_holds_a_long_answer_back() -> None:
                 await transport.close()
 
         assert asyncio.run(whole()) == count
+
+
+@pytest.mark.parametrize("seconds", [-1.0, 0.0, 1e9, float("inf")])
+def test_a_timeout_may_be_longer_than_the_system_can_wait_at_once(seconds: float) -> None:
+    read, write = socket.socketpair()
+    with read, write:
+        waiting = select.poll()
+        waiting.register(read, select.POLLIN)
+        write.send(b"x")
+        assert waiting.poll(milliseconds_until(time.monotonic() + seconds)) == [(read.fileno(), select.POLLIN)]
+
+
+def test_an_answer_whose_parts_have_another_type_is_no_answer_of_a_server() -> None:
+    content = b'{"branch": "main", "manifest_version": 1, "tables": [], "schema": []}'
+    answer = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%b" % (len(content), content)
+    with scripted(always(answer)) as (_, transport), pytest.raises(ServerAnswerError, match="unexpected form"):
+        transport.run(steps_of(ReadSnapshot()))
+
+
+def test_an_error_whose_fields_have_another_type_is_reported_with_its_status() -> None:
+    problem = '{"type": "MergeConflictError", "message": "", "hint": null, "fields": {"conflicts": [1]}}'
+    content = f'{{"error": "odd", "problem": {problem}}}'.encode()
+    answer = b"HTTP/1.1 409 Conflict\r\nContent-Length: %d\r\n\r\n%b" % (len(content), content)
+    with scripted(always(answer)) as (_, transport), pytest.raises(ServerAnswerError, match="odd") as raised:
+        transport.run(steps_of(ReadSnapshot()))
+    assert raised.value.status == 409

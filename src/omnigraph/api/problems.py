@@ -33,6 +33,7 @@ _CODES = {
     409: "conflict",
     429: "too_many_requests",
 }
+# The wire contract lists no code for these.
 _WITHOUT_CODE = (410, 412, 503)  # their detail says what they are
 _SERVER_FAULT = 500
 
@@ -50,12 +51,14 @@ def code(number: int) -> str | None:
 
 def body(error: OmnigraphError, *, full: bool) -> Body:
     """What an error is to a program of any make; in full, for a client of ours, also which class with which fields."""
+    # The wire contract: of the two answers with 412 only the one to `If-Match` has a code.
     known = "conflict" if isinstance(error, BlobChangedError) else code(status(error))
     found: Body = {"error": str(error), **({"code": known} if known else {}), **_detail(error)}
     return {**found, "problem": _problem(error)} if full else found
 
 
 def _detail(error: OmnigraphError) -> Body:
+    # By `isinstance` and not by type: a subclass has the detail of its parent.
     for kind, detail in _DETAILS.items():
         if isinstance(error, kind):
             return detail(error)
@@ -135,7 +138,7 @@ def raised(number: int, answer: Any) -> OmnigraphError:
     known = answer if isinstance(answer, Mapping) else {}
     try:
         return _rebuilt(known["problem"])
-    except (KeyError, TypeError, ValueError):  # of another make, or of another version
+    except (AttributeError, KeyError, TypeError, ValueError):  # of another make, or of another version
         text = known.get("error")
     message = text if isinstance(text, str) else f"the server answered with status {number}"
     return ServerAnswerError(message, status=number, hint="see the log of the server, or of what stands before it")
@@ -143,8 +146,11 @@ def raised(number: int, answer: Any) -> OmnigraphError:
 
 def _rebuilt(problem: Mapping[str, Any]) -> OmnigraphError:
     kind = getattr(errors, problem["type"], None)
+    # The name comes from the network: it may only choose among our errors, never any other attribute.
     if not isinstance(kind, type) or not issubclass(kind, OmnigraphError):
         raise TypeError(f"no error of ours: {problem['type']}")
+    # Errors pretend to live in `omnigraph.errors` (see `__init_subclass__`), where some names of their types are
+    # missing.
     hints = get_type_hints(kind, {**vars(errors), "ClassVar": ClassVar})
     fields = {name: decode(hints[name], problem["fields"][name]) for name in kind.field_names}
     return kind(problem["message"], hint=problem["hint"], **fields)

@@ -9,6 +9,7 @@ from omnigraph.client.transport import Address, Blocking
 
 __all__ = ["AsyncGraph", "RemoteGraph", "connect", "connect_async", "served_graphs"]
 
+# Of silence, not in all: a long load keeps sending or is polled, and a server that computes this long is stuck.
 _SECONDS = 300.0
 
 

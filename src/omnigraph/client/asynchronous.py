@@ -55,6 +55,8 @@ class AsyncGraph(AsyncGraphMethods):
 
     @property
     def catalog(self) -> Coroutine[Any, Any, Catalog]:
+        # A property cannot be a coroutine function, but it can return a coroutine; `await graph.catalog` reads as for
+        # `schema`.
         return self._catalog()
 
     async def _catalog(self) -> Catalog:
@@ -75,6 +77,8 @@ class AsyncGraph(AsyncGraphMethods):
     ) -> AsyncDiff:
         """Return what turns one state into another: entities inserted, updated and deleted, for `async for`."""
         asked = DiffStates(a, b, kinds=kinds, types=types, operations=operations)
+        # The names are resolved here, once. A branch that moves while the difference is read must not change it
+        # half-way.
         return AsyncDiff(self._transport, await self._transport.run(find_states(asked)))
 
     @overload
@@ -127,6 +131,7 @@ class AsyncGraph(AsyncGraphMethods):
                 ExportFiles(path, **where, engine=engine, master=master, conf=conf, progress=progress)
             )
         asked = ExportLines(**where, engine=engine)
+        # `stream` waits for the head of the answer, so a refused export raises at the call and not at the first line.
         with asking(asked):
             return await self._transport.stream(export_lines(asked))
 

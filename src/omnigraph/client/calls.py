@@ -19,6 +19,7 @@ from omnigraph.api.progress import Progress
 from omnigraph.api.results import Commit, ExportResult, LoadResult, MutationResult, NamedState
 from omnigraph.api.rows import Blob, Cell, Explanation, Result
 from omnigraph.client.requests import (
+    Lines,
     Pause,
     Request,
     Steps,
@@ -42,11 +43,15 @@ FIRST_PART = 2**20  # bytes of a Blob that are fetched with its size
 _POLL_SECONDS = 0.5
 _FAILED = 500  # the status of a load that has no answer of its own
 _ENDINGS = (".jsonl", ".ndjson")
+# Only the beginning of a line: to parse each one would take longer than the export, and a text could hold the same
+# words.
 _HEAD = re.compile(rb'^\{"(type|edge)":"([^"]*)"', re.MULTILINE)
 
 
 def steps_of(operation: Operation[T]) -> Steps[T]:
     """Return the steps of an operation: by hand for those that stream or negotiate, from the description for others."""
+    # A generator, so nothing here runs before the first step: a wrong option raises when the call is run, not when it
+    # is made.
     by_hand: Callable[[Any], Steps[T]] | None = _BY_HAND.get(type(operation))
     with asking(operation):
         if by_hand is not None:
@@ -90,6 +95,7 @@ def load(asked: LoadData) -> Steps[LoadResult]:
     """Load data in one commit, or nothing."""
     mode = option(LoadMode, "mode", asked.mode)
     how = {"mode": mode, "branch": asked.branch, "from": asked.base, "dry_run": asked.dry_run or None}
+    # Only if all of them are: a mixed list is read on this side, where both kinds can be reached.
     addresses = server_addresses(asked.data)
     if addresses is not None:
         given = {"data": addresses, "format": asked.format, "mapping": _mapping(asked.mapping), **how}
@@ -97,12 +103,15 @@ def load(asked: LoadData) -> Steps[LoadResult]:
         return (yield from _load_on_server(document, asked.progress))
     from omnigraph.client.uploads import uploaded  # noqa: PLC0415 - conversion of files loads the engine
 
+    # Conversion needs the types. If the schema changes in between, the server checks the lines by the new one.
     schema = (yield Request("GET", "/schema")).document["schema_source"]
     with uploaded(asked.data, compile_schema(Source(schema)), asked.format, asked.mapping) as upload:
         try:
             request = Request("POST", "/load/ndjson", options(**how), file=upload.file)
             answer = yield request if asked.dry_run else committing(request)
         except LoadRejectedError as error:
+            # The server speaks of lines of the upload, which exist nowhere: translate them to the files that the user
+            # knows.
             raise upload.located(error) from None
     return from_document(LoadResult, answer.document)
 
@@ -141,6 +150,7 @@ def _load_on_server(document: dict[str, Any], progress: Progress) -> Steps[LoadR
         if state["state"] == "done":
             return from_document(LoadResult, state["result"])
         if state["state"] == "failed":
+            # The status of this answer is 200: the question was answered, and the load is what failed.
             raise problems.raised(_FAILED, state["error"])
         yield Pause(_POLL_SECONDS)
 
@@ -155,6 +165,7 @@ class _Reported:
     def report(self, state: Mapping[str, Any]) -> None:
         phase = state.get("phase") or ""
         total, done, rows = (state.get(name) or 0 for name in ("total", "done", "rows"))
+        # The server reports totals and a Progress takes increments, so begin to count again with each phase.
         if phase != self._phase:
             self._phase, self._total, self._done, self._rows = phase, 0, 0, 0
         if total > self._total:
@@ -183,6 +194,7 @@ def export_file(asked: ExportFiles) -> Steps[ExportResult]:
     # One request finds the head and its schema; the export is then of that commit, whatever is written meanwhile.
     ref = asked.branch if asked.snapshot is None else asked.snapshot
     state = yield from state_at(ref)
+    # Types without entities are reported with 0, as a graph in storage does.
     counted = _EntityCounter(_no_entities(state.catalog, asked.types))
     location = Location.parse(asked.path)
     with written(location) as stream:
@@ -208,6 +220,7 @@ def _export_request(
     asked: ExportLines | ExportFiles, snapshot: str | None, sink: Callable[[bytes], None] | None = None
 ) -> Request:
     place = {"branch": asked.branch} if snapshot is None else {"snapshot": snapshot}
+    # `node:Person` is a key of a table, `Person` a type; the server takes them under two names.
     keys = [name for name in asked.types or () if ":" in name]
     names = [name for name in asked.types or () if ":" not in name]
     chosen = {"type_names": names, "table_keys": keys}
@@ -229,11 +242,11 @@ class _EntityCounter:
 
     def __init__(self, counts: Counter[tuple[str, str]]) -> None:
         self._counts = counts
-        self._rest = b""
+        self._lines = Lines()
 
     def add(self, chunk: bytes) -> None:
-        block, _, self._rest = (self._rest + chunk).rpartition(b"\n")
-        self._counts.update((word.decode(), name.decode()) for word, name in _HEAD.findall(block))
+        found = _HEAD.findall(self._lines.whole(chunk))
+        self._counts.update((word.decode(), name.decode()) for word, name in found)
 
     def of(self, wanted: str) -> dict[str, int]:
         return {name: count for (word, name), count in sorted(self._counts.items()) if word == wanted}
@@ -312,6 +325,7 @@ class RemoteState:
     def blob(self, cell: Cell) -> Steps[Blob]:
         """Fetch all of a Blob."""
         part = yield from self.part(cell, 0, FIRST_PART)
+        # Both parts are of one commit, so the Blob cannot change between the two requests.
         rest = (yield from self.part(cell, FIRST_PART, part.size)).content if part.size > FIRST_PART else b""
         content = part.content + rest
         return Blob(part.size, part.etag, lambda start, end: content[start:end])
@@ -365,6 +379,7 @@ class StateProperties(Generic[GraphT, TransportT]):
 def state_at(ref: str) -> Steps[RemoteState]:
     """Find the state that a name stands for."""
     found: NamedState = yield from steps_of(ResolveState(ref))
+    # `init` makes the first commit before a graph can be opened.
     assert found.commit is not None, "a server serves graphs that have a first commit"
     return RemoteState(found.branch, found.commit, found.schema, compile_schema(Source(found.schema)))
 

@@ -26,6 +26,7 @@ def find_states(asked: DiffStates) -> Steps[Found]:
     """Find the two states. From then on the difference is between their commits."""
     answer = yield _request(asked, Show.HEAD)
     head = from_document(DiffHead, answer.document)
+    # Commits and no longer branches, so that `stats`, `rows` and a second iteration are about the same two states.
     return replace(asked, a=head.before.commit_id, b=head.after.commit_id), head
 
 
@@ -76,6 +77,7 @@ class _Rows:
             assert self._open is not None, "a line before changes names their type"
             self._open.changes().append(from_document(Change, document))
             return
+        # A part is complete when the next one begins: only then are its changes all here.
         if self._open is not None:
             yield self._open
         part = document.get("rows")

@@ -97,6 +97,7 @@ class RemoteSnapshotView(calls.StateProperties[GraphAPI, Blocking], StateView):
         first = self._transport.run(self._state.part(cell, 0, calls.FIRST_PART))
 
         def read(start: int, end: int) -> bytes:
+            # The first part came with the size. Most Blobs are smaller, and are read without another request.
             if end <= len(first.content):
                 return first.content[start:end]
             return self._transport.run(self._state.part(cell, start, end)).content

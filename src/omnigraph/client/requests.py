@@ -27,6 +27,7 @@ from omnigraph.api.operation import (
 from omnigraph.api.options import Engine, Resolution
 from omnigraph.api.progress import SILENT, finishing
 from omnigraph.core.http import header_in
+from omnigraph.core.location import is_unicode
 from omnigraph.errors import (
     CompileError,
     NotServedError,
@@ -75,6 +76,7 @@ class Request:
 
 def committing(request: Request) -> Request:
     """A request that makes a commit: it brings an id, by which that is found should the answer be lost."""
+    # Made here and not by the server: an id that came with the answer would be lost with it.
     return replace(request, changes=True, headers={**request.headers, OPERATION_HEADER: new_id()})
 
 
@@ -122,19 +124,38 @@ class Lines:
     """Puts lines together from chunks. Only a newline ends one: texts may hold what else looks like an end."""
 
     def __init__(self) -> None:
-        self._rest = b""
+        self._held: list[bytes] = []
+
+    def whole(self, chunk: bytes) -> bytes:
+        """Return the lines that are complete with this chunk, as one block; hold the rest for later."""
+        block, newline, rest = chunk.rpartition(b"\n")
+        if not newline:
+            # Joined once, when the line ends: a Blob is one line in thousands of chunks.
+            self._held.append(chunk)
+            return b""
+        complete = b"".join([*self._held, block, newline])
+        self._held = [rest]
+        return complete
 
     def feed(self, chunk: bytes) -> list[str]:
-        *lines, self._rest = (self._rest + chunk).split(b"\n")
-        return [line.decode() for line in lines]
+        return [line.decode() for line in self.whole(chunk).split(b"\n")[:-1]]
 
     def end(self) -> list[str]:
-        return [self._rest.decode()] if self._rest else []
+        rest = b"".join(self._held)
+        return [rest.decode()] if rest else []
 
 
 def segment(name: str) -> str:
     """Return a name as one part of a path, whatever it contains."""
-    return quote(name.strip(), safe="")
+    return quote(_unicode(name.strip()), safe="")
+
+
+def _unicode(text: str) -> str:
+    """Return a text that can stand in an address; raise if it holds bytes that are not text."""
+    if is_unicode(text):
+        return text
+    message = f"{text!a:.80} contains bytes that are not text"
+    raise ParameterError(message, parameter=None, hint="pass valid Unicode; check the encoding of the terminal")
 
 
 # --- the request for an operation, from its description ---------------------------------------------------------
@@ -150,12 +171,14 @@ def request_of(operation: Operation[Any], route: Route, accept: str = JSON) -> R
             path = path.replace(f"{{{wire}}}", segment(str(value)))
         elif value is not None:
             given[wire] = value
+    # By the action of the route: a preview of a merge changes nothing, and a lost answer leaves nothing open.
     changes = (route.action or known.action) not in READS
     headers = {} if route.condition is None else {CONDITION_HEADER: getattr(operation, route.condition)}
     if route.verb == "POST":
         request = Request(route.verb, path, document=given, headers=headers, changes=changes, accept=accept)
     else:
         request = Request(route.verb, path, options(**given), headers=headers, changes=changes, accept=accept)
+    # Branches and tags are created without a commit, so no operation id can find them again.
     return committing(request) if known.commits and changes else request
 
 
@@ -183,15 +206,17 @@ def options(**given: object) -> list[tuple[str, str]]:
     found = []
     for name, value in given.items():
         if isinstance(value, Collection) and not isinstance(value, str):
-            found += [(name, str(one)) for one in value] or [(name, "")]
+            # No value at all would mean no filter, and a filter that lets nothing pass would return everything.
+            found += [(name, _unicode(str(one))) for one in value] or [(name, "")]
         elif value is not None:
-            found.append((name, str(value).lower() if isinstance(value, bool) else str(value)))
+            found.append((name, _unicode(str(value).lower() if isinstance(value, bool) else str(value))))
     return found
 
 
 def plain_parameters(given: Mapping[str, Any] | None) -> Any:
     """The parameters of a query as JSON; a value that JSON does not have is refused as a graph in storage does."""
     if given is not None and not isinstance(given, Mapping):
+        # The one place that knows how to refuse it, so that both kinds of graph raise the same error.
         decode_parameters({}, given)  # refuses it
     return None if given is None else _plain(given, None)
 
@@ -214,6 +239,7 @@ def asking(operation: Operation[Any]) -> Iterator[None]:
     with finishing(getattr(operation, "progress", SILENT)):
         try:
             yield
+        # `from None`: the traceback would show the transport, which has nothing to do with a mistake in a query.
         except (CompileError, PlacedError) as error:
             raise _placed(operation, error) from None
 
@@ -245,6 +271,7 @@ def not_served(operation: Operation[Any]) -> NotServedError:
 
 def _refuse_engine(operation: Operation[Any]) -> None:
     given = (getattr(operation, name, None) for name in ("engine", "master", "conf"))
+    # An empty `conf` asks for nothing and is allowed, so that code written for a graph in storage runs unchanged.
     if any(value not in (None, Engine.AUTO) and value for value in given):
         message = "the server decides which engine does the work"
         raise NotServedError(message, operation="engine", hint="leave `engine`, `master` and `conf` out")

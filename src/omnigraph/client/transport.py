@@ -36,7 +36,7 @@ _MIN_ERROR_STATUS = 300  # redirects too: none is followed, because the token is
 _CHUNK = 2**16
 _CONNECT_SECONDS = 10.0
 _GATEWAY_STATUSES = (502, 503, 504)  # from a proxy that does not know what became of the request
-_DECODING_ERRORS = (LookupError, TypeError, ValueError)  # raised by reading a response that is not ours
+_DECODING_ERRORS = (AttributeError, LookupError, TypeError, ValueError)  # raised by reading a response that is not ours
 
 
 class Address:
@@ -74,6 +74,7 @@ class Address:
 
     def failure(self, request: Request, error: HttpFailure) -> OmnigraphError:
         """Return the error to raise if no response came. A change whose response is lost may have been made."""
+        # A request that never left cannot have changed anything: then the caller may simply repeat it.
         if request.changes and error.sent:
             return request.outcome_unknown(f"the answer of {self.url} is lost: {error}")
         hint = "check that the server runs and that the address is right"
@@ -83,6 +84,7 @@ class Address:
 def _checked_url(url: str) -> SplitResult:
     try:
         parts = urlsplit(url)
+        # A line break in an address would end the request line, and the rest of it would be read as headers.
         is_valid = bool(parts.hostname) and parts.port != 0 and url.isascii() and url.isprintable()
     except ValueError as error:
         raise _invalid_url(url, f": {error}") from None
@@ -97,6 +99,7 @@ def _invalid_url(url: str, reason: str = "") -> UnsupportedUriError:
 
 
 def _authorization(parts: SplitResult, token: str | None) -> list[str]:
+    # A token wins over a password in the address.
     if token is not None:
         return [f"Authorization: Bearer {_checked_token(token)}"]
     if parts.username is None:
@@ -106,6 +109,7 @@ def _authorization(parts: SplitResult, token: str | None) -> list[str]:
 
 
 def _checked_token(token: str) -> str:
+    # A line break here would smuggle a header into the request.
     if token.isascii() and token.isprintable():
         return token
     message = "the token contains a line break, or characters other than ASCII"
@@ -133,6 +137,7 @@ def refused(request: Request, status: int, content: bytes) -> OmnigraphError:
     except ValueError:
         document = None
     error = problems.raised(status, document)
+    # Our own server reports a 503 as a typed error; without one it came from a proxy in front of it.
     if isinstance(error, ServerAnswerError) and request.changes and status in _GATEWAY_STATUSES:
         return request.outcome_unknown(error.message)
     return error
@@ -172,6 +177,7 @@ class Blocking:
                 try:
                     answer = self._done(step)
                 except OmnigraphError as error:
+                    # Into the call: it knows what a lost poll means, and which file a line of an upload came from.
                     step = steps.throw(error)
                 else:
                     step = _next_step(steps, step, answer)
@@ -180,6 +186,7 @@ class Blocking:
 
     def stream(self, stream: Stream[T]) -> Iterator[T]:
         """Start to read a response. A refused request raises here, not at the first item."""
+        # A generator runs nothing before its first item: this sends the request and receives the head.
         items = self._items(stream)
         next(items)
         return cast("Iterator[T]", items)

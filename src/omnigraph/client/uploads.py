@@ -53,6 +53,8 @@ def uploaded(data: Any, catalog: Catalog, format_: str | None, mapping: Any) -> 
     with (
         tempfile.TemporaryDirectory(prefix="omnigraph-") as directory,
         as_files(data, Location.parse(directory), catalog) as (addresses, own),
+        # On disk and not in memory: what is uploaded may be larger than either. It has no name, so no crash leaves it
+        # behind.
         tempfile.TemporaryFile() as file,
     ):
         splits = discover(addresses, catalog, format=format_, mapping=mapping if own is None else own)
@@ -61,6 +63,7 @@ def uploaded(data: Any, catalog: Catalog, format_: str | None, mapping: Any) -> 
 
 def _written(file: IO[bytes], splits: Sequence[Split], catalog: Catalog) -> Upload:
     """Write the lines of all splits, and report rows that cannot become lines."""
+    # Splits of JSON lines cut a file in parts for parallel tasks; an upload is one stream and copies the file whole.
     writing = _Writing(file, [0] * len(splits))
     begun: set[str] = set()
     for task, split in enumerate(splits):
@@ -88,6 +91,7 @@ class _Writing:
             text = chunk.removeprefix(BOM) if not lines and last == b"\n" else chunk
             lines, last = lines + text.count(b"\n"), text[-1:] or last
             self.file.write(text)
+        # The next file begins a line of its own.
         if last != b"\n":
             self.file.write(b"\n")
             lines += 1

@@ -29,6 +29,7 @@ def map_in_threads(step: Callable[[T], R], tasks: Sequence[T], at_once: int) -> 
     """
     workers = min(at_once, len(tasks))
     if workers <= 1:
+        # One task needs no thread, and a traceback without one is easier to read.
         yield from map(step, tasks)
         return
     # Each task sees the context of its caller, such as the write that it belongs to.

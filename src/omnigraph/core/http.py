@@ -26,6 +26,7 @@ _MAX_IDLE = 10  # connections that are kept for threads
 _MAX_CONNECTIONS = 100  # of an event loop
 _BUFFERED = 2**20  # bytes of a response that may wait for a slow reader
 _NEVER = math.inf
+_LONGEST_WAIT = 3600.0  # seconds of one wait: `poll` counts milliseconds in 32 bits
 _ABANDONED: list[Any] = []  # connections of other processes and event loops: closing them would disturb their owners
 
 
@@ -110,6 +111,7 @@ class _Transfer:
         refused = code == pycurl.E_COULDNT_CONNECT and number
         timed_out = code == pycurl.E_OPERATION_TIMEDOUT
         failure = HttpFailure(os.strerror(number) if refused else reason, sent=self._sent(), timed_out=timed_out)
+        # An error of our own callback comes first: libcurl only knows that a callback gave up.
         self.failure = self.failure or failure
 
     def check_head(self) -> None:
@@ -214,12 +216,12 @@ class _Session:
         """Wait until something moves."""
         assert self._transfer is not None, "a request is on its way"
         ends = min(self._due, self._transfer.deadline)
-        ready = self._poll.poll(None if ends is _NEVER else max(0.0, ends - time.monotonic()) * 1000)
-        if not ready:
-            if self._due > time.monotonic():
-                raise self._transfer.too_slow()
+        ready = self._poll.poll(milliseconds_until(ends))
+        if not ready and self._due <= time.monotonic():
             self._due = _NEVER
             self._act(pycurl.SOCKET_TIMEOUT, 0)
+        elif not ready and self._transfer.deadline <= time.monotonic():
+            raise self._transfer.too_slow()
         for descriptor, event in ready:
             reads = pycurl.CSELECT_IN if event & ~select.POLLOUT else 0
             self._act(descriptor, reads | (pycurl.CSELECT_OUT if event & select.POLLOUT else 0))
@@ -256,6 +258,11 @@ class _Session:
 
     def _set_timer(self, milliseconds: int) -> None:
         self._due = _NEVER if milliseconds < 0 else time.monotonic() + milliseconds / 1000
+
+
+def milliseconds_until(end: float) -> float:
+    """Return for how long `poll` may wait for a time of the monotonic clock; a longer wait is made of several."""
+    return 1000 * min(max(0.0, end - time.monotonic()), _LONGEST_WAIT)
 
 
 class HttpPool:
@@ -418,6 +425,7 @@ class AsyncHttpPool:
             if process == owner[0] and loop.is_closed():
                 await self.close()
             else:
+                # Kept alive on purpose: the destructor would close sockets that the other owner still uses.
                 _ABANDONED.append(self._multi)
                 self._multi = None
         if self._multi is None:

@@ -77,6 +77,8 @@ class Location:
             return None
         options = {}
         for option, variables in _OPTIONS.items():
+            # The first that is set wins, and an empty one counts as unset: containers pass variables on without a
+            # value.
             for variable in variables:
                 if option not in options and (value := os.environ.get(variable, "").strip()):
                     options[option] = self._checked(variable, value)
@@ -118,6 +120,7 @@ def _absolute(path: str, uri: str) -> str:
 
 
 def _file(uri: str) -> str:
+    # A file URL is percent-encoded, a plain path is not: `%20` in a path is three characters of a name.
     path = urllib.parse.unquote(uri[len(_FILE) :], errors="surrogateescape")
     path = path.removeprefix("localhost") if path.startswith("localhost/") else path
     _check_characters(path, uri)
@@ -137,16 +140,17 @@ def _s3(uri: str) -> str:
     if prefix and not {"", ".", ".."}.isdisjoint(prefix.split("/")):
         hint = "write the prefix without empty parts, '.' and '..'"
         raise UnsupportedUriError(f"'{uri}' has empty, '.' or '..' parts", uri=uri, hint=hint)
+    # Without a slash at the end. Two spellings of one graph would have two caches and two sets of locks.
     return f"{_S3}{bucket}/{prefix}" if prefix else f"{_S3}{bucket}"
 
 
 def _check_characters(text: str, uri: str) -> None:
-    if _CONTROL.search(text) or not _is_unicode(text):
+    if _CONTROL.search(text) or not is_unicode(text):
         message = f"{uri!a} contains control characters or bytes that are not text"
         raise UnsupportedUriError(message, uri=uri, hint="use a path of printable characters")
 
 
-def _is_unicode(text: str) -> bool:
+def is_unicode(text: str) -> bool:
     """Return whether the text has no lone surrogates, Python's form of undecodable bytes in a path."""
     return text.isascii() or not any("\ud800" <= char <= "\udfff" for char in text)
 

@@ -27,10 +27,13 @@ class LruCache:
         with self._lock:
             self._entries.clear()
             self._used = 0
+            # A value that was begun before `clear` must not be kept after it: it may hold what `clear` was called to
+            # forget.
             self._generation += 1
 
     def holds(self, key: Hashable) -> bool:
         """Whether a value is cached, so that `get` costs nothing."""
+        # Without the lock: a lookup in a dict is atomic, and the answer is only a hint in any case.
         return key in self._entries
 
     def get(self, key: Hashable, make: Callable[[], _V], size: Callable[[_V], int]) -> _V:

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 
+# A context variable and not a parameter: the mode crosses a dozen functions that have no other reason to know it.
 _MODE: ContextVar[bool] = ContextVar("nonblocking", default=False)
 
 

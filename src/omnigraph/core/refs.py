@@ -16,8 +16,10 @@ MAIN = "main"
 FOREIGN_LOCK = "__schema_apply_lock__"  # the branch by which other programs lock the schema while they change it
 SHORTEST_PREFIX = 6
 
+# At most 9 digits: `~n` is walked parent by parent, and a larger number is a mistake in any history.
 _REF = re.compile(r"(?P<name>[^@~]*)(?:@(?P<at>[^@~]+))?(?:~(?P<back>[0-9]{1,9}))?", re.DOTALL)
 _SEGMENT = re.compile(r"[\w.][\w.-]*\Z")
+# 255 bytes are the limit of most file systems; Lance and object stores add prefixes and suffixes to the name.
 _LONGEST = 180  # of a name as it stands in the name of a file
 _CROCKFORD = "0-9A-HJKMNP-TV-Z"
 _COMMIT_ID = re.compile(f"[0-7][{_CROCKFORD}]{{25}}", re.IGNORECASE)
@@ -69,6 +71,7 @@ def checked_tag(name: str) -> str:
 
 def branch_of(name: str) -> str | None:
     """Return the branch as the storage knows it, which has no name for main."""
+    # Lance has no branch called main: its own main is the absence of a branch.
     return None if name == MAIN else name
 
 
