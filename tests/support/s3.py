@@ -2,6 +2,7 @@
 
 As it comes, moto checks the condition of a put and then acts on it, with nothing in between to keep another put out.
 It runs in its own process because a library that waits for an answer with the GIL held would wait for ever on a thread.
+One loop serves all connections: a server with threads takes several times as long for a request.
 
 A key with one of these names among its parts meets a fault: `denied` is answered 403, `unreadable` too but can be
 listed, `full` is answered 507, and `lost` 500 after the request was carried out.
@@ -11,15 +12,14 @@ A bucket can also be armed (`S3Server.arm`): then its n-th write meets a fault, 
 
 from __future__ import annotations
 
+import asyncio
 import http.client
 import io
 import json
-import logging
 import os
 import subprocess
 import sys
 import threading
-import time
 import urllib.parse
 import uuid
 from collections import Counter, defaultdict
@@ -32,7 +32,8 @@ from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
 
 import pytest
 
-from tests.support.s3_reads import read
+from tests.support.s3_answers import plain
+from tests.support.s3_http import Connection
 
 _ROOT = Path(__file__).parents[2]
 _CONTROL = "/-/"
@@ -145,40 +146,34 @@ def running() -> Iterator[S3Server]:
 
 
 class _Application:
-    """Moto's application behind a lock, a log and the faults."""
+    """Moto's application behind a log and the faults."""
 
     def __init__(self, moto: WSGIApplication, backend: Any) -> None:
         self._moto = moto
         self._backend = backend
-        self._lock = threading.Lock()
         self._log: defaultdict[str, Counter[str]] = defaultdict(Counter)
         self._armed: dict[str, tuple[str, int]] = {}
 
-    def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> list[bytes]:
+    async def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> list[bytes]:
         path = str(environ["PATH_INFO"])
-        size = int(environ.get("CONTENT_LENGTH") or 0)
-        body = environ["wsgi.input"].read(size) if size else b""
-        if len(body) < size:  # the client died: an object is all there or not at all
-            return _answer(start_response, "400 Bad Request")
-        environ["wsgi.input"] = io.BytesIO(body)
+        if path.startswith(_CONTROL):
+            return self._control(path, start_response)
         due = self._due(environ, path.split("/")[1])
         if due == "slow":  # others are served meanwhile
-            time.sleep(_SLOW_SECONDS)
-        with self._lock:
-            if path.startswith(_CONTROL):
-                return self._control(path, start_response)
-            self._log[path.split("/")[1]][_kind(environ)] += 1
-            if due == "repeated":
-                list(self._moto({**environ, "wsgi.input": io.BytesIO(body)}, _ignore))
-            fault = "lost" if due == "lost" else _fault(environ)
-            if fault is None and (answer := read(self._backend, environ)):
-                start_response(answer.status, [*answer.headers, ("Content-Length", str(len(answer.body)))])
-                return [answer.body if environ["REQUEST_METHOD"] == "GET" else b""]
-            if fault is None:
-                return list(self._moto(environ, start_response))
-            if fault == "lost":
-                list(self._moto(environ, _ignore))
-            return _answer(start_response, _FAULTS[fault])
+            await asyncio.sleep(_SLOW_SECONDS)
+        self._log[path.split("/")[1]][_kind(environ)] += 1
+        if due == "repeated":
+            body = environ["wsgi.input"].getvalue()
+            list(self._moto({**environ, "wsgi.input": io.BytesIO(body)}, _ignore))
+        fault = "lost" if due == "lost" else _fault(environ)
+        if fault is None and (answer := plain(self._backend, environ)):
+            start_response(answer.status, [*answer.headers, ("Content-Length", str(len(answer.body)))])
+            return [b"" if environ["REQUEST_METHOD"] == "HEAD" else answer.body]
+        if fault is None:
+            return list(self._moto(environ, start_response))
+        if fault == "lost":
+            list(self._moto(environ, _ignore))
+        return _answer(start_response, _FAULTS[fault])
 
     def _control(self, path: str, start_response: StartResponse) -> list[bytes]:
         """Do what a test asks of the server itself."""
@@ -198,10 +193,9 @@ class _Application:
         """Return the fault that a request meets because its bucket is armed."""
         if _kind(environ) not in ("put", "delete"):
             return None
-        with self._lock:
-            fault, left = self._armed.get(bucket, ("none", 0))
-            self._armed[bucket] = fault, left - 1
-            return fault if left == 1 else None
+        fault, left = self._armed.get(bucket, ("none", 0))
+        self._armed[bucket] = fault, left - 1
+        return fault if left == 1 else None
 
 
 def _kind(environ: WSGIEnvironment) -> str:
@@ -230,19 +224,17 @@ def _ignore(*_: Any) -> Any:
     return io.BytesIO().write
 
 
-def _serve() -> None:
+async def _serve() -> None:
     # Only the process of the server pays for these.
     from moto.core.models import DEFAULT_ACCOUNT_ID  # noqa: PLC0415
-    from moto.moto_server.werkzeug_app import MotoRequestHandler, create_backend_app  # noqa: PLC0415
+    from moto.moto_server.werkzeug_app import create_backend_app  # noqa: PLC0415
     from moto.s3.models import s3_backends  # noqa: PLC0415
-    from werkzeug.serving import make_server  # noqa: PLC0415
 
-    logging.getLogger("werkzeug").setLevel(logging.ERROR)
     application = _Application(create_backend_app("s3"), s3_backends[DEFAULT_ACCOUNT_ID]["aws"])
-    server = make_server("127.0.0.1", 0, application, threaded=True, request_handler=MotoRequestHandler)
+    server = await asyncio.get_running_loop().create_server(lambda: Connection(application), "127.0.0.1", 0)
     threading.Thread(target=_end_with_parent, daemon=True).start()
-    print(server.server_port, flush=True)  # noqa: T201 - how the parent learns it
-    server.serve_forever()
+    print(server.sockets[0].getsockname()[1], flush=True)  # noqa: T201 - how the parent learns it
+    await server.serve_forever()
 
 
 def _end_with_parent() -> None:
@@ -251,4 +243,4 @@ def _end_with_parent() -> None:
 
 
 if __name__ == "__main__":
-    _serve()
+    asyncio.run(_serve())
