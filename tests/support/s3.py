@@ -36,6 +36,7 @@ from tests.support.s3_answers import plain
 from tests.support.s3_http import Connection
 
 _ROOT = Path(__file__).parents[2]
+_AUTHORITIES = Path(__file__).with_name("data") / "certificates"
 _CONTROL = "/-/"
 _LOG, _COPY, _ARM = "/-/requests/", "/-/copy/", "/-/arm/"
 _SLOW_SECONDS = 0.5
@@ -71,6 +72,9 @@ class S3Server:
             "AWS_ALLOW_HTTP": "true",
             "AWS_S3_FORCE_PATH_STYLE": "true",
             "NO_PROXY": self.host,
+            # Lance reads the authorities of the machine, a few hundred files, whenever it opens a dataset. Here is one.
+            "SSL_CERT_FILE": str(_AUTHORITIES / "only.pem"),
+            "SSL_CERT_DIR": str(_AUTHORITIES),
         }
 
     @classmethod
