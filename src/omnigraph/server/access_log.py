@@ -136,5 +136,7 @@ class _LogEntry:
 
 def _request_id(scope: Scope) -> str:
     """Return the id that the client sent, if it is a valid one, or else a new id."""
+    # The id of a proxy in front of us is kept, so that one id finds a request in both logs. Nothing else that a client
+    # sends may reach the log, hence the pattern.
     given = next((value for name, value in scope["headers"] if name == _ID_HEADER), b"")
     return given.decode() if _VALID_ID.fullmatch(given) else f"{random.getrandbits(_ID_BITS):0{_ID_BITS // 4}x}"

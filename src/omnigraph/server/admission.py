@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from omnigraph.errors import TooManyRequestsError
 from omnigraph.server.settings import Limits
 
+# Seconds, fixed by the wire contract: what fills the places is usually a load, which takes about as long.
 RETRY_AFTER = 60
 ANONYMOUS = "anonymous"
 
@@ -25,6 +26,7 @@ class Admission:
     @contextmanager
     def admit(self, actor: str | None, size: int) -> Iterator[None]:
         """Admit a change of `size` bytes for the length of the block, or raise TooManyRequestsError."""
+        # All callers of an open server share one budget.
         key = ANONYMOUS if actor is None else actor
         self._enter(key, size)
         try:

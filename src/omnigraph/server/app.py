@@ -45,6 +45,7 @@ def create_app(serving: Serving) -> FastAPI:
         lifespan=_lifespan,
         docs_url=None,
         redoc_url=None,
+        # A redirect would send the token to an address that the client did not choose.
         redirect_slashes=False,
     )
     shared = _service(serving)
@@ -82,6 +83,7 @@ class RawPath:
 
 def _service(serving: Serving) -> Service:
     opened, metrics = open_graphs(serving), Metrics()
+    # Set once: graphs are opened at the start only, and one that is added needs a restart.
     metrics.graphs.labels("served").set(len(opened.graphs))
     metrics.graphs.labels("left out").set(len(opened.skipped))
     loads, upkeep = Loads(serving, metrics), BackgroundUpkeep(serving, opened.graphs, metrics)
@@ -91,6 +93,7 @@ def _service(serving: Serving) -> Service:
 @asynccontextmanager
 async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
     service: Service = app.state.service
+    # Here and not at import: the limiter belongs to the event loop, which exists only now.
     to_thread.current_default_thread_limiter().total_tokens = service.serving.limits.threads
     service.upkeep.start()
     yield

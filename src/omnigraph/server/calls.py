@@ -61,6 +61,7 @@ class Call:
     def graph(self) -> Graph:
         """The graph, with the permissions of the principal."""
         graph = self.opened.graph
+        # A handle for each call, on the shared store and caches: permissions are then checked by the graph itself.
         return graph if self.principal is None else graph.acting_as(self.principal)
 
     def allow(self, action: Action, branch: str | None = None) -> None:
@@ -93,6 +94,7 @@ def about_graph(call: Call, graph_id: str | None) -> OpenGraph:
     if graph_id is not None and (graph_id == _RESERVED or not _GRAPH_ID.fullmatch(graph_id)):
         hint = "a graph id has letters, digits and hyphens, 64 at most"
         raise RequestError(f"{graph_id!r:.80} cannot be the id of a graph", hint=hint)
+    # The form of the id is checked before: it goes into messages and labels of metrics.
     wanted = graph_id or call.service.serving.default
     if wanted is None:
         hint = "name one: /graphs/<id>/..."

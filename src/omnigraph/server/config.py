@@ -76,6 +76,7 @@ def plan_of(options: Options, environment: Mapping[str, str]) -> ServerPlan:
     """Combine command line, environment and file; the first of them that has a setting wins."""
     file = read_project(options.config or environment.get(CONFIG))
     _refuse_unknown(file)
+    # Before the tokens are read: they may come from the variables that this file sets.
     if env_file := file.part(AuthSection, "auth").env_file:
         set_variables(file.folder / env_file)
     server = file.part(ServerSection, "server")
@@ -90,6 +91,7 @@ def plan_of(options: Options, environment: Mapping[str, str]) -> ServerPlan:
         default,
         single,
         tokens,
+        # Tokens win over --unauthenticated: a server with tokens is never open by a forgotten flag.
         open_mode=not tokens,
         limits=_limits(file, environment),
         load_roots=tuple(_address(file.folder, root) for root in server.load_roots),
@@ -130,6 +132,8 @@ def _graphs(
 ) -> tuple[dict[str, ServedGraph], str | None, bool]:
     """Return the graphs, which of them routes without a graph mean, and whether a single graph was chosen."""
     queries = file.values.get("queries")
+    # A target on the command line is a choice for this start; a URI in the environment of the machine must not override
+    # it.
     uri = options.uri or (None if options.target else environment.get(URI))
     if uri:
         return {DEFAULT_GRAPH: ServedGraph(uri, queries=query_files(file, queries))}, DEFAULT_GRAPH, True
@@ -176,6 +180,7 @@ def _graph(file: SettingsFile, name: str) -> ServedGraph:
 
 def _address(folder: Path, text: str) -> str:
     """Resolve a path relative to the directory of the file."""
+    # Relative to the file and not to the working directory, so that a service manager may start the server anywhere.
     return text if "://" in text else str(folder / text)
 
 

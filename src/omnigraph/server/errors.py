@@ -48,6 +48,7 @@ def install(app: FastAPI) -> None:
 def error_response(request: Request, error: OmnigraphError) -> Response:
     """Return the response for an error. Our own clients get all of its fields."""
     setattr(request.state, ERROR, error)
+    # Foreign clients get the documented body alone: our own fields would become a contract that we must keep.
     body = problems.body(error, full=CLIENT_HEADER in request.headers)
     content = json.dumps(body, ensure_ascii=False, separators=(",", ":"))
     return Response(content, problems.status(error), _headers(error), "application/json")
@@ -56,6 +57,7 @@ def error_response(request: Request, error: OmnigraphError) -> Response:
 def _headers(error: OmnigraphError) -> dict[str, str]:
     if isinstance(error, TooManyRequestsError):
         return {"Retry-After": str(RETRY_AFTER)}
+    # RFC 9110 requires it with every 401.
     return {"WWW-Authenticate": "Bearer"} if isinstance(error, UnauthorizedError) else {}
 
 

@@ -102,6 +102,7 @@ class GuardedRoute(APIRoute):
         if self.body_field is None:
             return await run(request)
         data = await intake.body_of(request)
+        # An absent body is not `{}`: FastAPI would report an empty text as invalid JSON.
         if not data and not self.body_field.field_info.is_required():
             return await run(request)
         return await run(_Parsed(request, data))

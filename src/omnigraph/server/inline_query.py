@@ -39,6 +39,7 @@ class InlineQueries:
         self._graphs = {path.encode(): None, **named}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        # By the raw path and exactly: every other spelling of the route takes the normal way, and means the same there.
         if scope.get("raw_path") not in self._graphs or scope["method"] != "POST" or scope["query_string"]:
             await self.app(scope, receive, send)
             return
@@ -76,6 +77,8 @@ class InlineQueries:
         try:
             with nonblocking():
                 return self._rows(scope, headers, call, body)
+        # Errors too: the application runs the request again and writes the answer, so there is one place that reports
+        # errors.
         except (WouldBlock, OmnigraphError, ValidationError):
             return None
 

@@ -37,6 +37,8 @@ def condition(request: Request) -> str | None:
     if not given:
         return None
     value = given[0].strip()
+    # Twice or weak it would be ambiguous, and a condition that is passed over changes what the client wanted to
+    # protect.
     if len(given) > 1 or value.startswith("W/") or not _COMMIT.fullmatch(value):
         hint = "send it once, with the plain id of one commit"
         raise RequestError(f"the header {CONDITION_HEADER} cannot be used as it is", hint=hint)

@@ -16,6 +16,8 @@ _MAX_KEYS = 10_000
 
 def query_key(graph_id: str, source: str, name: str | None) -> int:
     """Identify a query across requests; its parameters may differ each time."""
+    # A number and not the text: ten thousand long queries would be kept alive. A collision only misjudges the speed of
+    # one.
     return hash((graph_id, source, name))
 
 
@@ -38,6 +40,7 @@ class LatencyTracker:
         except WouldBlock:
             self._runs[key] = max(0, self._runs.get(key, 0) - _PENALTY)
             raise
+        # All of them: to find the oldest would cost each lookup more than sixteen slow runs cost after a reset.
         if len(self._runs) >= _MAX_KEYS:
             self._runs.clear()
         self._runs[key] = self._runs.get(key, 0) + 1 if time.thread_time() - started < QUICK_SECONDS else 0

@@ -188,6 +188,7 @@ class RequestLimits:
         counted = scope.get("raw_path") not in _UNLIMITED
         refusal = self._too_many() if counted else None
         admitted = counted and refusal is None
+        # Nothing awaits between the check and this line, so no lock is needed on one event loop.
         self._in_flight += admitted
         try:
             await self._run(scope, receive, send, body, connection, refusal=refusal)
@@ -231,6 +232,7 @@ async def _refuse(scope: Scope, receive: Receive, send: Send, error: OmnigraphEr
     """Respond without reading the rest of the request, which may be long."""
     response = error_response(Request(scope), error)
     response.status_code = status or response.status_code
+    # The rest of the body is still on its way, and would be read as the next request.
     response.headers["Connection"] = "close"
     await response(scope, receive, send)
 
@@ -278,6 +280,7 @@ class _Body:
 
     def _take(self, part: bytes) -> None:
         self._received += len(part)
+        # Also if the length was announced: a client may send more than it said, or nothing about the length.
         if self._received > self._max_bytes:
             raise self._refused(self._too_large(self._received))
         if self._json is not None:

@@ -42,10 +42,12 @@ def set_up(level: str = "", stream: TextIO | None = None) -> None:
     logging.logThreads = logging.logMultiprocessing = False
     root = logging.getLogger()
     root.handlers[:] = [handler]
+    # The default prints a traceback with the message of the error, in which a value of a client may stand.
     threading.excepthook = _log_thread_failure
     root.setLevel(level_from(level or os.environ.get(LEVEL, "")).upper())
     for name in _QUIET:
         logger = logging.getLogger(name)
+        # uvicorn and py4j install handlers of their own, whose lines are not JSON.
         logger.handlers[:] = []
         logger.propagate = True
         logger.setLevel(logging.WARNING)

@@ -65,6 +65,7 @@ def serve(
         hint = f"pass the address of a graph, or --config FILE, or write {FILE} in this directory"
         _print_error(ServerStartError("no graph configured", hint=hint))
         raise typer.Exit(NOTHING_TO_SERVE)
+    # After the arguments were understood: `--help` and a wrong option need none of them.
     for library in ("fastapi", "uvicorn", "prometheus_client"):
         require(library, "omnigraph[server]")
     logs.set_up()
@@ -86,6 +87,8 @@ def _serve(plan: ServerPlan, listening: socket.socket) -> None:
 
         metrics = Path(folder) / "metrics"
         metrics.mkdir()
+        # In the environment, because prometheus_client reads it when it is imported, in the processes that are spawned
+        # later.
         os.environ[METRICS_FOLDER] = str(metrics)
         supervise(serving, listening, plan.workers, ready)
 
@@ -104,6 +107,7 @@ def _listening(plan: ServerPlan) -> Iterator[socket.socket]:
 
 def _announce(listening: socket.socket) -> None:
     """Print the address, for a program that waits until the server is ready."""
+    # Asked of the socket: with port 0 the kernel has chosen one.
     host, port = listening.getsockname()[:2]
     sys.stdout.write(f"{LISTENING}={f'[{host}]' if ':' in host else host}:{port}\n")
     sys.stdout.flush()

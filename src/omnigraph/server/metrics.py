@@ -66,6 +66,8 @@ class Metrics:
         count, times = self._children_of(method, route, status)
         count.inc()
         times.observe(seconds)
+        # In several processes only one of them renders: each must write what it has counted into the shared files by
+        # itself.
         if time.monotonic() - self._counted_at > _STORAGE_SECONDS:
             self._count_storage()
 

@@ -35,6 +35,7 @@ _WHICH = "Which query, if the source holds several."
 class Request(BaseModel):
     """A body of JSON, taken as it is: no text becomes a number, and nothing unknown is passed over."""
 
+    # Strict: a client that sends "12" for 12 has a bug, and would otherwise learn it from a wrong answer.
     model_config = ConfigDict(extra="forbid", strict=True)
 
 
@@ -220,6 +221,7 @@ def _fields(form: Form) -> dict[str, Any]:
             found |= _fields(member.kind if isinstance(member.kind, Form) else FORMS[member.kind])
         elif member.name not in form.unlisted:
             kind = _modelled(member.kind)
+            # A member that can be null need not be in the document for OpenAPI, unless the form promises it.
             can_lack = member.is_optional or (NoneType in get_args(kind) and not member.is_promised)
             default = None if can_lack else ...
             found[member.name] = (

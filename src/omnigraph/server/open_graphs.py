@@ -161,12 +161,14 @@ class OpenGraphs:
 
 def open_graphs(serving: Serving) -> OpenGraphs:
     """Open all graphs and check their stored queries. Raise ServerStartError if none can be served."""
+    # Opening waits for storage most of the time, and may have to recover; one graph must not delay all others.
     with ThreadPoolExecutor(_THREADS, "omnigraph-open") as pool:
         found = dict(zip(serving.graphs, pool.map(_try_open, serving.graphs.items()), strict=True))
     healthy = {name: one for name, one in found.items() if isinstance(one, OpenGraph)}
     skipped = {name: one for name, one in found.items() if isinstance(one, OmnigraphError)}
     for name, error in skipped.items():
         _LOG.error("graph '%s' is not served: %s", name, error)
+    # One broken graph must not take the healthy ones down, unless the operator prefers no server to an incomplete one.
     if skipped and (serving.require_all_graphs or not healthy):
         name, error = next(iter(skipped.items()))
         raise ServerStartError(f"graph '{name}' cannot be served: {error}", hint="fix it, or remove it")

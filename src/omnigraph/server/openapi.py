@@ -45,6 +45,7 @@ def _document(app: FastAPI, service: Service) -> dict[str, Any]:
         return found
     found["components"]["securitySchemes"] = {"bearer": {"type": "http", "scheme": "bearer"}}
     for operation in _operations(found):
+        # Routes that cannot answer 401, such as the health checks, are open.
         if _UNAUTHORIZED in operation["responses"]:
             operation["security"] = [{"bearer": []}]
     return found

@@ -63,6 +63,7 @@ class ServedGraph:
 class Limits:
     """Limits of one request and of one actor. Times are in seconds; counts apply to one process."""
 
+    # Small, because a body is held in memory whole and parsed there; loads have a limit of their own.
     body_bytes: Count = MEBI
     load_bytes: Count = 32 * MEBI
     head_bytes: Count = 32 * KIBI

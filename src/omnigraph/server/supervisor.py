@@ -43,6 +43,8 @@ def supervise(serving: Serving, listening: socket.socket, workers: int, on_ready
 @contextmanager
 def _signals() -> Iterator[Connection]:
     """Return a pipe that becomes readable when a signal asks the server to stop."""
+    # A pipe and not an event: `wait` below watches it together with the processes, and a handler may write to it
+    # safely.
     stopping, stop = multiprocessing.Pipe(duplex=False)
 
     def on_signal(_number: int, _frame: FrameType | None) -> None:
@@ -90,6 +92,7 @@ class _WorkerPool:
                 wait([worker.pipe, worker.process.sentinel, self._stopping])
                 if self.is_stopping():
                     return
+                # A process that cannot start at all is fatal now; one that dies later is replaced by `keep`.
                 if error := worker.outcome():
                     raise error
 

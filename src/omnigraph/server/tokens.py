@@ -22,6 +22,8 @@ _SCHEME = "bearer"
 
 
 def digest_of(token: str) -> bytes:
+    # A plain digest: tokens are random and long, so the slow hashes that protect passwords would only slow each
+    # request.
     return hashlib.sha256(token.strip().encode()).digest()
 
 
@@ -74,6 +76,7 @@ def tokens_of(entries: Sequence[TokenEntry], environment: Mapping[str, str], pat
     holders: dict[bytes, str] = {}
     for token in found:
         actor = token.principal.actor
+        # Also in the environment and the file together: which actor a commit names would depend on their order.
         if token.digest in holders:
             message = f"'{holders[token.digest]}' and '{actor}' have the same token"
             raise ConfigError(message, path="", hint="give each actor a token of its own")
@@ -117,6 +120,7 @@ def _of_environment(environment: Mapping[str, str]) -> list[Token]:
         raise ConfigError(message, path=SECRET, hint=f"write the tokens into a file and name it in {TOKENS_FILE}")
     role = _role(environment.get(ROLE) or Role.READ, ROLE)
     found = []
+    # Set but blank is an error, and not the same as unset: a secret that failed to arrive must not open the server.
     if ONE in environment:
         found.append(_token(_DEFAULT_ACTOR, environment[ONE], role, ONE))
     if environment.get(MANY):

@@ -65,6 +65,7 @@ class BackgroundUpkeep:
             file = attempt.enter_context(lock_file(Path(self._folder) / "upkeep.lock"))
             if not try_lock(file):
                 return False
+            # Kept until this process ends: if the lock went around, every process would open tables it has not cached.
             self._turn.push(attempt.pop_all())
             self._folder = None
             return True

@@ -52,8 +52,11 @@ def create_server(serving: Serving, on_ready: Callable[[], None]) -> OmnigraphSe
         log_config=None,
         access_log=False,
         server_header=False,
+        # The headers of a proxy can be forged by any client, and nothing here needs the address of a client but the
+        # log.
         proxy_headers=False,
         timeout_keep_alive=_KEEP_ALIVE,
+        # uvicorn waits this long for requests; background loads share the same period, see `Loads.end`.
         timeout_graceful_shutdown=round(serving.limits.shutdown_seconds),
     )
     config.load()

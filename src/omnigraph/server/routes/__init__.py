@@ -25,6 +25,7 @@ class SegmentConvertor(Convertor[str]):
     regex = "[^/]+"
 
     def convert(self, value: str) -> str:
+        # After routing and not before: `RawPath` passes the path as sent, so that `%2F` does not separate segments.
         return unquote(value, errors="replace")
 
     def to_string(self, value: str) -> str:
@@ -78,6 +79,8 @@ WITHOUT_COMMIT = [Depends(_refuse_operation)]
 
 def text(source: str, ending: str) -> str:
     """What a client sends is a text, and never the name of a file here: those have one line, and end like one."""
+    # `Graph.query` takes a text or a path, and tells them apart by the ending. A line break makes it a text for
+    # certain.
     return f"{source}\n" if source.endswith(ending) else source
 
 

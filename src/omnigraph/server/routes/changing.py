@@ -47,6 +47,7 @@ def ingest(graph: Committing, body: models.IngestRequest) -> Response:
 
 
 def _load_text(graph: Graph, body: models.IngestRequest) -> LoadResult:
+    # As a file: a text would be taken for the path of one, and the server would read its own disk for a client.
     data = io.BytesIO(body.data.encode())
     return graph.load(data, mode=body.mode or "merge", branch=or_main(body.branch), base=body.from_)
 
@@ -78,6 +79,7 @@ def merge_branches(call: CallNow, graph: Committing, body: models.MergeRequest) 
     """Bring onto a branch what another has: in one commit, or a refusal with every conflict."""
     resolution = documents.resolution_of(body.resolve)
     done = graph.merge(body.source, or_main(body.target), resolve=resolution)
+    # A failed deletion is reported in the answer and not as an error: the client would repeat a merge that is done.
     deleted = _deleted(call, body.source) if body.delete_branch else {}
     return replies.document({**documents.MERGE.write(done, {"actor": call.actor}), **deleted})
 

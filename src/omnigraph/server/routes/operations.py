@@ -71,6 +71,7 @@ def _endpoint(known: Description, route: Route) -> Callable[..., Response]:
             sent[route.condition] = intake.condition(request)
         operation = known.kind(**_checked({**sent, **route.given}))
         if isinstance(operation, op.ApplySchema):  # stored queries must suit the schema that the graph is to have
+            # Before the change: a schema that breaks a stored query would be noticed at its next run.
             call.opened.stored.check(compile_schema(Source(str(operation.schema), "<schema>")))
         held = call.graph if graph is None else graph
         result = held.call(operation)
@@ -83,6 +84,7 @@ def _checked(sent: Mapping[str, Any]) -> dict[str, Any]:
     """Leave out what was not given, so that the defaults of the operation count."""
     if sent.get("branch") is not None and sent.get("snapshot") is not None:
         raise RequestError("branch and snapshot exclude each other", hint="a commit is enough: leave the branch out")
+    # null and absent mean the same, in a body and in a query.
     return {name: value for name, value in sent.items() if value is not None}
 
 

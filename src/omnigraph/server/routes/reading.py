@@ -121,6 +121,7 @@ def get_blob(call: CallNow, request: Request, asked: Asked) -> Response:
 def head_blob(call: CallNow, request: Request, asked: Asked) -> Response:
     """Return the size and the ETag of a Blob property."""
     found = _answered(call, request, asked)
+    # Built from the answer to GET, so that the two cannot differ; the body is never read, as no chunk is asked for.
     return Response(status_code=found.status_code, headers=dict(found.headers))
 
 
@@ -129,6 +130,7 @@ def _answered(call: Call, request: Request, asked: _Asked) -> Response:
     pinned = call.graph.at(str(ref))
     blob = pinned.blob(asked.type, asked.id, asked.property, kind=asked.entity)
     tag = f'"{blob.etag}"'
+    # With a 304 as well, as RFC 9110 (15.4.5) requires of the ETag.
     headers = {"Accept-Ranges": "bytes", "ETag": tag}
     if pinned.commit is not None:
         headers["Omnigraph-Snapshot-Id"] = pinned.commit.commit_id

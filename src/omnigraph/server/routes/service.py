@@ -41,8 +41,10 @@ async def readyz(request: Request) -> Response:
 def list_graphs(call: CallNow) -> Response:
     """List the graphs that the token may use."""
     serving = call.service.serving
+    # 405 and not an empty list: a client that asks here expects several graphs, and has the wrong address.
     if serving.single:
         raise MethodNotAllowedError("this server has one graph, and no list", hint="leave /graphs out")
+    # An open server denies it: the names of all graphs are for callers that are known.
     if call.principal is None:
         message = "default-deny: server-scoped actions need a token, and this server asks for none"
         raise ForbiddenError(message, action=Action.GRAPH_LIST, hint="serve it with tokens")

@@ -45,6 +45,7 @@ def _asked(request: Request, call: Call) -> StoredQuery:
     """Find the query. A caller who may run none cannot learn which exist."""
     name = request.path_params["name"]
     try:
+        # Before the lookup, so that both answers take the same way.
         call.allow(Action.INVOKE_QUERY)
     except ForbiddenError:
         raise not_found(name) from None
