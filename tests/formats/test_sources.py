@@ -235,6 +235,7 @@ def test_a_mapping_says_what_files_and_columns_are(tmp_path: Path) -> None:
         ('{"files": {"*": {"type": "Persn"}}}', "unknown type 'Persn'"),
         ('{"files": {"*": {"type": "edge:Person2"}}}', "unknown type"),
         ('{"files": {"*": {"type": "Person", "columns": {"a": 1}}}}', "an object of names"),
+        ('{"files": {"[z-a].csv": {"type": "Person"}}}', "is not a pattern"),
     ],
 )
 def test_a_mapping_that_makes_no_sense_is_an_error(tmp_path: Path, text: str, message: str) -> None:

@@ -154,7 +154,7 @@ def test_first_parents_are_followed_through_a_merge_and_onto_the_branch_below(gr
 # What is not there
 
 
-@pytest.mark.parametrize("ref", ["main~99", "start~2", "main@999", "main@nowhere"])
+@pytest.mark.parametrize("ref", ["main~99", "start~2", "main@999", "main@nowhere", f"main@{'9' * 5000}"])
 def test_a_state_before_the_first_or_after_the_last_is_no_commit(graph: Graph, ref: str) -> None:
     with pytest.raises(CommitNotFoundError) as caught:
         graph.at(ref)

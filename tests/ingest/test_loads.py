@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import gzip
+import io
 import json
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -32,6 +34,7 @@ from omnigraph.formats.files import Split
 from omnigraph.formats.sources import split_batches
 from omnigraph.graph import Graph
 from omnigraph.lang.catalog import Catalog
+from omnigraph.storage.objects import ObjectStore
 from tests.support.loads import (
     PIPELINE,
     SMALL,
@@ -340,6 +343,58 @@ def test_a_branch_that_is_not_there_is_not_loaded_into(people: Graph, way: str) 
 def test_a_graph_that_is_open_for_reading_is_not_loaded_into(people: Graph) -> None:
     with nothing_changes(people), pytest.raises(ReadOnlyError):
         omnigraph.open(people.uri, read_only=True).load([node("Person", name="Eve")], mode="append")
+
+
+# Data of a program
+
+
+@pytest.mark.parametrize("opened", [io.StringIO(EVE), io.BytesIO(EVE.encode())], ids=["text", "bytes"])
+def test_an_open_file_is_loaded_whether_it_was_opened_as_text_or_as_bytes(people: Graph, opened: IO[Any]) -> None:
+    assert people.load(opened, mode="append").total == EVE.count("\n")
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        [node("Person", name=b"Eve")],
+        [node("Person", name=object())],
+        [node("Person", name="\udc80")],
+        [{("type",): "Person"}],
+        {"Person": [{"name": b"Eve"}]},
+        io.StringIO("\udc80"),
+        [5],
+        5,
+    ],
+    ids=["bytes", "object", "surrogate", "key", "table", "file", "number in a list", "number"],
+)
+def test_data_that_json_cannot_hold_is_refused(people: Graph, data: Any) -> None:
+    with nothing_changes(people), pytest.raises(InputError):
+        people.load(data, mode="append")
+
+
+def test_numbers_and_arrays_of_numpy_are_plain_values(people: Graph) -> None:
+    people.load([node("Person", name="Eve", age=np.int32(30))], mode="append")
+    query = 'query q() { match { $p: Person { name: "Eve" } } return { $p.age } }'
+    assert people.query(query).rows == [{"p.age": 30}]
+
+
+def test_records_of_a_generator_are_written_in_blocks(people: Graph, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("omnigraph.ingest.load._BLOCK", 100)
+    sizes: list[int] = []
+    write = ObjectStore.write_chunks
+
+    def counted(self: ObjectStore, name: str, chunks: Iterable[bytes]) -> None:
+        found = list(chunks)
+        sizes.extend(map(len, found))
+        write(self, name, found)
+
+    monkeypatch.setattr(ObjectStore, "write_chunks", counted)
+
+    done = people.load((node("Person", name=f"p{at}") for at in range(50)), mode="append")
+
+    assert done.total == 50
+    assert max(sizes) < 200
+    assert not list(Path(people.uri).glob("__tmp/*/*"))
 
 
 @pytest.mark.parametrize("option", [{"mode": "upsert"}, {"mode": "merge", "engine": "flink"}])

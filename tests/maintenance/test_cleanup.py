@@ -96,6 +96,13 @@ def test_a_commit_goes_only_if_it_is_neither_young_nor_among_the_last(graph: Gra
     assert readable(graph, commits)[:2] == [True, False]
 
 
+def test_an_age_beyond_the_calendar_keeps_everything(graph: Graph) -> None:
+    commits = graph.commits()
+    for age in (dt.timedelta(days=900_000), dt.timedelta.max):
+        graph.cleanup(older_than=age, orphan_age=age, confirm=True)
+    assert all(readable(graph, commits))
+
+
 @pytest.mark.parametrize(
     "keep, hours, oldest",
     [(1, None, 9), (4, None, 6), (99, None, 0), (None, 0, 9), (None, 2.5, 6), (5, 2.5, 5), (2, 99, 0)],

@@ -194,6 +194,19 @@ def test_a_load_can_be_asked_about_in_another_process_and_is_not_running_when_it
     assert error.operation_id == operation
 
 
+def test_a_load_that_cannot_begin_leaves_its_place_to_the_next(place: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "shared"
+    serving = Serving({}, load_roots=(str(place / "inbox"),), folder=str(folder), limits=Limits(loads=1))
+    loads, graph = Loads(serving, Metrics()), open_graph(place / "graph")
+    order = LoadOrder((str(place / "inbox" / "people.jsonl"),))
+    with pytest.raises(FileNotFoundError):  # the folder is not there: as on a full disk, the state cannot be written
+        loads.start("people", graph, order)
+    folder.mkdir()
+    load_id = loads.start("people", graph, order)
+    loads.close()
+    assert loads.state("people", load_id)["state"] == "done"
+
+
 def test_a_large_load_starts_spark_which_ends_with_the_server(place: Path, tmp_path: Path) -> None:
     people_graph(tmp_path / "graph")
     (place / "inbox" / "deep" / "many.jsonl").write_text(people(9_000))

@@ -169,6 +169,7 @@ def test_conditions_compare_values_of_every_type(graph: Graph, condition: str, f
         ("{}", "expected a list"),
         ('[["age", ">"]]', "is not a column, an operator and a value"),
         ('[["agee", ">", 5]]', "is not a column, an operator and a value"),
+        ('[["age", [">"], 5]]', "'age' cannot be compared"),
         ('[["age", "contains", 5]]', "'age' cannot be compared with 'contains'"),
         ('[["face", "=", [1, 2]]]', "'face' cannot be compared"),
         ('[["age", ">", "5"]]', "expected a number, got a string"),

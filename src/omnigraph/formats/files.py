@@ -223,7 +223,10 @@ def _find_objects(uri: str) -> tuple[list[File], str]:
     if exact:
         return exact, _root(uri, base.rpartition("/")[0])
     if wild:
-        pattern = pattern_of(key)
+        try:
+            pattern = pattern_of(key)
+        except re.error as error:  # such as [z-a]; the same pattern of local files matches nothing
+            raise _nothing(uri, f"not a pattern: {error}") from None
         objects = [file for file in objects if pattern.fullmatch(_key(file.uri))]
     else:
         objects = [file for file in objects if _key(file.uri).startswith(f"{base}/" if base else "")]

@@ -18,14 +18,14 @@ import itertools
 import json
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 
-from omnigraph.errors import InputFormatError, InputMappingError, InputTypeError, InputUnreadableError
+from omnigraph.errors import InputError, InputFormatError, InputMappingError, InputTypeError, InputUnreadableError
 from omnigraph.formats.batch import ConvertedBatch, joined
 from omnigraph.formats.csv import csv_batches
 from omnigraph.formats.files import (
@@ -80,9 +80,12 @@ def discover(
 ) -> list[Split]:
     """Find the files of paths, directories, patterns and `s3://` addresses, and divide them into splits."""
     rules = _rules(mapping, catalog)
-    addresses = [data] if isinstance(data, str | os.PathLike) else list(data)
+    addresses = [data] if isinstance(data, str | os.PathLike) or not isinstance(data, Iterable) else list(data)
     splits: dict[str, list[Split]] = {}
     for address in addresses:
+        if not isinstance(address, str | os.PathLike):
+            message = f"cannot load from a Python {type(address).__name__}"
+            raise InputError(message, path=None, hint="pass paths, records as dicts, or tables by type")
         files, root = find_files(address)
         for file in files:
             if file.uri not in splits:  # two patterns may match one file
@@ -237,7 +240,10 @@ def _rule(path: str | None, pattern: str, entry: Any, catalog: Catalog) -> _Rule
     declared = _named(entry["type"], catalog)
     if declared is None:
         raise _wrong(path, f"unknown type {entry['type']!r}")
-    return _Rule(pattern_of(pattern), declared, tuple(columns.items()))
+    try:
+        return _Rule(pattern_of(pattern), declared, tuple(columns.items()))
+    except re.error as error:
+        raise _wrong(path, f"{pattern!r} is not a pattern: {error}") from None
 
 
 def _named(name: object, catalog: Catalog) -> NodeType | EdgeType | None:

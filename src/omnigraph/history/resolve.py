@@ -30,6 +30,7 @@ from omnigraph.storage.read import TableReader
 from omnigraph.storage.reclaim import versions
 
 _SHOWN = 5  # candidates of an ambiguous prefix
+_LONGEST_VERSION = 20  # digits of a version of 64 bits
 Missing = Callable[[Manifest, str], OmnigraphError]
 
 
@@ -186,7 +187,9 @@ def _at(found: _Found, name: str, which: str) -> _Found:
     if which in by_id:
         return _Found(by_id[which], state)
     # A version between two commits, such as that of a migration, is the state of the earlier one.
-    if which.isdecimal() and commits and int(which) <= max(state.version, commits[-1].manifest_version):
+    # By its length first: Python refuses to read a number of more than 4,300 digits.
+    is_version = which.isdecimal() and len(which) < _LONGEST_VERSION
+    if is_version and commits and int(which) <= max(state.version, commits[-1].manifest_version):
         made = [commit for commit in commits if commit.manifest_version <= int(which)]
         if made:
             return _Found(made[-1], state)

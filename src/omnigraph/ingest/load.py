@@ -10,9 +10,13 @@ import secrets
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
+from decimal import Decimal
 from functools import partial
+from itertools import chain
 from typing import Any
+from uuid import UUID
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -25,6 +29,7 @@ from omnigraph.commit.store import Store
 from omnigraph.core.location import Location
 from omnigraph.core.refs import MAIN, branch_of
 from omnigraph.errors import (
+    InputError,
     InputTypeError,
     KeyConflictError,
     LoadRejectedError,
@@ -54,6 +59,7 @@ _ABANDONED = dt.timedelta(days=1)
 MOST_BYTES = 32 * 1024 * 1024
 _SEEDS = 3
 _ROWS_PER_GROUP = 65_536
+_BLOCK = 8 * 2**20  # bytes of records that are held before they are written
 _ENDS = (("from", "from"), ("to", "to"), ("from", "src"), ("to", "dst"))
 _FEWEST_SHARES, _MOST_SHARES, _BYTES_PER_SHARE = 4, 64, 128 * 1024 * 1024
 
@@ -279,8 +285,8 @@ def as_files(data: Any, location: Location, catalog: Catalog) -> Iterator[tuple[
             mapping = {"files": dict(_write_tables(data, objects, directory, catalog))}
         else:
             # An open file holds JSON lines already.
-            content = data.read() if hasattr(data, "read") else b"".join(map(_line, data))
-            objects.write(f"{directory}/records.jsonl", content)
+            blocks = _blocks_of_file(data) if hasattr(data, "read") else _blocks(map(_line, data))
+            _write(objects, f"{directory}/records.jsonl", blocks)
             mapping = {"files": {}}
         yield ([location.child(directory)] if data else []), mapping
     finally:
@@ -301,7 +307,57 @@ def _is_records(data: Any) -> bool:
 
 
 def _line(record: Any) -> bytes:
-    return json.dumps(record, separators=(",", ":"), ensure_ascii=False, default=str).encode() + b"\n"
+    try:
+        return _JSON.encode(record).encode() + b"\n"
+    except (TypeError, ValueError, RecursionError) as error:
+        message = f"a record cannot be written as JSON: {error}"
+        hint = "pass texts, numbers, booleans, dates, lists and dicts; the content of a Blob as `base64:...`"
+        raise InputError(message, path="<data>", hint=hint) from None
+
+
+def _plain(value: object) -> object:
+    """Return a value that JSON has no form for in one that a load takes."""
+    if isinstance(value, dt.date | Decimal | UUID):  # a datetime is a date, too
+        return str(value)
+    if isinstance(value, np.ndarray | np.generic):
+        return value.tolist()
+    # Not `str` for the rest: b"x" would be stored as the text "b'x'", and an object as its address.
+    raise TypeError(f"{value!r:.80} is of the Python type {type(value).__name__}")
+
+
+_JSON = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False, default=_plain)
+
+
+def _blocks(lines: Iterable[bytes]) -> Iterator[bytes]:
+    """Put lines together: to write each on its own would cost more than to make it."""
+    held: list[bytes] = []
+    size = 0
+    for line in lines:
+        held.append(line)
+        size += len(line)
+        if size >= _BLOCK:
+            yield b"".join(held)
+            held, size = [], 0
+    if held:
+        yield b"".join(held)
+
+
+def _blocks_of_file(file: Any) -> Iterator[bytes]:
+    # A file that was opened as text returns texts, which the store would take for the path of another file.
+    try:
+        while block := file.read(_BLOCK):
+            yield block.encode() if isinstance(block, str) else bytes(block)
+    except UnicodeError as error:
+        raise InputError(f"the file is not UTF-8: {error}", path="<data>", hint="open it as bytes") from None
+
+
+def _write(objects: ObjectStore, name: str, blocks: Iterator[bytes]) -> None:
+    """Write a file in bounded memory: a generator may yield more records than fit; a small file is one request."""
+    first, second = next(blocks, b""), next(blocks, None)
+    if second is None:
+        objects.write(name, first)
+    else:
+        objects.write_chunks(name, chain((first, second), blocks))
 
 
 def _write_tables(
@@ -314,7 +370,7 @@ def _write_tables(
             raise InputTypeError(f"unknown type '{name}'", path=name, hint=hint)
         if _is_records(rows):  # as JSONL, so that each bad record is reported by its number
             envelope = partial(_enveloped, declared)
-            objects.write(f"{directory}/{at}/{declared.name}.jsonl", b"".join(map(_line, map(envelope, rows))))
+            _write(objects, f"{directory}/{at}/{declared.name}.jsonl", _blocks(map(_line, map(envelope, rows))))
             continue
         file = f"{at}/{declared.name}.parquet"
         objects.write(f"{directory}/{file}", _parquet(rows))

@@ -19,7 +19,7 @@ from omnigraph.core.refs import MAIN, branch_of
 from omnigraph.errors import BranchNotFoundError, DriftError, OmnigraphError, RetentionError, StorageError
 from omnigraph.maintenance.optimize import UNSETTLED, owned_tables, pin_and_head, refuse_pending, settle
 from omnigraph.maintenance.relocate import relocate
-from omnigraph.maintenance.retention import Needed, Place, Policy, needed, refs_of
+from omnigraph.maintenance.retention import Needed, Place, Policy, before, needed, refs_of
 from omnigraph.maintenance.tasks import map_tables
 from omnigraph.manifest.rows import MANIFEST_PATH
 from omnigraph.manifest.segments import DIRECTORY as SEGMENTS
@@ -219,7 +219,7 @@ class _Cleanup:
 
     def _old_versions(self, place: Place) -> list[int]:
         age = self.request.manifest_age if place[0] == MANIFEST_PATH else self.request.audit_age
-        old = set(reclaim.versions_before(self.store.objects, *place, self.now - age))
+        old = set(reclaim.versions_before(self.store.objects, *place, before(self.now, age)))
         return [version for version in self._not_needed(place) if version in old]
 
     def unnamed_segments(self) -> list[Orphan]:
@@ -263,7 +263,7 @@ class _Cleanup:
 
     @property
     def _orphaned_before(self) -> dt.datetime:
-        return self.now - self.request.orphan_age
+        return before(self.now, self.request.orphan_age)
 
     def abandoned(self) -> list[Orphan]:
         """The files of loads that died."""

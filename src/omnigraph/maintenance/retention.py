@@ -42,10 +42,15 @@ class Policy:
         newest = [*changes, commits[-1]][-max(self.keep or 1, 1) :]
         if self.older_than is None:
             return newest[0]
-        since = (now - self.older_than).timestamp() * 1e6
+        since = before(now, self.older_than).timestamp() * 1e6
         # The state before the first young commit was still current at the start of the period.
         young = next((at for at, commit in enumerate(commits) if commit.created_at > since), len(commits))
         return min(newest[0], commits[max(young - 1, 0)], key=lambda commit: commit.order)
+
+
+def before(now: dt.datetime, age: dt.timedelta) -> dt.datetime:
+    """Return the time so long ago; an age beyond the calendar is as long ago as can be."""
+    return now - min(age, now - dt.datetime.min.replace(tzinfo=dt.UTC))
 
 
 @dataclass(frozen=True, slots=True)

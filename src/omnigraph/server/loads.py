@@ -80,8 +80,13 @@ class Loads:
                 hint = "retry when one of them is done"
                 raise TooManyRequestsError(f"the maximum of {self._max_running} loads is running", hint=hint)
             self._running[load_id] = thread
-        record.write()  # before the thread runs: a client may ask for the load as soon as it knows the id
-        thread.start()
+        try:
+            record.write()  # before the thread runs: a client may ask for the load as soon as it knows the id
+            thread.start()
+        except BaseException:  # a full disk, or no more threads: its place must not stay taken
+            with self._lock:
+                del self._running[load_id]
+            raise
         return load_id
 
     def state(self, graph_id: str, load_id: str) -> dict[str, Any]:

@@ -77,6 +77,10 @@ class BackgroundUpkeep:
             self._metrics.upkeep.labels("failed").inc()
             _LOG.warning("upkeep of graph '%s' failed: %s", name, error.message)
             return
+        except Exception:  # noqa: BLE001 - else the thread ends, and no graph is looked after until a restart
+            self._metrics.upkeep.labels("failed").inc()
+            _LOG.exception("upkeep of graph '%s' failed", name)
+            return
         removed = sum(row.old_versions_removed for row in done.cleanup.tables) if done.cleanup else 0
         self._metrics.upkeep.labels("done").inc()
         _LOG.info("upkeep of graph '%s': optimized %s, removed %d versions", name, list(done.optimized), removed)

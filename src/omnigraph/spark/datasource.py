@@ -324,7 +324,7 @@ def _condition(one: Any, stored: pa.Schema) -> Predicate:
         raise _bad_where(f"{json.dumps(one)} is not a column, an operator and a value")
     column, word, value = one
     scalar = _SCALARS.get(stored.field(column).type)
-    operator = _OPERATORS.get(word)
+    operator = _OPERATORS.get(str(word))
     if scalar is None or operator in (None, Operator.CONTAINS, Operator.STARTS_WITH):
         raise _bad_where(f"'{column}' cannot be compared with {word!r}")
     return comparison(column, Type(scalar), operator, _operand(scalar, value))

@@ -90,7 +90,7 @@ def diff(
 blob_routes = router("blobs")
 
 _CHUNK = 2**20
-_RANGE = re.compile(r"bytes=(\d*)-(\d*)", re.IGNORECASE)
+_RANGE = re.compile(r"bytes=([0-9]{0,4000})-([0-9]{0,4000})", re.IGNORECASE)  # Python reads no longer numbers
 _BYTES = "application/octet-stream"
 
 
