@@ -9,6 +9,8 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+from omnigraph.maintenance.fold import FEWEST, INDEXED
+from omnigraph.manifest.segments import FAN_OUT, WINDOW
 from tests.simulation.model import WRITES
 
 NAMES = ("ann", "bob", "cat", "dan", "eve", "fay")
@@ -23,19 +25,27 @@ PROFILES: Mapping[str, Mapping[str, int]] = {
     "mixed": {
         "mutate": 30, "load": 8, "merge": 14, "revert": 4, "create_branch": 8, "delete_branch": 6, "create_tag": 3,
         "delete_tag": 2, "optimize": 5, "ensure_indices": 3, "cleanup": 5, "repair": 2, "relocate": 1, "backup": 3,
-        "restore": 3, "move": 2, "clock": 2, "apply_schema": 1,
+        "restore": 3, "move": 2, "clock": 2, "apply_schema": 1, "bounds": 4,
     },
     "merges": {"mutate": 30, "merge": 40, "revert": 4, "create_branch": 12, "delete_branch": 6, "cleanup": 6,
-               "optimize": 3},
+               "optimize": 3, "bounds": 2},
     "alone": {"mutate": 30, "load": 15, "apply_schema": 10, "revert": 6, "optimize": 6, "cleanup": 5, "create_tag": 4,
-              "backup": 4, "restore": 4, "clock": 4, "ensure_indices": 4},
+              "backup": 4, "restore": 4, "clock": 4, "ensure_indices": 4, "bounds": 4},
     "s3": {"mutate": 30, "load": 8, "merge": 14, "revert": 3, "create_branch": 8, "delete_branch": 5, "optimize": 3,
-           "cleanup": 3, "create_tag": 3, "clock": 3},
+           "cleanup": 3, "create_tag": 3, "clock": 3, "bounds": 4},
 }  # fmt: skip
 FAULTS: Mapping[str, Mapping[str, int]] = {
     "local": {"none": 60, "race": 12, "crash": 8, "cut": 8, "kill": 3, "eio": 5, "full": 4},
     "s3": {"none": 50, "race": 10, "crash": 8, "eio": 5, "sleep": 5, "lost": 10, "repeated": 6, "slow": 6},
     "merges": {"none": 80, "race": 12, "crash": 5, "eio": 3},
+}
+# How long the log and the tails of tables may become. A short history does not reach the usual bounds, the last ones.
+BOUNDS: Mapping[str, Sequence[int]] = {
+    "window": (1, 2, 3, WINDOW),
+    "fan_out": (2, 3, FAN_OUT),
+    "fold_every": (1, 1, 2, 16),
+    "fold_fewest": (2, 2, 2, FEWEST),
+    "fold_indexed": (2, INDEXED),
 }
 # What another handle may do in the middle of a step, and the steps that others can come into the middle of.
 RIVALS = ("mutate", "load", "merge", "create_branch", "delete_branch", "optimize", "cleanup", "create_tag")
@@ -58,7 +68,8 @@ class Step:
 def generate(seed: int, count: int, profile: str = "mixed") -> list[Step]:
     """Make the history of a seed. A longer one begins with the shorter."""
     chance = Random(f"{profile}-{seed}")  # noqa: S311 - chooses steps, guards nothing
-    return [_step(chance, profile) for _ in range(count)]
+    bounds = Step("bounds", _values(chance, "bounds"))
+    return [bounds, *(_step(chance, profile) for _ in range(count - 1))][:count]
 
 
 def _step(chance: Random, profile: str) -> Step:
@@ -87,6 +98,8 @@ def _values(chance: Random, do: str) -> dict[str, Any]:
             return numbers | {"resolve": chance.choice((None, None, "ours", "theirs"))}
         case "cleanup":
             return numbers | {"keep": chance.choice((1, 1, 2, 5)), "young": chance.random() < 0.5}
+        case "bounds":
+            return {name: chance.choice(sizes) for name, sizes in BOUNDS.items()}
         case "clock":
             return {"seconds": chance.choice((-3 * DAY, -3600, -1, 1, 3600, 3 * DAY))}
         case "restore" | "move":

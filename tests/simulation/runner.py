@@ -18,7 +18,7 @@ from tests.simulation import model, oracles
 from tests.simulation.faults import Call
 from tests.simulation.generator import Step
 from tests.simulation.oracles import require
-from tests.simulation.world import Foretold, World
+from tests.simulation.world import BOUNDS, Foretold, World
 
 BRANCH_NAMES = ("b1", "b2", "b3", "b4", "agent/1", "agent/2")
 MOST_BRANCHES = 5
@@ -224,6 +224,11 @@ class Runner(World):
 
     def _clock(self, step: Step) -> None:
         self.clock.jump(step.values["seconds"])
+
+    def _bounds(self, step: Step) -> None:
+        """Let the log and the tables be folded sooner, or as late as usual."""
+        for name, (module, attribute) in BOUNDS.items():
+            setattr(module, attribute, step.values[name])
 
     def _branch(self, step: Step) -> str:
         names = sorted(self.history.heads)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from unittest.mock import patch
@@ -28,6 +29,8 @@ from omnigraph.errors import (
     StorageError,
 )
 from omnigraph.graph import Graph
+from omnigraph.maintenance import fold
+from omnigraph.manifest import segments
 from tests.commit.child import after_a_lifetime
 from tests.history.merging import Expected, History, Image, Node
 from tests.simulation import model, oracles
@@ -38,6 +41,13 @@ from tests.simulation.oracles import Follower, require
 REFUSALS = (ConstraintError, LoadRejectedError, MergeConflictError, BranchInUseError, BranchesPresentError)
 LOST_RACES = (ConflictError, BranchNotFoundError, HistoryReclaimedError)
 CHECK_EVERY = 10
+BOUNDS = {
+    "window": (segments, "WINDOW"),
+    "fan_out": (segments, "FAN_OUT"),
+    "fold_every": (omnigraph.graph, "_FOLD_EVERY"),
+    "fold_fewest": (fold, "FEWEST"),
+    "fold_indexed": (fold, "INDEXED"),
+}
 CONCURRENCY = "OMNIGRAPH_MAINTENANCE_CONCURRENCY"  # with one thread, a history is always the same
 
 
@@ -48,6 +58,15 @@ class Foretold:
     image: Image
     is_refused: bool = False
     merge: Expected | None = None
+
+
+@contextmanager
+def _bounds_kept() -> Iterator[None]:
+    """Set the bounds of the log and of folds back, whatever a history made of them."""
+    with ExitStack() as stack:
+        for module, name in BOUNDS.values():
+            stack.enter_context(patch.object(module, name, getattr(module, name)))
+        yield
 
 
 class World:
@@ -73,7 +92,7 @@ class World:
 
     def run(self, steps: Sequence[Step]) -> None:
         """Carry out a history, and judge the graph on the way and at its end."""
-        with self.clock.installed(), patch.dict(os.environ, {CONCURRENCY: "1"}):
+        with self.clock.installed(), patch.dict(os.environ, {CONCURRENCY: "1"}), _bounds_kept():
             for number, step in enumerate(steps, 1):
                 self.step(step)
                 if number % self.check_every == 0 or number == len(steps):
@@ -174,7 +193,8 @@ class World:
                 fresh.append(commit)
             for commit in reversed(fresh):
                 is_own = name == branch and own is not None and commit.commit_id == own.commit_id
-                harmless = commit.actor_id == RECOVERY_ACTOR
+                self.counts["folds"] += commit.actor_id == fold.ACTOR
+                harmless = commit.actor_id in (RECOVERY_ACTOR, fold.ACTOR)
                 require("history", is_own or harmless, f"an unexpected commit on {name}: {commit}")
                 self.learn(commit, image if is_own else self.history.head(name).image, name)
         known = own is None or own.commit_id in self.history.nodes
