@@ -96,25 +96,30 @@ def check(uri: str, told: Told, *, may_be_there: Collection[str] = ()) -> int:
 
 def _check(connection: Connection, uri: str, told: Told, may_be_there: set[str]) -> None:
     try:
-        found = names(omnigraph.open(uri, read_only=True))
-        assert told.acknowledged <= found, f"lost for a reader: {sorted(told.acknowledged - found)[:5]}"
-        graph = omnigraph.open(uri)
-        whole = names(graph)
-        assert told.acknowledged <= whole, f"lost: {sorted(told.acknowledged - whole)[:5]}"
-        assert whole <= told.tried, f"from nowhere: {sorted(whole - told.tried)[:5]}"
-        allowed = told.acknowledged | set(told.unknown) | may_be_there
-        assert whole <= allowed, f"there, though it was refused: {sorted(whole - allowed)[:5]}"
-        for name, operation in told.unknown.items():
-            assert (graph.outcome(operation) is not None) == (name in whole), f"wrong outcome of {operation}"
-        after = f"after-{len(whole)}-{len(graph.commits())}"
-        assert add(graph, after) == ("ack", after), "the graph cannot be written"
-        graph.mutate(_TAKE, {"n": after})
-        _check_chain(graph)
-        report = graph.doctor()
-        assert report.is_healthy, [str(finding) for finding in report.findings]
-        connection.send(("", len(graph.commits())))
+        connection.send(("", judge(uri, told, may_be_there)))
     except Exception as error:  # noqa: BLE001 - it is reported where the scenario runs
         connection.send((f"{type(error).__name__}: {error}", 0))
+
+
+def judge(uri: str, told: Told, may_be_there: Collection[str] = ()) -> int:
+    """Check a graph in this process. Each assertion is an oracle; `test_oracles.py` shows each of them red."""
+    found = names(omnigraph.open(uri, read_only=True))
+    assert told.acknowledged <= found, f"lost for a reader: {sorted(told.acknowledged - found)[:5]}"
+    graph = omnigraph.open(uri)
+    whole = names(graph)
+    assert told.acknowledged <= whole, f"lost: {sorted(told.acknowledged - whole)[:5]}"
+    assert whole <= told.tried, f"from nowhere: {sorted(whole - told.tried)[:5]}"
+    allowed = told.acknowledged | set(told.unknown) | set(may_be_there)
+    assert whole <= allowed, f"there, though it was refused: {sorted(whole - allowed)[:5]}"
+    for name, operation in told.unknown.items():
+        assert (graph.outcome(operation) is not None) == (name in whole), f"wrong outcome of {operation}"
+    after = f"after-{len(whole)}-{len(graph.commits())}"
+    assert add(graph, after) == ("ack", after), "the graph cannot be written"
+    graph.mutate(_TAKE, {"n": after})
+    _check_chain(graph)
+    report = graph.doctor()
+    assert report.is_healthy, f"doctor found {[str(finding) for finding in report.findings]}"
+    return len(graph.commits())
 
 
 def names(graph: Graph) -> set[str]:

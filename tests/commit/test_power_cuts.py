@@ -13,8 +13,9 @@ import omnigraph
 from omnigraph.commit.publish import begin, publish
 from omnigraph.commit.store import Store
 from omnigraph.core.location import Location
-from omnigraph.errors import GraphReplacedError, StorageError
+from omnigraph.errors import GraphReplacedError, OmnigraphError, StorageError
 from omnigraph.graph import Graph
+from omnigraph.storage.durability import Medium
 from tests.support.faults import assert_settled
 from tests.support.graphs import plan
 from tests.support.power import Cut, Recorder, distinct_states, write_files
@@ -26,10 +27,15 @@ NAMES = "query q() { match { $p: Person } return { $p.name $p.age } order { $p.n
 SUBSETS = 50 if os.environ.get("OMNIGRAPH_SOAK") else 1
 
 Rows = list[dict[str, object]]
+Seen = tuple[Rows, list[str]]
 
 
 def people(graph: Graph, branch: str = "main") -> Rows:
     return graph.query(NAMES, branch=branch).rows
+
+
+def seen(graph: Graph) -> Seen:
+    return people(graph), sorted(graph.branches())
 
 
 def insert(graph: Graph, name: str, age: int = 1, branch: str = "main") -> None:
@@ -111,15 +117,15 @@ def test_a_power_cut_anywhere_loses_nothing_that_was_acknowledged(template: Path
         for branch in ("review", "fresh"):
             omnigraph.open(root).delete_branch(branch)
     graph = omnigraph.open(root, durability="full")
-    before = people(graph)
+    before = seen(graph)
     cuts = Recorder(root).run(lambda: OPERATIONS[name](graph))
-    after = people(graph)
+    after = seen(graph)
     assert any(cut.at == "sync" for cut in cuts), "an operation is synced before it is acknowledged"
     states = _survive(root, cuts, before, after)
     print(f"{name}: {len(cuts)} moments, {states} disks")  # noqa: T201 - the number of states is part of the answer
 
 
-def _survive(root: Path, cuts: list[Cut], before: Rows, after: Rows) -> int:
+def _survive(root: Path, cuts: list[Cut], before: Seen, after: Seen) -> int:
     states = list(distinct_states(cuts, SUBSETS))
     for acknowledged, what, disk in states:
         write_files(root, disk)
@@ -131,28 +137,58 @@ def _survive(root: Path, cuts: list[Cut], before: Rows, after: Rows) -> int:
     return len(states)
 
 
-def _opens(root: Path, allowed: list[Rows]) -> None:
-    assert people(omnigraph.open(root, read_only=True)) in allowed
+def _opens(root: Path, allowed: list[Seen]) -> None:
+    assert seen(omnigraph.open(root, read_only=True)) in allowed
     graph = omnigraph.open(root, durability="full")
-    found = people(graph)
-    assert found in allowed
+    found, branches = seen(graph)
+    assert (found, branches) in allowed
     insert(graph, "afterwards")
     assert len(people(graph)) == len(found) + 1
-    for branch in graph.branches():
+    for branch in branches:
         people(graph, branch)
     assert_settled(Store.at(Location.parse(root)))
     assert graph.doctor().is_healthy
 
 
-def test_without_a_sync_a_cut_would_lose_what_was_acknowledged(template: Path, tmp_path: Path) -> None:
-    """The check above can fail: with durability off, nothing of the operation is on the medium."""
+# The check above can fail ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["mutation", "load", "merge", "branch create", "branch delete"])
+def test_without_durability_a_cut_loses_what_was_acknowledged(template: Path, tmp_path: Path, name: str) -> None:
     root = shutil.copytree(template, tmp_path / "graph")
     graph = omnigraph.open(root, durability="off")
-    before = people(graph)
-    cuts = Recorder(root).run(lambda: insert(graph, "new"))
-    after = people(graph)
+    before = seen(graph)
+    cuts = Recorder(root).run(lambda: OPERATIONS[name](graph))
+    after = seen(graph)
+    assert before != after
+    assert not any(cut.at == "sync" for cut in cuts)
     with pytest.raises((AssertionError, StorageError)):
         _survive(root, cuts[-1:], before, after)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name, barriers", [("mutation", 2), ("branch create", 1), ("branch delete", 1)])
+def test_no_barrier_can_be_left_out(
+    template: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, barriers: int
+) -> None:
+    sync, calls = Medium.sync, list[int]()
+    for left_out in range(barriers):
+
+        def all_but_one(medium: Medium, *paths: str, left_out: int = left_out) -> None:
+            calls.append(len(calls))
+            if calls[-1] != left_out:
+                sync(medium, *paths)
+
+        root = shutil.copytree(template, tmp_path / f"graph{left_out}")
+        graph = omnigraph.open(root, durability="full")
+        before = seen(graph)
+        calls.clear()
+        with monkeypatch.context() as patch:
+            patch.setattr(Medium, "sync", all_but_one)
+            cuts = Recorder(root).run(lambda: OPERATIONS[name](graph))  # noqa: B023 - called at once
+        assert len(calls) == barriers
+        with pytest.raises((AssertionError, OmnigraphError)):
+            _survive(root, cuts, before, seen(graph))
 
 
 def test_a_torn_newest_version_is_set_aside_and_named_in_the_audit(template: Path, tmp_path: Path) -> None:
