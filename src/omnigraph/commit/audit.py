@@ -19,6 +19,7 @@ from omnigraph.storage.lance_errors import Failure, classify, lance_call
 
 PATH = "_graph_commit_recoveries.lance"
 KEY = "operation_id"
+# More than a publish has: every process that opens the graph after a crash records the same operation at once.
 _ATTEMPTS = 16
 _SCHEMA = pa.schema(
     [
@@ -126,6 +127,7 @@ def _record(row: AuditRow) -> dict[str, object]:
         KEY: row.operation_id,
         "sidecar_writer_kind": row.writer_kind,
         "per_table_outcomes_json": _outcomes_json(row.outcomes),
+        # UTC without a zone, as the column is in graphs of earlier releases.
         "created_at": dt.datetime.now(dt.UTC).replace(tzinfo=None),
     }
 

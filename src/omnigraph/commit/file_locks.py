@@ -44,6 +44,7 @@ def lock_file(path: Path) -> Iterator[int]:
 
 
 def _open_lock(path: Path) -> int:
+    # Closed on exec: a program that this one starts would keep the lock, and outlive it.
     flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
     try:
         return os.open(path, flags, 0o666)
@@ -56,6 +57,8 @@ def try_lock(file: int, *, shared: bool = False) -> bool:
     try:
         fcntl.flock(file, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
     except OSError as error:
+        # Anything else, such as a file system without locks, must not look like a busy lock: the caller would wait for
+        # ever.
         if error.errno in (errno.EAGAIN, errno.EACCES):
             return False
         raise
@@ -91,6 +94,7 @@ class Queue:
     def ahead_of(self, ticket: str | None) -> int:
         """Return how many came before a ticket, or before a newcomer; 0 if all of them are gone."""
         before = sorted(name for name in self._names() if ticket is None or name < ticket)
+        # From behind: as long as one living ticket is before this one, it does not matter how many are.
         while before and not self._is_alive(before[-1]):
             before.pop()
         return len(before)

@@ -65,6 +65,7 @@ def gates_of(location: Location, objects: ObjectStore, timeout: float = DEFAULT_
 
 def _file_name(gate: str) -> str:
     """Return the file name of a gate. Long names, from long type names, are hashed."""
+    # A name becomes one file: without quoting, `branch:a/b` would be a file in a directory.
     quoted = urllib.parse.quote(gate, safe="")
     return quoted if len(quoted) <= _LONGEST_NAME else hashlib.sha256(gate.encode()).hexdigest()
 
@@ -188,6 +189,7 @@ def _lock_in_turn(gate: Gate, path: Path, file: int, timeout: float, worth_it: C
     wait = partial(_wait, gate.name, timeout, holder=lambda: path.read_text() or "another process", worth_it=worth_it)
     if gate.name.startswith(_IN_BRANCH):
         wait(attempt, longest=lambda _: _LONGEST_WAIT)
+    # No ticket for a caller that does not wait: it asks whether the holder is alive, and must not pass those who queue.
     elif timeout <= 0:
         wait(lambda: queue.is_empty() and attempt(), longest=lambda _: _LONGEST_WAIT)
     elif not (queue.is_empty() and attempt()):
@@ -274,6 +276,7 @@ class LeaseGates:
     def _leases(self, gates: Sequence[Gate], wait: _Wait) -> Iterator[list[Lease]]:
         leases: list[Lease] = []
         stop = threading.Event()
+        # Started before the first lease is taken: waiting for the second may take longer than the first one lives.
         renewer = threading.Thread(target=self._renew, args=(leases, stop), daemon=True)
         renewer.start()
         try:
@@ -285,6 +288,7 @@ class LeaseGates:
         finally:
             stop.set()
             renewer.join()
+            # In reverse, so that a waiter for the first gate finds the others free when it gets there.
             for lease in reversed(leases):
                 lease.release()
 

@@ -36,6 +36,7 @@ class Lease:
         self._lifetime = lifetime
         self._seen = seen
         self._looked: tuple[object, Version] | None = None
+        # By token and not by process: two threads of one process are two holders.
         self._token = str(uuid.uuid4())
         self._serial = 0
         self._version: Version | None = None
@@ -71,6 +72,7 @@ class Lease:
     def release(self) -> None:
         """Write the lease free, if it is still ours. A failure only makes others wait; it must not fail the write."""
         with self._lock:
+            # First of all: a renewal that waits for the lock must not write the lease held again after it was released.
             version, self._version = self._version, None
             if version is None:
                 return

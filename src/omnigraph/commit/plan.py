@@ -41,6 +41,8 @@ class WriteTxn:
     branch: str | None
     base: ManifestState
     catalog: Catalog
+    # The one mutable part, filled while a plan is prepared. A fork that no commit names is deleted with the staged
+    # files.
     forks: dict[str, TableVersion] = field(default_factory=dict, compare=False)
 
     @property
@@ -111,6 +113,7 @@ class PublishPlan:
         changes_types = bool(self.registrations or self.tombstones or self.schema)
         assert not changes_types or self.kind is WriterKind.SCHEMA_APPLY, "only a schema apply adds or drops tables"
         named = [action.table_key for action in self.actions]
+        # Two transactions on one base: the second would land on the result of the first, which nothing has validated.
         assert len(named) == len(set(named)), "a table has one action"
 
     @property
@@ -126,6 +129,8 @@ class PublishPlan:
     @property
     def relied_on(self) -> set[str]:
         """The tables whose pins must be the same at the publish as when the plan was prepared."""
+        # All three: a table that was only read can make the change wrong as well, such as a node that an edge points
+        # to.
         return {*self.table_keys, *self.read_set, *self.must_be_unchanged}
 
     @property

@@ -161,6 +161,7 @@ def _publish(store: Store, plan: PublishPlan) -> Published:
 def publish_held(store: Store, plan: PublishPlan, held: Held) -> Published:
     """Carry out a plan whose gates, or stronger ones, the caller holds."""
     failpoints.reach(failpoints.PUBLISH_AFTER_GATES)
+    # Read inside the gates. What was read before them may be out of date, and everything below is checked against this.
     state = store.manifest.refreshed(plan.txn.base)
     _check_identity(store, plan.txn.base, state)
     _check(store, plan, state, held)
@@ -177,6 +178,7 @@ def adopt_heads(
     store: Store, state: ManifestState, tables: Sequence[TableVersion], held: Held, lineage: Lineage
 ) -> Published:
     """Pin tables at their current heads, in one commit. The caller holds the gates of all of them."""
+    # The caller has decided that these heads are right, and holds the gates: they cannot move before the publish.
     rows = tuple(head_row(store, table.key, table.path, table.branch) for table in tables)
     expected = {table.key: state.actual_version(table.key) for table in tables}
     ready = _ready(store, held, tables)

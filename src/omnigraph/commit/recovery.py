@@ -250,6 +250,7 @@ class _Recovery:
         if published := self._published():
             self._finish(*published)
             return
+        # After `_published`: tables of a published operation may have been moved on by later writers.
         self.observed = _observe(self.store, self.sidecar, self.state)
         if self._was_finished_by_number():
             self._publish(Changes(), {}, RecoveryKind.ROLLED_FORWARD)

@@ -167,6 +167,7 @@ class Sidecars:
     def pending(self) -> list[str]:
         """List the operations that are running or were left behind, oldest first. An empty list costs one request."""
         failpoints.reach(failpoints.RECOVERY_SIDECAR_LIST)
+        # By name, which is by time: an id is a ULID. An older operation may explain what a later one found.
         return sorted(name.removesuffix(".json") for name in self._objects.list(DIRECTORY) if _is_record(name))
 
     def strays(self) -> list[str]:
@@ -188,6 +189,8 @@ class Sidecars:
         data = self._objects.read_if_exists(name)
         if data is None or not _is_torn(data):
             return False
+        # A copy and a deletion, as an object store has no rename. Dying in between leaves both, and the next sweep
+        # repeats it.
         self._objects.write(f"{name}{TORN}", data)
         self._objects.delete(name)
         return True
@@ -273,6 +276,7 @@ def _version(document: dict[str, Any]) -> int:
 def _check(sidecar: Sidecar, operation_id: str) -> None:
     if sidecar.operation_id != operation_id:
         raise ValueError(f"it names operation {sidecar.operation_id}")
+    # An unknown kind is of a later release, whose rules for finishing it are not known here.
     if sidecar.writer_kind not in list(WriterKind):
         raise ValueError(f"unknown writer kind {sidecar.writer_kind}")
     named = all(pin.transaction_uuid and pin.rollback_uuid for pin in sidecar.tables)

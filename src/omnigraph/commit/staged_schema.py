@@ -41,6 +41,7 @@ def reconcile(store: Store) -> None:
     """Finish or discard a schema change that another implementation left, once no record is pending."""
     if not leftovers(store.objects):
         return
+    # Looked at before and again inside the gate: the usual graph has no such files and must not wait for writers.
     with store.gates.hold(schema_gates(())) as held:
         found = leftovers(store.objects)
         # A record explains the files better than the tables do: recovery decides about it first.
@@ -63,6 +64,7 @@ def fate_of(store: Store, found: list[str]) -> Fate:
     staged = _compiled(store.objects, f"{SOURCE}{STAGING}")
     if staged.fingerprint == live.fingerprint:
         return Fate.DELETE if _is_whole(store) and not _is_half(store.objects, found) else Fate.PUT_IN_PLACE
+    # Only types have tables. A change of properties leaves no trace that differs from no change.
     if table_keys(staged) == table_keys(live):
         raise _undecided("both schemas have the same types, so the tables do not show whether the change was made")
     if tables == table_keys(live):

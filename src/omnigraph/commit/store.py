@@ -100,6 +100,7 @@ class Store:
     @classmethod
     def at(cls, location: Location, gate_timeout: float = DEFAULT_TIMEOUT, durability: str | None = None) -> Store:
         objects, tables, manifest = ObjectStore(location), TableStorage(location), Manifest(location)
+        # Handles and cached versions belong to files: when another graph lies here, equal numbers mean other content.
         manifest.on_replaced.append(tables.forget)
         return cls(
             location,
@@ -118,6 +119,7 @@ class Store:
         if not self.location.is_local:
             return []
         paths = (MANIFEST_PATH, *self.manifest.load().paths.values())
+        # Objects of a bucket appear whole, so only a local disk can have torn ones.
         return [uri for uri in map(self.location.child, paths) if has_torn_refs(uri)]
 
     def sync(self, tables: Iterable[TableVersion] = ()) -> None:

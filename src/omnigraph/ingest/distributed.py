@@ -64,6 +64,7 @@ class DistributedLoad:
         self.splits = splits
         self.mode = mode
         directory = f"__tmp/load-{secrets.token_hex(8)}"
+        # A random seed: no one can prepare an input whose keys collide, and a retry has another one.
         self.exchange = KeyExchange(store.location, directory, secrets.randbits(64), shares)
         self.results: list[StageResult] = []
         self.bases: dict[str, TableVersion] = {}
@@ -71,6 +72,8 @@ class DistributedLoad:
 
     def stage(self, txn: WriteTxn) -> None:
         """Write the input to files of the tables. No head moves, and nothing refers to the files yet."""
+        # All tables, because a task learns only from its rows which of them it needs; forks that stay unused are
+        # deleted below.
         self.bases = {key: txn.writable_table(self.store.tables, key) for key in txn.entries}
         self.inherited = {key: txn.entries[key].table for key in txn.forks}
         tasks = [
@@ -96,6 +99,8 @@ class DistributedLoad:
         for key in {key for result in self.results for key in result.tables}:
             table, base = txn.entries[key].table, self.bases[key]
             if table.branch != base.branch:
+                # Another writer changed the table on the parent branch since: the files were staged on a version that
+                # is not the base any more.
                 if table != self.inherited[key]:
                     return False
                 txn.forks[key] = base
@@ -162,6 +167,7 @@ class KeyComparison:
         self.read_set: set[str] = set()
         self.superseded: dict[str, U64] = defaultdict(lambda: _NONE)
         self.replaced: dict[str, U64] = defaultdict(lambda: _NONE)
+        # Opened once: building the dataset of all staged fragments costs as much as a commit.
         self._appends: dict[str, lance.LanceDataset] = {}
 
     def problems(self) -> Iterator[Violation]:
@@ -341,6 +347,7 @@ class KeyComparison:
 
     def _rows(self, key: str, at: U64, columns: Sequence[str]) -> pa.Table:
         """Read staged rows by their places, each with the number of its record."""
+        # Lance reads rows in the order of their positions; sorted, each fragment is opened once.
         at = np.sort(at)
         names = list(dict.fromkeys((ID, *columns)))
         if not len(at):

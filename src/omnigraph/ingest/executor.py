@@ -18,6 +18,7 @@ from omnigraph.storage.stage import TableStorage
 Credentials = tuple[tuple[str, str], ...]
 StartSpark = Callable[[Progress], Executor]
 
+# Proxies too: a worker that reaches the bucket by another way than the driver fails in ways that are hard to explain.
 _VARIABLES = re.compile(r"AWS_\w+|(?:NO|HTTPS?|ALL)_PROXY", re.IGNORECASE)
 
 

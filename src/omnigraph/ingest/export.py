@@ -191,6 +191,7 @@ def _export_directory(
     if objects.exists(""):
         message = f"{target.uri} already exists"
         raise ExportTargetError(message, path=target.uri, hint="name a new or empty directory, or one file")
+    # Of all types and not only the chosen ones: names must not depend on what else is exported.
     keys = frozenset(state.snapshot.entries)
     tasks = [task for table in chosen for task in _tasks(store, table, request.format, target, keys)]
     rows = sum(state.snapshot.entries[table.key].row_count for table in chosen)
@@ -201,6 +202,7 @@ def _export_directory(
         # Last: a reader takes the directory for complete when it sees this file.
         objects.write(COMPLETE, _described(result))
     except BaseException:
+        # Only files that tasks have written, by name: the directory may be a bucket that holds other things.
         with suppress(OmnigraphError):  # report the original failure
             for task in tasks:
                 objects.delete(task.name)
@@ -246,6 +248,7 @@ def _result(state: GraphState, request: ExportSpec, path: str, parts: Sequence[E
         kind, _, name = part.key.partition(":")
         counts[kind][name] = counts[kind].get(name, 0) + part.rows
     branch = state.snapshot.branch or MAIN
+    # All types of a JSONL file are in one file, which is named once.
     files = tuple(dict.fromkeys(part.file for part in parts))
     return ExportResult(path, request.format, branch, state.head, counts["node"], counts["edge"], files)
 

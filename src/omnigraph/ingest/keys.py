@@ -206,7 +206,9 @@ class KeyFile:
     def add(self, space: KeySpace, role: KeyRole, keys: HashedKeys) -> None:
         if not len(keys):
             return
+        # By the hash and not by rows: equal keys of different tasks must meet in one share.
         share = _share_of(keys.high, self._shares)
+        # Stable, so that places ascend within a share: `SortedKeys` relies on it to find the first of equal keys.
         order = np.argsort(share, kind="stable")
         bounds = (0, *np.cumsum(np.bincount(share, minlength=self._shares)).tolist())
         self.sections.append(Section(space, role, self.name, self._size, bounds))

@@ -114,6 +114,7 @@ def _load_forked(store: Store, request: LoadSpec, branch: str, base: str) -> Loa
 
 
 def _load(store: Store, request: LoadSpec) -> LoadResult:
+    # Before anything is read: a retry is the same commit, with the same id and operation.
     lineage = Lineage.new(request.actor, operation_id=request.operation_id)
     if request.engine is not Engine.SPARK and sum(split.size for split in request.splits) <= MOST_BYTES:
         contract = store.schema_of(store.manifest.load())
@@ -180,6 +181,7 @@ def _load_by_executor(store: Store, request: LoadSpec, lineage: Lineage) -> Load
     _reclaim_abandoned(store)
     executor = executor_for(request.engine, request.spark, request.progress)
     for attempt in range(_SEEDS):
+        # All over again: places, hashes and files depend on the seed.
         big = DistributedLoad(store, executor, request.splits, request.mode, _shares(request.splits))
         try:
             return _run_big(store, request, lineage, big)
@@ -210,6 +212,7 @@ def _run_big(store: Store, request: LoadSpec, lineage: Lineage, big: Distributed
             big.stage(txn)
         comparison = KeyComparison(big, txn)
         counts = {key: loaded.rows for key, loaded in comparison.loaded.items()}
+        # All problems of an input at once, so that a file of a million lines needs one round of corrections.
         problems = [*input_problems(big.results), *comparison.problems()]
         raise_problems(problems, RecordLocations(request.splits, [result.lines for result in big.results]))
         if request.dry_run or not comparison.loaded:
@@ -230,6 +233,7 @@ class RecordLocations:
         so_far: dict[str, int] = {}
         for split, count in zip(splits, lines, strict=True):
             self._before.append(so_far.get(split.file, 1 if split.header else 0))
+            # Splits of one file follow each other; a file that is named twice was discovered once.
             so_far[split.file] = self._before[-1] + count
 
     def located(self, problem: Violation) -> Violation:

@@ -152,6 +152,8 @@ class _Table:
 
     def add(self, rows: pa.Table, file: KeyFile, *, fresh: bool) -> None:
         self._buffered.append(rows)
+        # One batch with ids of the input makes the whole task compare its ids. Batches before it were fresh and need
+        # none.
         self.fresh &= fresh
         if sum(len(part) for part in self._buffered) >= _ROWS or sum(part.nbytes for part in self._buffered) >= _BYTES:
             self._write(file)
@@ -357,6 +359,7 @@ def _occurrences(keys: SortedKeys, part: SortedKeys) -> Numbers:
     """Return how often each key occurs in a part."""
     distinct = part.where(part.starts)
     counts = np.zeros(len(keys), np.int64)
+    # By `high` alone: `starts` has raised CollisionError if two keys share it.
     counts[np.searchsorted(keys.high, distinct.high)] = part.counts
     return counts
 

@@ -87,6 +87,7 @@ def migrate(manifest: Manifest, branch: str | None) -> int:
     found = stamp = read_stamp(table.open(branch))
     guard(stamp)
     while stamp < INTERNAL_SCHEMA_VERSION:
+        # The step first and the stamp after it: a step that died is done again, and finds what is there.
         _STEPS[stamp](table, branch)
         stamp = _stamp(table, branch, stamp + 1)
         guard(stamp)
@@ -110,6 +111,7 @@ def _stamp(table: InternalTable, branch: str | None, target: int) -> int:
     for _ in range(ATTEMPTS):
         dataset = table.open(branch)
         stamp = read_stamp(dataset)
+        # Another process was faster, or is past this step: a lower stamp must not be written over its own.
         if stamp >= target:
             return stamp
         try:

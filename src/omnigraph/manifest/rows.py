@@ -26,6 +26,7 @@ SEGMENT, GRAPH_HEAD = "log_segment", "graph_head"
 _PACKED = {"lance-encoding:compression": "zstd"}
 SCHEMA = pa.schema(
     [
+        # Ids share long prefixes and metadata is JSON: both compress well.
         pa.field(OBJECT_ID, pa.string(), nullable=False, metadata=_PACKED),
         pa.field("object_type", pa.string(), nullable=False),
         pa.field("location", pa.string()),
@@ -149,6 +150,7 @@ def commit_record(commit: Commit) -> dict[str, Any]:
 
 def head_record(commit: Commit, graph_id: str | None = None) -> dict[str, Any]:
     """Return the row that names the head of a branch, and the graph: the first commit may have left the window."""
+    # The id of the graph is that of its first commit. It is how a replaced graph is noticed.
     metadata = {"head_commit_id": commit.commit_id, "parent_commit_id": commit.parent_id, "graph_id": graph_id}
     return {
         OBJECT_ID: head_id(commit.branch),
@@ -164,6 +166,7 @@ def schema_record(schema: SchemaRow) -> dict[str, Any]:
 
 
 def version_id(table_key: str, version: int) -> str:
+    # Padded, so that ids sort like versions; 20 digits hold every number of 64 bits.
     return f"{table_key}${version:020d}"
 
 
@@ -208,4 +211,5 @@ def decode_schema(record: dict[str, Any]) -> SchemaRow:
 
 
 def _json(values: dict[str, Any]) -> str:
+    # Rows are written whole with every commit, so absent values take no room.
     return json.dumps({name: value for name, value in values.items() if value is not None}, separators=(",", ":"))

@@ -152,10 +152,13 @@ def archived(rows: pa.Table, segments: Segments) -> pa.Table:
     if commits.num_rows == staying:
         return rows
     ordered = sorted(map(decode_commit, commits.to_pylist()), key=lambda commit: commit.order)
+    # The oldest by order and not by time: the window must hold the head and its ancestors whatever the clocks say.
     gone = [commit.commit_id for commit in ordered[:-staying]]
+    # What a merge recorded goes with its commit: a reader of one needs the other.
     ids = pa.array([*gone, *map(past_id, gone)], pa.string())
     leaving = pc.or_(pc.is_in(rows[OBJECT_ID], ids), _superseded(rows))
     known = sorted(map(Segment.of_record, of_kind(rows, SEGMENT).to_pylist()), key=lambda one: one.newest)
+    # As in a log-structured tree: each commit is rewritten a logarithmic number of times.
     kept, taken = _to_merge(known, len(gone))
     moved = pa.concat_tables([*segments.read([one.name for one in taken]), rows.filter(leaving)])
     named = pa.Table.from_pylist([one.record() for one in (*kept, segments.write(moved))], schema=SCHEMA)

@@ -95,6 +95,7 @@ _CONDITION_LENGTH = 3
 
 def register(spark: SparkSession) -> None:
     """Register the format `omnigraph` with a session."""
+    # First: the source is a class of this package, and executors unpickle it.
     ship_package(spark.sparkContext)
     spark.dataSource.register(OmnigraphSource)
     # A write looks up its source in the active session of its thread, which need not be the one of `spark`.
@@ -147,6 +148,8 @@ class OmnigraphSource(DataSource):
         if self._pinned is None:
             graph, type_name = self._address()
             manifest, snapshot = Manifest(graph), self.options.get("snapshot")
+            # Once for each DataFrame: Spark calls `schema` and `reader` at different times, and a commit may come in
+            # between.
             state = state_to_read(manifest, self.options.get("branch", MAIN), snapshot)
             tables = [entry.table for entry in state.snapshot.entries.values()]
             self._pinned = PinnedTable(graph, _table_of(tables, type_name))
@@ -210,6 +213,7 @@ class TypeReader(DataSourceReader):
 
     def partitions(self) -> Sequence[FragmentPartition]:
         found = groups(TableStorage(self.pinned.graph), self.pinned.table)
+        # Without any, Spark would call `read` with a partition of its own making.
         return [FragmentPartition(group) for group in found] or [FragmentPartition(())]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -276,6 +280,7 @@ class TypeWriter(DataSourceArrowWriter):
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """Load the files of the successful tasks, in this process, which has no Spark session."""
         try:
+            # Without rows an empty file is loaded all the same: an overwrite by nothing must empty the type.
             parts = [message for message in messages if isinstance(message, WrittenFile)] or [self.write(iter(()))]
             _load(self.target, [self.target.graph.child(part.name) for part in parts])
         finally:
@@ -294,6 +299,7 @@ def _load(target: LoadTarget, files: Sequence[str]) -> None:
     if contract is None:
         uri = target.graph.uri
         raise GraphNotFoundError(f"no graph at {uri}", uri=uri, hint="create one with `omnigraph init`")
+    # Migrates an older format. `Graph` does it when it opens; here none was opened.
     store.manifest.load_to_write(None)
     mapping = {"files": {"*.parquet": {"type": target.type_name}}}
     splits = discover(files, contract.catalog, mapping=mapping)

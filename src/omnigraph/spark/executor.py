@@ -48,6 +48,7 @@ class SparkExecutor:
         self._context: SparkContext = getattr(spark, "sparkContext", None) or spark  # type: ignore[assignment]
         self._progress = progress
         with _explaining(self._context, "start"):
+            # Every call into the JVM is made in a thread of its own, see `session`.
             in_thread(partial(ship_package, self._context)).result()
 
     def run(self, phase: str, step: Callable[[T], R], tasks: Sequence[T]) -> list[R]:
@@ -101,6 +102,7 @@ class _Job:
         self.rows: Accumulator[int] = context.accumulator(0)
         self._context = context
         self._phase = phase
+        # Unique: `cancelJobGroup` cancels every job of a group, also those of other callers.
         self._group = f"omnigraph-{uuid.uuid4().hex}"
         self._work = partial(_work, step, packed.common, _storage_variables(context.master), self.rows)
         self._tasks = packed.tasks
@@ -139,6 +141,7 @@ class _Job:
         self._partitions = min(len(self._tasks), most)
         # The group is how the watcher finds the job, and how Ctrl-C cancels it.
         context.setJobGroup(self._group, f"omnigraph: {self._phase}", interruptOnCancel=True)
+        # A pool of the caller wins. Ours are few: the fair scheduler keeps each pool for ever.
         if context.getLocalProperty(_POOL) is None:
             context.setLocalProperty(_POOL, f"omnigraph-{next(_NUMBERS) % _POOLS}")
         return context.parallelize(self._tasks, self._partitions).map(self._work).collect()
@@ -151,6 +154,7 @@ class _Job:
             done = sum(stage.numCompletedTasks for stage in self._stages())
             self.completed = done * len(self._tasks) // self._partitions
         deadline = time.monotonic() + _SETTLE_SECONDS
+        # A cancelled task goes on until it notices, and would write files after they were cleaned up.
         while not self._succeeded and time.monotonic() < deadline and any(s.numActiveTasks for s in self._stages()):
             time.sleep(_POLL_SECONDS)
 
@@ -233,7 +237,9 @@ def _work(
     try:
         result = step(unpack_task(task, common))
     except Exception as error:  # noqa: BLE001 - raised again on the driver
+        # As text: the JVM passes on the message of an exception and nothing else.
         raise _TaskFailedError(_packed(error)) from None
+    # After the step: an accumulator of a failed attempt counts as well, and the bar would run ahead.
     rows.add(rows_of(result))
     return result
 

@@ -40,6 +40,7 @@ class Java:
 def find_java(environment: Mapping[str, str] = os.environ) -> Java:
     """Find the Java that Spark would use: that of JAVA_HOME, or the first on the PATH."""
     home = environment.get("JAVA_HOME")
+    # In the order of Spark's own scripts, or the version that is checked would not be the one that runs.
     path = str(Path(home) / "bin" / "java") if home else shutil.which("java", path=environment.get("PATH", ""))
     if path is None:
         raise _missing("there is no `java` on the PATH")
@@ -92,11 +93,13 @@ class ClassArchive:
 
     def options(self) -> list[str]:
         """Return the options to start a JVM with the archive, or if there is none, to write it."""
+        # The option is quoted for the launcher, which knows no escape.
         if '"' in str(self.file):
             return []
         try:
             self._take_finished()
             if self.file.exists():
+                # The least recently used archives are removed, and a JVM that maps one does not touch it.
                 os.utime(self.file)
                 return [f'"-XX:SharedArchiveFile={self.file}"']
             return [f'"-XX:ArchiveClassesAtExit={self._part}"'] if self._claim() else []
@@ -119,6 +122,7 @@ class ClassArchive:
         if self._part.exists() and time.time() - self._part.stat().st_mtime < _CLAIM_SECONDS:
             return False
         self._part.unlink(missing_ok=True)
+        # Of two processes that come here at once one fails, and starts without an archive.
         self._part.touch(exist_ok=False)
         return True
 

@@ -190,6 +190,7 @@ def _active_context() -> SparkContext | None:
     if gateway is not None and has_died(gateway):
         _forget(context, gateway)
         return None
+    # A context that the JVM has stopped by itself still counts as active for pyspark.
     if context is not None and context._jsc.sc().isStopped():  # noqa: SLF001
         context.stop()
         return None
@@ -279,6 +280,7 @@ def _settings(options: _SparkOptions, java: Java) -> SparkConf:
     ours = {} if _SUBMITTED in os.environ else _defaults(_master(options), java)
     theirs = dict(options.conf)
     if _JAVA_OPTIONS in theirs and _JAVA_OPTIONS in ours:
+        # Theirs last: of an option that is given twice the JVM takes the last.
         theirs[_JAVA_OPTIONS] = f"{ours[_JAVA_OPTIONS]} {theirs[_JAVA_OPTIONS]}"
     for name, value in {**ours, **theirs}.items():
         conf.set(name, value)
@@ -398,6 +400,7 @@ def _packed() -> Path:
     root = Path(version.__file__).parent
     with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED) as opened:
         for file in sorted(root.rglob("*")):
+            # Executors may run another minor version of Python.
             if file.is_file() and file.suffix != ".pyc":
                 opened.write(file, file.relative_to(root.parent))
     return archive
