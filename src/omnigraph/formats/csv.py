@@ -68,6 +68,7 @@ def _converted_block(split: Split, catalog: Catalog, block: bytes, first: int) -
     broken = {first + row.number - 1: _miscounted(row) for row in bad}
     if table.num_rows and _is_open(block, table):
         broken[int(records[-1])] = "a quoted value is not closed before the end of the file"
+        # The row that swallowed the rest: its values are not what was meant.
         table, records = table.slice(0, table.num_rows - 1), records[:-1]
     problems = [Violation("shape", declared.name, None, (), message, record) for record, message in broken.items()]
     texts = {name: table[name].combine_chunks() for name in table.column_names}
@@ -177,6 +178,7 @@ def _floats(column: pa.Array, type_: Type) -> ConvertedColumn:
 
 
 def _booleans(column: pa.Array) -> ConvertedColumn:
+    # The row that swallowed the rest: its values are not what was meant.
     words = pc.utf8_lower(column)
     true = pc.is_in(words, pa.array(["true", "1"]))
     known = pc.or_(true, pc.is_in(words, pa.array(["false", "0"])))

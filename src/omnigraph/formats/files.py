@@ -219,6 +219,7 @@ def _find_objects(uri: str) -> tuple[list[File], str]:
     base = key[: wild.start()].rpartition("/")[0] if wild else key.rstrip("/")
     root = _root(uri, base)
     objects = _listed(uri, base)
+    # First: a key may contain `*`, and then means itself.
     exact = [file for file in objects if _key(file.uri) == key]
     if exact:
         return exact, _root(uri, base.rpartition("/")[0])
@@ -342,6 +343,7 @@ def line_blocks(split: Split, most: int) -> Iterator[bytes]:
 
 def _rest_of_line(split: Split, most: int) -> bytes:
     at, rest, step = split.end, b"", 2**16
+    # In growing steps: most lines end within the first, and a long one must not take a request for each 64 KiB.
     while at < split.file_size and len(rest) <= most:
         piece = read_range(split.found, at, at + step)
         line, end, _ = piece.partition(b"\n")

@@ -97,6 +97,7 @@ def _described(file: File, format_: str | None) -> Split:
     """Determine format and compression of a file by its name."""
     name = file.uri.rpartition("/")[2]
     words = name.lower().split(".")
+    # By the name and never by content: what a load reads must not depend on the first bytes of a file.
     compression = _COMPRESSIONS.get(words[-1])
     if format_ is not None and format_ not in set(_FORMATS.values()):
         raise InputFormatError(f"unknown format {format_!r}", path=file.uri, hint="use jsonl, csv or parquet")

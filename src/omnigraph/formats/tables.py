@@ -51,6 +51,7 @@ def table_batches(
 ) -> Iterator[ConvertedBatch]:
     """Convert a table batch by batch, in bounded memory; rows are numbered from 0 across batches."""
     names = reader.schema.names
+    # Before columns are looked up by name: the second of two would silently win.
     refuse_repeated(names, source)
     converter = TableConverter(declared, source, coerced, lambda *value: ("type", mismatch(*value)))
     empty = pa.record_batch([pa.nulls(0, field.type) for field in reader.schema], schema=reader.schema)

@@ -37,6 +37,7 @@ class Ancestry:
 
         Those that the last merge of the two sides has named already are left out.
         """
+        # Only merges on one side matter: what both sides have, both have merged in the same way.
         apart = [self._known[name] for name in self.distances(one).keys() ^ self.distances(other).keys()]
         named = {
             name
@@ -50,6 +51,7 @@ class Ancestry:
     def brought_in(self, source: Commit, target: Commit) -> list[Commit]:
         """Return the commits that a merge of the source brings into the target."""
         here, there = self.distances(source), self.distances(target)
+        # Each round may load commits with merges of their own, whose second parents are not loaded yet.
         while self._look_for(here.keys() - there.keys()):
             here, there = self.distances(source), self.distances(target)
         return [self._known[name] for name in sorted(here.keys() - there.keys())]
@@ -181,6 +183,7 @@ def _latest(known: Mapping[str, Commit], ordered: Sequence[str], asked: set[str]
 
     Each commit gets a bit mask of the heads that descend from it.
     """
+    # A bit for each head: Python's integers have no limit, and `|` of two of them costs less than joining two sets.
     bits = {name: 1 << at for at, name in enumerate(sorted(asked))}
     below: dict[str, set[int]] = defaultdict(set)
     found = set()

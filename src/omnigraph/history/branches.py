@@ -34,6 +34,7 @@ def create_branch(store: Store, name: str, base: str) -> ManifestState:
     # The gates keep a cleanup away: it must not remove the state between the check that it is readable and the branch.
     with store.gates.hold(ref_gates(name)) as held:
         _refuse_taken(store.manifest, name)
+        # Inside the gate: of two creators of `a` and `a/b` the second must see the first.
         _refuse_nested(store.manifest, name)
         source = resolve_readable(store, base)
         _refuse_other_schema(store.manifest, base, source)

@@ -39,6 +39,7 @@ def differing_rows(one: pa.Table, other: pa.Table) -> Mask:
 
 def differing(one: pa.ChunkedArray, other: pa.ChunkedArray) -> Mask:
     """Return which values of two columns differ. Null equals only null; floats are compared bit by bit."""
+    # Arrow would cast one to the other, and 1 would equal 1.0 across a change of the type.
     assert one.type == other.type, "values of two types do not compare"
     return _differing(_whole(one), _whole(other))
 
@@ -229,6 +230,7 @@ def touched_rows(
         _keys(tables, part, keys) if image is None else image.select([*keys, ADDRESS])
         for part, image in zip((one, other), images, strict=True)
     )
+    # By id and not by address: a row that is written again has another address, and is an update all the same.
     kept, was = pc.is_in(new[ID], value_set=old[ID]), pc.is_in(old[ID], value_set=new[ID])
     return Touched(
         tables,
@@ -292,6 +294,7 @@ def _unshared(tables: TableReader, before: TableVersion, after: TableVersion) ->
     if not one.whole or not other.whole:
         return one, other, False
     # Both have fragments of their own. A compaction, too, writes new ones, with rows that have not changed.
+    # Tables of early releases have no row ids: then all rows are compared, and the result says so.
     is_traced = all(fragment.is_traced for part in (one, other) for fragment in part.whole)
     since = common_version(tables, before, after) if is_traced else 0
     return (*_without_moved(tables, one, other, since), False) if since else (one, other, not both)

@@ -46,6 +46,7 @@ class ChangeFilter:
     def digest(self) -> str:
         """A short hash that identifies the filter in a cursor."""
         parts = (sorted(self.kinds), "*" if self.types is None else sorted(self.types), sorted(self.operations))
+        # Sorted, so that the order in which a client names types does not invalidate its cursor.
         return hashlib.sha256(repr(parts).encode()).hexdigest()[:16]
 
 
@@ -313,6 +314,7 @@ _HASHED = "\0"  # occurs in no id
 
 def short_id(text: str) -> str:
     """Return the form of an id in a token: a long id becomes a prefix and a hash, so that tokens stay short."""
+    # In bytes: a token has a limit in bytes, and an id of 256 characters may have 1,024 of them.
     data = text.encode()
     if len(data) <= _LONGEST_ID:
         return text

@@ -212,6 +212,7 @@ class _PageBuilder:
 
     def _fits(self, change: Change) -> bool:
         """Count a change if the page has room for it. A page has at least one, however large."""
+        # As it is sent: the limit protects the response.
         size = len(json.dumps(change.to_dict(), ensure_ascii=False).encode())
         if self.count and (self.count >= self.request.limit or self.size + size > self.request.max_bytes):
             return False
@@ -238,6 +239,7 @@ class _History:
         state = store.manifest.load(branch)
         assert state.head is not None, "a graph begins with a commit"
         known = {commit.commit_id: commit for commit in state.commits()}
+        # Along first parents only: what a merge brought in is the change of the merge commit, and would come twice.
         commits = [state.head]
         while (parent := known.get(commits[-1].parent_id or "")) is not None:
             commits.append(parent)
@@ -300,6 +302,7 @@ class CursorPosition:
     entity: str | None = None
 
     def encode(self, scope: CursorScope) -> str:
+        # Not signed: a forged cursor reads nothing that the same caller could not read with `start`.
         text = json.dumps([_VERSION, asdict(scope), asdict(self)], separators=(",", ":"))
         encoded = base64.urlsafe_b64encode(text.encode()).decode().rstrip("=")
         assert len(encoded) <= _LONGEST, "a token is short, whatever the ids are"
@@ -308,6 +311,7 @@ class CursorPosition:
 
 def decode(text: str, scope: CursorScope) -> CursorPosition:
     """Decode a cursor or page token; raise ChangeCursorError if it is invalid or of another scope."""
+    # Before it is decoded: decoding and parsing cost many times the length of the text.
     if len(text) > _LONGEST:
         raise _rejected("it is too long to be one")
     try:

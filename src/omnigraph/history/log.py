@@ -15,6 +15,7 @@ from omnigraph.manifest.publisher import Manifest
 def log(manifest: Manifest, refs: Sequence[str] | None) -> list[LogEntry]:
     """List the commits of some states, or of all branches, newest first and children before parents."""
     named = manifest.states() if refs is None else ((ref.strip(), resolve(manifest, ref)) for ref in refs)
+    # The lock branch of another implementation is not a branch of a person.
     states = {name: state for name, state in named if name != FOREIGN_LOCK}
     commits = {commit.commit_id: commit for state in states.values() for commit in state.commits()}
     # A ref such as `main~2` is no branch, so its state names no head.

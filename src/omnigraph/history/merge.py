@@ -365,6 +365,7 @@ class MergeAttempt:
         one = TableMerge(declared, self.input.past, theirs, target.table)
         # Row counts first: they are known, while the number of changed rows takes a look at the files of both tables.
         rows, most = target.row_count + (source.row_count if source else 0), three_way.MOST_ROWS
+        # By the rows that changed and not by the size of the table: a small change of a huge table is merged in memory.
         if rows <= most or one.most_rows(tables) <= most:
             return one.run(tables, self.input.resolution)
         self.partitioned[key] = PartitionedMerge(tables, one, self.input.resolution)
@@ -374,6 +375,7 @@ class MergeAttempt:
 
     def _conflicts(self) -> tuple[MergeConflict, ...]:
         """Find rows that conflict; if there are none, the rules of the schema that the result would break."""
+        # Rows first: if two sides contradict each other, violations of the schema by a half-merged result mean nothing.
         clashes = tuple(conflict for combined in self.tables.values() for conflict in combined.conflicts)
         if clashes or self.input.is_checked:
             return clashes

@@ -37,6 +37,7 @@ def record_old_merges(store: Store, doomed: str) -> None:
             txn = begin(store, branch_of(name))
             lineage = replace(lineage, past=past.to_document())
             publish(store, PublishPlan(txn, WriterKind.BRANCH_MERGE, (), lineage=lineage))
+    # Only if every branch was read: the mark says that nothing is missing, for good.
     if len(states) == len(store.manifest.branches()):
         store.objects.write(MARK, json.dumps({"recorded": sorted(states)}).encode())
 

@@ -151,6 +151,7 @@ def _named(manifest: Manifest, name: str) -> _Found | None:
     # First: programs pass ids that they got from results, and a branch of that name must not change what they mean.
     if is_commit_id(name) and (found := _commit(manifest, name)):
         return found
+    # A branch is the common case, and loading it costs as much as asking whether it exists.
     with suppress(BranchNotFoundError):
         return _Found.head_of(manifest.load(branch_of(name)))
     tag = manifest.table.tags().get(name)
@@ -219,5 +220,6 @@ def _suggestion(manifest: Manifest, name: str, otherwise: str) -> str:
     if close or not reads_as_commit(name):
         return close or otherwise
     # A prefix is compared with as much of each id as it has itself.
+    # Only when there is nothing to return anyway: this reads the whole history.
     ids = {commit.commit_id[: len(name)] for _, state in manifest.states() for commit in state.commits()}
     return did_you_mean(name, ids) or otherwise

@@ -81,6 +81,7 @@ def align(ids: pa.Array, rows: pa.Table) -> AlignedRows:
 
 def latest(declared: NodeType | EdgeType, touched: Sequence[Touched]) -> tuple[pa.Array, AlignedRows]:
     """Return the ids that any of some changes touches, and those entities in the later state."""
+    # All touched ids once and in one order: from here on every state is a set of columns aligned with them.
     ids = pc.unique(pa.chunked_array([one.ids for one in touched], pa.string()))
     image = align(ids, image_schema(declared).empty_table())
     for one in touched:
@@ -214,6 +215,7 @@ class TableMerge:
         bases = self._bases
         if self.source == self.target or all(base == self.source for base in bases):
             return None
+        # A fast-forward of this table: nothing can conflict, so no image of the target is needed.
         if all(base == self.target for base in bases):
             return self._adopted(tables, bases[0])
         return self._merged(tables, bases, resolution)
@@ -304,6 +306,7 @@ class _Conflicts:
         """Return which conflicts a resolution settles, and which of those for the source."""
         settled, theirs = np.zeros(len(clash), np.bool_), np.zeros(len(clash), np.bool_)
         at = np.flatnonzero(clash)
+        # A Python loop over conflicts only, which a person has to be able to read.
         sides = [resolution.side(table_key(self.declared), name) for name in self.ids.take(at).to_pylist()]
         settled[at] = [side is not None for side in sides]
         theirs[at] = [side == "theirs" for side in sides]

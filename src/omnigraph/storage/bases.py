@@ -76,6 +76,7 @@ def at_present_root(dataset: lance.LanceDataset, location: Location, **settings:
 
     Nothing is written: a moved graph can be read as it is. The manifest is loaded, so the look costs no request.
     """
+    # By the address of the handle: opened by `uri/tree/fork`, it is the one of the fork itself.
     path, _, fork = dataset.uri.removeprefix(location.child("")).strip("/").partition("/tree/")
     place = TablePlace(location, path)
     if not fork or not any(place.former_root(one.path, one.name) for one in dataset.base_paths().values()):

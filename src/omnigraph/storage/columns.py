@@ -60,6 +60,7 @@ def is_moved(path: str) -> bool:
 
 def table_schema(declared: NodeType | EdgeType) -> pa.Schema:
     """Return the columns of a table: system columns, then properties in canonical order."""
+    # The mark makes two one-phase merges of one id conflict. Our own staged writes do not rely on it.
     system = [pa.field("id", pa.string(), nullable=False, metadata=_PRIMARY_KEY)]
     if isinstance(declared, EdgeType):
         system += [pa.field(name, pa.string(), nullable=False) for name in ("src", "dst")]
@@ -74,6 +75,8 @@ def _field(declared: Property) -> pa.Field:
 
 def arrow_type(declared: Type) -> pa.DataType:
     if declared.is_vector:
+        # The item is named: pyarrow, Lance and Parquet have different defaults, and types with other names are not
+        # equal.
         return pa.list_(pa.field("item", pa.float32()), declared.dimension)
     scalar = _SCALARS[declared.scalar]
     return pa.list_(pa.field("item", scalar)) if declared.is_list else scalar

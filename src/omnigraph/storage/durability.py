@@ -55,6 +55,7 @@ class Medium:
             return
         durable_write("sync", str(self._root))
         try:
+            # One call for all files of a commit: an fsync of each would cost as many waits for the disk.
             if self.durability is Durability.FILES or not _sync_file_system(self._root):
                 self._sync_files(paths)
         except OSError as error:
@@ -110,6 +111,7 @@ def _sync_one(path: Path) -> None:
 
 def _sync_file_system(root: Path) -> bool:
     """Sync the file system that holds the root; return False if the platform cannot."""
+    # By way of ctypes: the standard library has `os.sync`, which waits for every disk and reports no errors.
     call = getattr(ctypes.CDLL(None, use_errno=True), "syncfs", None)
     if call is None:
         return False

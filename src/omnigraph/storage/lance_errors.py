@@ -92,6 +92,7 @@ def classify(error: Exception) -> Failure:
         return classify(error.__cause__)
     if isinstance(error, CommitConflictError):
         return Failure.RETRYABLE_CONFLICT if error.retryable else Failure.INCOMPATIBLE
+    # The number before the text: messages are translated by the locale, numbers are not.
     if isinstance(error, OSError) and error.errno is not None:
         return _BY_ERRNO.get(error.errno, Failure.IO)
     text = str(error)
@@ -146,6 +147,7 @@ def lance_call(path: str, operation: str) -> Iterator[None]:
 
     Keep only pylance calls inside: a ValueError of our own code would be taken for one of its failures.
     """
+    # Here, because every call to Lance passes: no reader can forget it.
     if operation != PROBE:
         may_block()
     try:

@@ -196,6 +196,7 @@ def has_value(tables: TableReader, table: TableVersion, column: str, fragments: 
     with lance_call(dataset.uri, "scan"):
         chosen = [fragment for fragment in dataset.get_fragments() if fragment.fragment_id in fragments]
         condition = f"`{column}` IS NOT NULL"
+        # No column and one row: the scan stops at the first value.
         scanner = dataset.scanner(columns=[], filter=condition, fragments=chosen, limit=1, with_row_id=True)
         return bool(chosen) and bool(scanner.to_table().num_rows)
 
@@ -217,6 +218,7 @@ class IndexSpec:
 
 def write_index(dataset: lance.LanceDataset, index: IndexSpec, fragments: Sequence[int]) -> lance.Index:
     """Write an index over some fragments. It takes effect once a commit names it."""
+    # One partition: a search looks at all of it, so that the index changes no answer.
     options: dict[str, Any] = {"num_partitions": 1, "metric": "L2"} if index.kind == "IVF_FLAT" else {}
     built = dataset.create_index_uncommitted(
         index.column, index.kind, name=index.name, fragment_ids=list(fragments), replace=True, **options

@@ -87,6 +87,8 @@ def rewrite(tables: TableStorage, table: TableVersion, numbers: Sequence[int]) -
     with lance_call(dataset.uri, "rewrite fragments of"):
         document = {"task": {"fragments": _described(dataset, set(numbers))}, "options": _OPTIONS}
         text = json.dumps({**document, "read_version": table.version})
+        # A task of our own making: `Compaction.plan` chooses fragments itself, and its commit moves the head (lance.md
+        # 13).
         task = CompactionTask.from_json(text)  # type: ignore[attr-defined]  # the stub lacks it
         written = task.execute(dataset).new_fragments
     note(table, (f"data/{path_of(file)}" for fragment in written for file in fragment.files))

@@ -94,6 +94,7 @@ class ObjectStore:
         """Write an object atomically: a reader sees the old content or the new one."""
         with self._change("write", name):
             count("put")
+            # On a local disk obstore writes a temporary file and renames it, so this is atomic there too.
             obstore.put(self._store, self._key(name), data)
 
     def chunks(self, name: str) -> Iterator[bytes]:
@@ -240,6 +241,7 @@ class ObjectStore:
 
 def _write_local(path: Path, chunks: Iterable[bytes]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
+    # Named as obstore names its own: listings leave such files out.
     part = path.with_name(f"{path.name}#{secrets.randbits(32)}")
     try:
         with part.open("wb") as file:

@@ -87,6 +87,7 @@ def snapshot() -> RequestCounts:
         counts = _own.copy()
     for point in snapshot_lance_metrics():
         if point.name == _METRIC:
+            # Listings of a local directory are missing in these figures.
             counts[_kind_of(point.attributes["operation"])] += int(point.value or 0)
     return RequestCounts(**counts)
 
@@ -125,6 +126,7 @@ def set_write_hook(hook: WriteHook | None) -> WriteHook | None:
 
 def durable_write(operation: str, path: str) -> None:
     """Test hook, called before every durable write. Crash tests count these calls, or die at the k-th."""
+    # Read once: a test may take the hook away in another thread between the check and the call.
     hook = on_durable_write
     if hook is not None:
         hook(operation, path)

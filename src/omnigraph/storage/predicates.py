@@ -145,6 +145,7 @@ _OPERATORS = {
 
 def _with_integer(wanted: Compare, value: float) -> Predicate:
     low, high = INTEGER_BOUNDS[wanted.scalar]
+    # An integer column never equals a fraction: compare with the next whole number, which an index can find.
     if value != math.floor(value):
         if wanted.operator in (Operator.EQ, Operator.NE):
             return _outside(wanted, wanted.operator is Operator.NE)
@@ -164,6 +165,7 @@ def _with_float(wanted: Compare, value: float) -> Predicate:
         with np.errstate(over="ignore"):
             stored = float(np.float32(value))
         return _beyond_f32(wanted, stored) if math.isinf(stored) else replace(wanted, value=stored)
+    # An integer beyond 2**53 may have no exact float; then the comparison is moved to the side of the gap.
     near = float(value)
     if near == value:
         return replace(wanted, value=near)

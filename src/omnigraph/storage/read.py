@@ -72,6 +72,7 @@ class TableReader:
 
     def forget(self) -> None:
         """Drop every handle and what Lance cached: the files at the address are those of another graph."""
+        # One session for all tables: it caches manifests and indices by address and version.
         self._session = Session()
         self._kept = lru_cache(maxsize=_KEPT_HANDLES)(self.own_handle)
 
@@ -135,6 +136,7 @@ class TableReader:
         self, table: TableVersion, column: str, values: pa.Array, columns: Sequence[str], *, addresses: bool = False
     ) -> pa.Table:
         """Read the rows whose column has one of the values, in as few scans as possible."""
+        # At least one, so that a search for nothing returns an empty table with the right columns.
         chunks = [values[at : at + MOST_VALUES] for at in range(0, max(len(values), 1), MOST_VALUES)]
         found = [self.scan(table, columns, OneOf(column, chunk), addresses=addresses) for chunk in chunks]
         return pa.concat_tables(found)

@@ -129,6 +129,7 @@ def _own_files(dataset: lance.LanceDataset) -> re.Pattern[str]:
 
 
 def _which(chosen: Sequence[int]) -> dict[str, Any]:
+    # Without versions Lance would fall back to its default, and remove everything older than two weeks.
     return {"versions": list(chosen)} if chosen else {"older_than": _NEVER}
 
 

@@ -136,6 +136,7 @@ class TableStorage(TableReader):
                 data_storage_version=STORAGE_VERSION,
                 storage_options=self.location.storage_options,
             )
+        # `to_json` returns a dict and `from_json` takes a text.
         found = [json.dumps(fragment.to_json()) for fragment in written]
         note(base, data_files(found))
         return found
@@ -149,6 +150,7 @@ class TableStorage(TableReader):
         durable_write("stage replacement", dataset.uri)
         with lance_call(dataset.uri, "stage replacement"):
             updated, emptied = _delete_addresses(base, dataset, replaced)
+        # One transaction for removal and addition: two would show a state without the replaced rows.
         operation = lance.LanceOperation.Update(emptied, updated, fragments, update_mode="rewrite_rows")
         return _staged(base, lance.Transaction(base.version, operation))
 

@@ -144,10 +144,12 @@ def _fragments(transaction: lance.Transaction, *names: str) -> Iterator[Any]:
 
 def _delete(tables: TableStorage, made: _Made) -> None:
     for path, fork in made.forks:
+        # Lance fails to delete a fork that is not there, and its creation may be what failed.
         if fork in tables.forks(path):
             tables.delete_fork(path, fork)
     objects = ObjectStore(tables.location)
     for place, names in made.files.items():
+        # The files of a fork went with it.
         loose = names if names and place not in made.forks else set[str]()
         for name in sorted(loose - _named(tables, place, made.bases) if loose else ()):
             _delete_file(objects, name)
