@@ -9,11 +9,13 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, Phase, settings
 
-from tests.support import markers
+from tests.support import groups, markers
 from tests.support.inbox import inbox
 from tests.support.s3 import s3_server, s3_uri
 from tests.support.spark import _one_cluster, _one_session, spark, spark_cluster
 from tests.support.templates import templates
+
+pytest_xdist_make_scheduler, pytest_configure_node = groups.pytest_xdist_make_scheduler, groups.pytest_configure_node
 
 # Here and in no other conftest.py, so that a process has one server, one session and one cluster for all of its tests.
 __all__ = ["_one_cluster", "_one_session", "inbox", "s3_server", "s3_uri", "spark", "spark_cluster", "templates"]
@@ -57,7 +59,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     markers.longest_group_first(items)
 
 
-def pytest_collection_finish() -> None:
+@pytest.hookimpl(tryfirst=True)  # before the process that hands out tests hears of them
+def pytest_collection_finish(session: pytest.Session) -> None:
+    groups.write(session)
     gc.freeze()
     gc.enable()
 

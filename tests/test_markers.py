@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -71,3 +72,13 @@ def test_of_the_cases_that_are_once_on_s3_only_the_first_runs_there(
     there = [item.name for item in request.session.items if item.name.startswith(f"{name}[s3")]
     assert (place, case) != ("s3", "second")
     assert len(there) <= 1
+
+
+@pytest.mark.parametrize("number", range(4))
+def test_the_tests_of_a_file_run_in_one_process(tmp_path_factory: pytest.TempPathFactory, number: int) -> None:
+    process = os.environ.get("PYTEST_XDIST_WORKER", "")
+    own = tmp_path_factory.getbasetemp()
+    folder = (own.parent if process else own) / "processes"  # of this run
+    folder.mkdir(exist_ok=True)
+    (folder / str(number)).write_text(process)
+    assert {file.read_text() for file in folder.iterdir()} == {process}

@@ -81,8 +81,8 @@ def longest_group_first(items: list[pytest.Item]) -> None:
     """
     seconds: defaultdict[str, float] = defaultdict(float)
     for item in items:
-        seconds[_group(item)] += sum(map(_seconds, item.iter_markers())) or 0.05
-    items.sort(key=lambda item: -seconds[_group(item)])  # stable, so the tests of a module stay together
+        seconds[group(item)] += sum(map(_seconds, item.iter_markers())) or 0.05
+    items.sort(key=lambda item: -seconds[group(item)])  # stable, so the tests of a module stay together
 
 
 def _seconds(marker: pytest.Mark) -> float:
@@ -90,7 +90,7 @@ def _seconds(marker: pytest.Mark) -> float:
     return float(marker.args[0]) if marker.name == "slow" and marker.args else _SECONDS.get(marker.name, 0)
 
 
-def _group(item: pytest.Item) -> str:
+def group(item: pytest.Item) -> str:
     marker = item.get_closest_marker("xdist_group")
     return "" if marker is None else str(marker.args[0])
 
