@@ -88,7 +88,7 @@ def test_a_branch_is_deleted(graph: Graph) -> None:
         (["merge", "main"], "cannot be merged into itself"),
         (["merge", "nowhere"], "no branch, tag or commit 'nowhere'"),
         (["merge", "feature", "--into", "nowhere"], "branch 'nowhere' not found"),
-        (["merge", "feature", "--resolve", "Persn=ours"], "there is no such type"),
+        (["merge", "feature", "--resolve", "Persn=ours"], "unknown type 'Persn'"),
         (["merge", "feature", "--resolve", "Person=mine"], "'mine' is not a side"),
         (["merge", "feature", "--resolve", "missing.json"], "cannot read missing.json"),
     ],

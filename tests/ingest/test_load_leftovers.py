@@ -126,6 +126,6 @@ def test_an_option_that_there_is_not_is_told_with_those_that_there_are(
 
 
 def test_an_export_by_something_that_there_is_not_is_refused(people: Graph, tmp_path: Path) -> None:
-    with pytest.raises(OptionError, match="there is no engine 'flink'"):
+    with pytest.raises(OptionError, match="unknown engine 'flink'"):
         people.export(tmp_path / "out", engine="flink")
     assert not (tmp_path / "out").exists()

@@ -97,7 +97,7 @@ def test_without_upkeep_nothing_is_folded(graph: Graph, monkeypatch: pytest.Monk
         monkeypatch.setenv("OMNIGRAPH_UPKEEP", "off")
     ADD.run(omnigraph.open(graph.uri, upkeep="off" if how == "argument" else None))
     assert sizes(graph) == [1] * (READY + 1)
-    with pytest.raises(OptionError, match="there is no upkeep 'sometimes'"):
+    with pytest.raises(OptionError, match="unknown upkeep 'sometimes'"):
         omnigraph.open(graph.uri, upkeep="sometimes")
 
 

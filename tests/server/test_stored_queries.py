@@ -183,7 +183,7 @@ def test_two_stored_queries_of_one_name_are_refused(tmp_path: Path) -> None:
     files = tuple(QueryFile(str(tmp_path / f"{name}.gq")) for name in ("a", "b"))
     served = ServedGraph(people_graph(tmp_path / "graph"), queries=files)
 
-    with pytest.raises(ServerStartError, match="two stored queries 'same'"):
+    with pytest.raises(ServerStartError, match="two stored queries are named 'same'"):
         create_app(Serving({"one": served}, "one"))
 
 

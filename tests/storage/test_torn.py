@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from omnigraph.errors import StorageError
-from omnigraph.storage import torn
+from omnigraph.storage import bases, torn
 
 LOOKS: dict[str, Callable[[str], object]] = {
     "is whole": lambda uri: torn.is_whole(uri, *torn.version_files(uri)[0]),
@@ -31,7 +31,7 @@ def uri(tmp_path: Path) -> str:
 def test_a_version_file_that_cannot_be_read_is_an_error_of_ours_and_stays(
     uri: str, look: Callable[[str], object]
 ) -> None:
-    unreadable = Path(uri, "_versions", torn.file_name(2))
+    unreadable = Path(uri, "_versions", bases.file_name(2))
     unreadable.mkdir()
     with pytest.raises(StorageError, match="Is a directory") as failure:
         look(uri)

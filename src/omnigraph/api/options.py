@@ -29,7 +29,7 @@ def option(kind: type[_Option], name: str, value: str) -> _Option:
         return kind(value)
     except ValueError:
         hint = f"use {', '.join(kind)}"
-        raise OptionError(f"there is no {name} {value!r}", option=name, hint=hint) from None
+        raise OptionError(f"unknown {name} {value!r}", option=name, hint=hint) from None
 
 
 class Upkeep(StrEnum):
@@ -90,7 +90,7 @@ class Resolution:
         for name in (*self.types, *(key for key, _ in self.entities)):
             if name not in names:
                 hint = did_you_mean(name, names) or "name a type of the schema"
-                raise ResolutionError(f"conflicts of '{name}' cannot be resolved: there is no such type", hint=hint)
+                raise ResolutionError(f"unknown type '{name}' in the conflict resolution", hint=hint)
 
     def side(self, table_key: str, entity: str) -> str | None:
         """The side that wins; None leaves the conflict."""
@@ -114,11 +114,11 @@ def _entity(conflict: Mapping[str, Any]) -> tuple[tuple[str, str], str]:
         return (conflict["table_key"], conflict["row_id"]), _side(conflict["take"])
     except (KeyError, TypeError) as error:
         hint = "give each its `table_key`, its `row_id` and which side to `take`, ours or theirs"
-        raise ResolutionError(f"a conflict of the list cannot be used: {conflict!r:.200}", hint=hint) from error
+        raise ResolutionError(f"invalid conflict in the resolution: {conflict!r:.200}", hint=hint) from error
 
 
 def _side(name: object) -> str:
     if name not in (OURS, THEIRS):
         hint = "ours is what the target has, theirs what the source has"
-        raise ResolutionError(f"{name!r:.80} is not a side: it is `ours` or `theirs`", hint=hint)
+        raise ResolutionError(f"{name!r:.80} is not a side: use `ours` or `theirs`", hint=hint)
     return str(name)

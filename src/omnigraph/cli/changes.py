@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Annotated, Any
 
-from omnigraph.api.changes import Change, ChangePage, Difference, TableChanges
+from omnigraph.api.changes import Change, ChangePage, Difference, DiffTally, TableChanges
 from omnigraph.api.documents import CAUSE, COMMIT_CHANGES, DiffHead, to_document
 from omnigraph.api.protocol import GraphAPI
 from omnigraph.api.results import Commit
@@ -51,7 +51,7 @@ def list_commits(
     """List the commits of a branch, newest first."""
     # Before the graph is opened: a wrong filter is found without it.
     wanted = [_actor(text) for text in filters or ()]
-    found = target.read().commits(target.scope.branch(branch))
+    found = target.read().commits(target.scope.branch(branch), wanted[0] if wanted else None)
     found = [item for item in found if all(item.actor_id == actor for actor in wanted)]
     target.emit(lambda: {"commits": to_document(found)}, map(_commit_line, found))
 
@@ -125,19 +125,16 @@ def diff(
 def _diff_document(found: Difference, *, with_changes: bool) -> Iterator[str]:
     """Write the document piece by piece: a difference may be larger than memory."""
     yield json.dumps(to_document(DiffHead.of(found)), ensure_ascii=False)[:-1]
-    counts: dict[str, Counter[str]] = {}
-    compared: dict[str, bool] = {}
+    tally = DiffTally()
     separator = ', "changes": ['
     for rows in found.rows():
-        counts.setdefault(rows.key, Counter()).update(rows.counts)
-        compared[rows.key] = rows.compared
+        tally.add(rows)
         for change in rows.changes() if with_changes else ():
             yield separator + json.dumps(to_document(change), ensure_ascii=False)
             separator = ", "
     if with_changes:
         yield f"{separator}]" if separator != ", " else "]"
-    tail = {"stats": counts, "compared": [key for key, full in compared.items() if full]}
-    yield f", {json.dumps(tail, ensure_ascii=False)[1:]}\n"
+    yield f", {json.dumps(to_document(tally.stats), ensure_ascii=False)[1:]}\n"
 
 
 def _diff(found: Difference, limit: int | None) -> Lines:

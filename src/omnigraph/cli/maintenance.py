@@ -158,7 +158,7 @@ def upkeep(
         str | None, option("Clean up: keep commits younger than this: 90s, 15m, 12h, 30d, 4w.", "DURATION")
     ] = None,
 ) -> None:
-    """Optimize the branches that need it, and clean up if it is said what to keep."""
+    """Optimize the branches that need it, and clean up if you say what to keep."""
     age = None if older_than is None else _duration("--older-than", older_than)
     if keep is not None or age is not None:
         target.ask_before_removing(f"Remove old versions from {target.uri}?")
@@ -294,7 +294,7 @@ def verify_backup(scope: Scope, source: BackupSource, *, backup: BackupId = None
 def restore(
     scope: Scope,
     source: BackupSource,
-    to: Annotated[str, argument("Where the graph shall be. Nothing may be there.", "URI")],
+    to: Annotated[str, argument("The address of the new graph. Nothing may be there yet.", "URI")],
     *,
     backup: BackupId = None,
 ) -> None:

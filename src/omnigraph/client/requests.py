@@ -68,9 +68,9 @@ class Request:
     def outcome_unknown(self, message: str) -> OutcomeUnknownError:
         """Return the error for a request that may or may not have changed the graph."""
         if self.operation_id is None:
-            hint = "see with `branches` and `tags` whether it was done before you do it again"
+            hint = "check with `branches` and `tags` whether it was done before you try again"
         else:
-            hint = f"ask `outcome` for operation {self.operation_id}, on the branch that was to change"
+            hint = f"ask `outcome` for operation {self.operation_id}, on the branch that you changed"
         return OutcomeUnknownError(message, operation_id=self.operation_id, hint=hint)
 
 

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
+from typing import Any
 
 from anyio import to_thread
 from fastapi import APIRouter, FastAPI
+from fastapi.openapi.utils import get_openapi
 from fastapi.routing import APIRoute
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from omnigraph.server import errors, openapi
+from omnigraph.api.operation import GRAPH_ID_PATTERN
+from omnigraph.server import errors
 from omnigraph.server.access_log import AccessLog
 from omnigraph.server.admission import Admission
 from omnigraph.server.calls import Service
@@ -35,6 +38,16 @@ GRAPH_ROUTERS = (
     stored.routes,
 )
 _NAMED = "cluster_"
+_ABOUT = "A typed property graph, versioned like git. A path without a graph means the default one."
+_UNAUTHORIZED = "401"
+_NAMED_PATHS = "/graphs/{graph_id}"
+_GRAPH_ID = {
+    "name": "graph_id",
+    "in": "path",
+    "required": True,
+    "description": "The id of the graph.",
+    "schema": {"type": "string", "pattern": f"^{GRAPH_ID_PATTERN}$"},
+}
 
 
 def create_app(serving: Serving) -> FastAPI:
@@ -54,7 +67,7 @@ def create_app(serving: Serving) -> FastAPI:
     for routes in GRAPH_ROUTERS:
         _include(app, routes)
     errors.install(app)
-    openapi.install(app, shared)
+    _describe(app, shared)
     return app
 
 
@@ -113,3 +126,39 @@ def _plain_id(route: APIRoute) -> str:
 
 def _named_id(route: APIRoute) -> str:
     return f"{_NAMED}{route.name}"
+
+
+# The OpenAPI document ------------------------------------------------------------------------------
+
+
+def _describe(app: FastAPI, service: Service) -> None:
+    """Set the OpenAPI document of an application: of the routes that this server has."""
+
+    def document() -> dict[str, Any]:
+        if app.openapi_schema is None:
+            app.openapi_schema = _document(app, service)
+        return app.openapi_schema
+
+    app.openapi = document  # type: ignore[method-assign]
+
+
+def _document(app: FastAPI, service: Service) -> dict[str, Any]:
+    found = get_openapi(title=app.title, version=app.version, routes=app.routes, description=_ABOUT)
+    for path, there in found["paths"].items():
+        if path.startswith(_NAMED_PATHS):
+            there["parameters"] = [_GRAPH_ID]  # the guard reads it, so no route declares it
+    if service.serving.open_mode:
+        for operation in _operations(found):
+            operation["responses"].pop(_UNAUTHORIZED, None)
+        return found
+    found["components"]["securitySchemes"] = {"bearer": {"type": "http", "scheme": "bearer"}}
+    for operation in _operations(found):
+        # Routes that cannot answer 401, such as the health checks, are open.
+        if _UNAUTHORIZED in operation["responses"]:
+            operation["security"] = [{"bearer": []}]
+    return found
+
+
+def _operations(document: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    for there in document["paths"].values():
+        yield from (operation for name, operation in there.items() if name != "parameters")

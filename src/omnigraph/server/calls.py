@@ -93,11 +93,11 @@ def about_graph(call: Call, graph_id: str | None) -> OpenGraph:
     """Find the graph that is asked for; the address without a name means the default one."""
     if graph_id is not None and (graph_id == _RESERVED or not _GRAPH_ID.fullmatch(graph_id)):
         hint = "a graph id has letters, digits and hyphens, 64 at most"
-        raise RequestError(f"{graph_id!r:.80} cannot be the id of a graph", hint=hint)
+        raise RequestError(f"{graph_id!r:.80} is not a valid graph id", hint=hint)
     # The form of the id is checked before: it goes into messages and labels of metrics.
     wanted = graph_id or call.service.serving.default
     if wanted is None:
-        hint = "name one: /graphs/<id>/..."
+        hint = "use a path with a graph id: /graphs/<id>/..."
         raise GraphNotFoundError("this server has no default graph", uri="", hint=hint)
     # Before the graph is looked up: the answer must not depend on whether it exists.
     _check_scope(call.principal, wanted)

@@ -141,8 +141,8 @@ def _room(request: Request, call: Call, need: Need) -> AbstractContextManager[No
 def _check_condition(request: Request, need: Need) -> None:
     given = intake.condition(request)
     if need.condition is Condition.REQUIRED and given is None:
-        hint = f"send {CONDITION_HEADER} with the id of the commit that the branch is to be at"
+        hint = f"send {CONDITION_HEADER} with the id of the commit that the branch must be at"
         raise RequestError(f"the header {CONDITION_HEADER} is missing", hint=hint)
     if need.condition is Condition.NONE and given is not None:
         hint = "send it to the routes that end with /if-graph-commit"
-        raise RequestError(f"the header {CONDITION_HEADER} means nothing here", hint=hint)
+        raise RequestError(f"the header {CONDITION_HEADER} is not allowed here", hint=hint)

@@ -28,7 +28,7 @@ def check_query(options: Iterable[str], known: set[str]) -> None:
     for name in options:
         if name not in known:
             hint = did_you_mean(name, sorted(known)) or "see the OpenAPI document at /openapi.json"
-            raise RequestError(f"there is no query parameter {name!r:.80} here", hint=hint)
+            raise RequestError(f"unknown query parameter {name!r:.80}", hint=hint)
 
 
 def condition(request: Request) -> str | None:
@@ -41,7 +41,7 @@ def condition(request: Request) -> str | None:
     # protect.
     if len(given) > 1 or value.startswith("W/") or not _COMMIT.fullmatch(value):
         hint = "send it once, with the plain id of one commit"
-        raise RequestError(f"the header {CONDITION_HEADER} cannot be used as it is", hint=hint)
+        raise RequestError(f"invalid header {CONDITION_HEADER}", hint=hint)
     return value
 
 
@@ -52,15 +52,15 @@ def operation(request: Request) -> str | None:
         return None
     if len(given) > 1 or not is_new_id(given[0]):
         hint = "send it once, with a new ULID: 26 characters, in capitals"
-        raise RequestError(f"the header {OPERATION_HEADER} cannot be used as it is", hint=hint)
+        raise RequestError(f"invalid header {OPERATION_HEADER}", hint=hint)
     return given[0]
 
 
 def refuse_operation(request: Request) -> None:
     """An id given to what makes no commit would never be found, as if nothing had been changed."""
     if OPERATION_HEADER in request.headers:
-        hint = "see by the branches and tags whether it was done"
-        raise RequestError(f"the header {OPERATION_HEADER} means nothing here: no commit is made", hint=hint)
+        hint = "list the branches or tags to find out whether it was done"
+        raise RequestError(f"the header {OPERATION_HEADER} is not allowed here: no commit is made", hint=hint)
 
 
 async def body_of(request: Request) -> bytes:
@@ -75,7 +75,9 @@ def value_of(content_type: str | None, data: bytes) -> Any:
     """Read a body as JSON."""
     kind = media_type(content_type)
     if kind != JSON and not kind.endswith("+json"):
-        raise MediaTypeError(f"the body is to be JSON, not {_shown(content_type)}", hint=f"send Content-Type: {JSON}")
+        raise MediaTypeError(
+            f"expected Content-Type {JSON}, got {_shown(content_type)}", hint="set the header, and send one JSON object"
+        )
     try:
         # Not `json.loads(data)`: it guesses UTF-16 and UTF-32 too, and the API takes UTF-8 alone.
         value = _JSON.decode(data.decode())
@@ -112,8 +114,8 @@ async def lines_of(request: Request) -> IO[bytes]:
     """Read lines of JSON into a file; a small one stays in memory. The caller closes it."""
     content_type = request.headers.get("content-type")
     if media_type(content_type) != NDJSON:
-        message = f"the body is to be lines of JSON, not {_shown(content_type)}"
-        raise MediaTypeError(message, hint=f"send Content-Type: {NDJSON}")
+        message = f"expected Content-Type {NDJSON}, got {_shown(content_type)}"
+        raise MediaTypeError(message, hint="set the header, and send one JSON object per line")
     file = tempfile.SpooledTemporaryFile(max_size=_IN_MEMORY)  # noqa: SIM115 - see above
     try:
         async for part in request.stream():
@@ -128,7 +130,7 @@ async def lines_of(request: Request) -> IO[bytes]:
 
 
 def _gone() -> RequestError:
-    return RequestError("the client went away before it had sent all", hint="send it again")
+    return RequestError("the client closed the connection before the body was complete", hint="send it again")
 
 
 # Cached: clients send the same few headers, and `email` takes longer to parse one than all other checks of a lookup.
@@ -141,4 +143,4 @@ def media_type(content_type: str | None) -> str:
 
 
 def _shown(content_type: str | None) -> str:
-    return repr(content_type or "of no type")[:80]
+    return repr(content_type)[:80] if content_type else "none"

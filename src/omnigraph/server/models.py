@@ -60,24 +60,26 @@ class InvokeStoredQueryRequest(Request):
     params: _Parameters = None
     branch: _Branch = None
     snapshot: _Snapshot = None
-    expect_mutation: bool | None = Field(None, description="Refuse to run a query that is not of this kind.")
+    expect_mutation: bool | None = Field(
+        None, description="Fail if the query is not a mutation (true), or is one (false)."
+    )
 
 
 class IngestRequest(Request):
     data: str = Field(description="One JSON object per line.")
     branch: _Branch = None
-    from_: str | None = Field(None, alias="from", description="What to make the branch of, if it is not there.")
-    mode: Literal["append", "merge", "overwrite"] | None = Field(None, description="merge, if none is named.")
+    from_: str | None = Field(None, alias="from", description="The branch to create it from, if it does not exist.")
+    mode: Literal["append", "merge", "overwrite"] | None = Field(None, description="Default: merge.")
 
 
 class LoadRequest(Request):
     data: list[Text] = Field(min_length=1, description="Files, directories, patterns or s3:// addresses.")
     mode: Literal["append", "merge", "overwrite"] = "merge"
     branch: _Branch = None
-    from_: str | None = Field(None, alias="from", description="What to make the branch of, if it is not there.")
-    format: Literal["jsonl", "csv", "parquet"] | None = Field(None, description="By the names, if none is named.")
-    mapping: dict[str, Any] | None = Field(None, description="Which file holds which type.")
-    dry_run: bool = Field(default=False, description="Only check.")
+    from_: str | None = Field(None, alias="from", description="The branch to create it from, if it does not exist.")
+    format: Literal["jsonl", "csv", "parquet"] | None = Field(None, description="Default: by the names of the files.")
+    mapping: dict[str, Any] | None = Field(None, description="Maps files to types.")
+    dry_run: bool = Field(default=False, description="Check the data and change nothing.")
 
 
 class ExportRequest(Request):
@@ -89,7 +91,7 @@ class ExportRequest(Request):
 
 class MergeRequest(Request):
     source: str
-    target: str | None = Field(None, description="main, if none is named.")
+    target: str | None = Field(None, description="Default: main.")
     resolve: str | dict[str, Any] | list[dict[str, Any]] | None = Field(
         None, description="Who wins conflicts: `ours`, `theirs`, one of them for each type, or for each conflict."
     )
@@ -148,7 +150,7 @@ class ErrorOutput(BaseModel):
     resource_limit: Entities | None = None
     blob_range: Entities | None = None
     recovery_required: Entities | None = None
-    problem: Entities | None = Field(None, description="The class of the error and its fields, for our own client.")
+    problem: Entities | None = Field(None, description="The class and the fields of the error, for Omnigraph clients.")
 
 
 class HealthOutput(BaseModel):

@@ -69,7 +69,7 @@ class StoredQueries:
         known: dict[str, StoredQuery] = {}
         for query in (query for file in files for query in _queries(file)):
             if query.name in known:
-                message = f"there are two stored queries '{query.name}'"
+                message = f"two stored queries are named '{query.name}'"
                 raise StoredQueryBrokenError(message, queries=[query.name], hint="rename one of them")
             known[query.name] = query
         return cls(known)

@@ -26,7 +26,7 @@ _MEANINGS = {
     401: "The token is missing or unknown.",
     403: "The role of the token does not allow it.",
     404: "The graph, branch, commit or query does not exist.",
-    405: "The server has one graph, and no list.",
+    405: "The server has a single graph, and no list of graphs.",
     408: "The body arrived too slowly.",
     409: "A concurrent change, or the state of the graph, conflicts with the request.",
     410: "A cleanup removed that part of the history.",
@@ -63,11 +63,16 @@ AS_LINES: Responses = {200: {"content": {NDJSON: {"schema": {"type": "string"}}}
 _BINARY = {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}}
 AS_BYTES: Responses = {
     **error_responses((*_READ, 412, 416)),
-    200: {"content": _BINARY, "description": "All of it."},
-    206: {"content": _BINARY, "description": "The range that was asked for."},
-    304: {"description": "It is the one that If-None-Match names."},
+    200: {"content": _BINARY, "description": "The whole Blob."},
+    206: {"content": _BINARY, "description": "The requested range."},
+    304: {"description": "The Blob has the ETag of If-None-Match."},
 }
-AS_NUMBERS: Responses = {200: {"content": {"text/plain": {"schema": {"type": "string"}}}, "description": "Numbers."}}
+AS_NUMBERS: Responses = {
+    200: {
+        "content": {"text/plain": {"schema": {"type": "string"}}},
+        "description": "Metrics in the Prometheus text format.",
+    }
+}
 AS_ARROW: Responses = {200: {"content": {ARROW: {"schema": {"type": "string", "format": "binary"}}}}}
 
 

@@ -30,7 +30,8 @@ _MARK = b"LANC"
 # The fields of the protobuf messages that matter here. All others are copied as they are.
 _BASES, _NAME, _PATH = 18, 2, 4
 _MORE = 0x80  # the bit of a byte that says that a number goes on
-_NEWEST, _DETACHED = 2**64 - 1, 2**63
+NEWEST = 2**64 - 1  # Lance names a version by its distance from this number; older tables by the number
+_DETACHED = 2**63
 _VERSION_FILE = re.compile(r"(?P<table>.+?)/tree/(?P<fork>.+)/_versions/[^/]+\.manifest")
 
 
@@ -67,8 +68,12 @@ def fork_of_version_file(name: str) -> tuple[str, str] | None:
 
 def version_file(version: int) -> str:
     """Return the name of the file of a version, below the directory of its table or fork."""
-    name = f"d{version}" if version >= _DETACHED else f"{_NEWEST - version:020d}"
-    return f"_versions/{name}.manifest"
+    return f"_versions/{f'd{version}.manifest' if version >= _DETACHED else file_name(version)}"
+
+
+def file_name(version: int) -> str:
+    """Return the name of the file that describes a version, below `_versions`: the newest sorts first."""
+    return f"{NEWEST - version:020d}.manifest"
 
 
 def at_present_root(dataset: lance.LanceDataset, location: Location, **settings: Any) -> lance.LanceDataset:
@@ -179,7 +184,7 @@ def _understood(place: TablePlace) -> Iterator[None]:
 def _moved(manifest: bytes, place: TablePlace) -> bytes:
     with _understood(place):
         return b"".join(
-            _field(_BASES, _moved_base(value, place)) if number == _BASES else whole
+            proto_field(_BASES, _moved_base(value, place)) if number == _BASES else whole
             for number, whole, value in _fields(manifest)
         )
 
@@ -189,7 +194,7 @@ def _moved_base(message: bytes, place: TablePlace) -> bytes:
     fork, path = _text(fields, _NAME), _text(fields, _PATH)
     if place.former_root(path, fork or None) is None:
         return message
-    new = _field(_PATH, place.base(fork or None).encode())
+    new = proto_field(_PATH, place.base(fork or None).encode())
     return b"".join(new if number == _PATH else whole for number, whole, _ in fields)
 
 
@@ -239,11 +244,13 @@ def _varint(message: bytes, at: int) -> tuple[int, int]:
             return value, at
 
 
-def _field(number: int, value: bytes) -> bytes:
-    return _encoded(number << 3 | 2) + _encoded(len(value)) + value
+def proto_field(number: int, value: bytes) -> bytes:
+    """Encode a text, bytes or a message as a field of a protobuf message."""
+    return proto_varint(number << 3 | 2) + proto_varint(len(value)) + value
 
 
-def _encoded(value: int) -> bytes:
+def proto_varint(value: int) -> bytes:
+    """Encode a number: seven bits a byte, the lowest first."""
     found = bytearray()
     while value >= _MORE:
         found.append(value % _MORE | _MORE)

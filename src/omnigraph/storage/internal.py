@@ -13,14 +13,13 @@ from lance.fragment import write_fragments
 from omnigraph.core.location import Location
 from omnigraph.core.nonblocking import may_block
 from omnigraph.errors import ConflictError, ContentionError, StorageError
-from omnigraph.storage.bases import at_present_root
+from omnigraph.storage.bases import at_present_root, file_name
 from omnigraph.storage.files import directory_of
 from omnigraph.storage.lance_errors import PROBE, Failure, classify, lance_call
 from omnigraph.storage.objects import ObjectStore, disk_call
 from omnigraph.storage.observe import durable_write
 from omnigraph.storage.stage import STORAGE_VERSION, check_staged_files, refuse_auto_cleanup
 from omnigraph.storage.torn import (
-    file_name,
     newest_files,
     newest_whole,
     set_aside_versions,

@@ -19,6 +19,7 @@ from lance.optimize import Compaction, CompactionTask
 
 from omnigraph.api.results import TableVersion
 from omnigraph.errors import StorageError
+from omnigraph.storage.bases import proto_field, proto_varint
 from omnigraph.storage.lance_errors import Failure, classify, lance_call
 from omnigraph.storage.layout import (
     WRITTEN,
@@ -130,20 +131,16 @@ def encoded_runs(versions: Versions) -> bytes:
     starts = np.flatnonzero(np.diff(versions, prepend=-1))
     lengths = np.diff(starts, append=len(versions))
     runs = zip(lengths.tolist(), versions[starts].tolist(), strict=True)
-    return b"".join(_field(1, _field(1, _field(1, _number(2, rows))) + _number(2, version)) for rows, version in runs)
+    return b"".join(_run(rows, version) for rows, version in runs)
 
 
-def _field(tag: int, message: bytes) -> bytes:
-    return _varint(tag << 3 | 2) + _varint(len(message)) + message
+def _run(rows: int, version: int) -> bytes:
+    span = proto_field(1, proto_field(1, _number(rows)))
+    return proto_field(1, span + _number(version))
 
 
-def _number(tag: int, value: int) -> bytes:
-    return _varint(tag << 3) + _varint(value)
-
-
-def _varint(value: int) -> bytes:
-    low, rest = value & 0x7F, value >> 7
-    return bytes([low | 0x80]) + _varint(rest) if rest else bytes([low])
+def _number(value: int) -> bytes:
+    return proto_varint(2 << 3) + proto_varint(value)  # field 2 of either message
 
 
 def _described(dataset: lance.LanceDataset, numbers: set[int]) -> list[dict[str, Any]]:

@@ -19,11 +19,11 @@ from omnigraph.api.results import TableVersion
 from omnigraph.core.location import Location
 from omnigraph.errors import StorageError
 from omnigraph.lang.identity import new_id
-from omnigraph.storage.bases import at_present_root
+from omnigraph.storage.bases import at_present_root, file_name
 from omnigraph.storage.lance_errors import Failure, classify, lance_call
 from omnigraph.storage.objects import ObjectStore
 from omnigraph.storage.predicates import OneOf, Predicate, lance_filter
-from omnigraph.storage.torn import file_name, newest_files, newest_whole, set_aside_versions
+from omnigraph.storage.torn import newest_files, newest_whole, set_aside_versions
 
 ID, SRC, DST = "id", "src", "dst"
 ADDRESS = "_rowaddr"

@@ -14,13 +14,14 @@ import lance
 from omnigraph.api.maintenance import Removal
 from omnigraph.api.results import TableVersion
 from omnigraph.errors import StorageError
+from omnigraph.storage.bases import file_name
 from omnigraph.storage.files import NamedFile, directory_of, files_below_root
 from omnigraph.storage.lance_errors import lance_call
 from omnigraph.storage.objects import ObjectStore
 from omnigraph.storage.observe import durable_write
 from omnigraph.storage.read import TableReader
 from omnigraph.storage.stage import TableStorage
-from omnigraph.storage.torn import SUFFIX, file_name, version_number
+from omnigraph.storage.torn import SUFFIX, version_number
 
 _NEVER = dt.timedelta(days=365 * 100)
 # What a version can name: a data file, the large values of one, a deletion file, a segment of an index.

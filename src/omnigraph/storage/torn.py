@@ -19,6 +19,7 @@ from urllib.parse import unquote
 import lance
 
 from omnigraph.errors import CorruptGraphError
+from omnigraph.storage.bases import NEWEST
 from omnigraph.storage.files import MARK, NamedFile, ends_in, files_of
 from omnigraph.storage.lance_errors import lance_call
 from omnigraph.storage.objects import disk_call
@@ -27,7 +28,7 @@ from omnigraph.storage.observe import durable_write
 SUFFIX = ".torn"
 MOST_VERSIONS = 64  # more than that is no power cut, but a disk that loses files
 _MANIFEST = ".manifest"
-_NEWEST, _DIGITS = 2**64 - 1, 20  # Lance names a version by its distance from this number; older tables by the number
+_DIGITS = 20
 _LOG = logging.getLogger(__name__)
 
 _P = ParamSpec("_P")
@@ -50,12 +51,7 @@ def version_number(name: str) -> int | None:
     number = name.removesuffix(_MANIFEST)
     if number == name or not number.isdecimal():
         return None
-    return _NEWEST - int(number) if len(number) == _DIGITS else int(number)
-
-
-def file_name(version: int) -> str:
-    """Return the name of the file that describes a version, below `_versions`."""
-    return f"{_NEWEST - version:0{_DIGITS}d}{_MANIFEST}"
+    return NEWEST - int(number) if len(number) == _DIGITS else int(number)
 
 
 @_typed

@@ -64,9 +64,11 @@ def load_ndjson(
     graph: Committing,
     *,
     branch: Branch = "main",
-    base: Annotated[str | None, Query(alias="from", description="What to make the branch of.")] = None,
+    base: Annotated[
+        str | None, Query(alias="from", description="The branch to create it from, if it does not exist.")
+    ] = None,
     mode: Annotated[Literal["append", "merge", "overwrite"], Query()] = "merge",
-    dry_run: Annotated[bool, Query(description="Only check.")] = False,
+    dry_run: Annotated[bool, Query(description="Check the data and change nothing.")] = False,
 ) -> Response:
     """Load entities that are sent as they are, one JSON object per line."""
     done = graph.load(call.lines, mode=mode, branch=branch, base=base, dry_run=dry_run)

@@ -76,11 +76,14 @@ def diff(
     call: CallNow,
     *,
     before: Annotated[str, Query(alias="from", description="A branch, a tag, a commit, `ref~n` or `ref@version`.")],
-    after: Annotated[str, Query(alias="to", description="The same.")],
+    after: Annotated[str, Query(alias="to", description="The state to compare it with, in the same form.")],
     kind: Kinds = None,
     type: Types = None,  # noqa: A002 - the name of the parameter
     op: Operations = None,
-    show: Annotated[Literal["head", "stats", "changes"], Query(description="How much of it.")] = "changes",
+    show: Annotated[
+        Literal["head", "stats", "changes"],
+        Query(description="How much to return: the head, the counts, or all changes."),
+    ] = "changes",
 ) -> Response:
     """Return what turns one state into another, as lines of JSON: the head, the changes, and last their counts."""
     found = call.graph.diff(before, after, kinds=named(kind), types=named(type), operations=named(op))
@@ -135,7 +138,7 @@ def _answered(call: Call, request: Request, asked: _Asked) -> Response:
     if pinned.commit is not None:
         headers["Omnigraph-Snapshot-Id"] = pinned.commit.commit_id
     if not _named(request, "if-match", tag, default=True):
-        raise BlobChangedError("the Blob is not the one that If-Match names", hint="ask for it again")
+        raise BlobChangedError("the Blob does not have the ETag of If-Match", hint="request it again")
     if _named(request, "if-none-match", tag, default=False):
         return Response(status_code=304, headers=headers)
     return _delivered(blob, _part(request, blob, tag), headers)
@@ -165,8 +168,8 @@ def _part(request: Request, blob: Blob, tag: str) -> tuple[int, int] | None:
     if first and last and int(last) < int(first):
         return None  # no range at all, so as if there was none
     if start >= end:
-        message = f"the Blob has {blob.size} bytes, and not those from {start} on"
-        raise BlobRangeError(message, start=start, end=end, length=blob.size, hint="ask for less")
+        message = f"the range starts at byte {start}, but the Blob has {blob.size} bytes"
+        raise BlobRangeError(message, start=start, end=end, length=blob.size, hint="request a range inside the Blob")
     return start, end
 
 

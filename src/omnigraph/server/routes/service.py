@@ -43,7 +43,7 @@ def list_graphs(call: CallNow) -> Response:
     serving = call.service.serving
     # 405 and not an empty list: a client that asks here expects several graphs, and has the wrong address.
     if serving.single:
-        raise MethodNotAllowedError("this server has one graph, and no list", hint="leave /graphs out")
+        raise MethodNotAllowedError("this server has a single graph, and no list of graphs", hint="leave /graphs out")
     # An open server denies it: the names of all graphs are for callers that are known.
     if call.principal is None:
         message = "default-deny: server-scoped actions need a token, and this server asks for none"
