@@ -191,6 +191,7 @@ class Graph(GraphAPI):
         self._feed = cache(partial(_feed_of, store))  # made when it is first asked for; shared by all copies
         self._embedding = Embedding(embedder)
         self._relocated = Relocation(self.uri)
+        # Cached columns are keyed by table and version, and another graph at the address has the same of both.
         store.manifest.on_replaced.append(self._cache.clear)
         self._written: tuple[WriteTxn, ManifestState] | None = None
         store.on_written.append(self._note_written)
@@ -218,6 +219,8 @@ class Graph(GraphAPI):
             self._store.manifest.load_to_write(None)
         set_aside_torn_refs(self._store)
         self._relocated = settle_down(self._store)
+        # The order matters: torn references keep Lance from listing branches, and recovery reads through forks, which
+        # must refer to this root first.
         sweep(self._store)
         undo_unrecorded(self._store)
         reconcile(self._store)
@@ -350,6 +353,8 @@ class Graph(GraphAPI):
         try:
             return self._read(asked, QueryReader.run)
         except HistoryReclaimedError:
+            # A state that was asked for by name is gone for good. Only the head of a branch can be read again, at its
+            # new state.
             if asked.snapshot is not None or self._pinned is not None:
                 raise
             return self._read(asked, QueryReader.run)  # the branch has moved on, and a cleanup removed its former state

@@ -311,6 +311,7 @@ class SettingsFile:
         for depth, key in enumerate(keys):
             if not isinstance(value, dict):
                 raise self.problem("must be a mapping", *keys[:depth])
+            # `key:` without a value is None in YAML, and counts as absent.
             value = value.get(key)
             if value is None:
                 return None
@@ -328,6 +329,7 @@ def read_settings(path: Path) -> SettingsFile | None:
     import yaml  # noqa: PLC0415 - most commands find no file, and need not wait for it
 
     try:
+        # `safe_load`: a settings file must not be able to run code.
         found = yaml.safe_load(text)
     except (yaml.YAMLError, RecursionError) as error:
         raise ConfigError(f"{path} is not YAML: {error}", path=str(path), hint="fix the syntax") from None
@@ -380,6 +382,7 @@ def _unknown_keys(kind: Any, value: Any, place: tuple[str, ...]) -> Iterator[tup
     if isinstance(kind, type) and isinstance(value, dict) and (known := keys_of(kind)):
         for key, one in value.items():
             if key not in known:
+                # Not an error by itself: the server refuses unknown keys, the command line warns.
                 yield place, key, list(known)
             else:
                 yield from _unknown_keys(known[key], one, (*place, key))

@@ -45,6 +45,7 @@ def embed_texts(embedder: Embedder, texts: Sequence[str], dimension: int, purpos
         raise EmbeddingTextError("cannot embed an empty text", hint="give a text with words, or the vector itself")
     if not texts:
         return np.empty((0, dimension), np.float32)
+    # Checked here for every embedder: a wrong vector that is stored once is found by no later check.
     matrix = _matrix(embedder, embedder.embed(texts, dimension, purpose))
     if matrix.shape != (len(texts), dimension):
         found = " x ".join(map(str, matrix.shape))

@@ -176,6 +176,8 @@ def embed_file(files: FilePlan, selection: Selection, embedder: Embedder | None 
         # Editors on Windows write a byte order mark; `utf-8-sig` drops it.
         with files.input.open(encoding="utf-8-sig") as source, _replacing(files.output) as target:
             lines = enumerate(source, 1)
+            # Some lines at a time: a file may be larger than memory, and a service takes a batch for the price of a
+            # text.
             while chunk := list(islice(lines, _AT_ONCE)):
                 target.writelines(work.rewritten(chunk))
     except (OSError, UnicodeError) as error:

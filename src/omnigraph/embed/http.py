@@ -43,6 +43,7 @@ class HttpEmbedder:
     def embed(self, texts: Sequence[str], dimension: int, purpose: Purpose) -> Vectors:
         # A service may limit a request to fewer texts than the configured batch size.
         size = min(self._settings.batch_size, self._dialect.most_texts or self._settings.batch_size)
+        # One after the other: services limit requests per minute.
         batches = [texts[at : at + size] for at in range(0, len(texts), size)]
         return np.concatenate([self._batch(batch, dimension, purpose) for batch in batches])
 

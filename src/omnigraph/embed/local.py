@@ -50,6 +50,7 @@ class LocalEmbedder:
         folder = Path(package.submodule_search_locations[0])
         tokens = Tokenizer.from_file(str(folder / _TOKENS))
         tokens.no_padding()
+        # The configuration of the package pads and cuts; both would change the sum of the token vectors.
         tokens.no_truncation()
         return tokens, load_file(folder / _WEIGHTS)["embedding.weight"].astype(np.float32)
 

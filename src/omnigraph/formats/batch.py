@@ -69,6 +69,7 @@ def joined(parts: Iterable[ConvertedBatch]) -> ConvertedBatch:
     for part in parts:
         for key, table in part.tables.items():
             tables.setdefault(key, []).append(table)
+        # A table is fresh only if it is so in every batch that has rows of it.
         known |= part.tables.keys() - part.fresh
         problems += part.problems
         lines += part.lines
@@ -125,6 +126,7 @@ def new_ids(count: int) -> pa.Array:
     """
     spread = int.from_bytes(os.urandom(10), "big") & ~(1 << 39)
     head = _base32((time.time_ns() // 1_000_000) << 40 | spread >> 40, _LENGTH - _COUNTED)
+    # The top bit of the 40 is cleared above, so that counting up never carries into the shared part.
     counters = np.arange(count, dtype=np.int64) + (spread & (1 << 39) - 1)
     texts = np.empty((count, _LENGTH // 2), np.uint16)  # two characters at a time: half the work
     texts[:, : len(head) // 2] = head.view(np.uint16)
@@ -150,6 +152,7 @@ def _with_key_ids(node: NodeType, rows: pa.Table) -> tuple[pa.Table, list[Violat
             bad = rows.filter(rows[name].is_null())
             messages = [f"{label} is required, and there is no value"] * bad.num_rows
             problems += _violations(node, ("required", name), bad, messages)
+            # Left out at once: a record with two bad parts of its key is reported once.
             rows = rows.filter(rows[name].is_valid())
         # An id is a text, and a load of an export must derive the same one: NaN is not equal to itself.
         if pa.types.is_floating(rows[name].type) and not pc.all(pc.is_finite(rows[name]), min_count=0).as_py():

@@ -184,6 +184,7 @@ def _find_local(text: str) -> tuple[list[File], str]:
         return [_local(path)], str(path.parent)
     if not _WILD.search(text):
         raise _nothing(text, "no such file or directory")
+    # Sorted: the order of files is that of records, and errors and fresh ids follow it.
     matches = (Path(name) for name in sorted(iglob(str(path), recursive=True)))  # noqa: PTH207 - `**/` must take links, too
     found = [_local(file) for file in matches if file.is_file() and not file.name.startswith(_HIDDEN)]
     if not found:

@@ -115,6 +115,7 @@ def concatenated(*pieces: str | pa.Array) -> pa.Array:
 def with_items(lists: pa.Array, items: pa.Array) -> pa.ListArray:
     """Replace the items of the lists of a column, one for one."""
     lengths = pc.fill_null(pc.list_value_length(lists), 0).to_numpy(zero_copy_only=False)
+    # From lengths and not from the offsets of the column: those of a slice do not begin at 0.
     offsets = pa.array(np.concatenate([[0], np.cumsum(lengths)]), pa.int32())
     return pa.ListArray.from_arrays(offsets, items, mask=lists.is_null() if lists.null_count else None)
 
@@ -160,6 +161,7 @@ def contents(texts: pa.Array) -> memoryview[Any]:
     _, offsets, data = texts.buffers()
     if data is None or not len(texts):
         return memoryview(b"")
+    # Large arrays only: `string` has offsets of 32 bits.
     ends = np.frombuffer(offsets, np.int64)[texts.offset : texts.offset + len(texts) + 1]
     return memoryview(data).cast("B")[ends[0] : ends[-1]]
 

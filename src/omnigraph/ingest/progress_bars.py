@@ -41,6 +41,7 @@ class BarProgress:
         self._current: TaskID | None = None
 
     def phase(self, name: str, total_tasks: int) -> None:
+        # Not before the first phase: a load that is refused at once leaves no empty bar.
         self._bars.start()
         self._current = self._phases.get(name)
         if self._current is None:

@@ -110,6 +110,7 @@ def backup(store: Store, target: Location, progress: Progress = SILENT, *, may_w
 
 
 def _refuse_target(source: Location, target: Location) -> None:
+    # With the slash: `/data/graph2` does not lie inside of `/data/graph`.
     one, two = f"{source.uri}/", f"{target.uri}/"
     if one.startswith(two) or two.startswith(one):
         message = f"{target.uri} and the graph at {source.uri} lie one in the other"
@@ -225,12 +226,15 @@ class _Copier:
         before = self._known.get(listed.name)
         is_changing = _CHANGING.fullmatch(listed.name) is not None
         # Other files have unique names: the same name and size is the same file.
+        # A version file can be rewritten by `relocate`, and a reference by its branch: for those the time counts as
+        # well.
         if before and before.size == listed.size and (not is_changing or before.modified == modified):
             return before, None
         if is_changing or listed.size <= _WHOLE:
             data = self._source.read(listed.name)
             digest = hashlib.sha256(data).hexdigest()
             stored = f"{listed.name}.{digest[:16]}" if is_changing else listed.name
+            # Under another name than before: earlier backups refer to the older content.
             self._target.write(f"{CONTENT}/{stored}", data)
             return _File(listed.name, len(data), digest, modified, stored), len(data)
         hashed = _Hashed(self._source.chunks(listed.name))

@@ -127,6 +127,7 @@ class _Reading:
                 values = pc.unique(dataset.scanner(columns=[column]).to_table()[column]).drop_null()
                 sample = values.take(np.linspace(0, len(values) - 1, min(len(values), MOST_VALUES)).astype(np.int64))
                 chosen = lance_filter(OneOf(column, sample))
+                # The same filter twice: only the way to the rows differs, so every difference is damage.
                 by_index, by_scan = (_addresses(dataset, column, chosen, use=use) for use in (True, False))
         except OmnigraphError as error:
             self._find(table, f"index {index} cannot be read: {error.message}")

@@ -68,6 +68,7 @@ class _Examination:
             except BranchNotFoundError:
                 continue  # deleted since it was listed: nothing about it is wrong
             branches.append(name)
+        # After all branches: which forks are in use is known only then.
         self._forks(branches, known)
         self._old_merges()
         self._files()
@@ -138,6 +139,7 @@ class _Examination:
     def _record(self, sidecar: Sidecar) -> None:
         """Report a recovery record. Writes are short, so an old record is that of a dead writer."""
         seconds = time.time() - int(sidecar.started_at) / 1e6 if sidecar.started_at.isdecimal() else _LONG
+        # By age, and not by its gates: doctor takes no lock, so that it can look at a graph whose writer hangs.
         dead = seconds >= _LONG
         message = f"{sidecar.writer_kind} {'stopped half-way' if dead else 'is under way'}"
         severity = Severity.PROBLEM if dead else Severity.ADVICE

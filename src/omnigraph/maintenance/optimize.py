@@ -207,6 +207,7 @@ class _Upkeep:
             del self.work[key]  # its type was dropped meanwhile
         known = {*self.work, *self.skipped}
         tables = [table for table in owned_tables(txn.branch, txn.entries) if table.key not in known]
+        # The cheap look first, for all tables at once; only a head that is not its pin is looked into.
         seen = zip(tables, map_tables(self.store.tables.head_version, tables), strict=True)
         return [table for table, head in seen if head == table.version or not self._has_drifted(table)]
 
@@ -229,6 +230,7 @@ class _Upkeep:
             return
         location = self.store.location
         orders = [RewriteTask(location, work.base, group, rows_of(work.made_of, group)) for work, group in tasks]
+        # All tables in one run, so that a table with one large fragment does not leave the other workers idle.
         done = self.runner(sum(order.rows for order in orders)).run("compact", run_rewrite, orders)
 
         def stage(work: _Work) -> None:

@@ -25,6 +25,7 @@ def settle_down(store: Store) -> Relocation:
     if is_in_place(store):
         return Relocation(store.location.uri)
     done = relocate(store)
+    # `relocate` marks the root itself when it has rewritten something.
     if not done.versions:
         _mark(store)
     return done
@@ -100,6 +101,7 @@ def _marked_root(store: Store) -> str | None:
 @contextmanager
 def alone(store: Store) -> Iterator[Held]:
     """Hold all gates: no write, no new branch, no recovery and no cleanup goes on meanwhile."""
+    # The exclusive gate of the schema stops new writers; `refs` stops new branches.
     with store.gates.hold([Gate("schema"), Gate("refs")]) as first:
         # On an object store writers that checked `schema` before it was taken are waited for at their branches, which
         # can be listed only now: until here one could be created.

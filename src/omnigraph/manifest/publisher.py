@@ -305,6 +305,8 @@ class Manifest:
         """
         for attempt in range(RETRY_BUDGET + 1):
             try:
+                # Only the first attempt may use it: a second one comes after a conflict, which proves that it is out of
+                # date.
                 usable = first is not None and attempt == 0 and self._is_in_place(first)
                 state = self._current(first) if first and usable else self.load_to_write(branch)
                 return self._attempt(state, changes, expected, lineage, ready)

@@ -83,6 +83,7 @@ class TombstoneRow:
 
     @property
     def object_id(self) -> str:
+        # Another form than that of versions, so that a version and its tombstone never share an id.
         return f"{self.table_key}$tombstone${self.version:020d}"
 
     def record(self) -> dict[str, Any]:
@@ -110,6 +111,8 @@ class MergedPast:
             name: {key: [table.path, table.version, table.branch] for key, table in tables.items()}
             for name, tables in self.states.items()
         }
+        # Without details: an ancestor is only walked through, and the record is written with every commit of the
+        # window.
         return {"commits": [commit_record(replace(one, details=None)) for one in self.commits], "states": states}
 
     @classmethod
@@ -162,6 +165,7 @@ def head_record(commit: Commit, graph_id: str | None = None) -> dict[str, Any]:
 
 def schema_record(schema: SchemaRow) -> dict[str, Any]:
     metadata = _json({"source": schema.source, "fingerprint": schema.fingerprint, "origin": schema.origin})
+    # One row, replaced by each change: earlier schemas are in earlier versions of the manifest.
     return {OBJECT_ID: SCHEMA_ID, "object_type": SCHEMA_ID, "table_key": "", "metadata": metadata}
 
 

@@ -47,6 +47,7 @@ class SchemaFilesReader:
 
     def read(self) -> AcceptedSchema | None:
         """Read the files and check that they agree; None if there is no schema."""
+        # The source first: without it there is no graph, and the other three need not be asked for.
         source = self._objects.read_if_exists(SOURCE)
         if source is None:
             return None
@@ -119,6 +120,7 @@ def _accepted(
     source = Source.decode(source_data, SOURCE)
     catalog = compile_schema(source)
     foreign = not is_ours(compiled)
+    # Both: a copy that mixes files of two graphs has two hashes, neither of which may be believed.
     hashes = {state.get("schema_ir_hash"), fingerprint_of(compiled.get("catalog"))}
     if foreign:
         hashes = _hashes_beside(ir_data, beside_data)

@@ -80,6 +80,7 @@ class Segment:
             raise CorruptGraphError(message, path=MANIFEST_PATH, hint="restore the graph from a backup") from error
 
     def may_have(self, commit_id: str) -> bool:
+        # Commit ids are ULIDs, so those of one segment are from one period, and most segments are passed over.
         return self.least <= commit_id.upper() <= self.greatest
 
     def may_have_like(self, prefix: str) -> bool:
@@ -113,6 +114,7 @@ class Segments:
         self._cache.get(name, lambda: rows, lambda _: int(rows.nbytes))
         commits = of_kind(rows, COMMIT)
         ids = pc.utf8_upper(commits[OBJECT_ID])
+        # A hint for searches, from the text: to parse every row would cost a publish.
         operations = pc.any(pc.match_substring(commits["metadata"], f'"{OPERATION}":')).as_py()
         return Segment(
             name,

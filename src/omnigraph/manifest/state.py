@@ -107,6 +107,7 @@ class ManifestState:
         commits = self._of(COMMIT)
         if not commits.num_rows:
             return None
+        # By Arrow first: decoding every commit of the window would cost each load.
         latest = commits.filter(pc.equal(commits["table_version"], pc.max(commits["table_version"])))
         return max(map(decode_commit, latest.to_pylist()), key=lambda commit: commit.order)
 

@@ -58,6 +58,7 @@ class Adjacency:
         """Every pair of origin and target packed into one number, sorted."""
         may_block()  # computed from all edges; `distinct` and `connects` come through here
         codes = np.repeat(np.arange(self.origins) * self.targets_count, np.diff(self.starts))
+        # In place: the array has a number for each edge, and a second one of this size would double the memory.
         codes += self.targets
         return codes
 
@@ -236,6 +237,7 @@ class _Flags:
         new[codes] = True
         new &= ~self.flags
         self.flags |= new
+        # Flags come out in order: the caller relies on sorted codes.
         return np.flatnonzero(new)
 
 

@@ -74,6 +74,7 @@ def follow(graph: GraphView, step: Expand, origins: Positions, hops: Steps) -> R
     choice = _choose(graph, step, origins, hops)
     if choice.mode is Mode.ADJACENCY:
         return Reach(adjacency(graph, step.edge_type, step.direction), origins, None, choice)
+    # Many rows may begin at one node: it is looked up once.
     distinct, inverse = np.unique(origins, return_inverse=True)
     if hops.most == 1:
         return Reach(_looked_up(graph, step, distinct), inverse, None, choice)
@@ -154,6 +155,7 @@ def _explored(graph: GraphView, step: Expand, distinct: Positions, most: int) ->
     for _ in range(most):
         parts.append(_edges(graph, step, frontier))
         known = np.union1d(known, frontier)
+        # Only nodes that were not looked up yet; a cycle would otherwise be walked until `most`.
         frontier = np.setdiff1d(parts[-1].far, known)
         if not len(frontier):
             break
@@ -182,6 +184,7 @@ def _edges_by(graph: GraphView, step: Expand, origins: Positions, column: str) -
     rows = view.tables.lookup(view.table, column, ids, [SRC, DST], addresses=True)
     starts = pc.index_in(rows[column].combine_chunks(), value_set=ids)
     targets = far.locate(rows[DST if column == SRC else SRC].combine_chunks())
+    # An edge to a node that is missing matches nothing, exactly as in the adjacency.
     whole = targets.is_valid().to_numpy(zero_copy_only=False)
     return _Edges(
         origins[integers(starts)][whole], integers(targets)[whole], rows[ADDRESS].to_numpy().astype(np.int64)[whole]

@@ -77,6 +77,7 @@ def limit() -> int:
 
 @cache
 def _half_of_memory() -> int:
+    # Of the machine. A container with a smaller limit must set the variable.
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
 
 

@@ -92,6 +92,7 @@ class Current:
         # The manifest hands out one and the same state as long as its probe says that it is the latest.
         if known is not None and known[0] is state:
             return known
+        # In this order, see the class: the record is looked for after the state and before the files.
         settled = not self._store.sidecars.pending()
         pair = state, self._read_contract(state)
         self._known = pair if settled else None
@@ -177,6 +178,7 @@ def _is_short(step: ir.Step) -> bool:
 
 def _values(given: Mapping[str, ir.PlainValue]) -> Values:
     """Return how to evaluate the values of a plan. `now()` is the same throughout a request."""
+    # Once: two comparisons of one query must not see two times.
     now = dt.datetime.now(dt.UTC)
 
     def value_of(value: ir.Value) -> ir.PlainValue:

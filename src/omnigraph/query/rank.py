@@ -30,6 +30,7 @@ def rank(step: ir.Rank, frame: Frame, values: Values, scanned: Positions | None 
     )
     # Entities are cut, not rows: all rows of an entity that is among the best stay.
     best, scores = best[: step.limit], scores[: step.limit]
+    # A table of places instead of a search for each row: rows are many, and positions are dense.
     place = np.full(view.count, -1, np.int64)
     place[best] = np.arange(len(best))
     places = place[frame.columns[variable]]

@@ -72,6 +72,7 @@ def apply_schema(
     """Change the schema of the graph in one commit. There is no other writer meanwhile; readers see whole states."""
     wanted = _Wanted.of(source)
     heal(store)
+    # Each attempt recovers one writer that died; more than a few in a row is something else.
     for _ in range(_ATTEMPTS):
         try:
             with taking_back(store.tables):
@@ -282,6 +283,7 @@ def init_graph(store: Store, source: Source, *, force: bool) -> Store:
         raise AlreadyInitializedError(message, uri=address, hint=hint)
     if force:
         _abandon(store)
+    # Create-if-absent decides between two processes. Everything before it is only for a better message.
     schema_files.claim(store.objects, source, address)
     claim = new_id().encode()
     try:

@@ -88,6 +88,7 @@ def _text(value: dict[str, Any]) -> str:
     try:
         return _JSON.encode(value)
     except ValueError:  # JSON has no way to say NaN or infinity
+        # Only then: to look at every value first would cost each answer, and stored numbers are finite.
         return _JSON.encode(_finite(value))
 
 
