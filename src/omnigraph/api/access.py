@@ -31,6 +31,7 @@ class Role(StrEnum):
     ADMIN = "admin"
 
 
+# Also decides which operations a read-only handle runs, and which requests a client may repeat.
 READS = frozenset({Action.READ, Action.EXPORT, Action.INVOKE_QUERY, Action.GRAPH_LIST})
 """What leaves a graph as it is."""
 

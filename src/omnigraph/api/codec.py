@@ -78,6 +78,7 @@ class Form:
             known = place.removeprefix("@")
             return Member(name, _KNOWN.get(known, str), lambda _: None, None, known=known)
         kind = kind or (self.kind if place == "." else _kind_at(self.kind, place))
+        # `attrgetter` resolves `a.b` in C; a change feed calls this for each member of each change.
         find = (lambda value: value) if place == "." else attrgetter(place)
         field = place if place == "." or place in hints_of(self.kind) else None  # a property is written, and not read
         return Member(name, kind, find, _writer(kind), field=field, is_optional=is_optional, is_promised=is_promised)
@@ -170,6 +171,7 @@ def _decode_many(origin: Any, inner: Sequence[Any], value: Any) -> Any:
     if issubclass(origin, Mapping):
         return {decode(inner[0], name): decode(inner[1], one) for name, one in value.items()}
     if origin is tuple and inner[-1] is not ...:
+        # Strict: an answer with more parts than the type has is of another version, and must not be cut.
         return tuple(decode(kind, one) for kind, one in zip(inner, value, strict=True))
     items = [decode(inner[0], one) for one in value]
     # `Sequence` and `Collection` cannot be instantiated, and a list is one.

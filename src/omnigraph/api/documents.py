@@ -114,6 +114,7 @@ _form(
         "graph_branch": _BRANCH_NAME,
         "graph_manifest_version": "manifest_version",
         "datasets": (lambda found: found.entries.values(), [_DATASET]),
+        # Only our own clients read it; see `unlisted`.
         "schema?": "schema",
     },
     reads={
@@ -172,6 +173,7 @@ _form(
 
 
 def _loaded_tables(done: LoadResult) -> list[Document]:
+    # Keys of tables, because a node type and an edge type may have one name.
     counts = {f"node:{name}": count for name, count in done.nodes.items()}
     counts |= {f"edge:{name}": count for name, count in done.edges.items()}
     return [{"table_key": key, "rows_loaded": count} for key, count in sorted(counts.items())]

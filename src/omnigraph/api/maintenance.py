@@ -156,6 +156,7 @@ class TableRepair:
     action: RepairAction
     operations: tuple[str, ...] = ()
     error: str | None = None
+    # Last, with a default: documents of earlier releases have no branch.
     branch: str = MAIN
     lost_indexes: tuple[str, ...] = ()
 
@@ -228,6 +229,7 @@ class BackupResult:
     files: int
     size: int
     files_copied: int | None = None
+    # None in a list of backups: how much was copied for one is not kept.
     bytes_copied: int | None = None
 
 

@@ -41,6 +41,7 @@ class Upkeep(StrEnum):
     @classmethod
     def of(cls, given: str | None) -> Upkeep:
         """Return what was given, else what the environment says, else `auto`."""
+        # An empty variable counts as unset: containers pass variables on without a value.
         return option(cls, "upkeep", given or os.environ.get(UPKEEP, "").strip() or cls.AUTO)
 
 
@@ -81,6 +82,7 @@ class Resolution:
             return cls(default=_side(given))
         if isinstance(given, Mapping):
             sides = {name: _side(side) for name, side in given.items()}
+            # `*` cannot be the name of a type.
             return cls(default=sides.pop("*", None), types=sides)
         return cls(entities=dict(map(_entity, given)))
 

@@ -135,6 +135,7 @@ def _problem(error: OmnigraphError) -> Body:
 
 def raised(number: int, answer: Any) -> OmnigraphError:
     """Return the error of an answer. Another program's answer becomes ServerAnswerError with its status and text."""
+    # A proxy may answer with HTML, or with JSON of its own.
     known = answer if isinstance(answer, Mapping) else {}
     try:
         return _rebuilt(known["problem"])
@@ -152,5 +153,6 @@ def _rebuilt(problem: Mapping[str, Any]) -> OmnigraphError:
     # Errors pretend to live in `omnigraph.errors` (see `__init_subclass__`), where some names of their types are
     # missing.
     hints = get_type_hints(kind, {**vars(errors), "ClassVar": ClassVar})
+    # Only declared fields: a newer server may send more.
     fields = {name: decode(hints[name], problem["fields"][name]) for name in kind.field_names}
     return kind(problem["message"], hint=problem["hint"], **fields)

@@ -181,6 +181,7 @@ class GraphAPI(GraphMethods, Protocol):
         name = name.strip()
         if name not in self.branches():
             self.create_branch(name, base)
+        # No `finally`: if the body raises, the branch must stay for the caller to look at.
         yield BranchView(self, name, actor)
         if merge_into is not None:
             self.merge(name, merge_into, actor=actor)

@@ -174,6 +174,7 @@ class Result:
 
     def _repr_html_(self) -> str:
         head = "".join(f"<th>{html.escape(name)}</th>" for name in self.columns)
+        # A notebook keeps what it shows; a million rows of HTML would be saved with it.
         shown = itertools.islice(self.cells(), _SHOWN)
         lines = ("".join(f"<td>{html.escape(str(value))}</td>" for value in row) for row in shown)
         body = "".join(f"<tr>{line}</tr>" for line in lines)

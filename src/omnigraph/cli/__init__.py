@@ -55,8 +55,10 @@ class Program(CommandGroup):
                 # Completion resolves commands too, and must not print anything.
                 if not ctx.resilient_parsing:
                     output.deprecated(" ".join(typed), now)
+                # Replaced and not aliased: help, completion and errors then name the present spelling.
                 args = [now, *args[len(typed) :]]
                 break
+        # Commands of the specification that this version does not have: a typo suggestion would be misleading.
         if args[0] in _ABSENT:
             output.note(f"Error: `{args[0]}` is not supported by this version", style="bold red")
             raise typer.Exit(1)

@@ -117,6 +117,7 @@ class Scope:
             raise AddressError("--cluster is not supported by this version", hint=hint)
         # Two addresses are never reconciled: which of them a command would change must not be a guess.
         _refuse_two(self.flags, uri)
+        # What the command line names wins over every settings file.
         found = _named(self, uri or self.flags.uri or self.flags.store) or _by_settings(self, graph)
         if isinstance(found, Storage) and self.flags.graph is not None:
             message = f"--graph picks a graph of a server, but {found.uri} is one graph"
@@ -150,6 +151,7 @@ class Target:
             # The nearest wins: the command line, then the project, then the person.
             return flags.actor or scope.project.cli.actor or scope.operator.actor
         if flags.actor:
+            # Refused and not ignored: the commit would name another actor than the one that was typed.
             message = "--as cannot be used with a served graph: the token decides the actor"
             raise AddressError(message, hint="remove --as, or change the storage itself with --store")
         return None
@@ -179,6 +181,7 @@ class Target:
         """Ask for confirmation, because data removed from a shared graph is gone for others too."""
         if self.scope.flags.yes or self.address.is_local:
             return
+        # A script cannot answer, and must not wait for an answer.
         if self.scope.as_json or not sys.stdin.isatty():
             message = f"{self.uri} is not local"
             raise AddressError(message, hint="add --yes to remove data from it without a question")
@@ -303,6 +306,7 @@ def _with_token(scope: Scope, address: Served, variable: str | None = None) -> S
 def _served_graphs(address: Served) -> list[str]:
     """The graphs of a server; none if it does not list them, as a server of a single graph."""
     try:
+        # Only for a better message. A server that refuses the list is asked for its default graph all the same.
         return [graph_id for graph_id, _ in graphs_of(address)]
     except OmnigraphError:
         return []

@@ -124,6 +124,7 @@ def diff(
 
 def _diff_document(found: Difference, *, with_changes: bool) -> Iterator[str]:
     """Write the document piece by piece: a difference may be larger than memory."""
+    # Without its closing brace: the members that follow belong to the same object.
     yield json.dumps(to_document(DiffHead.of(found)), ensure_ascii=False)[:-1]
     tally = DiffTally()
     separator = ', "changes": ['
@@ -197,6 +198,7 @@ def poll_changes(
     """Print the changes since a cursor, commit by commit, and the cursor for the next poll."""
     graph, branch = target.read(), target.scope.branch(branch)
     wanted = {**filters.given(), "limit": limit}
+    # The first page now and the others while they are printed: a wrong cursor is an error before any output.
     pages = _pages(graph, branch, graph.changes(branch, cursor=cursor, start=start, **wanted), wanted)
     target.emit(_pages_document(pages), _pages_text(pages))
 
@@ -242,6 +244,7 @@ def _pages_document(pages: Iterator[ChangePage]) -> Iterator[str]:
     for page in pages:
         for block in page.blocks:
             if block.cause.commit_id != open_block:
+                # A commit that did not fit a page goes on in the next, and must not be written as two blocks.
                 yield "]}, " if open_block else ""
                 yield f'{{"cause": {json.dumps(CAUSE.write(block.cause))}, "changes": ['
                 separator = ""

@@ -89,6 +89,7 @@ def _setting(text: str) -> tuple[str, str]:
 
 def progress(scope: Scope) -> Progress:
     """A progress bar on a terminal; nothing with `--quiet` or in a script."""
+    # Before rich is imported: in a script the bars would cost more than they show.
     if scope.flags.quiet or not sys.stderr.isatty():
         return SILENT
     from omnigraph.ingest.progress_bars import progress_on  # noqa: PLC0415 - loads rich
@@ -168,6 +169,7 @@ def command(path: str, *, hidden: bool = False, json: bool = True) -> Callable[[
 def loaded_command(name: str) -> Any:
     """Import the family of a command and return the command."""
     if name not in _APPS:
+        # The import registers the commands of the family, see `command`.
         import_module(f"omnigraph.cli.{COMMANDS[name].family}")
     return get_command(_APPS[name])
 
@@ -200,6 +202,7 @@ def callback(app: typer.Typer, shown: frozenset[str]) -> Callable[[_F], _F]:
 def _runnable(function: Callable[..., None], path: str, *, has_json: bool) -> Callable[..., None]:
     # Annotations are strings in modules with postponed evaluation, and typer needs the types.
     first, *declared = inspect.signature(function, eval_str=True).parameters.values()
+    # A dataclass stands for a group of options that several commands share; typer knows single options only.
     groups: dict[str, Any] = {one.name: one.annotation for one in declared if is_dataclass(one.annotation)}
     own = [part for one in declared for part in _options(one)]
     if first.annotation is Target:
@@ -270,6 +273,7 @@ def _parameter(name: str, annotation: Any, default: Any) -> inspect.Parameter:
 
 def _collect(context: typer.Context, given: dict[str, Any]) -> Flags:
     """Take the common options out of `given`. An option nearer to the command overrides one before it."""
+    # Only what was given: an option that is absent here must not reset one that stands before the command.
     here = {name: value for name in FLAGS if (value := given.pop(f"{_PREFIX}{name}")) not in (None, False)}
     # `meta` is shared with the contexts of the program and the group, which were parsed before.
     before: Flags = context.meta.get(_KEY, Flags())

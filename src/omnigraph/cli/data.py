@@ -71,6 +71,7 @@ def load(
     """Load JSONL, CSV or Parquet, checked against the schema, in one commit."""
     options = _load_options(target, mode, branch, base)
     options |= {"format": format_, "mapping": mapping, "dry_run": dry_run, **engine.checked(target.scope)}
+    # Asked before the data is read: a person should not wait for minutes to be asked.
     if mode == "overwrite" and not dry_run:
         target.ask_before_removing(f"Replace the data of {target.uri}?")
     # A check changes nothing, so there is nothing to announce.
@@ -254,6 +255,7 @@ def _writing(path: str | None) -> Iterator[IO[bytes]]:
         yield sys.stdout.buffer
         return
     try:
+        # Not a draft and a rename: the target may be a pipe or a device.
         with Path(path).open("wb") as file:
             yield file
     except OSError as error:

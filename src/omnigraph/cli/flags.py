@@ -85,6 +85,7 @@ class Rule(NamedTuple):
 
 _ANYWHERE = {"--yes", "--quiet"}
 _STORAGE = {"--uri", "--store", "--profile", "--target", "--config"}
+# What a command accepts follows from how it reaches a graph, so that no command has a list of its own to keep.
 _READS = {*_STORAGE, "--server", "--graph"}
 
 
@@ -144,7 +145,7 @@ COMMANDS = {
     "optimize": Entry("maintenance", _UPKEEP, "Compact small files, and extend the indices over all rows."),
     "cleanup": Entry("maintenance", _UPKEEP, "Remove old versions, and files that failed writes left behind."),
     "upkeep": Entry(
-        "maintenance", _UPKEEP, "Optimize the branches that need it, and clean up if it is said what to keep."
+        "maintenance", _UPKEEP, "Optimize the branches that need it, and clean up if you say what to keep."
     ),
     "repair": Entry(
         "maintenance", _UPKEEP, "Inspect tables that another program changed, and adopt its changes where safe."
@@ -185,6 +186,7 @@ def refuse_foreign(command: str, flags: Flags) -> None:
     """Refuse an option that a command does not accept, before the command does anything."""
     rule = rule_of(command)
     given = {spelled(name): flag for name, flag in FLAGS.items() if getattr(flags, name) not in (None, False)}
+    # Refused and not ignored: an address that has no effect would make a command work on another graph.
     wrong = [name for name in given if name not in rule.takes]
     if not wrong:
         return

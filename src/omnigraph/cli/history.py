@@ -91,6 +91,7 @@ def _listed_conflicts(file: str) -> list[Document]:
     except (ValueError, RecursionError) as error:
         raise ResolutionError(f"{file} is not JSON: {error}", hint="write a list of conflicts") from None
     if isinstance(found, dict):
+        # The document of a preview has one name, that of an error the other; people edit either.
         found = next((found[name] for name in ("conflicts", "merge_conflicts") if name in found), None)
     if not isinstance(found, list):
         hint = "write a list, or a document with `conflicts`, as `omnigraph branch merge --dry-run --json` prints it"

@@ -283,6 +283,7 @@ def _replace(path: Path, text: str) -> None:
     """Replace the file whole or not at all, even if the process dies on the way."""
     # The file behind a link is replaced, and the link stays.
     target = path.resolve()
+    # In the same directory: a rename across file systems is a copy, which can stop half-way.
     temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
     try:
         try:

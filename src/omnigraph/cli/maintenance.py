@@ -145,6 +145,7 @@ def _cleaned_text(row: TableCleanup) -> str:
 
 
 def _bytes(size: int) -> str:
+    # By bits and not by logarithm, which rounds 1024**5 - 1 up.
     power = min(max((size.bit_length() - 1) // 10, 0), 4)
     return f"{size / 1024**power:.{min(power, 1)}f} {('B', 'KiB', 'MiB', 'GiB', 'TiB')[power]}"
 
@@ -191,6 +192,7 @@ def repair(
         raise typer.BadParameter("--force needs --confirm", param_hint="--force")
     graph = target.write_aloud() if confirm else target.write()
     done = graph.repair(confirm=confirm, force=force)
+    # A repair makes a commit for each branch; older programs read the version of main.
     version = next((one.manifest_version for one in done.commits if one.branch is None), None)
     document = {
         "uri": target.uri,

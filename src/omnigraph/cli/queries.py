@@ -237,6 +237,7 @@ def _by_position(alias: str, names: Sequence[str], words: Sequence[str]) -> dict
 
 def _value(word: str) -> Any:
     try:
+        # A word that is JSON is a number, a flag or a list; every other one is a text, so that names need no quotes.
         return json.loads(word)
     except (ValueError, RecursionError):
         return word

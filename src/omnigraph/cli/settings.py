@@ -61,6 +61,7 @@ class Operator:
         """Read the file; without one nothing is set. Unknown keys are ignored, with a warning on stderr."""
         path = home() / "config.yaml"
         found = read_settings(path) or SettingsFile(str(path), {})
+        # A warning and not an error: one file serves several versions of the program on a machine.
         for unknown in found.unknown_keys(OperatorKeys):
             output.note(f"warning: {path}: unknown key {unknown}", style="yellow")
         return cls(found)
@@ -135,6 +136,7 @@ class Project:
         """Find a file of queries: in the directory of the project, in one of its roots, else at its own path."""
         roots = (".", *self.file.part(QuerySection, "query").roots)
         found = (self.file.folder / root / name for root in roots)
+        # The path as given comes last, so that opening it reports the name that was typed.
         return next(filter(Path.is_file, found), Path(name))
 
 

@@ -82,6 +82,7 @@ def _chosen(scope: Scope) -> str | None:
 def _stored(scope: Scope) -> StoredQueries:
     project, name = scope.project, _chosen(scope)
     own = query_files(project.file, project.graph(name).queries, "graphs", name) if name else ()
+    # As the server does it: the queries of a graph win over those of the file.
     files = own or query_files(project.file, project.file.values.get("queries"))
     if not files:
         message = f"{project.file.path} names no stored queries"

@@ -157,6 +157,7 @@ class CompileError(OmnigraphError, code="bad_source", status=400):
     @classmethod
     def of(cls, diagnostics: Sequence[Diagnostic]) -> Self:
         """Make the error for one or more diagnostics; the first one gives message and hint."""
+        # Its message alone is the message of the error: `str()` shows all of them, a log one line.
         first = diagnostics[0]
         return cls(first.message, hint=first.hint, diagnostics=tuple(diagnostics))
 

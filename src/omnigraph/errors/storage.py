@@ -75,6 +75,7 @@ class CommitNotFoundError(OmnigraphError, code="commit_not_found", status=404):
     commit_id: str
 
 
+# 409: the request is right, and succeeds with another release or after a migration.
 class FormatError(OmnigraphError, code="format_unsupported", status=409):
     """The graph has a storage format that this version does not support."""
 
@@ -90,6 +91,7 @@ class FormatTooOldError(FormatError, code="format_too_old"):
     """The graph is too old to be migrated."""
 
 
+# 500, and never retried: only a person with a backup can help.
 class CorruptGraphError(OmnigraphError, code="graph_corrupt"):
     """The stored state is inconsistent. Nothing was changed."""
 

@@ -21,6 +21,7 @@ class PlacedError(OmnigraphError, code="query_unsuitable", status=400):
 
     def details(self) -> dict[str, Any]:
         place = self.place
+        # Without the line of source itself: details go to logs and over the network.
         at = None if place is None else {"file": place.file, "line": place.line, "column": place.column}
         return {**super().details(), "place": at}
 
@@ -120,6 +121,7 @@ class OutcomeUnknownError(OmnigraphError, code="outcome_unknown", status=503):
     operation_id: str | None
 
 
+# 409 for all of its kind, which a client may retry after reading again.
 class ConflictError(OmnigraphError, code="conflict", status=409):
     """Another change came first. Nothing of this one is visible, unless the hint says that it may still be."""
 
