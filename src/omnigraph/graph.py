@@ -187,6 +187,7 @@ class Graph(GraphAPI):
         self._operation: str | None = None
         self._pinned: tuple[GraphState, schema_files.AcceptedSchema] | None = None  # the one state that a view reads
         self._under_way: set[str] = set()  # ids that callers gave to operations; shared by all copies of this handle
+        # One for all handles of this graph: `acting_as` and views copy the reference.
         self._cache = TableCache(_CACHE_BYTES)
         self._feed = cache(partial(_feed_of, store))  # made when it is first asked for; shared by all copies
         self._embedding = Embedding(embedder)

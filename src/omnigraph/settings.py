@@ -63,7 +63,12 @@ def _off_is_none(value: Any) -> Any:
 def duration_of(text: str) -> timedelta | None:
     """Read a duration such as 90s, 15m, 12h, 30d or 4w; None if it is none."""
     found = _DURATION.fullmatch(text.strip())
-    return timedelta(**{_UNITS[found[2]]: int(found[1])}) if found else None
+    if found is None:
+        return None
+    try:
+        return timedelta(**{_UNITS[found[2]]: int(found[1])})
+    except OverflowError:  # more weeks than Python counts days: as long as can be
+        return timedelta.max
 
 
 def _as_duration(value: Any) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import json
 from pathlib import Path
 from typing import Any
@@ -96,7 +97,16 @@ def test_cleanup_refuses_what_it_cannot_understand(graph: Graph, arguments: tupl
 
 
 @pytest.mark.parametrize(
-    "text, seconds", [("90", 90), ("90s", 90), ("15m", 900), ("2h", 7200), ("1d", 86400), ("2w", 1209600)]
+    "text, seconds",
+    [
+        ("90", 90),
+        ("90s", 90),
+        ("15m", 900),
+        ("2h", 7200),
+        ("1d", 86400),
+        ("2w", 1209600),
+        ("999999999w", int(dt.timedelta.max.total_seconds())),
+    ],
 )
 def test_durations_have_units(graph: Graph, text: str, seconds: int) -> None:
     assert document("cleanup", graph.uri, "--older-than", text)["older_than_secs"] == seconds

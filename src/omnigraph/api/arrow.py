@@ -111,6 +111,7 @@ def result_of(stream: bytes, branch: str | None = None) -> Result:
 
 
 def _read(stream: bytes, branch: str | None) -> Result:
+    # The schema is cut off by hand, so that `_head_of` can recognize it by its bytes and skip decoding.
     end = _PREFIX + int.from_bytes(stream[_PREFIX // 2 : _PREFIX], "little")
     head = _head_of(stream[:end])
     table = pa.Table.from_batches(_batches(stream[end:], head.schema), head.schema)

@@ -42,6 +42,7 @@ class Change:
     kind: EntityKind
     type_name: str
     id: str
+    # None for a node. Of an edge that moved they are the new ones: the old ones are not stored with the change.
     endpoints: tuple[str, str] | None
     before: Mapping[str, Any] | None
     after: Mapping[str, Any] | None
@@ -106,6 +107,7 @@ class ChangePage:
 
     blocks: tuple[ChangeBlock, ...]
     cursor: str | None
+    # Either this or a cursor: a token continues inside of a poll, a cursor begins the next one.
     next_page_token: str | None
     caught_up: bool
 

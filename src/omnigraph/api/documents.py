@@ -313,6 +313,7 @@ def _blobs(change: Change) -> list[str] | None:
 
 
 def _change(document: Mapping[str, Any]) -> Change:
+    # Without this list a text that begins with `base64:` could not be distinguished from bytes.
     blobs = document.get("blobs", ())
     ends = (document.get("after") or document["before"]).get("endpoints")
     return Change(

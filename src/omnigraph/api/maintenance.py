@@ -194,6 +194,7 @@ class TableUpkeep:
     fragments_removed: int = 0
     fragments_added: int = 0
     committed: bool = False
+    # A reason and not an error: tables that others write to all the time are left to the next run.
     skipped: str | None = None
     manifest_version: int | None = None
     lance_head_version: int | None = None

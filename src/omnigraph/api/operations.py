@@ -222,6 +222,7 @@ class Mutate(Operation[MutationResult]):
     name: QueryName = None
     branch: Branch = MAIN
     actor: Actor = None
+    # Chooses the route and travels in a header, so it is not part of the body; see `Route.condition`.
     if_commit: str | None = None
 
 
@@ -259,6 +260,7 @@ class EmbedTexts(Operation[EmbedResult]):
 
     types: Sequence[str] | None = None
     _: KW_ONLY
+    # A text, as in every operation: `option` reads it, and the error names the values that there are.
     mode: str = EmbedMode.FILL_MISSING
     branch: Branch = MAIN
     actor: Actor = None

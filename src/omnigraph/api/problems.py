@@ -70,6 +70,7 @@ def _version_conflict(error: ExpectedVersionMismatchError) -> Body:
     found = {"expected": error.expected, "actual": error.actual}
     if ":" in error.table_key:
         return {"manifest_conflict": {"table_key": error.table_key, **found}}
+    # Texts: members of a read set may have ids, not numbers.
     versions = {name: str(version) for name, version in found.items()}
     return {"read_set_conflict": {"member": error.table_key, **versions}}
 

@@ -46,6 +46,7 @@ class SchemaRow:
 
     source: str
     fingerprint: str
+    # Kept with every later schema: states from before the first change have no row of their own.
     origin: str
 
 
@@ -156,6 +157,7 @@ class LoadResult:
     edges: dict[str, int]
     actor_id: str | None
     commit: Commit | None
+    # Reported as asked for, also if the branch existed and the base had no effect.
     base_branch: str | None = None
     branch_created: bool = False
 

@@ -90,6 +90,7 @@ class Blob:
     """What a Blob property holds. `etag` is another one whenever the content is."""
 
     size: int
+    # Compared as a whole, never parsed.
     etag: str
     _read: Callable[[int, int], bytes]
 

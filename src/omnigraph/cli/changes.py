@@ -178,6 +178,7 @@ def _type_changes(key: str, parts: Iterator[TableChanges], limit: int | None) ->
         details = ", ".join(_property_lines(change))
         text = f"  {_SIGNS[change.operation]} {change.id}{f'  {details}' if details else ''}"
         yield Line(text, _STYLES[change.operation])
+    # By the counts: parts beyond the limit were never decoded.
     hidden = sum(counts.values()) - len(shown)
     if hidden and limit:
         yield Line(f"  … {hidden:,} more; --all prints them", "dim")

@@ -202,6 +202,7 @@ class BlobOptions:
 
     def find(self, scope: Scope) -> tuple[StateView, Blob]:
         refuse_both(self.branch, self.snapshot)
+        # One view for both: size and bytes must be of the same commit.
         state = scope.at().read().at(self.snapshot or scope.branch(self.branch))
         kind = one_of("ENTITY", self.entity, ("node", "edge"))
         return state, state.blob(self.type_name, self.id_, self.property_, kind=kind)

@@ -143,6 +143,7 @@ def lint(
     Exits with 1 if a query has an error; warnings do not count.
     """
     catalog, origin = _catalog(scope, uri, schema)
+    # By the roots of the project, as `query` finds files, so that both mean the same one.
     report = lint_queries(Source.read(scope.project.query_file(query)), catalog, origin)
     scope.emit(report.to_dict, _linted(report))
     if not report.ok:

@@ -114,6 +114,7 @@ def _fitted_to_terminal(widths: list[int]) -> list[int]:
     size = terminal_size()
     if size is None:
         return widths
+    # A pipe character and two blanks stand between columns, and count as well.
     room = size.columns - len(_BETWEEN) * (len(widths) - 1)
     # The widest columns give way first; narrow ones keep their width.
     caps = range(max(widths, default=0), _NARROWEST, -1)

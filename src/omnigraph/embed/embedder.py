@@ -54,6 +54,7 @@ def embed_texts(embedder: Embedder, texts: Sequence[str], dimension: int, purpos
         raise EmbedderAnswerError(message, model=embedder.model, hint=hint)
     # In float64: the square of a large float32 would overflow to infinity.
     lengths = np.sqrt(np.square(matrix, dtype=np.float64).sum(axis=1))
+    # A zero vector has no direction: every distance to it is the same, and it would be found by every search.
     usable = np.isfinite(lengths) & (lengths > 0)
     if not usable.all():
         bad = int(np.flatnonzero(~usable)[0])

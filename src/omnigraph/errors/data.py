@@ -131,6 +131,7 @@ class EmbedderAnswerError(EmbedderError, code="embedder_answer"):
     model: str
 
 
+# 400 and not a warning: vectors of two models have no meaningful distance, and no later check would notice.
 class EmbeddingModelError(EmbedderError, code="embedding_model", status=400):
     """The stored vectors come from another model than the configured one."""
 

@@ -21,6 +21,7 @@ class AmbiguousRefError(RefNameError, code="ambiguous_name"):
     candidates: list[str]
 
 
+# A conflict and not an invalid name: the name is right, and free again once the other is deleted.
 class RefExistsError(ConflictError, code="already_exists"):
     """A branch or tag of that name exists, or one whose path would contain it."""
 

@@ -78,6 +78,7 @@ class StoredQueryNotFoundError(OmnigraphError, code="stored_query_not_found", st
     query: str
 
 
+# 409: the stored queries are files of the operator, so neither the request nor the server is wrong.
 class StoredQueryBrokenError(OmnigraphError, code="stored_query_broken", status=409):
     """Stored queries do not compile against the schema; `queries` names them."""
 
@@ -103,6 +104,7 @@ class BlobChangedError(OmnigraphError, code="blob_changed", status=412):
     """The Blob is not the version the caller expects."""
 
 
+# 416 with the length, as RFC 9110 asks for, so that a client can correct its range.
 class BlobRangeError(OmnigraphError, code="blob_range", status=416):
     """The byte range from `start` to `end` lies outside a Blob of `length` bytes."""
 

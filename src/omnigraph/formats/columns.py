@@ -153,6 +153,7 @@ def _or_none(convert: Callable[[Any], Any], value: Any) -> Any:
 
 
 def _floats(column: pa.Array, target: pa.DataType) -> ConvertedColumn:
+    # Not safe: rounding to what the property holds is wanted, and overflow is found below.
     values = column if column.type == target else column.cast(target, safe=False)
     # A number that overflows becomes infinite in the cast; one that was infinite before is not an overflow.
     if pt.is_float32(target) and not pt.is_float32(column.type):
@@ -193,6 +194,7 @@ def _datetimes(column: pa.Array) -> ConvertedColumn:
     if pt.is_string(column.type):
         return _datetimes_of_text(column)
     if pt.is_timestamp(column.type):
+        # Safe: microseconds that would be cut off are an error of the value, not a rounding.
         exact = _cast(column, pa.timestamp("ms", column.type.tz))
         kept = _in_calendar(exact.values.view(pa.int64()), pa.date64())
         return ConvertedColumn(kept.values, either(exact.wrong, kept.wrong))
@@ -303,6 +305,7 @@ def parsed(lines: Lines, schema: pa.Schema, unexpected: str) -> pa.Table:
     text = lines.buffers()[2].slice(0, lines.total_values_length)
     table = pj.read_json(
         pa.BufferReader(text),
+        # One block and one thread: Arrow infers per block, and tasks are parallel already.
         read_options=pj.ReadOptions(use_threads=False, block_size=text.size + 1),
         parse_options=pj.ParseOptions(explicit_schema=schema, unexpected_field_behavior=unexpected),
     )

@@ -66,6 +66,7 @@ def _whole_lines(source: Split | bytes) -> Iterator[bytes]:
         return
     starts_file = source.start == 0
     for block in line_blocks(source, MAX_LINE):
+        # Only at the start of the file: in the middle the same bytes are a character of a text.
         yield from _cut(block.removeprefix(BOM) if starts_file else block)
         starts_file = False
 
@@ -144,6 +145,7 @@ class JsonlBlock:
         last = np.maximum(self._ends - 2, starts)
         ended = self._bytes[last] == _CLOSE
         if not ended.all():
+            # Lines of Windows end in two characters. Looked at only if there are any: most files have none.
             ended |= (self._bytes[last] == _RETURN) & (self._bytes[np.maximum(last - 1, starts)] == _CLOSE)
         framed: Numbers = ended & (self._bytes[starts] == _OPEN) & (self._ends - starts <= MAX_LINE + 1)
         return framed
@@ -158,6 +160,7 @@ class JsonlBlock:
 
     def _sort_by_parsing(self, numbers: Numbers) -> None:
         """Find the types of lines that do not start with their type."""
+        # Only the envelope is parsed, so that lines of one type can be parsed together by the schema of that type.
         names = parsed(self._select(numbers), _ENVELOPE, "ignore")
         if pc.any(pc.equal(names["type"].is_valid(), names["edge"].is_valid())).as_py():
             raise ConversionError("a line has both 'type' and 'edge', or neither")
@@ -221,6 +224,7 @@ class JsonlBlock:
         """Select lines and check that they are UTF-8: the parser of Arrow checks only some of the texts."""
         lines = self._select(numbers)
         if not self._is_ascii:
+            # For its check alone: the cast raises for bytes that are not UTF-8.
             lines.cast(pa.string())
         return lines
 

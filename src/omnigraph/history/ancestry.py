@@ -118,6 +118,8 @@ class Ancestry:
         if len(self._known) > before or (missing and self._read_recorded()):
             return True
         # Merges of older releases record no past, and some not even the branch of their second parent.
+        # The branches that the merges name come first: usually one of them has the commit, and the others need no
+        # request.
         named = {commit.merged_branch for commit in missing}
         living = {*self._living} - self._looked if missing else set()
         return self._search(living & named) or (bool(living) and self._search(living - named))

@@ -326,6 +326,7 @@ def whole_id(short: str, ids: pa.ChunkedArray) -> str:
     prefix, hashed, _ = short.partition(_HASHED)
     if not hashed:
         return short
+    # By prefix first: hashing every id of a large table would cost more than the page.
     alike = ids.filter(pc.starts_with(ids, prefix)).to_pylist()
     found = next((one for one in alike if short_id(one) == short), None)
     if found is None:

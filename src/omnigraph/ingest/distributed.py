@@ -285,8 +285,10 @@ class KeyComparison:
 
     def _tasks(self, check: _KeyCheck) -> Iterator[CompareTask]:
         sections = tuple(self._by_space.get(check.space, ()))
+        # Committed keys alone were compared when they were written.
         if all(section.role == OLD for section in sections):
             return
+        # All shares in one task if there are few keys: to schedule a task takes longer than to compare them.
         shares = tuple(range(self.exchange.shares))
         few = sum(section.count for section in sections) < _KEYS_PER_TASK
         for some in [shares] if few else [(share,) for share in shares]:

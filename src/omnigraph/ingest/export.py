@@ -215,6 +215,7 @@ def _tasks(
 ) -> Iterator[ExportTask]:
     found = groups(store.tables, table)
     stem = _stem(table.key, keys)
+    # One file under the name of its type, as people expect it; parts only where a task could not sort the whole.
     if len(found) <= 1:
         yield ExportTask(store.location, table, tuple(found), format_, target, f"{stem}.{format_}")
         return

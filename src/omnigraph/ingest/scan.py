@@ -103,6 +103,7 @@ def _batches(dataset: lance.LanceDataset, reader: pa.RecordBatchReader) -> Itera
 
 def _merged(dataset: lance.LanceDataset, runs: Iterable[pa.RecordBatchReader], count: int) -> Iterator[pa.Table]:
     """Write each run to a file, then read all files in parallel."""
+    # The budget is shared by all runs: one batch of each is in memory at a time.
     rows = max(_ROWS_TO_MERGE // count, 1)
     with tempfile.TemporaryDirectory(prefix="omnigraph-export-") as directory, ExitStack() as opened:
         files: list[Path] = []

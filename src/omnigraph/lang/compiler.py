@@ -41,6 +41,8 @@ def parse_queries(source: Source) -> tree.QueryTree:
 
 def compile_query(source: Source, catalog: Catalog, name: str | None = None) -> CompiledQuery:
     """Compile one query of a source: the one called `name`, or the only one."""
+    # The file too, because diagnostics name it; the fingerprint and not the catalog, because each open makes another
+    # object.
     key = (source.text, source.file, catalog.fingerprint, name)
 
     def compile_it() -> CompiledQuery:

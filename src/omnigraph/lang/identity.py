@@ -32,6 +32,7 @@ def fnv1a(data: bytes) -> int:
     """Hash bytes to 64 bits (FNV-1a), stable across machines and versions."""
     digest = _FNV_OFFSET
     for byte in data:
+        # Fixed for good: it names the directories of tables.
         digest = ((digest ^ byte) * _FNV_PRIME) % 2**64
     return digest
 
@@ -40,6 +41,8 @@ def node_id(node: NodeType, values: Mapping[str, PlainValue]) -> str:
     """Derive the id of a keyed node: the text of its key, or a JSON array of texts for a key of several properties."""
     assert node.key, f"{node.name} has no key"
     texts = [canonical_text(node.properties[name].type.scalar, values.get(name)) for name in node.key]
+    # One part is its own id, so that a key reads as people write it. Several are a JSON array, which no separator can
+    # fake.
     return texts[0] if len(texts) == 1 else json.dumps(texts, separators=(",", ":"), ensure_ascii=False)
 
 

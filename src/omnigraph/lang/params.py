@@ -27,6 +27,7 @@ from omnigraph.lang.types import Type
 
 _SAFE_INTEGER = 2**53 - 1
 _MAX_I64 = 2**63 - 1
+# Of the largest U64. Leading zeros do not count.
 _MAX_DIGITS = 20
 
 _T = TypeVar("_T")

@@ -169,6 +169,7 @@ class _Upkeep:
         """Discard the work on a table that another write changed; skip the table after several losses."""
         key = error.table_key
         lost = self.work.pop(key, None)
+        # Counted for each table: one that is written all the time must not keep the others from being optimized.
         self.losses[key] = self.losses.get(key, 0) + 1
         if self.losses[key] >= _ATTEMPTS:
             self.skipped[key] = TableUpkeep(

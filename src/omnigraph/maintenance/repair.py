@@ -148,6 +148,7 @@ def _classified(store: Store, table: TableVersion, head: int) -> tuple[Classific
         if operation is None:
             return Classification.UNVERIFIABLE, tuple(operations), f"no transaction explains version {version}"
         operations.append(operation)
+    # All of them: one transaction that changes rows makes the whole movement suspicious.
     upkeep = all(operation in _UPKEEP for operation in operations)
     return Classification.VERIFIED if upkeep else Classification.SUSPICIOUS, tuple(operations), None
 

@@ -88,6 +88,7 @@ def _chunks(run: Iterable[FragmentSize]) -> list[list[FragmentSize]]:
     """Cut a run into groups that fill a fragment or more; the rest joins the last group, so that none stays small."""
     chunks = _filled(run, MAX_ROWS_PER_FILE)
     if len(chunks) > 1 and sum(part.rows for part in chunks[-1]) < MAX_ROWS_PER_FILE:
+        # A small group of its own would be due again at once.
         last = chunks.pop()
         chunks[-1] += last
     return chunks

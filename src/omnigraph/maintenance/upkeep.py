@@ -29,6 +29,7 @@ MANY_VERSIONS = 1000  # of the history
 def upkeep(store: Store, runner: ChooseExecutor, keep: int | None, older_than: timedelta | None) -> UpkeepReport:
     """Optimize every branch that is due; then, if it is said what to keep, clean up."""
     due = [name for name, state in store.manifest.states() if name != FOREIGN_LOCK and is_due(store, state)]
+    # All branches first, and then one cleanup: what optimizing leaves behind can go at once.
     for name in due:
         optimize(store, branch_of(name), runner, ACTOR)
     if keep is None and older_than is None:

@@ -204,6 +204,7 @@ class Manifest:
         seen = self._seen.get(state.branch)
         if seen is not None and not seen.leads_to(state):
             self.forget()
+        # After `forget`, which drops what was seen before.
         self._seen[state.branch] = SeenState.of(state)
         if state.branch is None:  # another branch may be deleted and created again, and then hold other data
             self._last = state

@@ -76,6 +76,7 @@ def claim(objects: ObjectStore, source: Source, uri: str) -> None:
 
 def write_compiled(objects: ObjectStore, catalog: Catalog, **more: bool) -> None:
     """Write the compiled files. The catalog comes last: until it is ours, the hash is not compared."""
+    # The names are those of the other implementation, which reads the same file.
     state = {"format_version": 1, "schema_ir_hash": catalog.fingerprint, "schema_identity_version": 1, **more}
     objects.write(STATE, json.dumps(state).encode())
     document = {"format": _FORMAT, "catalog": asdict(catalog)}

@@ -172,6 +172,7 @@ def _staying(rows: pa.Table, commits: int) -> int:
     """Return how many of the commits of a state stay in it."""
     size = pc.sum(pc.binary_length(of_kind(rows, COMMIT, PAST)["metadata"])).as_py() or 0
     if size > LARGE:
+        # One large commit, such as a merge with a long past, must not be written again with each of the next fifteen.
         return min(commits, 1)
     return WINDOW if commits >= 2 * WINDOW else commits
 

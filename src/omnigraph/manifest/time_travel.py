@@ -15,6 +15,7 @@ def state_at(manifest: Manifest, commit: Commit) -> ManifestState:
     try:
         state = manifest.load(commit.branch, commit.manifest_version)
     except StorageError as error:
+        # Only an absent file means a cleanup. A disk that fails must not look like one.
         if classify(error) is not Failure.NOT_FOUND:
             raise
         raise reclaimed(commit) from error

@@ -110,6 +110,7 @@ def _contains(left: pa.Array, right: pa.Array) -> Mask:
 
 def _list_contains(lists: pa.Array, needles: pa.Array) -> Mask:
     parents = pc.list_parent_indices(lists).to_numpy()
+    # One comparison over all items, each with the needle of its row.
     same = _compared(pc.list_flatten(lists), needles.take(pa.array(parents)), Operator.EQ, numeric=True)
     mask = np.zeros(len(lists), bool)
     mask[parents[same]] = True

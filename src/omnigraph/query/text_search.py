@@ -141,6 +141,7 @@ def _build(column: pa.Array) -> TextIndex:
     pairs, counts = np.unique(of_word * len(column) + texts, return_counts=True)
     terms_of, texts_of = np.divmod(pairs, max(len(column), 1))
     starts = np.searchsorted(terms_of, np.arange(len(vocabulary) + 1))
+    # In terms that count: stop words do not make a text long.
     lengths = np.bincount(texts, minlength=len(column))
     return TextIndex(vocabulary, starts, texts_of, counts, lengths, int((lengths > 0).sum()))
 

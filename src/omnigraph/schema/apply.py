@@ -90,6 +90,7 @@ def _apply_alone(store: Store, wanted: _Wanted, drops: DropMode, lineage: Lineag
         txn = capture(store, None)
         plan = plan_schema(txn.catalog, wanted.catalog, drops)
         rows = _rows(plan, wanted.catalog, txn)
+        # A text of equal meaning, such as one with other comments, is stored; it is no commit.
         if not plan.steps:
             _rewrite_source(store, wanted.source, txn)
             return SchemaResult(plan, False, txn.base.version, rows)  # noqa: FBT003

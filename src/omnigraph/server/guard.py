@@ -110,6 +110,7 @@ class GuardedRoute(APIRoute):
 
 def _query_names(dependant: Dependant) -> set[str]:
     """The query parameters of a route, and of what it depends on."""
+    # By alias: that is the name that a client sends.
     own = {parameter.alias for parameter in dependant.query_params}
     return own.union(*map(_query_names, dependant.dependencies))
 

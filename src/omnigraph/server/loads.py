@@ -104,6 +104,7 @@ class Loads:
 
     def end(self) -> None:
         """Start the time limit for shutting down, which requests and loads share."""
+        # The first call counts: requests and loads share one period, and a second signal must not begin another.
         self._deadline = min(self._deadline, time.monotonic() + self._patience)
 
     def close(self) -> None:
@@ -111,6 +112,7 @@ class Loads:
         self.end()
         for thread in list(self._running.values()):  # a copy: each thread removes itself when it ends
             thread.join(max(0.0, self._deadline - time.monotonic()))
+        # Not while a load runs: it is cut off with the process, and stopping Spark under it would log errors instead.
         if "pyspark" in sys.modules and not self._running:
             from omnigraph.spark.session import stop_session  # noqa: PLC0415 - only if Spark was needed
 

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 from omnigraph import graph as graphs
-from omnigraph.core.values import Scalar
 from omnigraph.errors import (
     GraphNotFoundError,
     OmnigraphError,
@@ -27,23 +26,7 @@ from omnigraph.lang.catalog import Catalog
 from omnigraph.lang.compiler import CompiledQuery, compile_query, parse_queries, select_query
 from omnigraph.lang.query_tree import WriteBody
 from omnigraph.lang.source import Source
-from omnigraph.lang.types import Type
 from omnigraph.server.settings import QueryFile, ServedGraph, Serving
-
-_KINDS = {
-    Scalar.STRING: "string",
-    Scalar.BOOL: "bool",
-    Scalar.I32: "int",
-    Scalar.U32: "int",
-    Scalar.I64: "bigint",
-    Scalar.U64: "bigint",
-    Scalar.F32: "float",
-    Scalar.F64: "float",
-    Scalar.DATE: "date",
-    Scalar.DATETIME: "datetime",
-    Scalar.BLOB: "blob",
-    Scalar.VECTOR: "vector",
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,18 +107,8 @@ def _described(query: StoredQuery, compiled: CompiledQuery) -> dict[str, Any]:
         "tool_name": query.tool_name,
         "mutation": query.is_mutation,
         **{name: text for name, text in about.items() if text is not None},
-        "params": [_parameter(name, type_) for name, type_ in compiled.parameters.items()],
+        "params": [{"name": name, **type_.describe()} for name, type_ in compiled.parameters.items()],
     }
-
-
-def _parameter(name: str, type_: Type) -> dict[str, Any]:
-    kind = _KINDS[type_.scalar]
-    document: dict[str, Any] = {"name": name, "kind": "list" if type_.is_list else kind}
-    if type_.is_list:
-        document["item_kind"] = kind
-    if type_.dimension:
-        document["vector_dim"] = type_.dimension
-    return {**document, "nullable": type_.nullable}
 
 
 _THREADS = 4

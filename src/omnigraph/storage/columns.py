@@ -46,6 +46,7 @@ def declared_of(catalog: Catalog, key: str) -> NodeType | EdgeType:
 def table_path(declared: NodeType | EdgeType) -> str:
     """Return the directory of a table: the FNV-1a hash of its type name, because a name may not suit a file system."""
     kind = "nodes" if isinstance(declared, NodeType) else "edges"
+    # A directory that is taken is handled by `moved_path`.
     return f"{kind}/{fnv1a(declared.name.encode()):016x}"
 
 

@@ -53,6 +53,7 @@ def fragments(tables: TableReader, table: TableVersion) -> list[Fragment]:
 
 
 def _fragment(found: lance.FragmentMetadata) -> Fragment:
+    # With the fields: a change of the schema may leave a file in place and take a column out of it.
     files = (*((path_of(file), tuple(file.fields)) for file in found.files), *map(repr, found.overlays or ()))
     deleted = found.deletion_file
     return Fragment(

@@ -106,6 +106,7 @@ class TableStorage(TableReader):
     ) -> pa.Table:
         """Read rows of a staged append by their positions in it."""
         with lance_call(opened.uri, "read staged"):
+            # Appended rows come behind all others, so positions in the append begin at the rows of the base.
             before = self.open(base).count_rows()
             return opened.take((rows + before).tolist(), columns=list(columns))
 
@@ -157,6 +158,7 @@ class TableStorage(TableReader):
     def stage_overwrite_written(self, base: TableVersion, written: Sequence[str]) -> Staged:
         """Stage the replacement of all rows by rows whose files are written."""
         fragments = [lance.FragmentMetadata.from_json(text) for text in written]
+        # By the schema of the table and not of the rows: an overwrite with another one would change the columns.
         operation = lance.LanceOperation.Overwrite(self.open(base).schema, fragments)
         return _staged(base, lance.Transaction(base.version, operation))
 
@@ -250,6 +252,8 @@ class TableStorage(TableReader):
     def _scratch(self) -> Iterator[str]:
         """Provide an address for a temporary dataset."""
         if self.location.is_local:
+            # Outside of the graph: a cleanup or a copy that comes across a scratch table would take it for one of the
+            # graph.
             with tempfile.TemporaryDirectory() as directory:
                 yield f"{directory}/scratch"
             return
@@ -315,6 +319,7 @@ class TableStorage(TableReader):
         except StorageError as error:
             if classify(error) is not Failure.EXISTS:
                 raise
+            # The remains of an attempt that died: a claim or a gate keeps living ones apart.
             return self._write_empty(uri, schema, "overwrite")
 
     def create_behind(self, path: str, schema: pa.Schema, version: int, source: str) -> None:

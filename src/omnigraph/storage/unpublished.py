@@ -98,6 +98,7 @@ def leave_to_recovery(staged: Iterable[Staged]) -> None:
         return
     for one in staged:
         place = one.base.path, one.base.branch
+        # From here on a version that names these files may appear at any moment, by this process or by a recovery.
         made.files[place] -= {f"{directory_of(*place)}/{name}" for step in one.steps for name in named_by(step)}
         made.forks.discard(place)
 
