@@ -26,6 +26,7 @@ RECORDS = [
     {"edge": "Knows", "from": "fay", "to": "ann", "data": {"id": "k1"}},
 ]
 MOVES = "commit table"
+RENAMED = SCHEMA.replace("node Person {", "node Human {").replace("Person -> Person", "Human -> Human")
 
 
 def _mutate(graph: Graph) -> None:
@@ -73,6 +74,12 @@ def _schema(graph: Graph) -> None:
     graph.apply_schema(SCHEMA.replace("age: I32?", "age: I32?  city: String?"))
 
 
+def _new_types(graph: Graph) -> None:
+    """Add a column and two types. One has the name of a renamed type, so that its table needs another directory."""
+    added = "node Person { name: String @key }\nnode Company { name: String @key }\n"
+    graph.apply_schema(RENAMED.replace("age: I32?", "age: I32?  city: String?") + added)
+
+
 def _optimize(graph: Graph) -> None:
     graph.optimize()
 
@@ -87,6 +94,7 @@ OPERATIONS: dict[str, Callable[[Graph], None]] = {
     "merge": _merge,
     "merge into a branch": _merge_into_branch,
     "schema change": _schema,
+    "schema change with new types": _new_types,
     "optimize": _optimize,
 }
 
@@ -122,9 +130,11 @@ def _interrupt() -> NoReturn:
 def made(template: Path, root: Path, name: str) -> Iterator[Graph]:
     shutil.rmtree(root, ignore_errors=True)
     shutil.copytree(template, root)
-    if name == "schema change":  # needs a graph with main alone
+    if name.startswith("schema change"):  # needs a graph with main alone
         for branch in ("review", "fresh"):
             omnigraph.open(root).delete_branch(branch)
+    if name == "schema change with new types":
+        omnigraph.open(root).apply_schema(RENAMED.replace("node Human {", 'node Human @rename_from("Person") {'))
     with omnigraph.open(root, durability="off") as graph:
         yield graph
 
@@ -169,6 +179,22 @@ def test_a_write_that_stops_after_a_head_moved_keeps_what_recovery_needs(
             assert graph.doctor(deep=True).is_healthy, writes[ordinal - 1]
             assert_settled(store_of(str(root)))
             assert len(people(graph)) >= 2
+
+
+def test_a_type_can_be_added_in_another_form_after_an_attempt_that_failed(template: Path, tmp_path: Path) -> None:
+    """The table of the first attempt is gone, so nothing of it may be remembered."""
+    with made(template, tmp_path / "graph", "schema change") as graph:
+        for attempt in (2, 3):  # at the second table, and at the record
+            with pytest.raises(StorageError), at_write(attempt, _fail):
+                graph.apply_schema(
+                    f"{SCHEMA}node Company {{ name: String @key  old{attempt}: I32? }}\nnode City {{ n: String @key }}"
+                )
+        graph.apply_schema(f"{SCHEMA}node Company {{ name: String @key  size: I32? }}")
+        graph.mutate('query q() { insert Company { name: "acme", size: 3 } }')
+        assert graph.query("query q() { match { $c: Company } return { $c.name $c.size } }").rows == [
+            {"c.name": "acme", "c.size": 3}
+        ]
+        assert graph.doctor(deep=True).is_healthy
 
 
 def test_a_write_that_lost_to_another_takes_back_its_first_attempt(template: Path, tmp_path: Path) -> None:

@@ -117,6 +117,31 @@ def test_a_moved_graph_that_was_only_read_can_be_backed_up(graph: Graph, target:
     assert everything(restored(target)) == before
 
 
+def torn_next(directory: Path) -> None:
+    """Leave a version that a power cut tore, behind the newest one."""
+    newest = min((directory / "_versions").glob("*.manifest"))
+    newest.with_name(f"{int(newest.stem) - 1}.manifest").touch()
+
+
+@pytest.mark.parametrize("read_only", [True, False])
+@pytest.mark.parametrize("where", ["manifest", "manifest of a branch", "table", "fork"])
+def test_what_a_power_cut_tore_stops_no_backup(graph: Graph, target: Path, where: str, read_only: bool) -> None:  # noqa: FBT001
+    before, person = everything(graph), graph.snapshot().entries["node:Person"].table
+    (fork,) = [path.parent for path in Path(graph.uri, person.path, "tree").rglob("_versions")][:1]
+    directories = {
+        "manifest": Path(graph.uri, "__manifest"),
+        "manifest of a branch": Path(graph.uri, "__manifest", "tree", "review"),
+        "table": Path(graph.uri, person.path),
+        "fork": fork,
+    }
+    torn_next(directories[where])
+    omnigraph.open(graph.uri, read_only=read_only).backup(target)
+    assert not [path for path in target.rglob("*.manifest*") if not path.stat().st_size]
+    again = restored(target)
+    assert everything(again) == before
+    assert again.verify().is_intact
+
+
 BOTH = "query both($n: String, $at: I32) { insert Person { name: $n, age: $at } insert Place { title: $n } }"
 _PATIENCE = 120
 

@@ -231,6 +231,7 @@ def undo_unrecorded_everywhere(store: Store) -> None:
     """Undo them on all branches. An open leaves those beside main to the next writer, or to the next upkeep."""
     if store.location.is_local:
         for _, state in store.manifest.states():
+            set_aside_torn(store, state.branch)
             undo_unrecorded(store, state.branch)
 
 

@@ -20,6 +20,7 @@ import pyarrow.compute as pc
 
 from omnigraph.api.maintenance import BackupResult, FileProblem, RestoreResult, VerifyResult
 from omnigraph.api.progress import SILENT, Progress
+from omnigraph.api.results import TableVersion
 from omnigraph.commit.gates import DIRECTORY as GATES
 from omnigraph.commit.publish import undo_unrecorded_everywhere
 from omnigraph.commit.sidecar import DIRECTORY as RECORDS
@@ -47,9 +48,11 @@ from omnigraph.manifest.state import ManifestState
 from omnigraph.storage import reclaim
 from omnigraph.storage.bases import TablePlace, fork_of_version_file, moved_file
 from omnigraph.storage.durability import Durability, Medium
+from omnigraph.storage.files import directory_of, files_below_root
 from omnigraph.storage.lance_errors import lance_call
 from omnigraph.storage.objects import Listed, ObjectStore
 from omnigraph.storage.read import TableReader
+from omnigraph.storage.torn import version_number
 
 FORMAT = "omnigraph-backup-1"
 MISSING = "missing"
@@ -309,8 +312,16 @@ def _tracked(
 ) -> Iterator[str]:
     """Yield the files of a table or fork up to a version, those it shares with others of its table included."""
     dataset = store.tables.head(path, fork)
-    with lance_call(dataset.uri, "list the files of"):
-        rows = dataset.tracked_files().read_all()
+    try:
+        with lance_call(dataset.uri, "list the files of"):
+            rows = dataset.tracked_files().read_all()
+    except StorageError:
+        torn = store.tables.torn(path, fork)
+        if not torn:
+            raise
+        # Lance lists nothing beside a version that a power cut tore, and a reader cannot set it aside.
+        yield from _tracked_but(torn, store, TableVersion("", path, cap or 0, fork), inside)
+        return
     if cap is not None:
         rows = rows.filter(pc.less_equal(rows["version"], cap))
     columns = (rows[name].to_pylist() for name in ("base_uri", "path", "type"))
@@ -322,6 +333,23 @@ def _tracked(
             yield f"{directory}/{name}"
         if kind == "data file":  # Lance does not mention the files of large Blobs: they lie in a directory beside it
             yield from inside.get(f"{directory}/{name.removesuffix('.lance')}", ())
+
+
+def _tracked_but(
+    torn: Collection[int], store: Store, last: TableVersion, inside: Mapping[str, set[str]]
+) -> Iterator[str]:
+    """Yield the files of the versions of a table up to the last one, one by one, without those that are torn."""
+    directory = directory_of(last.path, last.branch)
+    for name in inside.get(f"{directory}/_versions", ()):
+        number = version_number(name.rpartition("/")[2])
+        if number is None or number in torn or number > (last.version or number):
+            continue
+        yield name
+        table = replace(last, version=number)
+        for file in files_below_root(store.tables.own_handle(table), table):
+            yield from (file.name,) if file.index is None else inside.get(file.name, ())
+            yield from inside.get(file.name.removesuffix(".lance"), ())
+    yield from inside.get(f"{directory}/_transactions", ())
 
 
 # Backups --------------------------------------------------------------------------------------------

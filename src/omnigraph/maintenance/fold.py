@@ -14,7 +14,7 @@ from omnigraph.api.results import MAINTENANCE, TableVersion
 from omnigraph.commit.plan import OpClass, PublishPlan, TableAction, WriterKind, WriteTxn, gates_for
 from omnigraph.commit.publish import publish_held
 from omnigraph.commit.store import Store
-from omnigraph.errors import GateTimeoutError, OmnigraphError
+from omnigraph.errors import ConflictError, GateTimeoutError, OmnigraphError
 from omnigraph.lang.catalog import EdgeType, NodeType
 from omnigraph.maintenance.optimize import declared_types
 from omnigraph.maintenance.tasks import FragmentGroup, plan_builds, rows_of, segment_build, wanted_indices
@@ -43,7 +43,8 @@ def fold(store: Store, txn: WriteTxn, tables: Sequence[TableVersion]) -> None:
             _Fold(store, txn).run(tables)
     except OmnigraphError as error:
         # The write is acknowledged whatever becomes of the fold. One that stopped half-way has left its record.
-        _LOG.warning("the tails of %s were not folded: %s", ", ".join(one.key for one in tables), error.message)
+        level = logging.INFO if isinstance(error, ConflictError) else logging.WARNING  # among writers it is usual
+        _LOG.log(level, "the tails of %s were not folded: %s", ", ".join(one.key for one in tables), error.message)
 
 
 class _Fold:

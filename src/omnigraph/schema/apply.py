@@ -75,8 +75,7 @@ def apply_schema(
     # Each attempt recovers one writer that died; more than a few in a row is something else.
     for _ in range(_ATTEMPTS):
         try:
-            with taking_back(store.tables):
-                return _apply_alone(store, wanted, drops, Lineage.new(actor, operation_id=operation_id))
+            return _apply_alone(store, wanted, drops, Lineage.new(actor, operation_id=operation_id))
         except RecoveryRequiredError as error:
             pending = error
             recover_operation(store, error.operation_id)  # needs the gates, which are free here
@@ -85,7 +84,8 @@ def apply_schema(
 
 def _apply_alone(store: Store, wanted: _Wanted, drops: DropMode, lineage: Lineage) -> SchemaResult:
     # The exclusive schema gate. A write prepared before it finds at its publish that the schema has changed.
-    with store.gates.hold(schema_gates(())) as held:
+    # Under it a failed change takes back its new tables: later, they could be those of another change.
+    with store.gates.hold(schema_gates(())) as held, taking_back(store.tables):
         _refuse_pending(store)
         txn = capture(store, None)
         plan = plan_schema(txn.catalog, wanted.catalog, drops)

@@ -215,10 +215,20 @@ class InternalTable:
         """Set aside the newest versions if a power cut tore them; return their numbers. The caller holds the gate."""
         return set_aside_versions(self.uri(branch)) if self.location.is_local else []
 
+    def _readable(self) -> lance.LanceDataset:
+        """Open the newest version of main that is whole, for what does not depend on the version."""
+        try:
+            return self.open()
+        except StorageError:
+            whole = self.newest_whole()
+            if whole is None:
+                raise
+            return self.open(None, whole[0])
+
     def branches(self) -> dict[str, Any]:
         """List the native branches; retry while branches are deleted during the listing, which makes Lance fail."""
         for _ in range(_LIST_ATTEMPTS):
-            dataset = self.open()
+            dataset = self._readable()
             try:
                 with lance_call(dataset.uri, "list the branches of"):
                     return dict(dataset.branches.list())
@@ -251,7 +261,7 @@ class InternalTable:
             dataset.create_branch(name, dataset.version, storage_options=self.location.storage_options)
 
     def tags(self) -> dict[str, Any]:
-        dataset = self.open()
+        dataset = self._readable()
         with lance_call(dataset.uri, "list the tags of"):
             return dict(dataset.tags.list())
 

@@ -23,7 +23,7 @@ from omnigraph.storage.bases import at_present_root, file_name
 from omnigraph.storage.lance_errors import Failure, classify, lance_call
 from omnigraph.storage.objects import ObjectStore
 from omnigraph.storage.predicates import OneOf, Predicate, lance_filter
-from omnigraph.storage.torn import newest_files, newest_whole, set_aside_versions
+from omnigraph.storage.torn import newest_files, newest_whole, set_aside_versions, torn_versions
 
 ID, SRC, DST = "id", "src", "dst"
 ADDRESS = "_rowaddr"
@@ -164,6 +164,11 @@ class TableReader:
     def is_torn(self, path: str, branch: str | None) -> bool:
         """Return whether a power cut left no whole version of a table or fork."""
         return self.location.is_local and newest_whole(self._uri(path, branch)) is None
+
+    def torn(self, path: str, branch: str | None) -> set[int]:
+        """Return the newest versions of a table or fork that a power cut tore."""
+        found = torn_versions(self._uri(path, branch)) if self.location.is_local else ()
+        return {number for number, _ in found}
 
     def newest_number(self, table: TableVersion) -> int:
         """Return the newest version number of a table on a local disk, torn or not; 0 on an object store."""

@@ -30,7 +30,7 @@ from omnigraph.storage.read import (
     fork_name,
     transaction_id,
 )
-from omnigraph.storage.unpublished import deletion_files, new_in, note, note_fork, transaction_file
+from omnigraph.storage.unpublished import deletion_files, new_in, note, note_fork, note_table, transaction_file
 
 # A one-row update rewrites the row-id sequence of its fragment, so fragments stay small (3 ms at 100,000 rows, 33 ms
 # at a million).
@@ -315,12 +315,14 @@ class TableStorage(TableReader):
         """Create an empty table, replacing the remains of an abandoned attempt."""
         uri = self._uri(path, None)
         try:
-            return self._write_empty(uri, schema, "create")
+            created = self._write_empty(uri, schema, "create")
         except StorageError as error:
             if classify(error) is not Failure.EXISTS:
                 raise
             # The remains of an attempt that died: a claim or a gate keeps living ones apart.
             return self._write_empty(uri, schema, "overwrite")
+        self._note_new(path)
+        return created
 
     def create_behind(self, path: str, schema: pa.Schema, version: int, source: str) -> None:
         """Create an empty table whose versions continue behind those of `source`, so that none comes twice."""
@@ -342,6 +344,12 @@ class TableStorage(TableReader):
         durable_write("clone table", uri)
         with lance_call(uri, "clone"):
             dataset.shallow_clone(uri, dataset.version, storage_options=self.location.storage_options)
+        self._note_new(path)
+
+    def _note_new(self, path: str) -> None:
+        # Where a gate can be lost unnoticed, another schema change may have created the same table since.
+        if self.location.is_local:
+            note_table(path)
 
     def _write_empty(self, uri: str, schema: pa.Schema, mode: str) -> CommittedVersion:
         durable_write("create table", uri)

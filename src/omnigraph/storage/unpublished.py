@@ -33,6 +33,8 @@ class _Made:
 
     files: dict[Place, set[str]] = field(default_factory=lambda: defaultdict(set))
     forks: set[Place] = field(default_factory=set)
+    tables: set[str] = field(default_factory=set)  # paths of new tables
+    recorded: set[str] = field(default_factory=set)  # those that a recovery record registers
     bases: set[TableVersion] = field(default_factory=set)
 
 
@@ -78,6 +80,13 @@ def note_fork(fork: TableVersion) -> None:
         made.forks.add((fork.path, fork.branch))
 
 
+def note_table(path: str) -> None:
+    """Note a table that was created where none was."""
+    made = _current.get()
+    if made is not None:
+        made.tables.add(path)
+
+
 def noted() -> list[str]:
     """Return the files that were noted, below the root."""
     made = _current.get()
@@ -96,6 +105,7 @@ def leave_to_recovery(staged: Iterable[Staged]) -> None:
     made = _current.get()
     if made is None:
         return
+    made.tables, made.recorded = set(), made.tables
     for one in staged:
         place = one.base.path, one.base.branch
         # From here on a version that names these files may appear at any moment, by this process or by a recovery.
@@ -105,6 +115,9 @@ def leave_to_recovery(staged: Iterable[Staged]) -> None:
 
 def note_again(staged: Iterable[Staged], forks: Iterable[TableVersion]) -> None:
     """Note again what was left to recovery: its record is gone, and no head has moved."""
+    made = _current.get()
+    for path in made.recorded if made is not None else ():
+        note_table(path)
     for fork in forks:
         note_fork(fork)
     for one in staged:
@@ -149,6 +162,8 @@ def _delete(tables: TableStorage, made: _Made) -> None:
         if fork in tables.forks(path):
             tables.delete_fork(path, fork)
     objects = ObjectStore(tables.location)
+    for path in made.tables:
+        objects.delete_below(path)
     for place, names in made.files.items():
         # The files of a fork went with it.
         loose = names if names and place not in made.forks else set[str]()
