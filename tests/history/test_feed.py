@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,7 @@ from omnigraph.errors import (
 )
 from omnigraph.graph import Graph
 from omnigraph.history.feed import CursorPosition, CursorScope, decode
+from omnigraph.manifest import segments
 from omnigraph.storage.stage import SchemaChange
 from tests.support.graphs import plan, write_plan
 
@@ -89,6 +91,33 @@ def test_a_feed_from_the_beginning_tells_each_commit_in_its_turn(graph: Graph) -
     assert told(page) == [["Ann", "Bob"], ["Ann"], ["Bob"]]
     assert [change.operation for block in page for change in block.changes] == ["insert", "insert", "update", "delete"]
     assert told(graph.changes(after=first)) == told(graph.changes(start=f"after:{first}")) == [["Ann"], ["Bob"]]
+
+
+def test_a_poll_costs_what_it_returns_and_not_what_the_history_is_long(
+    graph: Graph, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(segments, "WINDOW", 2)  # older commits are in log segments
+    for at in range(12):
+        add(graph, f"p{at}")
+    cursor = graph.changes(start="now").cursor
+    add(graph, "last")
+    read: list[str] = []
+    look = segments.Segments.read
+
+    def noted(log: segments.Segments, names: Sequence[str]) -> list[pa.Table]:
+        read.extend(names)
+        return look(log, names)
+
+    monkeypatch.setattr(segments.Segments, "read", noted)
+
+    assert told(graph.changes(cursor=cursor)) == [["last"]]
+    assert graph.baseline().commit_id == graph.at("main").commit.commit_id  # type: ignore[union-attr]
+    assert graph.commit("main~1").commit_id == graph.commit("main").parent_id
+    assert read == []
+
+    found, _, _ = everything(graph, start="beginning")
+    assert found == [*([f"p{at}"] for at in range(12)), ["last"]]
+    assert read
 
 
 def test_what_was_told_is_told_again_to_who_comes_with_the_same_cursor(graph: Graph) -> None:

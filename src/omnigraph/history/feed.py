@@ -53,13 +53,13 @@ class Feed:
         history = _History.of(self._store, request.branch)
         wanted, scope = self._scope(request, history)
         position = history.start(request, scope, self._store.manifest)
+        coming = history.since(position.after)
         if request.start == _BEGINNING:
-            self._check_beginning(history.commits[0])
-        at = history.place(position.after)
+            self._check_beginning(coming[0])
         # A page token names its last commit: commits made between two pages belong to the next poll.
-        last = history.place(position.until) if position.until else at + request.max_commits
-        page = _PageBuilder(request, scope, wanted, reaches_head=last >= len(history.commits) - 1)
-        return self._page(page, history.commits[at : last + 1], position)
+        last = _place(coming, position.until) if position.until else request.max_commits
+        page = _PageBuilder(request, scope, wanted, reaches_head=last >= len(coming) - 1)
+        return self._page(page, coming[: last + 1], position)
 
     def cursor(self, find: FindChangeCursor) -> str:
         """Return the cursor of a starting point without reading any change."""
@@ -67,20 +67,20 @@ class Feed:
         request = PollChanges(find.branch, start=f"{_AFTER}{find.after}")
         _, scope = self._scope(request, history)
         position = history.start(request, scope, self._store.manifest)
-        history.place(position.after)  # raises if the branch does not contain it
+        history.since(position.after)  # raises if the branch does not contain it
         return position.encode(scope)
 
     def baseline(self, find: FindBaseline) -> Baseline:
         """Return the current commit of the branch, the tables to export at it, and the cursor after it."""
         history = _History.of(self._store, find.branch)
         wanted, scope = self._scope(find, history)
-        commit_id = history.commits[-1].commit_id
+        commit_id = history.head.commit_id
         tables = tuple(key for key in history.state.snapshot.entries if wanted.wants_table(key))
         return Baseline(commit_id, CursorPosition(commit_id).encode(scope), tables)
 
     def _scope(self, request: PollChanges | FindBaseline, history: _History) -> tuple[ChangeFilter, CursorScope]:
         wanted = _filter(request, history.state.graph_state)
-        graph, branch = history.commits[0].commit_id, checked_name(request.branch)
+        graph, branch = str(history.state.graph_id), checked_name(request.branch)
         return wanted, CursorScope.of(graph, branch, history.incarnation, wanted.digest)
 
     def commit(self, request: ReadCommitChanges) -> ChangePage:
@@ -225,9 +225,8 @@ class _PageBuilder:
 
 @dataclass(frozen=True, slots=True)
 class _History:
-    """A branch and its commits along the first parents, oldest first."""
+    """A branch: its latest state, and its commits along the first parents."""
 
-    commits: Sequence[Commit]
     state: ManifestState
     incarnation: str
 
@@ -236,14 +235,22 @@ class _History:
         branch = branch_of(checked_name(name))
         # Before the state is loaded: a branch recreated in between must not get a cursor of the new incarnation.
         incarnation = store.manifest.incarnation(branch)
-        state = store.manifest.load(branch)
-        assert state.head is not None, "a graph begins with a commit"
-        known = {commit.commit_id: commit for commit in state.commits()}
+        return cls(store.manifest.load(branch), incarnation)
+
+    @property
+    def head(self) -> Commit:
+        assert self.state.head is not None, "a graph begins with a commit"
+        return self.state.head
+
+    def since(self, commit_id: str) -> list[Commit]:
+        """Return a commit and those after it, oldest first. What it costs follows their number, not the history."""
         # Along first parents only: what a merge brought in is the change of the merge commit, and would come twice.
-        commits = [state.head]
-        while (parent := known.get(commits[-1].parent_id or "")) is not None:
-            commits.append(parent)
-        return cls(commits[::-1], state, incarnation)
+        found: list[Commit] = []
+        for commit in self.state.first_parents(self.head):
+            found.append(commit)
+            if commit.commit_id == commit_id:
+                return found[::-1]
+        raise _not_on_branch(commit_id)
 
     def start(self, request: PollChanges, scope: CursorScope, manifest: Manifest) -> CursorPosition:
         """Return the position to start after."""
@@ -253,24 +260,30 @@ class _History:
             return decode(request.page_token, scope)
         start = request.start or _NOW
         if start == _NOW:
-            return CursorPosition(self.commits[-1].commit_id)
+            return CursorPosition(self.head.commit_id)
         if start == _BEGINNING:
-            return CursorPosition(self.commits[0].commit_id)
+            *_, first = self.state.first_parents(self.head)
+            return CursorPosition(first.commit_id)
         if start.startswith(_AFTER):
             named = start.removeprefix(_AFTER)
             # An id of this branch is taken as it is: to resolve it may load other branches.
-            if all(commit.commit_id != named for commit in self.commits):
+            if self.state.commit(named) is None:
                 named = find_commit(manifest, named).commit_id
             return CursorPosition(named)
         message = f"invalid start '{start}'"
         raise ChangeRequestError(message, option="start", hint="use now, beginning or after:<commit>")
 
-    def place(self, commit_id: str) -> int:
-        for at, commit in enumerate(self.commits):
-            if commit.commit_id == commit_id:
-                return at
-        message = f"commit '{commit_id}' is not in the history of the branch"
-        raise CommitNotFoundError(message, commit_id=commit_id, hint="start now, or after a commit of the branch")
+
+def _place(commits: Sequence[Commit], commit_id: str) -> int:
+    for at, commit in enumerate(commits):
+        if commit.commit_id == commit_id:
+            return at
+    raise _not_on_branch(commit_id)
+
+
+def _not_on_branch(commit_id: str) -> CommitNotFoundError:
+    message = f"commit '{commit_id}' is not in the history of the branch"
+    return CommitNotFoundError(message, commit_id=commit_id, hint="start now, or after a commit of the branch")
 
 
 # Cursors and page tokens: opaque texts, each valid for one graph, branch and filter -----------------

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from itertools import islice
 
 from omnigraph.api.results import Commit, Snapshot, TableVersion
 from omnigraph.commit.store import Store
@@ -204,14 +205,12 @@ def _at(found: _Found, name: str, which: str) -> _Found:
 
 
 def _back(found: _Found, ref: Ref) -> _Found:
-    known = {commit.commit_id: commit for commit in found.seen_in.commits()}
-    commit = found.commit
-    for step in range(ref.back):
-        commit = known.get(commit.parent_id or "") if commit else None
-        if commit is None:
-            message = f"'{ref}' is before the first commit: '{Ref(ref.name, ref.at)}' has {step} ancestors"
-            raise CommitNotFoundError(message, commit_id=str(ref), hint=f"go back at most {step}")
-    return _Found(commit, found.seen_in)
+    line = list(islice(found.seen_in.first_parents(found.commit), ref.back + 1)) if found.commit else []
+    if len(line) <= ref.back:
+        most = max(len(line) - 1, 0)
+        message = f"'{ref}' is before the first commit: '{Ref(ref.name, ref.at)}' has {most} ancestors"
+        raise CommitNotFoundError(message, commit_id=str(ref), hint=f"go back at most {most}")
+    return _Found(line[-1], found.seen_in)
 
 
 def _suggestion(manifest: Manifest, name: str, otherwise: str) -> str:

@@ -137,6 +137,27 @@ class ManifestState:
         """Return all commits visible on this branch, oldest first."""
         return sorted(map(decode_commit, self.history(COMMIT).to_pylist()), key=lambda commit: commit.order)
 
+    def first_parents(self, commit: Commit) -> Iterator[Commit]:
+        """Yield a commit and its first parents, newest first. Log segments are read only as far as the caller goes."""
+        known: dict[str, Commit] = {}
+        batches = self._commit_batches()
+        yield commit
+        while (parent := commit.parent_id) is not None:
+            while parent not in known:
+                batch = next(batches, None)
+                if batch is None:
+                    return
+                known |= {one.commit_id: one for one in batch}
+            commit = known[parent]
+            yield commit
+
+    def _commit_batches(self) -> Iterator[list[Commit]]:
+        """Yield the commits of the state, then those of each log segment, newest first."""
+        yield list(map(decode_commit, self._of(COMMIT).to_pylist()))
+        for segment in self.segments:
+            for rows in self._read([segment]):
+                yield list(map(decode_commit, of_kind(rows, COMMIT).to_pylist()))
+
     def history(self, kind: str) -> pa.Table:
         """Return the rows of a kind that this branch ever had: those of the state and those of all log segments."""
         return of_kind(pa.concat_tables([self.rows, *self._read(self.segments)]), kind)
