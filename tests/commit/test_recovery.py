@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -957,6 +958,21 @@ def test_a_write_that_another_blocks_is_told_to_reopen_and_not_to_repair(store: 
     assert store.audit.rows() == []
     publish(store, three_tables(store))
     assert_settled(store)
+
+
+def test_a_record_of_another_branch_hides_none_that_blocks_a_write(tmp_path: Path) -> None:
+    local = small_graph(str(tmp_path / "graph"))
+    work = three_tables(local)
+    fork(local, "other")
+    elsewhere = interrupt(local, on_branch(local, "other"), NONE_MOVED)
+    name = f"{DIRECTORY}/{elsewhere}.json"
+    kept = local.objects.read(name)
+    local.objects.delete(name)
+    blocking = interrupt(local, mutation(local), NONE_MOVED)
+    local.objects.write(name, kept)
+    assert local.sidecars.pending() == [elsewhere, blocking], "the oldest first"
+    publish(local, work)
+    assert local.sidecars.pending() == [elsewhere], "what could contradict the write was recovered before it"
 
 
 def test_when_a_drift_cannot_be_explained_both_remedies_are_named(store: Store) -> None:

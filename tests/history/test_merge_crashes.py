@@ -250,6 +250,10 @@ def _end(scene: Scene, uri: str, at_once: str | None = None) -> End:
         assert [commit.parent_id for commit in commits] == [None, *(commit.commit_id for commit in commits[:-1])]
         added = len(commits) - scene.commits
         assert shown == "before" or scene.name not in TOLD or _told(commits[-1]) == TOLD[scene.name]
+        # What was brought in is recorded also if recovery publishes the merge: later merges start there.
+        past = store.manifest.load(branch_of(scene.branch)).merged_past(commits[-1].commit_id)
+        newest = {one.commit_id for one in past.commits} if past else set()
+        assert shown == "before" or scene.name not in TOLD or commits[-1].merged_parent_id in newest
     else:
         added = 0
     end = End(

@@ -136,7 +136,7 @@ class PublishPlan:
     @property
     def moves_tables(self) -> bool:
         """Whether the plan takes more than one step, and so can be interrupted."""
-        return bool(self.actions or self.registrations or self.tombstones or self.schema)
+        return bool(self.actions) or self.kind is WriterKind.SCHEMA_APPLY
 
 
 def gates_for(branch: str | None, table_keys: Iterable[str]) -> list[Gate]:
