@@ -434,3 +434,19 @@ def test_what_is_no_file_is_not_read(tmp_path: Path) -> None:
 
     with pytest.raises(InputUnreadableError, match="not a regular file"):
         discover(tmp_path / "pipe.jsonl", CATALOG)
+
+
+@pytest.mark.parametrize("name", ["Person.csv", "Person.csv.gz"])
+def test_a_quote_that_is_never_closed_does_not_take_the_rest_of_a_large_file_into_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    for module, sizes in ((files, {"CHUNK": 64, "MAX_RECORD": 256}), (sources, {"SPLIT": 64, "MAX_RECORD": 256})):
+        for constant, size in sizes.items():
+            monkeypatch.setattr(module, constant, size)
+    content = b'name\n"Ada\n' + b"Bob\n" * 1000
+    (tmp_path / name).write_bytes(gzip.compress(content) if name.endswith("gz") else content)
+
+    with pytest.raises(InputUnreadableError, match="a quote is not closed") as caught:
+        _loaded(discover(tmp_path / name, CATALOG))
+
+    assert caught.value.path == str(tmp_path / name)

@@ -43,6 +43,7 @@ _S3, _FILE = "s3://", "file://"
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")
 _WILD = re.compile(r"[*?\[]")
 CHUNK = 16 * 2**20
+MAX_RECORD = 2**30  # bytes of a CSV record: one quote that is never closed would take the rest of the file into memory
 _BUFFER = 2**22
 _UPLOAD_BUFFER = 8 * 2**20
 _HIDDEN = (".", "_")  # files that Spark and others write beside the data: _SUCCESS, .part-0.crc
@@ -372,6 +373,8 @@ def _whole(split: Split, last_end: Callable[[bytes], int], most: int | None = No
         if end:
             yield data[:end]
         partial = data[end:][:most]
+        if len(partial) > MAX_RECORD:
+            raise unclosed(split)
     if partial:
         yield partial
 
@@ -382,6 +385,12 @@ def last_record_end(data: bytes) -> int:
     while end and data.count(b'"', 0, end) & 1:  # inside of quotes: go back to before they were opened
         end = data.rfind(b"\n", 0, data.rfind(b'"', 0, end)) + 1
     return end
+
+
+def unclosed(split: Split) -> InputUnreadableError:
+    """Return the error for a CSV file with a record that is too long to be one."""
+    message = f"{split.file}: a record has more than {MAX_RECORD:,} bytes; probably a quote is not closed"
+    return InputUnreadableError(message, path=split.file, hint="close the quote, or write it twice inside of quotes")
 
 
 def record_start(data: bytes, parity: int) -> int:

@@ -30,6 +30,7 @@ from omnigraph.formats.batch import ConvertedBatch, joined
 from omnigraph.formats.csv import csv_batches
 from omnigraph.formats.files import (
     BOM,
+    MAX_RECORD,
     File,
     Split,
     decompressed,
@@ -39,6 +40,7 @@ from omnigraph.formats.files import (
     pattern_of,
     read_range,
     record_start,
+    unclosed,
 )
 from omnigraph.formats.jsonl import jsonl_batches
 from omnigraph.formats.tables import table_batches
@@ -179,14 +181,17 @@ def _header(split: Split) -> tuple[tuple[str, ...], int]:
 def _record_starts(whole: Split) -> Iterator[int]:
     """Yield the start of a record about every 16 MiB."""
     # An end of line inside quotes does not end a record, so the quotes of the whole file are counted.
-    parity, at = 0, whole.start
+    parity, at, begun = 0, whole.start, whole.start
     while at + SPLIT < whole.end:
         parity ^= read_range(whole.found, at, at + SPLIT).count(b'"') & 1
         at += SPLIT
         cut = record_start(read_range(whole.found, at, at + SPLIT), parity)
         if cut and at + cut < whole.end:
             at, parity = at + cut, 0
+            begun = at
             yield at
+        elif at - begun > MAX_RECORD:
+            raise unclosed(whole)
 
 
 def _parquet_splits(whole: Split) -> Iterator[Split]:
