@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import random
 import shutil
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -33,11 +33,14 @@ class Cut:
         names = sorted(self.durable.keys() | self.written.keys())
         return [name for name in names if self.durable.get(name) != self.written.get(name)]
 
-    def states(self, subsets: int, seed: int = 0) -> Iterator[tuple[str, dict[str, bytes]]]:
-        """Yield the disks that the cut can leave: each unsynced file lost alone, all together, and random subsets."""
+    def states(self, subsets: int, seed: int = 0, *, alone: bool = True) -> Iterator[tuple[str, dict[str, bytes]]]:
+        """Yield the disks that the cut can leave: each unsynced file lost alone, all together, and random subsets.
+
+        Without `alone`, only the first and the last of the files are lost alone.
+        """
         lost = [name for name in self.order if name in self.unsynced]
         deleted = [name for name in self.unsynced if name not in self.written]
-        for name in lost:
+        for name in lost if alone else [*dict.fromkeys([*lost[:1], *lost[-1:]])]:
             yield f"{self.at}: {name} lost", self._without([name], empty=True)
         if deleted:
             yield f"{self.at}: {len(deleted)} deletions lost", self._without(deleted, empty=True)
@@ -61,11 +64,16 @@ class Cut:
         return disk
 
 
-def distinct_states(cuts: Iterable[Cut], subsets: int) -> Iterator[tuple[bool, str, dict[str, bytes]]]:
-    """Yield each disk that the cuts can leave, once: was the operation acknowledged, how was it left, and its files."""
+def distinct_states(cuts: Sequence[Cut], subsets: int) -> Iterator[tuple[bool, str, dict[str, bytes]]]:
+    """Yield each disk that the cuts can leave, once: was the operation acknowledged, how was it left, and its files.
+
+    With few subsets, every file is lost alone at the last moment before a sync, when most of what needs it is there,
+    and the first and the last one at every moment; with many, every file at every moment.
+    """
     seen = set()
     for cut in cuts:
-        for what, disk in cut.states(subsets):
+        is_last = cut.at in ("sync", "acknowledged")
+        for what, disk in cut.states(subsets, alone=subsets > 1 or is_last):
             state = (cut.acknowledged, frozenset(disk.items()))
             if state not in seen:
                 seen.add(state)
