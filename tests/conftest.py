@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+from collections.abc import Generator
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ from hypothesis import HealthCheck, Phase, settings
 from tests.support import groups, markers
 from tests.support.inbox import inbox
 from tests.support.s3 import s3_server, s3_uri
-from tests.support.spark import _one_cluster, _one_session, spark, spark_cluster
+from tests.support.spark import _one_cluster, _one_session, only_where_marked, spark, spark_cluster
 from tests.support.templates import templates
 
 pytest_xdist_make_scheduler, pytest_configure_node = groups.pytest_xdist_make_scheduler, groups.pytest_configure_node
@@ -64,6 +65,12 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     groups.write(session)
     gc.freeze()
     gc.enable()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Generator[None]:
+    with only_where_marked(item):
+        return (yield)
 
 
 @pytest.fixture(params=["local", "s3"])

@@ -12,6 +12,7 @@ from omnigraph.graph import Graph
 from omnigraph.storage.observe import RequestCounts, counted
 from tests.schema.town import CHANGES, PERSON, SCHEMA, edited, look
 from tests.support.mutations import store_of
+from tests.support.templates import Templates
 
 TYPES = {
     "String": "text",
@@ -119,18 +120,21 @@ def test_an_index_is_asked_for_without_touching_a_table_and_built_by_upkeep(grap
 
 @pytest.mark.slow
 @pytest.mark.parametrize("change", ["add a property", "rename a property", "drop a property", "rename a node type"])
-def test_no_change_reads_or_writes_rows(tmp_path: Path, change: str) -> None:
+def test_no_change_reads_or_writes_rows(tmp_path: Path, templates: Templates, change: str) -> None:
     """A table of many rows costs the requests and the bytes that one of a few costs."""
-    few, many = (_cost(tmp_path / str(rows), rows, change) for rows in (100, 50_000))
+    few, many = (_cost(tmp_path / str(rows), rows, change, templates) for rows in (100, 50_000))
     assert few[0] == many[0], "requests"
     assert many[1] < few[1] + 4_000, "bytes written"
 
 
-def _cost(path: Path, rows: int, change: str) -> tuple[RequestCounts, int]:
+def _people(uri: str, rows: int) -> None:
+    people = pa.table({"name": [f"p{at}" for at in range(rows)], "age": pa.array(range(rows), pa.int32())})
+    omnigraph.init(uri, SCHEMA).load({"Person": people}, mode="append", engine="local")
+
+
+def _cost(path: Path, rows: int, change: str, templates: Templates) -> tuple[RequestCounts, int]:
     """The requests of a change, and how much larger the graph is afterwards."""
-    graph = omnigraph.init(str(path), SCHEMA)
-    names = [f"p{at}" for at in range(rows)]
-    graph.load({"Person": pa.table({"name": names, "age": pa.array(range(rows), pa.int32())})}, mode="append")
+    graph = templates.copy(f"town of {rows} people", lambda uri: _people(uri, rows), path)
     table = store_of(graph.uri).manifest.load().snapshot.entries[PERSON].table
     files, before = _sizes(path / table.path / "data"), sum(_sizes(path).values())
     with counted() as requests:

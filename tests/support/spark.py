@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from omnigraph.spark import session
 from omnigraph.spark.session import spark_context, stop_session
 
 if TYPE_CHECKING:  # this module is imported for all tests, and PySpark takes its time
@@ -36,6 +37,14 @@ def _one_session() -> Iterator[None]:
 def spark(_one_session: None) -> SparkContext:
     """The context that all tests of this process share, started by the first."""
     return spark_context()
+
+
+@contextmanager
+def only_where_marked(item: pytest.Item) -> Iterator[None]:
+    """A test that starts the session of this process without the marker would do so outside of the group of Spark."""
+    before = session._running
+    yield
+    assert before or not session._running or item.get_closest_marker("spark"), "this test starts Spark; mark it `spark`"
 
 
 class Cluster:
