@@ -37,7 +37,7 @@ from tests.support.graphs import COMPANY, KNOWS, PERSON, append, company, delete
 
 AT_ONCE = 4
 COUNTER = "counter"
-LIFETIME = 2.0  # of a lease: to be waited for when its holder is dead, to be kept on a busy machine
+LIFETIME = 5.0  # of a lease whose holder dies, and for which others have to wait
 _PATIENCE = 300.0
 
 

@@ -40,15 +40,15 @@ from tests.support.graphs import (
     write_plan,
 )
 
-_LIFETIME = 2.0  # of a lease: it is renewed in time on a busy machine too
+_LIFETIME = 2.0  # of a lease that is to end
 _BRIEFLY = 0.05
 WRITE = [Gate("schema", shared=True), Gate("branch:main")]
 APPLY = [Gate("schema"), Gate("branch:main")]
 LEASE = f"{DIRECTORY}/branch%3Amain.json"
 
 
-def gates_at(uri: str, timeout: float = 60) -> LocalGates | LeaseGates:
-    return store_at(uri, timeout=timeout, lifetime=_LIFETIME).gates
+def gates_at(uri: str, timeout: float = 60, lifetime: float = LEASE_SECONDS) -> LocalGates | LeaseGates:
+    return store_at(uri, timeout=timeout, lifetime=lifetime).gates
 
 
 def scaled(uri: str, local: int, s3: int) -> int:
@@ -116,6 +116,7 @@ def test_all_writers_are_behind_the_shared_schema_gate_at_once(root_uri: str) ->
     assert sorted(met) == [0, 1, 2, 3]
 
 
+@pytest.mark.usefixtures("short_waits")
 @pytest.mark.parametrize("first, second", [(WRITE, APPLY), (APPLY, WRITE), (APPLY, APPLY)])
 def test_a_change_of_the_schema_and_any_other_write_keep_each_other_out(
     root_uri: str, first: Sequence[Gate], second: Sequence[Gate]
@@ -128,6 +129,7 @@ def test_a_change_of_the_schema_and_any_other_write_keep_each_other_out(
         pass
 
 
+@pytest.mark.usefixtures("short_waits")
 def test_those_who_share_a_gate_by_turns_do_not_keep_out_whoever_wants_it_alone(root_uri: str) -> None:
     """While he waits for those who are inside, nobody else goes in."""
     newcomer = [Gate("schema", shared=True), Gate("branch:other")]
@@ -212,8 +214,9 @@ def test_writers_of_random_tables_never_wait_for_each_other_in_a_circle(root_uri
 # Waiting -------------------------------------------------------------------------------------------
 
 
+@pytest.mark.usefixtures("short_waits")
 def test_whoever_waits_too_long_is_told_which_process_is_in_the_way(root_uri: str) -> None:
-    with Child("hold", root_uri, "branch:main", "--lifetime", str(_LIFETIME)) as child:
+    with Child("hold", root_uri, "branch:main") as child:
         child.wait_until_stopped()
         with pytest.raises(GateTimeoutError) as timeout, gates_at(root_uri, _BRIEFLY).hold(WRITE):
             pytest.fail("the gate was held")
@@ -265,14 +268,14 @@ def test_the_gates_of_a_killed_process_are_free_after_a_lifetime_on_an_object_st
         child.wait_until_stopped()
         child.kill()
     start = time.monotonic()
-    with gates_at(s3_uri, timeout=0).hold(WRITE):
+    with gates_at(s3_uri, timeout=0, lifetime=_LIFETIME).hold(WRITE):
         assert time.monotonic() - start >= _LIFETIME
 
 
 def test_what_is_left_in_the_place_of_a_gate_keeps_nobody_out(root_uri: str) -> None:
     for suffix in ("json", "lock"):
         store_at(root_uri).objects.write(f"{DIRECTORY}/branch%3Amain.{suffix}", b"\xff not ours")
-    with gates_at(root_uri).hold(WRITE) as held:
+    with gates_at(root_uri, lifetime=_LIFETIME).hold(WRITE) as held:
         held.check()
 
 
@@ -299,13 +302,14 @@ def assert_held(uri: str) -> None:
         pytest.fail("somebody else's lease was given away")
 
 
+@pytest.mark.usefixtures("short_waits")
 def test_a_lease_that_was_lost_is_missed_before_the_next_step_and_not_given_back(s3_uri: str) -> None:
     stuck = Rendezvous()
     with ExitStack() as slow, without_renewals(stuck):
-        held = slow.enter_context(gates_at(s3_uri).hold(WRITE))
+        held = slow.enter_context(gates_at(s3_uri, 600, _LIFETIME).hold(WRITE))
         held.check()
         stuck.wait_until_reached()
-        with gates_at(s3_uri).hold(WRITE) as taken:
+        with gates_at(s3_uri, 600, _LIFETIME).hold(WRITE) as taken:
             with pytest.raises(GateTimeoutError) as lost:
                 held.check()
             assert lost.value.gate == "branch:main"
@@ -315,6 +319,7 @@ def test_a_lease_that_was_lost_is_missed_before_the_next_step_and_not_given_back
             assert_held(s3_uri)
 
 
+@pytest.mark.usefixtures("short_waits")
 def test_a_lease_that_is_lost_while_it_is_given_back_stays_with_its_new_holder(s3_uri: str) -> None:
     leaving, late = threading.Event(), Rendezvous()
 
@@ -323,14 +328,14 @@ def test_a_lease_that_is_lost_while_it_is_given_back_stays_with_its_new_holder(s
             late()
 
     def work() -> None:
-        with gates_at(s3_uri).hold(WRITE):
+        with gates_at(s3_uri, 600, _LIFETIME).hold(WRITE):
             leaving.set()
 
     slow = threading.Thread(target=work)
     with hooked(hook):
         slow.start()
         late.wait_until_reached()
-        with gates_at(s3_uri).hold(WRITE):
+        with gates_at(s3_uri, 600, _LIFETIME).hold(WRITE):
             late.release()
             slow.join()
             assert_held(s3_uri)
@@ -346,13 +351,13 @@ def test_a_renewal_that_fails_is_tried_again(s3_uri: str) -> None:
                 raise failure
             again.set()
 
-    with hooked(hook), gates_at(s3_uri).hold(WRITE):
+    with hooked(hook), gates_at(s3_uri, lifetime=_LIFETIME).hold(WRITE):
         assert again.wait(300)
 
 
 def test_no_two_leases_look_alike(s3_uri: str) -> None:
     """Or whoever saw one, slept for a while and then saw the other, would take it for one that nobody renews."""
-    objects, gates, seen = store_at(s3_uri).objects, gates_at(s3_uri), []
+    objects, gates, seen = store_at(s3_uri).objects, gates_at(s3_uri, lifetime=_LIFETIME), []
     for _ in range(30):
         with gates.hold(WRITE):
             seen.append(objects.read_versioned(LEASE))

@@ -38,7 +38,7 @@ from omnigraph.manifest.publisher import Changes, Lineage
 from omnigraph.manifest.rows import TableRow, TombstoneRow, VersionRow
 from omnigraph.storage.layout import IndexSpec
 from omnigraph.storage.observe import counted
-from tests.commit.child import LIFETIME, Child, store_at
+from tests.commit.child import Child, after_a_lifetime, store_at
 from tests.commit.places import copied, mostly_local, once
 from tests.support.faults import (
     CrashError,
@@ -96,12 +96,12 @@ def template(root_uri: str, templates: Callable[[str], str]) -> str:
 
 @pytest.fixture
 def store(template: str) -> Store:
-    return store_at(copied(template), lifetime=LIFETIME)
+    return store_at(copied(template))
 
 
 def opened(store: Store, **options: float) -> Store:
     """The same graph as somebody else opens it."""
-    return store_at(store.location.uri, lifetime=LIFETIME, **options)
+    return store_at(store.location.uri, **options)
 
 
 def behead(store: Store, key: str) -> str:
@@ -944,6 +944,7 @@ def test_a_write_prepared_before_another_stopped_recovers_it_and_is_told_to_read
     assert_settled(store)
 
 
+@pytest.mark.usefixtures("short_waits")
 def test_a_write_that_another_blocks_is_told_to_reopen_and_not_to_repair(store: Store) -> None:
     work = three_tables(store)
     operation_id = interrupt(store, mutation(store), ONE_MOVED)
@@ -1014,6 +1015,7 @@ def test_two_threads_that_open_at_once_recover_once(store: Store, at: str, kind:
     assert_settled(store)
 
 
+@pytest.mark.usefixtures("many_renewals")
 @mostly_local(
     "at, stop",
     [
@@ -1086,7 +1088,7 @@ def test_a_recovery_whose_process_dies_is_taken_up(store: Store) -> None:
         process.kill()
     assert store.sidecars.pending() == [operation_id]
     if store.gates.can_be_lost:  # the lease of the dead one has to end first, which a write does not wait for
-        again_by_opening(store)
+        omnigraph.Graph(after_a_lifetime(opened(store)), read_only=False)
     else:
         again_by_writing(store)
     assert [row.kind for row in store.audit.rows()] == [BACK]
@@ -1097,7 +1099,7 @@ def test_a_recovery_whose_process_dies_is_taken_up(store: Store) -> None:
 
 def opening(store: Store, at: str) -> Child:
     """Open a graph in a process that stops at a failpoint."""
-    return Child("open", store.location.uri, "--stop-at", at, "--lifetime", str(LIFETIME))
+    return Child("open", store.location.uri, "--stop-at", at)
 
 
 @pytest.mark.parametrize("also", ["record gone", "record there", "half of it"])
@@ -1131,6 +1133,7 @@ def test_one_who_lost_his_gates_to_another_recoverer_agrees_with_him(store: Stor
         assert_settled(store)
 
 
+@pytest.mark.usefixtures("many_renewals")
 @mostly_local("at", [NONE_MOVED, ONE_MOVED, ALL_MOVED, ALL_VISIBLE], [ONE_MOVED])
 def test_a_write_that_is_alive_is_left_alone(store: Store, at: str) -> None:
     work, writer = mutation(store), failpoints.Rendezvous()
@@ -1167,6 +1170,7 @@ def test_a_write_that_finishes_while_we_wait_for_its_gates_is_not_recovered(stor
     assert_settled(store)
 
 
+@pytest.mark.usefixtures("short_waits")
 @mostly_local("at, kind", [(ALL_MOVED, FORWARD), (ONE_MOVED, BACK)], [(ONE_MOVED, BACK)])
 def test_a_record_whose_gates_cannot_be_had_is_left_for_later(
     store: Store, caplog: pytest.LogCaptureFixture, at: str, kind: RecoveryKind

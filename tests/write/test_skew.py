@@ -40,7 +40,7 @@ from tests.support.mutations import (
 )
 
 SOAK = os.environ.get("OMNIGRAPH_HYPOTHESIS_PROFILE") == "soak"
-WRITERS, MUTATIONS = (16, 50) if SOAK else (8, 12)
+WRITERS, MUTATIONS = (16, 50) if SOAK else (6, 8)
 
 
 @pytest.fixture(scope="module")
@@ -222,7 +222,7 @@ def test_what_many_processes_are_told_of_is_one_chain_of_commits(uri: str, store
     rivals = [Rival.process() for _ in range(WRITERS)]
     for number, rival in enumerate(rivals):
         rival.start_many(uri, number, MUTATIONS)
-    done = [rival.outcome(patience=1800 if SOAK else 120) for rival in rivals]
+    done = [rival.outcome(patience=1800 if SOAK else 600) for rival in rivals]
     for rival in rivals:
         rival.close()
     assert all(isinstance(work, Work) for work in done), done
