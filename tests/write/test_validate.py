@@ -98,10 +98,14 @@ VALUES = """node Thing {
     size: F64?
     rate: F32?
     wide: U64?
+    exact: I64?
+    huge: U64?
     code: String?
     photo: Blob?
     @range(size, -1..10.5)
     @range(wide, 5..)
+    @range(exact, ..9007199254740992)
+    @range(huge, 1..18446744073709551614)
     @check(code, "[0-9]$")
 }
 edge Has: Thing -> Thing { mood: enum(calm, sad) }"""
@@ -119,6 +123,11 @@ edge Has: Thing -> Thing { mood: enum(calm, sad) }"""
         ({"size": -1.0000001}, ["range"]),
         ({"size": 10.6}, ["range"]),
         ({"wide": 4}, ["range"]),
+        ({"exact": 2**53}, []),
+        ({"exact": 2**53 + 1}, ["range"]),
+        ({"huge": 0}, ["range"]),
+        ({"huge": 2**64 - 2}, []),
+        ({"huge": 2**64 - 1}, ["range"]),
         ({"size": math.nan}, ["finite", "range"]),
         ({"size": math.inf}, ["finite", "range"]),
         ({"rate": -math.inf}, ["finite"]),

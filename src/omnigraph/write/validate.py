@@ -14,8 +14,9 @@ from omnigraph.commit.plan import WriteTxn
 from omnigraph.core.values import FLOATS
 from omnigraph.errors import PatternError, Violation
 from omnigraph.lang.catalog import Catalog, Check, EdgeType, NodeType, Range
+from omnigraph.lang.ir import Operator
 from omnigraph.storage.columns import table_key
-from omnigraph.storage.predicates import AllOf, OneOf
+from omnigraph.storage.predicates import AllOf, OneOf, arrow_expression, comparison
 from omnigraph.storage.read import DST, ID, MOST_VALUES, SRC
 from omnigraph.storage.stage import TableStorage
 from omnigraph.write.pending import RECORD, without_record
@@ -145,14 +146,14 @@ def with_required(declared: NodeType | EdgeType, rows: pa.Table) -> pa.Table:
 
 
 def _range(declared: NodeType, rows: pa.Table, rule: Range) -> Iterator[Violation]:
-    column = pc.cast(rows[rule.property], pa.float64(), safe=False)
-    tests = []
-    if rule.lower is not None:
-        tests.append(pc.greater_equal(column, rule.lower))
-    if rule.upper is not None:
-        tests.append(pc.less_equal(column, rule.upper))
-    for test in tests:
-        yield from _broken(declared, rows.filter(pc.invert(test)), "range", rule.property, f"must keep {rule}")
+    type_ = declared.properties[rule.property].type
+    for operator, bound in ((Operator.GE, rule.lower), (Operator.LE, rule.upper)):
+        if bound is None:
+            continue
+        # By the predicate of queries, not as floats: those hold no integer beyond 2**53 exactly, and no bound of a U64.
+        inside = arrow_expression(comparison(rule.property, type_, operator, bound))
+        outside = rows.filter(pc.field(rule.property).is_valid() & ~inside)
+        yield from _broken(declared, outside, "range", rule.property, f"must keep {rule}")
 
 
 def _check(declared: NodeType, rows: pa.Table, rule: Check) -> Iterator[Violation]:
