@@ -336,7 +336,7 @@ def read_settings(path: Path) -> SettingsFile | None:
     try:
         # `safe_load`: a settings file must not be able to run code.
         found = yaml.safe_load(text)
-    except (yaml.YAMLError, RecursionError) as error:
+    except (yaml.YAMLError, ValueError, RecursionError) as error:  # ValueError: a date such as 2026-02-30
         raise ConfigError(f"{path} is not YAML: {error}", path=str(path), hint="fix the syntax") from None
     if not isinstance(found, dict | None):
         raise ConfigError(f"{path} must hold a mapping", path=str(path), hint="write `key: value`")

@@ -190,6 +190,7 @@ def test_an_address_that_does_not_do_is_refused_with_the_way_out(home: Path, arg
     "text, told",
     [
         ("a: [", "is not YAML"),
+        ("a: 2026-02-30", "is not YAML"),
         ("- 1", "must hold a mapping"),
         ("defaults: 3", "defaults must be a mapping"),
         ("defaults: {store: g, server: s}", "a store is one graph"),

@@ -161,6 +161,15 @@ def test_a_manifest_may_name_its_output_and_use_the_older_word_for_its_data(fold
     assert (folder / "other.jsonl").exists()
 
 
+@pytest.mark.parametrize("text", ["a: [", "a: 2026-02-30"])
+def test_a_manifest_that_is_not_yaml_is_refused(folder: Path, text: str) -> None:
+    (folder / "seed.yaml").write_text(text, encoding="utf-8")
+
+    done = run("--seed", "seed.yaml")
+
+    assert (done.code, "is not valid YAML" in done.err) == (1, True), done.err
+
+
 def test_many_records_are_embedded_in_batches(folder: Path, service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
     lines = [json.dumps({"type": "Note", "data": {"text": f"n {number}"}}) + "\n" for number in range(600)]
     (folder / "in.jsonl").write_text("".join(lines), encoding="utf-8")

@@ -54,7 +54,7 @@ def plan_from_manifest(path: str) -> FilePlan:
 
     try:
         found = yaml.safe_load(_read(path))
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, ValueError, RecursionError) as error:  # ValueError: a date such as 2026-02-30
         raise _wrong("--seed", f"{path} is not valid YAML: {' '.join(str(error).split())}") from None
     manifest = _object("--seed", f"the manifest {path}", found)
     data = _part(manifest, "sources", "raw_seed") or _part(manifest, "seed", "data")
