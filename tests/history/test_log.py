@@ -76,6 +76,12 @@ def test_two_histories_without_a_common_commit_end_each_for_itself() -> None:
     ]
 
 
+def test_a_lane_that_ends_in_the_middle_moves_those_beside_it() -> None:
+    roots = [commit("a", at=1), commit("b", at=3), commit("c", at=2)]
+    heads = [commit("x", "a", at=6), commit("y", "b", at=5), commit("z", "c", at=4)]
+    assert drawing(*roots, *heads) == ["* x", "| * y", "| | * z", "| * | b", "|  /", "| * c", "* a"]
+
+
 def test_a_clock_that_went_backwards_does_not_put_a_commit_before_its_child() -> None:
     assert [one.commit_id for one in ordered([commit("a", at=9), commit("b", "a", at=5), commit("c", "b", at=7)])] == [
         "c",

@@ -347,6 +347,13 @@ def test_an_end_is_found_in_the_graph_or_in_the_change_and_nowhere_else(tmp_path
     assert {one.rule for one in found} == {"endpoint"}
 
 
+def test_an_edge_that_stays_without_one_of_its_nodes_is_reported_for_either_end(tmp_path: Path) -> None:
+    graph = made(tmp_path, ENDS, 'insert A { key: "a" } insert B { key: "b" } insert E { from: "a", to: "b" }')
+    for gone, message in (("A", "src 'a' not found in A"), ("B", "dst 'b' not found in B")):
+        found = broken(graph, change(graph, gone, [], removed=[(gone.lower(), None)]))
+        assert [one.message for one in found] == [message]
+
+
 # Cardinality
 
 
