@@ -163,6 +163,18 @@ def test_what_is_not_below_a_root_may_not_be_loaded(address: str) -> None:
         check_addresses([address], ROOTS)
 
 
+@pytest.mark.parametrize("address", ["inbox/*/others.jsonl", "inbox/**", "linked", "linked/*.jsonl"])
+def test_no_pattern_or_directory_leads_out_of_a_root_by_a_link(place: Path, address: str) -> None:
+    (place / "linked").mkdir(exist_ok=True)
+    (place / "linked" / "one.jsonl").unlink(missing_ok=True)
+    (place / "linked" / "one.jsonl").symlink_to(place / "outside.jsonl")
+    roots = [str(place / "inbox"), str(place / "linked")]
+    check_addresses([str(place / "inbox" / "*.jsonl"), str(place / "inbox" / "nothing")], roots)
+
+    with pytest.raises(ForbiddenError, match="outside the load roots"):
+        check_addresses([str(place / address)], roots)
+
+
 def test_without_roots_nothing_may_be_loaded() -> None:
     with pytest.raises(ForbiddenError, match="load_roots"):
         check_addresses(["/"], ())

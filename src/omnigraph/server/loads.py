@@ -13,7 +13,8 @@ import sys
 import threading
 import time
 import urllib.parse
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -26,12 +27,14 @@ from omnigraph.api.access import Action
 from omnigraph.api.documents import INGEST
 from omnigraph.errors import (
     ForbiddenError,
+    InputError,
     LoadNotFoundError,
     OmnigraphError,
     OutcomeUnknownError,
     ServerFailedError,
     TooManyRequestsError,
 )
+from omnigraph.formats.files import find_files
 from omnigraph.graph import Graph
 from omnigraph.server.metrics import Metrics
 from omnigraph.server.settings import Serving
@@ -215,7 +218,7 @@ def check_addresses(addresses: Iterable[str], roots: Iterable[str]) -> None:
     """Refuse an address outside the roots. The error reveals neither what is there nor which roots exist."""
     allowed = [_parts(root) for root in roots]
     for address in addresses:
-        if not any(_is_below(address, root) for root in allowed):
+        if not any(_is_below(address, root) and _leads_inside(address, allowed) for root in allowed):
             message = f"{address!r:.200} is outside the load roots of this server"
             raise ForbiddenError(
                 message, action=Action.CHANGE, hint="the operator of the server can add a root to load_roots"
@@ -228,6 +231,16 @@ def _is_below(address: str, root: tuple[str, ...]) -> bool:
         return False
     found = _parts(_fixed(address))
     return found[: len(root)] == root
+
+
+def _leads_inside(address: str, roots: Sequence[tuple[str, ...]]) -> bool:
+    """Whether all files of a directory or a pattern are below the roots: a link among them may lead out."""
+    if address.lower().startswith(_S3):
+        return True
+    with suppress(InputError):  # nothing is there, or nothing that can be read: the load reports it
+        found = (_parts(file.uri) for file in find_files(address)[0])
+        return all(any(parts[: len(root)] == root for root in roots) for parts in found)
+    return True
 
 
 def _fixed(address: str) -> str:
