@@ -461,11 +461,11 @@ def test_a_merge_that_is_told_nothing_records_nothing(graph: Graph) -> None:
     [
         ("mine", "'mine' is not a side"),
         ({"Person": "mine"}, "'mine' is not a side"),
-        ({"Persn": "ours"}, "no such type"),
-        ([{"table_key": "node:Persn", "row_id": "a", "take": "ours"}], "no such type"),
-        ([{"table_key": "node:Person", "take": "ours"}], "cannot be used"),
-        ([{"table_key": "node:Person", "row_id": "a"}], "cannot be used"),
-        (["Alice"], "cannot be used"),
+        ({"Persn": "ours"}, "unknown type"),
+        ([{"table_key": "node:Persn", "row_id": "a", "take": "ours"}], "unknown type"),
+        ([{"table_key": "node:Person", "take": "ours"}], "invalid conflict"),
+        ([{"table_key": "node:Person", "row_id": "a"}], "invalid conflict"),
+        (["Alice"], "invalid conflict"),
     ],
 )
 def test_a_resolution_that_says_nothing_that_can_be_done_is_refused(
