@@ -166,12 +166,12 @@ def no_error_is_swallowed(name: str, tree: ast.Module) -> Iterator[Finding]:
 
 
 def _is_told(node: ast.ExceptHandler) -> bool:
-    """Tell whether a handler raises, or passes what it caught to `logs.tell`."""
+    """Tell whether a handler raises, or passes what it caught to `logs.log`."""
     return any(isinstance(inner, ast.Raise) or _logs(inner, node.name) for inner in ast.walk(node))
 
 
 def _logs(node: ast.AST, caught: str | None) -> bool:
-    if not isinstance(node, ast.Call) or ast.unparse(node.func) != "logs.tell":
+    if not isinstance(node, ast.Call) or ast.unparse(node.func) != "logs.log":
         return False
     return any(isinstance(one, ast.Name) and one.id == caught for one in node.args)
 
@@ -288,7 +288,7 @@ def swallow():
     try:
         sneak(1, 2, 3)
     except Exception as error:
-        logs.tell(LOG, ERROR, "something failed")
+        logs.log(LOG, ERROR, "something failed")
     with contextlib.suppress(Exception):
         sneak(1, 2, 3)
     importlib.import_module("pyspark")
@@ -315,7 +315,7 @@ def fine(store, ids, dataset):
     try:
         ids.insert(0, 1)
     except Exception as error:
-        logs.tell(LOG, ERROR, "it failed", error)
+        logs.log(LOG, ERROR, "it failed", error)
     with contextlib.suppress(KeyError):
         ids.remove(1)
 '''

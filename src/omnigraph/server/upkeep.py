@@ -12,6 +12,7 @@ from omnigraph.api.maintenance import UpkeepReport
 from omnigraph.commit.file_locks import lock_file, try_lock
 from omnigraph.errors import OmnigraphError
 from omnigraph.graph import Graph
+from omnigraph.server import logs
 from omnigraph.server.metrics import Metrics
 from omnigraph.server.open_graphs import OpenGraph
 from omnigraph.server.settings import Serving, UpkeepPolicy
@@ -77,9 +78,9 @@ class BackgroundUpkeep:
             self._metrics.upkeep.labels("failed").inc()
             _LOG.warning("upkeep of graph '%s' failed: %s", name, error.message)
             return
-        except Exception:  # noqa: BLE001 - else the thread ends, and no graph is looked after until a restart
+        except Exception as error:  # noqa: BLE001 - else the thread ends, and no graph is looked after until a restart
             self._metrics.upkeep.labels("failed").inc()
-            _LOG.exception("upkeep of graph '%s' failed", name)
+            logs.log(_LOG, logging.ERROR, f"upkeep of graph '{name}' failed", error)
             return
         removed = sum(row.old_versions_removed for row in done.cleanup.tables) if done.cleanup else 0
         self._metrics.upkeep.labels("done").inc()
