@@ -58,7 +58,8 @@ def history(store: Store) -> list[Commit]:
     state = store.manifest.load()
     commits = state.commits()
     assert [commit.parent_id for commit in commits] == [None, *(commit.commit_id for commit in commits[:-1])]
-    assert len({commit.manifest_version for commit in commits}) == len(commits)
+    versions = [commit.manifest_version for commit in commits]
+    assert versions == sorted(versions)
     assert state.head == commits[-1]
     return commits[1:]
 

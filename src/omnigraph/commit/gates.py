@@ -136,7 +136,7 @@ class LocalGates:
 
     def __init__(self, directory: Path, timeout: float) -> None:
         self._directory = directory
-        self._timeout = timeout
+        self.timeout = timeout
 
     @contextmanager
     def hold(
@@ -146,7 +146,7 @@ class LocalGates:
 
         `worth_it` is polled while waiting; when it returns false, the wait ends.
         """
-        longest = self._timeout if timeout is None else timeout
+        longest = self.timeout if timeout is None else timeout
         with ExitStack() as stack:
             yield _Locked([stack.enter_context(self._taken(gate, longest, worth_it)) for gate in gates])
 
@@ -239,7 +239,7 @@ class LeaseGates:
 
     def __init__(self, objects: ObjectStore, timeout: float, lifetime: float = LEASE_SECONDS) -> None:
         self._objects = objects
-        self._timeout = timeout + lifetime
+        self.timeout = timeout + lifetime
         self._lifetime = lifetime
         self.patience = lifetime * 1.2  # long enough to distinguish a dead holder from a live one
         # Since when each lease has been unchanged. Kept between writes, so that short waits add up to one observation.
@@ -255,7 +255,7 @@ class LeaseGates:
         "find out whether the holder is dead": a holder that renews its lease meanwhile is alive, and the wait ends at
         once.
         """
-        deadline = now() + (self._timeout if timeout is None else timeout)
+        deadline = now() + (self.timeout if timeout is None else timeout)
         wait = _Wait(deadline, worth_it, for_the_dead=timeout is not None and timeout <= self.patience)
         # The gate of a table needs no lease: its taker always holds the gate of the branch.
         alone = [gate for gate in gates if not gate.shared and not gate.name.startswith("table:")]

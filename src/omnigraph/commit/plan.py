@@ -6,6 +6,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum, StrEnum
 
+import pyarrow as pa
+
 from omnigraph.api.results import Entry, SchemaRow, TableVersion
 from omnigraph.commit.gates import Gate
 from omnigraph.core.refs import MAIN
@@ -14,6 +16,9 @@ from omnigraph.manifest.publisher import Lineage
 from omnigraph.manifest.rows import TableRow, TombstoneRow, VersionRow
 from omnigraph.manifest.state import ManifestState
 from omnigraph.storage.stage import Staged, TableStorage
+
+Inserted = Mapping[tuple[str, ...], pa.Table]
+"""The values of inserted rows that no other row of the table may have, by the columns that must be unique together."""
 
 
 class WriterKind(StrEnum):
@@ -95,6 +100,7 @@ class PublishPlan:
     write fails, because only the caller can decide whether it still applies.
     `adoptions`: versions of main that a branch takes over as they are.
     `if_head`: the commit that the branch must be at.
+    `inserted`: of a plan that only inserts rows, what it inserts into each table; None for any other.
     """
 
     txn: WriteTxn
@@ -108,6 +114,7 @@ class PublishPlan:
     read_set: frozenset[str] = frozenset()
     must_be_unchanged: frozenset[str] = frozenset()
     if_head: str | None = None
+    inserted: Mapping[str, Inserted] | None = field(default=None, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         changes_types = bool(self.registrations or self.tombstones or self.schema)
@@ -115,6 +122,7 @@ class PublishPlan:
         named = [action.table_key for action in self.actions]
         # Two transactions on one base: the second would land on the result of the first, which nothing has validated.
         assert len(named) == len(set(named)), "a table has one action"
+        assert self.inserted is None or all(action.staged.is_append for action in self.actions), "it only inserts"
 
     @property
     def branch(self) -> str | None:

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
+from contextvars import Context, copy_context
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import NoReturn, TypeVar
 
 from omnigraph.api.results import SchemaRow, TableVersion
 from omnigraph.commit import failpoints
 from omnigraph.commit.gates import Held
 from omnigraph.commit.plan import OpClass, PublishPlan, TableAction, WriteTxn, gates_for, table_gates
+from omnigraph.commit.queue import Queue, Waiting, is_grouping, queue_of
 from omnigraph.commit.recovery import (
     RECOVERY_ACTOR,
     head_row,
@@ -23,6 +26,7 @@ from omnigraph.commit.recovery import (
 )
 from omnigraph.commit.sidecar import Sidecar, arm, arm_undo
 from omnigraph.commit.store import Store
+from omnigraph.commit.together import can_follow, can_wait, carried, moved_by
 from omnigraph.core.refs import MAIN
 from omnigraph.errors import (
     ConflictError,
@@ -39,12 +43,13 @@ from omnigraph.errors import (
     RecoveryRequiredError,
     StorageError,
 )
-from omnigraph.manifest.publisher import Changes, Lineage, Published, Ready
+from omnigraph.manifest.publisher import Changes, Lineage, Member, Published, Ready
 from omnigraph.manifest.rows import SCHEMA_ID, TombstoneRow, VersionRow
 from omnigraph.manifest.schema_files import FILES, promote
 from omnigraph.manifest.state import HEAD, ManifestState
 from omnigraph.storage.lance_errors import Failure, classify
 from omnigraph.storage.maintain import can_rebase, second_step
+from omnigraph.storage.stage import Staged, staged_on
 from omnigraph.storage.unpublished import leave_to_recovery, note_again, taking_back
 
 _LOG = logging.getLogger(__name__)
@@ -92,8 +97,9 @@ def write(store: Store, branch: str | None, prepare: Prepare[T]) -> tuple[Publis
         published, made = _written(store, plan, made, prepare)
     # Outside of the block: what comes now must never take back what is published.
     if published:
+        txn = replace(plan.txn, base=published.before or plan.txn.base)
         for call in store.on_written:
-            call(plan.txn, published.state)
+            call(txn, published.state)
     return published, made
 
 
@@ -132,7 +138,7 @@ def was_cleaned_up(store: Store, txn: WriteTxn, error: StorageError) -> bool:
 def _write_gated(store: Store, first: PublishPlan, prepare: Prepare[T]) -> tuple[Published | None, T]:
     # Only the gate of the branch: the plan, made inside, decides which tables it needs. No one else can publish here.
     with store.gates.hold(gates_for(first.branch, ())) as held:
-        _refuse_pending(store, first)
+        _refuse_pending(store, first, store.sidecars.pending())
         _refuse_if_lost(store, first)
         plan, made = prepare(capture(store, first.branch))
         if plan is None:
@@ -154,8 +160,96 @@ def publish(store: Store, plan: PublishPlan) -> Published:
 
 
 def _publish(store: Store, plan: PublishPlan) -> Published:
+    if is_grouping() and can_wait(plan):
+        queue = _queue(store, plan.branch)
+        return queue.publish(plan, store.gates.timeout, partial(lead, store, queue, plan.branch))
     with store.gates.hold(gates_for(plan.branch, plan.table_keys)) as held:
         return publish_held(store, plan, held)
+
+
+def _queue(store: Store, branch: str | None) -> Queue:
+    return queue_of(store.location.uri, store.medium.durability, branch)
+
+
+def lead(store: Store, queue: Queue, branch: str | None, left: float | None) -> None:
+    """Publish the plans that wait for a branch in this process, behind one gate, with one record and one swap."""
+    # A short timeout would mean something else to a lease: whether its holder is dead.
+    longest = None if left is None else max(left, store.gates.patience + 1)
+    with store.gates.hold(gates_for(branch, ()), longest) as held:
+        waiting = queue.take()
+        try:
+            keys = {key for one in waiting for key in one.plan.table_keys}
+            with store.gates.hold(table_gates(branch, keys)):
+                _publish_waiting(store, queue, waiting, held)
+        except BaseException as error:
+            if isinstance(error, OmnigraphError):
+                queue.put_back(one for one in waiting[1:] if not one.done.done())
+            for one in waiting[1:]:
+                if one.is_taken and not one.done.done():
+                    one.done.set_exception(_unknown(one.plan.lineage.commit_id, repr(error)))
+            raise
+
+
+def _publish_waiting(store: Store, queue: Queue, waiting: Sequence[Waiting], held: Held) -> None:
+    """Publish together those plans of a queue that can be; put back those that must wait for the others."""
+    failpoints.reach(failpoints.PUBLISH_AFTER_GATES)
+    state = store.manifest.refreshed(waiting[0].plan.txn.base)
+    group: list[Waiting] = []
+    plans: list[PublishPlan] = []
+    later: list[Waiting] = []
+    looked = _Looked()
+    # In the order of their commits: the head of a branch is the greatest.
+    for one in sorted(waiting, key=lambda one: (one.plan.lineage.created_at, one.plan.lineage.commit_id)):
+        try:
+            _check_identity(store, one.plan.txn.base, state)
+            plan = carried(one.plan, state, queue.recent)
+            _check(store, plan, state, held, looked)
+        except OmnigraphError as error:
+            one.done.set_exception(error)
+            continue
+        if can_follow(plan, map(moved_by, plans)) and plan.lineage.operation_id not in _operations(plans):
+            group.append(one)
+            plans.append(plan)
+        else:
+            later.append(one)
+    queue.put_back(later)
+    if plans:
+        _publish_group(store, group, plans, state, held)
+
+
+def _operations(plans: Iterable[PublishPlan]) -> set[str]:
+    return {one for plan in plans if (one := plan.lineage.operation_id)}
+
+
+def _publish_group(
+    store: Store, group: Sequence[Waiting], plans: Sequence[PublishPlan], state: ManifestState, held: Held
+) -> None:
+    """Publish plans that can follow each other; each gets its own outcome."""
+    checked = [_Checked(plan, one.context) for one, plan in zip(group, plans, strict=True)]
+    try:
+        published = _move(store, checked, state, held)
+    except OmnigraphError as error:
+        for one in group:
+            one.done.set_exception(error if len(group) == 1 else _as_member(one.plan, error))
+        return
+    for one, done in zip(group, published, strict=True):
+        one.done.set_result(done)
+
+
+def _as_member(plan: PublishPlan, why: OmnigraphError) -> OmnigraphError:
+    """Return what the failure of a group means to one of its plans. If all was undone, each is prepared again, alone."""
+    if isinstance(why, OutcomeUnknownError):
+        return _unknown(plan.lineage.commit_id, why.message)
+    base = plan.txn.base
+    failed = ExpectedVersionMismatchError(
+        f"the write was published together with others, which failed: {why.message}",
+        table_key=HEAD,
+        expected=base.version,
+        actual=base.version,
+        hint="try again",
+    )
+    failed.__cause__ = why
+    return failed
 
 
 def publish_held(store: Store, plan: PublishPlan, held: Held) -> Published:
@@ -164,13 +258,13 @@ def publish_held(store: Store, plan: PublishPlan, held: Held) -> Published:
     # Read inside the gates. What was read before them may be out of date, and everything below is checked against this.
     state = store.manifest.refreshed(plan.txn.base)
     _check_identity(store, plan.txn.base, state)
-    _check(store, plan, state, held)
+    _check(store, plan, state, held, _Looked())
     if plan.moves_tables:
-        return _move(store, plan, state, held)
+        return _move(store, [_Checked(plan, copy_context())], state, held)[0]
     # A single step, the publish: there is nothing to recover, so no record is needed.
     changes, pins = _changes(store, plan, ()), _pins(plan, state)
     published = store.manifest.publish(plan.branch, changes, pins, plan.lineage, state, ready=_ready(store, held, ()))
-    _make_durable(store, plan, published)
+    _make_durable(store, (), published)
     return published
 
 
@@ -248,7 +342,27 @@ def _settle_head(store: Store, branch: str | None, table_key: str) -> None:
         _LOG.info("table '%s' is left as it is: %s", table_key, error.message)
 
 
-def _check(store: Store, plan: PublishPlan, state: ManifestState, held: Held) -> None:
+@dataclass(frozen=True, slots=True)
+class _Checked:
+    """A plan that everything still holds for, and the context of the thread that staged it."""
+
+    plan: PublishPlan
+    context: Context
+
+    @property
+    def staged(self) -> list[Staged]:
+        return [action.staged for action in self.plan.actions]
+
+
+@dataclass(slots=True)
+class _Looked:
+    """What was looked at under the gates, for several plans: the heads of tables, and the pending records."""
+
+    heads: set[str] = field(default_factory=set)
+    pending: list[str] | None = None
+
+
+def _check(store: Store, plan: PublishPlan, state: ManifestState, held: Held, looked: _Looked) -> None:
     """Raise unless everything that the plan was prepared on still holds, now that the gates are held."""
     _check_not_done(plan, state)
     _check_head_commit(plan, state)
@@ -260,62 +374,75 @@ def _check(store: Store, plan: PublishPlan, state: ManifestState, held: Held) ->
         _check_base(action, plan, state)
         base = action.staged.base
         pinned = replace(base, version=state.actual_version(base.key))
-        _check_head(store, held, pinned, state)
+        if base.key not in looked.heads:
+            _check_head(store, held, pinned, state)
+            looked.heads.add(base.key)
         # Maintenance may have been staged on an earlier version. It is committed only if it means the same on this one.
         if pinned != base and not can_rebase(store.tables, action.staged, pinned):
             _mismatch(base.key, base.version, state)
     for tombstone in plan.tombstones:
         _check_tombstone(store, held, tombstone, state)
-    _refuse_pending(store, plan)
+    if looked.pending is None:
+        looked.pending = store.sidecars.pending()
+    _refuse_pending(store, plan, looked.pending)
 
 
-def _move(store: Store, plan: PublishPlan, state: ManifestState, held: Held) -> Published:
-    """Carry out a checked plan in four phases: record (A), heads (B), manifest (C), cleanup (D)."""
-    sidecar = arm(plan, state)
+def _move(store: Store, checked: Sequence[_Checked], state: ManifestState, held: Held) -> list[Published]:
+    """Carry out checked plans in four phases: record (A), heads (B), manifest (C), cleanup (D).
+
+    Several plans are carried out together, one after the other; only appends may share a table.
+    """
+    plans = [one.plan for one in checked]
+    sidecar = arm(plans, state)
     # A lease may have expired while the checks ran. No step that others can see is taken without checking.
     held.check()
     store.sidecars.write(sidecar)  # A: from here on recovery can finish or undo it
-    leave_to_recovery(action.staged for action in plan.actions)
+    for one in checked:
+        one.context.run(leave_to_recovery, one.staged)
     failpoints.reach(failpoints.PUBLISH_AFTER_SIDECAR)
     try:
-        versions = tuple(_move_head(store, held, action, state) for action in plan.actions)  # B
+        moved = _move_heads(store, held, plans, state)  # B
     except OmnigraphError as error:
-        return _undo(store, plan, sidecar, held, error)
+        return _undo(store, checked, sidecar, held, error)
     failpoints.reach(failpoints.PUBLISH_BEFORE_MANIFEST)
+    bases = [action.staged.base for plan in plans for action in plan.actions]
     try:
-        changes = _changes(store, plan, versions)
-        ready = _ready(store, held, (action.staged.base for action in plan.actions))
-        published = store.manifest.publish(
-            plan.branch, changes, _pins(plan, state), plan.lineage, state, ready=ready
-        )  # C
+        members = [Member(_changes(store, plan, rows), plan.lineage) for plan, rows in zip(plans, moved, strict=True)]
+        expected = {key: version for plan in plans for key, version in _pins(plan, state).items()}
+        ready = _ready(store, held, bases)
+        published = store.manifest.publish_group(plans[0].branch, members, expected, state, ready=ready)  # C
     except OmnigraphError as error:
         # The heads have moved and the record says so: the next write or open finishes or undoes it.
-        raise _unknown(sidecar, error) from error
+        raise _unknown(sidecar.operation_id, error.message) from error
     failpoints.reach(failpoints.PUBLISH_AFTER_MANIFEST)
-    _make_durable(store, plan, published)
+    _make_durable(store, bases, published[-1])
+    schema = plans[-1].schema
     # Only now, because the files of a schema must never be ahead of the manifest.
-    if plan.schema is None or _is_promoted(store, plan.schema):
+    if schema is None or _is_promoted(store, schema):
         _clean_up(store, sidecar)  # D
+    if is_grouping():
+        for plan, done in zip(plans, published, strict=True):
+            _queue(store, plan.branch).recent.add(plan, done)
     return published
 
 
-def _make_durable(store: Store, plan: PublishPlan, published: Published) -> None:
+def _make_durable(store: Store, tables: Iterable[TableVersion], published: Published) -> None:
     """Bring a published change onto the medium. Only then is it acknowledged, and its record removed."""
     try:
-        store.sync(action.staged.base for action in plan.actions)
+        store.sync(tables)
     except StorageError as error:
         message = f"operation {published.commit.commit_id} is visible, but may be lost in a power cut: {error.message}"
         hint = "check the disk, then check the outcome of the operation"
         raise OutcomeUnknownError(message, operation_id=published.commit.commit_id, hint=hint) from error
 
 
-def _refuse_pending(store: Store, plan: PublishPlan) -> None:
+def _refuse_pending(store: Store, plan: PublishPlan, pending: Iterable[str]) -> None:
     """Raise if a dead writer left a record on what the plan concerns.
 
     Under the gate of the branch no writer is alive. If recovery finished that record later, it could contradict a
     change that was validated without it.
     """
-    for operation_id in store.sidecars.pending():
+    for operation_id in pending:
         sidecar = store.sidecars.read(operation_id)
         if sidecar is None or sidecar.branch != plan.branch:
             continue
@@ -468,16 +595,35 @@ def _is_ours(store: Store, table: TableVersion) -> bool:
     return made_by is not None and made_by.is_ours
 
 
-def _move_head(store: Store, held: Held, action: TableAction, state: ManifestState) -> VersionRow:
+def _move_heads(
+    store: Store, held: Held, plans: Sequence[PublishPlan], state: ManifestState
+) -> list[tuple[VersionRow, ...]]:
+    """Commit what the plans staged, one after the other; return the versions that each of them made."""
+    heads: dict[str, int] = {}
+    moved = []
+    for plan in plans:
+        rows = []
+        for action in plan.actions:
+            pin = heads.get(action.table_key, state.actual_version(action.table_key))
+            rows.append(_move_head(store, held, action, pin))
+            heads[action.table_key] = rows[-1].version
+        moved.append(tuple(rows))
+    return moved
+
+
+def _move_head(store: Store, held: Held, action: TableAction, pin: int) -> VersionRow:
     """Commit the staged transactions of one table. They must land right behind the pin, or the plan stops."""
-    base, pin = action.staged.base, state.actual_version(action.table_key)
+    staged, base = action.staged, action.staged.base
+    # Maintenance keeps the version that it was staged on: Lance rebases it.
+    if action.op_class is OpClass.LOGICAL:
+        staged = staged_on(staged, pin)
     held.check()
-    done = store.tables.commit_staged(action.staged, pin + 1)
+    done = store.tables.commit_staged(staged, pin + 1)
     failpoints.reach(failpoints.PUBLISH_AFTER_TABLE_COMMIT)
-    if action.staged.then is not None:
+    if staged.then is not None:
         # The lease is checked again between the two steps: another process may have taken over meanwhile.
         held.check()
-        done = store.tables.commit_staged(second_step(action.staged, done.version), pin + 2)
+        done = store.tables.commit_staged(second_step(staged, done.version), pin + 2)
         failpoints.reach(failpoints.PUBLISH_AFTER_TABLE_COMMIT)
     return VersionRow(base.key, done.version, base.branch, done.row_count)
 
@@ -491,8 +637,10 @@ def _pins(plan: PublishPlan, state: ManifestState) -> dict[str, int]:
     return {key: state.actual_version(key) for key in plan.relied_on}
 
 
-def _undo(store: Store, plan: PublishPlan, sidecar: Sidecar, held: Held, failure: OmnigraphError) -> Published:
-    """Undo a failed plan while the gates are held; raise the failure, or that the outcome is left to recovery.
+def _undo(
+    store: Store, checked: Sequence[_Checked], sidecar: Sidecar, held: Held, failure: OmnigraphError
+) -> list[Published]:
+    """Undo failed plans while the gates are held; raise the failure, or that the outcome is left to recovery.
 
     A commit that failed may have taken effect all the same. If it was the last one, the change is complete: recovery
     makes it visible, and it is returned.
@@ -502,28 +650,29 @@ def _undo(store: Store, plan: PublishPlan, sidecar: Sidecar, held: Held, failure
         # Where a request can outlive its sender, a failed one may still arrive: only recovery's restores fence it off.
         if not store.gates.can_be_lost and nothing_moved(store, sidecar):
             store.sidecars.delete(sidecar.operation_id)
-            note_again([action.staged for action in plan.actions], plan.txn.forks.values())
+            for one in checked:
+                one.context.run(note_again, one.staged, one.plan.txn.forks.values())
         else:
             recover(store, sidecar, held)
     except OmnigraphError as error:
         _LOG.warning("operation %s is left to recovery: %s", sidecar.operation_id, error)
     try:
-        state = store.manifest.load(plan.branch)
-        commit = state.commit(plan.lineage.commit_id)
-        if commit:
-            return Published(commit, state)
+        state = store.manifest.load(sidecar.branch)
+        commits = [found for one in checked if (found := state.commit(one.plan.lineage.commit_id))]
+        if commits:
+            return [Published(commit, state) for commit in commits]
         left = sidecar.operation_id in store.sidecars.pending()
     except OmnigraphError as error:
-        raise _unknown(sidecar, failure) from error
+        raise _unknown(sidecar.operation_id, failure.message) from error
     if left:
-        raise _unknown(sidecar, failure) from failure
+        raise _unknown(sidecar.operation_id, failure.message) from failure
     raise failure
 
 
-def _unknown(sidecar: Sidecar, why: OmnigraphError) -> OutcomeUnknownError:
-    message = f"operation {sidecar.operation_id} was interrupted: {why.message}"
+def _unknown(operation_id: str, why: str) -> OutcomeUnknownError:
+    message = f"operation {operation_id} was interrupted: {why}"
     hint = "the next write or open finishes or undoes it; check its outcome before you try again"
-    return OutcomeUnknownError(message, operation_id=sidecar.operation_id, hint=hint)
+    return OutcomeUnknownError(message, operation_id=operation_id, hint=hint)
 
 
 def _is_promoted(store: Store, schema: SchemaRow) -> bool:

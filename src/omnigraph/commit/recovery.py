@@ -24,7 +24,7 @@ from omnigraph.commit.store import Store
 from omnigraph.core.refs import MAIN
 from omnigraph.errors import CorruptGraphError, ExpectedVersionMismatchError, GateTimeoutError
 from omnigraph.lang.identity import new_id
-from omnigraph.manifest.publisher import Changes, Lineage
+from omnigraph.manifest.publisher import Changes, Lineage, Member
 from omnigraph.manifest.rows import MANIFEST_PATH, TableRow, TombstoneRow, VersionRow
 from omnigraph.manifest.schema_files import leftovers, promote
 from omnigraph.manifest.state import ManifestState
@@ -304,6 +304,9 @@ class _Recovery:
     def _roll_forward(self) -> None:
         """Publish the heads as they are. Nothing is committed again: a transaction committed twice doubles its rows."""
         failpoints.reach(failpoints.RECOVERY_BEFORE_ROLL_FORWARD)
+        if self.sidecar.members:
+            self._roll_members_forward()
+            return
         rows = tuple(_version_row(self.store, seen.table) for seen in self.observed)
         if self.sidecar.writer_kind == WriterKind.SCHEMA_APPLY:
             self._publish(self._schema_changes(rows), self._expected(self.observed), RecoveryKind.ROLLED_FORWARD)
@@ -312,6 +315,18 @@ class _Recovery:
         taken = tuple(VersionRow(one.table_key, one.version, None, one.row_count) for one in adopted)
         expected = self._expected(self.observed) | {one.table_key: one.expected_version for one in adopted}
         self._publish(Changes((*rows, *taken)), expected, RecoveryKind.ROLLED_FORWARD)
+
+    def _roll_members_forward(self) -> None:
+        """Publish several commits whose tables have all moved, each with the versions that its record names."""
+        tables = {seen.pin.table_key: seen.table for seen in self.observed}
+        at = time.time_ns() // 1000
+        members = []
+        for number, one in enumerate(self.sidecar.members):
+            moved = (replace(tables[key], version=version) for key, version in one.versions.items())
+            rows = tuple(_version_row(self.store, table) for table in moved)
+            lineage = Lineage(one.commit_id, RECOVERY_ACTOR, created_at=at + number, details=one.details)
+            members.append(Member(Changes(rows), lineage))
+        self._publish_members(members, self._expected(self.observed), RecoveryKind.ROLLED_FORWARD)
 
     def _schema_changes(self, rows: tuple[VersionRow, ...]) -> Changes:
         """Return the tables that come and go with a schema that another implementation staged."""
@@ -373,13 +388,16 @@ class _Recovery:
         branch = self.sidecar.merge_source_branch if forward else None
         past = self.sidecar.merge_past if forward else None
         lineage = Lineage(commit_id, RECOVERY_ACTOR, merged, time.time_ns() // 1000, details, branch, past)
+        self._publish_members([Member(changes, lineage)], expected, kind)
+
+    def _publish_members(self, members: Sequence[Member], expected: dict[str, int], kind: RecoveryKind) -> None:
         tables = [TableVersion(pin.table_key, pin.table_path, 0, pin.table_branch) for pin in self.sidecar.tables]
 
         def ready() -> None:
             self.store.sync(tables)
             self.held.check()
 
-        published = self.store.manifest.publish(self.state.branch, changes, expected, lineage, ready=ready)
+        published = self.store.manifest.publish_group(self.state.branch, members, expected, ready=ready)[-1]
         self.state = published.state
         self._finish(kind, published.commit)
 
@@ -392,11 +410,11 @@ class _Recovery:
         if then.version != commit.manifest_version:
             then = self.store.manifest.load(then.branch, commit.manifest_version)
         outcomes = tuple(outcome for pin in sidecar.tables for outcome in _outcomes(self.store, kind, pin, then))
-        row = AuditRow(commit.commit_id, kind, sidecar.actor_id, sidecar.operation_id, sidecar.writer_kind, outcomes)
         self.held.check()
         if kind is RecoveryKind.ROLLED_FORWARD and sidecar.writer_kind == WriterKind.SCHEMA_APPLY:
             self._promote()
-        self.store.audit.record(row)
+        for row in _audit_rows(sidecar, kind, commit, outcomes):
+            self.store.audit.record(row)
         self.store.sync()
         self.store.sidecars.delete(sidecar.operation_id)
 
@@ -406,6 +424,20 @@ class _Recovery:
             promote(self.store.objects, self.sidecar.schema_source)
         elif self._is_schema_staged():
             put_in_place(self.store.objects)
+
+
+def _audit_rows(
+    sidecar: Sidecar, kind: RecoveryKind, commit: Commit, outcomes: tuple[TableOutcome, ...]
+) -> Iterator[AuditRow]:
+    """Yield a row for each commit of an operation."""
+    for one in sidecar.members:
+        own, moved = commit.commit_id, tuple(outcome for outcome in outcomes if outcome.table_key in one.versions)
+        if kind is RecoveryKind.ROLLED_FORWARD:
+            own = one.commit_id
+            moved = tuple(TableOutcome(key, version - 1, version) for key, version in one.versions.items())
+        yield AuditRow(own, kind, one.actor_id, one.commit_id, one.writer_kind, moved)
+    if not sidecar.members:
+        yield AuditRow(commit.commit_id, kind, sidecar.actor_id, sidecar.operation_id, sidecar.writer_kind, outcomes)
 
 
 def _outcomes(store: Store, kind: RecoveryKind, pin: Pin, then: ManifestState) -> Iterator[TableOutcome]:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from types import UnionType
 from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
 from omnigraph.api.results import OPERATION, TableVersion
 from omnigraph.commit import failpoints
-from omnigraph.commit.plan import PublishPlan, WriterKind
+from omnigraph.commit.plan import PublishPlan, TableAction, WriterKind
 from omnigraph.errors import SidecarError
 from omnigraph.lang.identity import is_new_id, new_id
 from omnigraph.manifest.state import ManifestState
@@ -19,6 +21,7 @@ from omnigraph.storage.torn import SUFFIX as TORN
 
 DIRECTORY = "__recovery"
 SCHEMA_VERSION = 3  # since 3 a pin names the transactions that move its table; 1 and 2 know versions only
+GROUP_VERSION = 4  # of a record with several commits, which a program that knows 3 must not take for one
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +62,17 @@ class Adoption:
 
 
 @dataclass(frozen=True, slots=True)
+class MemberRecord:
+    """One of several commits that are published together, and the versions that its tables get."""
+
+    commit_id: str
+    writer_kind: str
+    versions: dict[str, Any]
+    actor_id: str | None = None
+    details: dict[str, Any] | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Sidecar:
     schema_version: int
     operation_id: str
@@ -78,6 +92,7 @@ class Sidecar:
     schema_source: str | None = None
     merge_source_branch: str | None = None
     merge_past: dict[str, Any] | None = None
+    members: tuple[MemberRecord, ...] = ()
 
     @property
     def names_transactions(self) -> bool:
@@ -90,24 +105,38 @@ class Sidecar:
 
     def is_of(self, operation_id: str) -> bool:
         """Return whether this is the record of an operation, by our id or by the client's."""
-        return operation_id in (self.operation_id, (self.details or {}).get(OPERATION))
+        known = [(self.operation_id, self.details), *((one.commit_id, one.details) for one in self.members)]
+        return any(operation_id in (own, (details or {}).get(OPERATION)) for own, details in known)
 
     def to_json(self) -> bytes:
         return json.dumps(_plain(self), indent=2).encode()
 
 
-def arm(plan: PublishPlan, state: ManifestState) -> Sidecar:
-    """Describe a plan, with every id that carrying it out or undoing it will need.
+def arm(plans: Sequence[PublishPlan], state: ManifestState) -> Sidecar:
+    """Describe plans that are published together, with every id that carrying them out or undoing them will need."""
+    last = plans[-1]
+    alone = _arm(last, state)
+    if len(plans) == 1:
+        return alone
+    pins: dict[str, Pin] = {}
+    members = []
+    for plan in plans:
+        for pin in (_moved(action, state) for action in plan.actions):
+            before = pins.get(pin.table_key, replace(pin, post_commit_pin=pin.expected_version))
+            pins[pin.table_key] = replace(pin, post_commit_pin=before.post_commit_pin + 1)
+        versions = {key: pins[key].post_commit_pin for key in plan.table_keys}
+        details = dict(plan.lineage.details) if plan.lineage.details else None
+        members.append(MemberRecord(plan.lineage.commit_id, plan.kind, versions, plan.lineage.actor_id, details))
+    return replace(alone, schema_version=GROUP_VERSION, tables=tuple(pins.values()), members=tuple(members))
 
-    Pins are taken from the current state: maintenance may have been prepared on an earlier version.
-    """
-    pins = tuple(
-        replace(
-            _pin(action.staged.base, state.actual_version(action.table_key), action.staged.uuid),
-            post_commit_pin=state.actual_version(action.table_key) + len(action.staged.steps),
-        )
-        for action in plan.actions
-    )
+
+def _moved(action: TableAction, state: ManifestState) -> Pin:
+    """Describe what an action does. The pin is that of the state: maintenance may have been prepared on an earlier."""
+    pin = _pin(action.staged.base, state.actual_version(action.table_key), action.staged.uuid)
+    return replace(pin, post_commit_pin=pin.expected_version + len(action.staged.steps))
+
+
+def _arm(plan: PublishPlan, state: ManifestState) -> Sidecar:
     return Sidecar(
         SCHEMA_VERSION,
         plan.lineage.commit_id,  # one id for both, so that an operation id leads to its commit
@@ -115,7 +144,7 @@ def arm(plan: PublishPlan, state: ManifestState) -> Sidecar:
         plan.branch,
         plan.lineage.actor_id,
         plan.kind,
-        pins,
+        tuple(_moved(action, state) for action in plan.actions),
         plan.lineage.commit_id,
         new_id(),
         plan.lineage.merged_parent_id,
@@ -252,8 +281,8 @@ def _parse(data: bytes, operation_id: str) -> Sidecar:
     except (ValueError, TypeError, KeyError, RecursionError, OverflowError) as error:
         hint = "remove the file only if you know what the operation did"
         raise SidecarError(f"the recovery record {path} cannot be read", path=path, hint=hint) from error
-    if version > SCHEMA_VERSION:
-        message = f"the recovery record {path} has version {version}; this omnigraph knows up to {SCHEMA_VERSION}"
+    if version > GROUP_VERSION:
+        message = f"the recovery record {path} has version {version}; this omnigraph knows up to {GROUP_VERSION}"
         raise SidecarError(message, path=path, hint="upgrade omnigraph")
     try:
         sidecar = _sidecar(document)
@@ -283,10 +312,22 @@ def _check(sidecar: Sidecar, operation_id: str) -> None:
     ids = sidecar.commit_id and sidecar.rollback_commit_id
     if sidecar.names_transactions and not (named and ids):
         raise ValueError("an id is missing")
+    _check_members(sidecar)
+
+
+def _check_members(sidecar: Sidecar) -> None:
+    if (sidecar.schema_version == GROUP_VERSION) != bool(sidecar.members):
+        raise ValueError("only a record of several commits has this version")
+    last: dict[str, int] = {}
+    for member in sidecar.members:
+        last |= member.versions
+    if sidecar.members and last != {pin.table_key: pin.post_commit_pin for pin in sidecar.tables}:
+        raise ValueError("its commits and its tables do not match")
 
 
 def _sidecar(document: dict[str, Any]) -> Sidecar:
-    lists: dict[str, Any] = {"additional_registrations": (), "tombstones": (), "adoptions": (), **document}
+    optional = ("additional_registrations", "tombstones", "adoptions", "members")
+    lists: dict[str, Any] = {**dict.fromkeys(optional, ()), **document}
     tables = {
         "tables": tuple(_typed(Pin, item) for item in _list(lists["tables"])),
         "additional_registrations": tuple(
@@ -294,6 +335,7 @@ def _sidecar(document: dict[str, Any]) -> Sidecar:
         ),
         "tombstones": tuple(_typed(Tombstone, item) for item in _list(lists["tombstones"])),
         "adoptions": tuple(_typed(Adoption, item) for item in _list(lists["adoptions"])),
+        "members": tuple(_typed(MemberRecord, item) for item in _list(lists["members"])),
     }
     return _typed(Sidecar, {**document, **tables})
 
@@ -313,7 +355,8 @@ def _typed(kind: type[_K], item: dict[str, Any]) -> _K:
     values: dict[str, Any] = {}
     for name, hint in hints.items():
         if name in item:
-            allowed = [get_origin(one) or one for one in get_args(hint) or (hint,)]
+            kinds = get_args(hint) if isinstance(hint, UnionType) else (hint,)
+            allowed = [get_origin(one) or one for one in kinds]
             if get_origin(hint) is not tuple and not any(_is(item[name], one) for one in allowed):
                 raise TypeError(f"{name} is {item[name]!r:.80}")
             values[name] = item[name]

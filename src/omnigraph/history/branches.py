@@ -113,10 +113,9 @@ def create_tag(store: Store, name: str, ref: str) -> Tag:
     _refuse_unclear(name)
     with store.gates.hold(ref_gates()) as held:
         _refuse_taken(store.manifest, name)
-        head = resolve_readable(store, ref).head
-        assert head, "a branch has commits"
+        state = resolve_readable(store, ref)
         held.check()  # a lease that expired meanwhile would let a cleanup in
-        store.manifest.table.create_tag(name, head.branch, head.manifest_version)
+        head = store.manifest.create_tag(name, state)
         store.sync()
     return Tag(name, head)
 
@@ -125,7 +124,7 @@ def tags(manifest: Manifest) -> list[Tag]:
     """List the tags by name."""
     found = []
     for name, tag in sorted(manifest.table.tags().items()):
-        head = manifest.load(tag["branch"], tag["version"]).head
+        head = manifest.load_tag(name, tag).head
         assert head, "a tag names a commit"
         found.append(Tag(name, head))
     return found

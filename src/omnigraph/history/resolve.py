@@ -157,7 +157,7 @@ def _named(manifest: Manifest, name: str) -> _Found | None:
         return _Found.head_of(manifest.load(branch_of(name)))
     tag = manifest.table.tags().get(name)
     if tag:
-        return _Found.head_of(manifest.load(tag["branch"], tag["version"]))
+        return _Found.head_of(manifest.load_tag(name, tag))
     return _commit(manifest, name)
 
 

@@ -168,7 +168,7 @@ class _References:
         for name, tag in tags.items():
             self.found.append(((MANIFEST_PATH, tag["branch"]), tag["version"], f"{_TAG}{name}"))
             try:
-                self._need(self.store.manifest.load(tag["branch"], tag["version"]), f"{_TAG}{name}")
+                self._need(self.store.manifest.load_tag(name, tag), f"{_TAG}{name}")
             except OmnigraphError as error:
                 # The comparison of files names what is lost, unless all of them are there.
                 run = f"{BACKUP}, or give it up: omnigraph tag delete {name}"

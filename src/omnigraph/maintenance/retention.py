@@ -81,8 +81,8 @@ def needed(store: Store, policy: Policy, now: dt.datetime) -> Needed:
         paths |= state.paths
         forks |= {(state.paths[key], fork) for key, _, fork in _rows(state)}
         collected.need_branch(state)
-    for tag in tags.values():  # tagged states are kept whatever their age
-        collected.need(store.manifest.load(tag["branch"], tag["version"]))
+    for name, tag in tags.items():  # tagged states are kept whatever their age
+        collected.need(store.manifest.load_tag(name, tag))
     forks |= collected.need_for_merges(states)
     kept = {place: frozenset(found) for place, found in collected.versions.items()}
     heads: dict[Place, int] = defaultdict(int)

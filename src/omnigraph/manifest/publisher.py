@@ -25,6 +25,7 @@ from omnigraph.errors import (
 )
 from omnigraph.lang.identity import new_id
 from omnigraph.lang.source import did_you_mean
+from omnigraph.manifest.members import NamedMembers
 from omnigraph.manifest.migrations import guard, migrate, read_stamp, stamped, with_old_lineage
 from omnigraph.manifest.rows import (
     MANIFEST_PATH,
@@ -90,9 +91,20 @@ class Changes:
 
 
 @dataclass(frozen=True, slots=True)
+class Member:
+    """One of the changes that a publish makes visible, with a commit of its own."""
+
+    changes: Changes
+    lineage: Lineage
+
+
+@dataclass(frozen=True, slots=True)
 class Published:
+    """A commit, and the state that is visible since. `before`: the state that was, for one of several commits."""
+
     commit: Commit
     state: ManifestState
+    before: ManifestState | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +133,7 @@ class Manifest:
     def __init__(self, location: Location) -> None:
         self.table = InternalTable(location, MANIFEST_PATH)
         self.log = Segments(location)
+        self.named = NamedMembers(location)
         # The last known state of main. It is used only after a probe shows that it is still current.
         self._last: ManifestState | None = None
         # Which state of each branch was seen last, to notice when another copy of the graph lies here.
@@ -275,11 +288,23 @@ class Manifest:
 
         Lance makes it visible with its last write, so after a failure only a look shows whether it exists.
         """
+        self.named.note("branches", name, source)
         try:
             self.table.create_branch(self._open(source.branch, source.version), name)
         except StorageError:
             if not self.table.has_branch(name):
                 raise
+
+    def create_tag(self, name: str, state: ManifestState) -> Commit:
+        """Create a tag at the head of a state. Call it under the gate of the branches."""
+        assert state.head, "a branch has commits"
+        self.named.note("tags", name, state)
+        self.table.create_tag(name, state.head.branch, state.head.manifest_version)
+        return state.head
+
+    def load_tag(self, name: str, tag: Mapping[str, Any]) -> ManifestState:
+        """Load the state that a tag of the table's listing names."""
+        return self.named.chosen("tags", name, self.load(tag["branch"], tag["version"]))
 
     def delete_branch(self, name: str) -> None:
         """Delete a branch. Call it under the gate of the branches."""
@@ -298,7 +323,20 @@ class Manifest:
         *,
         ready: Ready = lambda: None,
     ) -> Published:
-        """Make a change visible, provided every expected table is at its expected version.
+        """Make one change visible. See `publish_group`."""
+        member = Member(changes, lineage)
+        return self.publish_group(branch, [member], expected, first, ready=ready)[-1]
+
+    def publish_group(
+        self,
+        branch: str | None,
+        members: Sequence[Member],
+        expected: Mapping[str, int],
+        first: ManifestState | None = None,
+        *,
+        ready: Ready = lambda: None,
+    ) -> list[Published]:
+        """Make changes visible, a commit for each, provided every expected table is at its expected version.
 
         If another commit of the branch came first, it is retried on the new state, with a new parent. If a table moved,
         it is not: the change was prepared on something that no longer exists. `first` is a state that the caller has
@@ -310,7 +348,7 @@ class Manifest:
                 # date.
                 usable = first is not None and attempt == 0 and self._is_in_place(first)
                 state = self._current(first) if first and usable else self.load_to_write(branch)
-                return self._attempt(state, changes, expected, lineage, ready)
+                return self._attempt(state, members, expected, ready)
             # A moved table is no contention: the plan relied on something that no longer exists.
             except ExpectedVersionMismatchError:
                 raise
@@ -325,23 +363,17 @@ class Manifest:
         return None in (tag, state.tag) or tag == state.tag
 
     def _attempt(
-        self,
-        state: ManifestState,
-        changes: Changes,
-        expected: Mapping[str, int],
-        lineage: Lineage,
-        ready: Ready,
-    ) -> Published:
+        self, state: ManifestState, members: Sequence[Member], expected: Mapping[str, int], ready: Ready
+    ) -> list[Published]:
         """Publish on one state; raise ContentionError if another commit came first."""
-        landed = state.commit(lineage.commit_id)
+        landed = [found for one in members if (found := state.commit(one.lineage.commit_id))]
         if landed:  # an attempt that seemed to fail had worked, and its answer was lost
-            return Published(landed, state)
+            return [Published(found, state) for found in landed]
         _check_expected(state, expected)
-        commit = _commit(state, lineage)
-        past = [past_record(commit.commit_id, lineage.past)] if lineage.past else []
-        head = head_record(commit, state.graph_id or commit.commit_id)
-        added = encode([*_records(state, changes), commit_record(commit), head, *past])
-        rows = archived(state.rows_with(added), self.log)
+        commits = _commits(state, [one.lineage for one in members])
+        commit = commits[-1]
+        added = encode([*_records(state, _together(members)), *_history(state, members, commits)])
+        rows = archived(state.rows_with(added), self.log, len(members))
         staged = self.table.stage(state.dataset, stamped(rows))
         ready()
         try:
@@ -350,20 +382,23 @@ class Manifest:
             raise ContentionError("another commit came first", attempts=1) from error
         newest = self.table.newest_few(state.branch, 2)
         if newest[0][0] > commit.manifest_version:
-            return self._followed(state.branch, commit)
+            return self._followed(state.branch, commits)
         self._check_base(state, commit.manifest_version, newest[1:])
         published = replace(state, version=int(dataset.version), rows=rows, dataset=dataset, tag=newest[0][1])
-        return Published(commit, self._noticed(published))
+        latest = self._noticed(published)
+        # Only the last one made the step from one state to the other: what follows from it is done once.
+        return [Published(one, latest, state if one is commit else latest) for one in commits]
 
-    def _followed(self, branch: str | None, commit: Commit) -> Published:
+    def _followed(self, branch: str | None, commits: Sequence[Commit]) -> list[Published]:
         """Deal with a commit whose version is not the newest: another one followed it, or it is behind the head.
 
         If the state that it was made on was so old that a cleanup had removed the next one, Lance has given it that
         number, and reported success. Then it is no part of the graph.
         """
-        newest = self._read_newest(branch)
+        newest, commit = self._read_newest(branch), commits[-1]
         if newest.commit(commit.commit_id):
-            return Published(commit, self._noticed(newest))
+            latest = self._noticed(newest)
+            return [Published(one, latest) for one in commits]
         self.table.remove_stray(branch, commit.manifest_version)
         raise ContentionError("other commits came first, and were cleaned up", attempts=1)
 
@@ -394,7 +429,10 @@ class Manifest:
         with lance_call(dataset.uri, "read"):
             rows: pa.Table = dataset.to_table(columns=SCHEMA.names)
         rows = with_old_lineage(self, dataset, branch, rows)
-        return ManifestState(branch, dataset.version, rows, dataset, self.log, tag).checked()
+        state = ManifestState(branch, dataset.version, rows, dataset, self.log, tag).checked()
+        # A branch that has no commit of its own yet may have been created at one of several that made its version.
+        is_new = branch is not None and state.head is not None and state.head.branch != branch
+        return self.named.chosen("branches", branch, state) if branch and is_new else state
 
 
 def _check_expected(state: ManifestState, expected: Mapping[str, int]) -> None:
@@ -407,19 +445,48 @@ def _check_expected(state: ManifestState, expected: Mapping[str, int]) -> None:
             )
 
 
-def _commit(state: ManifestState, lineage: Lineage) -> Commit:
-    """Build the commit. Its parent is the current head, chosen again in every attempt: so history is one chain."""
-    return Commit(
-        lineage.commit_id,
-        state.branch,
-        state.version + 1,
-        state.head.commit_id if state.head else None,
-        lineage.merged_parent_id,
-        lineage.actor_id,
-        lineage.created_at,
-        lineage.details,
-        lineage.merged_branch,
-    )
+def _commits(state: ManifestState, lineages: Iterable[Lineage]) -> list[Commit]:
+    """Build the commits. The first parent is the current head, chosen again in every attempt: history is one chain."""
+    made: list[Commit] = []
+    for lineage in lineages:
+        parent = made[-1] if made else state.head
+        made.append(
+            Commit(
+                lineage.commit_id,
+                state.branch,
+                state.version + 1,
+                parent.commit_id if parent else None,
+                lineage.merged_parent_id,
+                lineage.actor_id,
+                lineage.created_at,
+                lineage.details,
+                lineage.merged_branch,
+            )
+        )
+    assert made == sorted(made, key=lambda commit: commit.order), "the last member of a group must be the head"
+    return made
+
+
+def _together(members: Sequence[Member]) -> Changes:
+    """Return the rows of all members. Only a member that is alone may do more than add versions of tables."""
+    if len(members) == 1:
+        return members[0].changes
+    return Changes(tuple(row for one in members for row in one.changes.versions))
+
+
+def _history(state: ManifestState, members: Sequence[Member], commits: Sequence[Commit]) -> list[dict[str, Any]]:
+    """Return the rows of the commits and of the head. All commits but the last say how their states differ from it."""
+    last = {row.table_key: row for one in members for row in one.changes.versions}
+    known = {key: entry for key, entry in state.snapshot.entries.items() if key in last}
+    at = {key: VersionRow(key, one.table.version, one.table.branch, one.row_count) for key, one in known.items()}
+    records = []
+    for member, commit in zip(members, commits, strict=True):
+        at |= {row.table_key: row for row in member.changes.versions}
+        pins = {key: row for key, row in at.items() if row != last[key]} if commit is not commits[-1] else None
+        records.append(commit_record(commit, pins))
+        if member.lineage.past:
+            records.append(past_record(commit.commit_id, member.lineage.past))
+    return [*records, head_record(commits[-1], state.graph_id or commits[-1].commit_id)]
 
 
 def _records(state: ManifestState, changes: Changes) -> list[dict[str, Any]]:

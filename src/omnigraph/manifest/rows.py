@@ -22,6 +22,7 @@ MANIFEST_PATH = "__manifest"
 RESTORING = "__restore.json"  # a file that is there while a backup is restored: until its end there is no graph
 COMMIT, TABLE, VERSION, TOMBSTONE = "graph_commit", "table", "table_version", "table_tombstone"
 SEGMENT, GRAPH_HEAD = "log_segment", "graph_head"
+PINS = "pins"
 
 _PACKED = {"lance-encoding:compression": "zstd"}
 SCHEMA = pa.schema(
@@ -132,7 +133,11 @@ def past_id(merge_id: str) -> str:
     return f"{PAST}:{merge_id}"
 
 
-def commit_record(commit: Commit) -> dict[str, Any]:
+def commit_record(commit: Commit, pins: Mapping[str, VersionRow] | None = None) -> dict[str, Any]:
+    """Return the row of a commit. `pins`: the tables in which its state differs from that of its manifest version.
+
+    Only commits that were published together with later ones have such tables.
+    """
     metadata = {
         "parent_commit_id": commit.parent_id,
         "merged_parent_commit_id": commit.merged_parent_id,
@@ -140,6 +145,7 @@ def commit_record(commit: Commit) -> dict[str, Any]:
         "created_at": commit.created_at,
         "details": commit.details,
         "merged_branch": commit.merged_branch,
+        PINS: {key: [row.version, row.branch, row.row_count] for key, row in pins.items()} if pins else None,
     }
     return {
         OBJECT_ID: commit.commit_id,
@@ -149,6 +155,12 @@ def commit_record(commit: Commit) -> dict[str, Any]:
         "table_branch": commit.branch,
         "metadata": _json(metadata),
     }
+
+
+def pins_of(record: Mapping[str, Any]) -> dict[str, VersionRow] | None:
+    """Return the tables in which the state of a commit differs from that of its manifest version; None if in none."""
+    pins = json.loads(record["metadata"]).get(PINS)
+    return {key: VersionRow(key, *pin) for key, pin in pins.items()} if pins else None
 
 
 def head_record(commit: Commit, graph_id: str | None = None) -> dict[str, Any]:

@@ -144,13 +144,14 @@ def _decoded(name: str, data: bytes) -> pa.Table:
         raise CorruptGraphError(message, path=name, hint="restore it from a backup") from error
 
 
-def archived(rows: pa.Table, segments: Segments) -> pa.Table:
+def archived(rows: pa.Table, segments: Segments, new: int = 1) -> pa.Table:
     """Return the rows of a state without those that leave the window; those are written into a segment first.
 
-    Rows leave many at a time: a segment for each commit would be a request for each commit.
+    Rows leave many at a time: a segment for each commit would be a request for each commit. The newest `new` commits
+    stay: their states are made of this one.
     """
     commits = of_kind(rows, COMMIT)
-    staying = _staying(rows, commits.num_rows)
+    staying = max(_staying(rows, commits.num_rows), new)
     if commits.num_rows == staying:
         return rows
     ordered = sorted(map(decode_commit, commits.to_pylist()), key=lambda commit: commit.order)

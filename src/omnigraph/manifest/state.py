@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Self
 
@@ -26,10 +26,14 @@ from omnigraph.manifest.rows import (
     TOMBSTONE,
     VERSION,
     MergedPast,
+    VersionRow,
     decode_commit,
     decode_schema,
+    encode,
+    head_record,
     of_kind,
     past_id,
+    pins_of,
     version_id,
 )
 from omnigraph.manifest.segments import Segment, Segments
@@ -228,6 +232,38 @@ class ManifestState:
             return self.head.manifest_version if self.head else 0
         entry = self.snapshot.entries.get(table_key)
         return entry.table.version if entry else self.tombstones.get(table_key, 0)
+
+    def at(self, commit: Commit) -> ManifestState | None:
+        """Return the state of a commit that made this version, alone or together with others; None if it did not."""
+        head = self.head
+        if head is None or head.commit_id == commit.commit_id:
+            return self
+        made = (commit.branch, commit.manifest_version) == (head.branch, head.manifest_version)
+        found = self._by_id([commit.commit_id]).to_pylist() if made else []
+        pins = pins_of(found[0]) if found else None
+        return self._cut(commit, pins) if pins else None
+
+    def _cut(self, commit: Commit, pins: Mapping[str, VersionRow]) -> ManifestState:
+        """Return the state without the commits that were published together with an earlier one and follow it."""
+        commits = self._of(COMMIT)
+        same = commits.filter(pc.equal(commits["table_version"], commit.manifest_version))
+        later = [one.commit_id for one in map(decode_commit, same.to_pylist()) if one.order > commit.order]
+        versions = self._of(VERSION)
+        names = zip(*(versions[name].to_pylist() for name in ("table_key", "table_version")), strict=True)
+        later += [version_id(key, version) for key, version in names if key in pins and version > pins[key].version]
+        added = encode([*(row.record() for row in pins.values()), head_record(commit, self.graph_id)])
+        rows = self.rows_with(added)
+        kept = rows.filter(pc.invert(pc.is_in(rows[OBJECT_ID], value_set=pa.array(later, pa.string()))))
+        return replace(self, rows=kept)
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether several commits made the version that the head names."""
+        commits, head = self._of(COMMIT), self.head
+        if head is None:
+            return False
+        same = commits.filter(pc.equal(commits["table_version"], head.manifest_version)).to_pylist()
+        return len(same) > 1 or any(map(pins_of, same))
 
     def is_placed_alike(self, table_key: str, other: ManifestState) -> bool:
         """Return whether a table is at the same version of the same fork in two states."""

@@ -19,10 +19,13 @@ def state_at(manifest: Manifest, commit: Commit) -> ManifestState:
         if classify(error) is not Failure.NOT_FOUND:
             raise
         raise reclaimed(commit) from error
+    if read_stamp(state.dataset) < WHOLE:
+        return state
+    made = state.at(commit)
     # A swap that landed behind the head may have taken the number of a version that was cleaned up.
-    if read_stamp(state.dataset) >= WHOLE and state.head and state.head.commit_id != commit.commit_id:
+    if made is None:
         raise reclaimed(commit)
-    return state
+    return made
 
 
 def reclaimed(commit: Commit) -> HistoryReclaimedError:

@@ -55,6 +55,11 @@ class Staged:
         return str(self.steps[-1].uuid)
 
     @property
+    def is_append(self) -> bool:
+        """Whether it only adds rows, and so means the same on any later version."""
+        return self.then is None and isinstance(self.transaction.operation, lance.LanceOperation.Append)
+
+    @property
     def steps(self) -> list[lance.Transaction]:
         return [step for step in (self.transaction, self.then) if step is not None]
 
@@ -387,6 +392,14 @@ class TableStorage(TableReader):
 def _staged(base: TableVersion, transaction: lance.Transaction) -> Staged:
     """Give the transaction a uuid of ours: the recovery record names it before the head moves."""
     return Staged(base, replace(transaction, uuid=transaction_id()))
+
+
+def staged_on(staged: Staged, version: int) -> Staged:
+    """Return a staged append as if it had been staged on a later version: it names no row of its base."""
+    if staged.base.version == version:
+        return staged
+    assert staged.is_append, "anything else names rows of its base"
+    return Staged(replace(staged.base, version=version), replace(staged.transaction, read_version=version))
 
 
 def check_staged_files(dataset: lance.LanceDataset, staged: lance.Transaction) -> None:

@@ -21,6 +21,7 @@ from omnigraph.write.validate import (
     TWICE,
     CommittedRows,
     TableChange,
+    inserted,
     not_unique,
     relation_violations,
     value_violations,
@@ -63,8 +64,15 @@ class SmallLoad:
         # An overwrite replaces what it has not read row by row: rows that others add meanwhile would be lost silently.
         must_be_unchanged = frozenset(batches) if self.mode is LoadMode.OVERWRITE else frozenset()
         read_set = frozenset(self.committed.read_set)
+        only_inserts = all(action.staged.is_append for action in actions)
         return PublishPlan(
-            self.txn, WriterKind.LOAD, actions, lineage=lineage, read_set=read_set, must_be_unchanged=must_be_unchanged
+            self.txn,
+            WriterKind.LOAD,
+            actions,
+            lineage=lineage,
+            read_set=read_set,
+            must_be_unchanged=must_be_unchanged,
+            inserted={key: inserted(one.declared, one.rows) for key, one in batches.items()} if only_inserts else None,
         )
 
     def _change(self, key: str, batch: Batch) -> TableChange:

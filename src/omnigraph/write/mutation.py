@@ -33,7 +33,7 @@ from omnigraph.storage.predicates import Predicate, comparison
 from omnigraph.storage.read import ADDRESS, DST, ID, SRC
 from omnigraph.storage.stage import Staged
 from omnigraph.write.pending import RECORD, Pending, PendingMode, column_types, scan_with_pending, to_store
-from omnigraph.write.validate import CommittedRows, TableChange, violations
+from omnigraph.write.validate import CommittedRows, TableChange, inserted, violations
 
 MOST_ENTITIES = 8192  # inserts of one type in one query
 MOST_BYTES = 32 * 1024 * 1024  # size of the inserted rows of one type
@@ -105,6 +105,7 @@ class _Execution:
         staged = [self._stage(key, change) for key, change in changes.items()]
         if not staged:
             return None
+        only_inserts = all(one.is_append for one in staged)
         return PublishPlan(
             self.txn,
             WriterKind.MUTATION,
@@ -113,6 +114,7 @@ class _Execution:
             read_set=frozenset(self.read_set),
             must_be_unchanged=frozenset(self.must_be_unchanged),
             if_head=self.mutation.if_commit,
+            inserted={key: inserted(one.declared, one.rows) for key, one in changes.items()} if only_inserts else None,
         )
 
     # Statements

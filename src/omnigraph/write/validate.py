@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from omnigraph.commit.plan import WriteTxn
+from omnigraph.commit.plan import Inserted, WriteTxn
 from omnigraph.core.values import FLOATS
 from omnigraph.errors import PatternError, Violation
 from omnigraph.lang.catalog import Catalog, Check, EdgeType, NodeType, Range
@@ -216,6 +216,14 @@ def _complete(rows: pa.Table, columns: Iterable[str]) -> pa.Table:
             # Adding 0.0 turns -0.0 into 0.0: they are one value, but group differently.
             rows = rows.set_column(rows.column_names.index(name), name, pc.add(rows[name], 0.0))
     return rows
+
+
+def inserted(declared: NodeType | EdgeType, rows: pa.Table) -> Inserted:
+    """Return the values of new rows that another insert may take from them, if it comes first."""
+    columns = {(ID,), *map(tuple, declared.unique)}
+    if isinstance(declared, EdgeType) and declared.cardinality.upper is not None:
+        columns.add((SRC,))  # two inserts may each be within the bound, and both together beyond it
+    return {names: _complete(rows.select(list(names)), names) for names in sorted(columns)}
 
 
 def _repeated(change: TableChange, rows: pa.Table, columns: Sequence[str]) -> Iterator[Violation]:
