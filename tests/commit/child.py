@@ -1,6 +1,7 @@
 """Work on a graph in a process of its own that dies, stops or competes where a test says so.
 
     publish <uri>             make the change of the crash tests
+    group <uri>               make the changes of the crash tests of groups, together
     open <uri>                open the graph read-write
     write <uri> <name> <n>    commit a person and a company n times, preparing anew
     hold <uri> <gate>...      take gates (`~` before a name: shared) until told to let go
@@ -30,10 +31,12 @@ from omnigraph.commit.publish import begin, publish
 from omnigraph.commit.store import Store
 from omnigraph.core.location import Location
 from omnigraph.graph import Graph
+from omnigraph.manifest.publisher import Lineage
 from omnigraph.storage import observe
 from tests.support.deaths import die_each
 from tests.support.forks import forked
 from tests.support.graphs import COMPANY, KNOWS, PERSON, append, company, delete, person, plan, upsert, write_plan
+from tests.support.together import inserting, publish_together
 
 AT_ONCE = 4
 COUNTER = "counter"
@@ -159,6 +162,15 @@ def three_tables(store: Store) -> PublishPlan:
     return plan(txn, *actions, actor="ann")
 
 
+def three_members(store: Store) -> list[PublishPlan]:
+    """The changes of the crash tests of groups: two inserts into one table, one of them into another too, a delete."""
+    first = inserting(store, {PERSON: [person("dan")]}, "operation-1")
+    second = inserting(store, {PERSON: [person("eve")], COMPANY: [company("yard")]}, "operation-2")
+    txn = begin(store)
+    gone = plan(txn, delete(store, txn, KNOWS, "id = 'e1'"))
+    return [first, second, replace(gone, lineage=Lineage.new("cat", operation_id="operation-3"))]
+
+
 def pairs(store: Store, name: str) -> Callable[[WriteTxn], PublishPlan]:
     """Prepare a person and a company of one name: whoever sees one of them must see the other."""
 
@@ -181,10 +193,12 @@ def _die(death: Death) -> None:
         _run(death.command, after_a_lifetime(store_at(death.uri)), [], failpoints.die)
 
 
-def _run(command: str, store: Store, arguments: list[str], stop: Callable[[], None]) -> None:
+def _run(command: str, store: Store, arguments: list[str], stop: Callable[[], None]) -> None:  # noqa: C901 - a table
     match command:
         case "publish":
             publish(store, three_tables(store))
+        case "group":
+            publish_together(store, three_members(store))
         case "open":
             Graph(store, read_only=False)
         case "write":

@@ -237,7 +237,7 @@ def _publish_group(
 
 
 def _as_member(plan: PublishPlan, why: OmnigraphError) -> OmnigraphError:
-    """Return what the failure of a group means to one of its plans. If all was undone, each is prepared again, alone."""
+    """Return what the failure of a group means to one of its plans. If it was undone, each plan is prepared again."""
     if isinstance(why, OutcomeUnknownError):
         return _unknown(plan.lineage.commit_id, why.message)
     base = plan.txn.base

@@ -41,6 +41,7 @@ from omnigraph.lang.identity import new_id
 from omnigraph.maintenance import damage
 from omnigraph.maintenance.cleanup import TEMPORARY
 from omnigraph.maintenance.relocate import MARK, alone
+from omnigraph.manifest.members import DIRECTORY as NOTED
 from omnigraph.manifest.rows import MANIFEST_PATH, RESTORING
 from omnigraph.manifest.schema_files import FILES, is_started
 from omnigraph.manifest.segments import DIRECTORY as SEGMENTS
@@ -63,7 +64,7 @@ _WHOLE = 2**23  # a file up to this size is copied in one piece
 _PASSED_OVER = (GATES, RECORDS, TEMPORARY)
 _VERSIONS = re.compile(r"(?P<path>.+?)(/tree/(?P<fork>.+))?/_versions/[^/]+")
 # Files that can have other content under the same name: they are kept under a name with their digest.
-_CHANGING = re.compile(r"(.+/)?(_versions|_refs)/.+|[^/]+")
+_CHANGING = re.compile(r"(.+/)?(_versions|_refs|__refs)/.+|[^/]+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -281,6 +282,7 @@ def _referenced(store: Store, cut: _Cut, listed: Mapping[str, Listed]) -> Iterat
         found |= set(_tracked(store, path, fork, caps.get((path, fork)), inside))
         found |= {ref} if ref else set()
     found |= {f"{MANIFEST_PATH}/_refs/tags/{_quoted(tag)}.json" for tag in cut.tags}
+    found |= {name for name in listed if name.startswith(f"{NOTED}/")}
     # Past states name segments that later ones do not: without reading each of them, all are needed.
     found |= inside.get(SEGMENTS, set()) | {one.name for state in cut.states.values() for one in state.segments}
     yield from found

@@ -9,6 +9,7 @@ from urllib.parse import quote
 from omnigraph.core.location import Location
 from omnigraph.errors import CorruptGraphError
 from omnigraph.manifest.state import ManifestState
+from omnigraph.storage.durability import sync_file
 from omnigraph.storage.objects import ObjectStore
 
 DIRECTORY = "__refs"
@@ -19,6 +20,7 @@ class NamedMembers:
     """Which commit a branch or a tag was created at, noted where its version alone does not say."""
 
     def __init__(self, location: Location) -> None:
+        self._location = location
         self._objects = ObjectStore(location)
 
     def note(self, kind: Kind, name: str, state: ManifestState) -> None:
@@ -29,6 +31,7 @@ class NamedMembers:
         if state.is_shared and state.head:
             document = {"manifest_version": state.head.manifest_version, "commit_id": state.head.commit_id}
             self._objects.write(_name(kind, name), json.dumps(document).encode())
+            sync_file(self._location, _name(kind, name))
 
     def chosen(self, kind: Kind, name: str, state: ManifestState) -> ManifestState:
         """Return the state of the commit that a ref to this version was created at."""
