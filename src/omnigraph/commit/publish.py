@@ -49,7 +49,7 @@ from omnigraph.manifest.schema_files import FILES, promote
 from omnigraph.manifest.state import HEAD, ManifestState
 from omnigraph.storage.lance_errors import Failure, classify
 from omnigraph.storage.maintain import can_rebase, second_step
-from omnigraph.storage.stage import Staged, staged_on
+from omnigraph.storage.stage import CommittedVersion, Staged, staged_on
 from omnigraph.storage.unpublished import leave_to_recovery, note_again, taking_back
 
 _LOG = logging.getLogger(__name__)
@@ -599,33 +599,41 @@ def _move_heads(
     store: Store, held: Held, plans: Sequence[PublishPlan], state: ManifestState
 ) -> list[tuple[VersionRow, ...]]:
     """Commit what the plans staged, one after the other; return the versions that each of them made."""
-    heads: dict[str, int] = {}
+    heads: dict[str, CommittedVersion] = {}
     moved = []
     for plan in plans:
-        rows = []
         for action in plan.actions:
-            pin = heads.get(action.table_key, state.actual_version(action.table_key))
-            rows.append(_move_head(store, held, action, pin))
-            heads[action.table_key] = rows[-1].version
-        moved.append(tuple(rows))
+            before = heads.get(action.table_key)
+            pin = before.version if before else state.actual_version(action.table_key)
+            heads[action.table_key] = _move_head(store, held, action, pin, before)
+        moved.append(tuple(_version_row(action, heads[action.table_key]) for action in plan.actions))
     return moved
 
 
-def _move_head(store: Store, held: Held, action: TableAction, pin: int) -> VersionRow:
-    """Commit the staged transactions of one table. They must land right behind the pin, or the plan stops."""
-    staged, base = action.staged, action.staged.base
+def _version_row(action: TableAction, made: CommittedVersion) -> VersionRow:
+    return VersionRow(action.table_key, made.version, action.staged.base.branch, made.row_count)
+
+
+def _move_head(
+    store: Store, held: Held, action: TableAction, pin: int, before: CommittedVersion | None
+) -> CommittedVersion:
+    """Commit the staged transactions of one table. They must land right behind the pin, or the plan stops.
+
+    `before` is what an earlier plan of the same group made of the table.
+    """
+    staged = action.staged
     # Maintenance keeps the version that it was staged on: Lance rebases it.
     if action.op_class is OpClass.LOGICAL:
         staged = staged_on(staged, pin)
     held.check()
-    done = store.tables.commit_staged(staged, pin + 1)
+    done = store.tables.commit_staged(staged, pin + 1, before.handle if before else None)
     failpoints.reach(failpoints.PUBLISH_AFTER_TABLE_COMMIT)
     if staged.then is not None:
         # The lease is checked again between the two steps: another process may have taken over meanwhile.
         held.check()
         done = store.tables.commit_staged(second_step(staged, done.version), pin + 2)
         failpoints.reach(failpoints.PUBLISH_AFTER_TABLE_COMMIT)
-    return VersionRow(base.key, done.version, base.branch, done.row_count)
+    return done
 
 
 def _changes(store: Store, plan: PublishPlan, versions: tuple[VersionRow, ...]) -> Changes:

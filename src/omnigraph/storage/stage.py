@@ -7,7 +7,7 @@ import tempfile
 import uuid
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -84,10 +84,11 @@ class SchemaChange:
 
 @dataclass(frozen=True, slots=True)
 class CommittedVersion:
-    """The version that a commit made, and its row count."""
+    """The version that a commit made, its row count, and the handle on it that Lance returned."""
 
     version: int
     row_count: int
+    handle: lance.LanceDataset | None = field(default=None, compare=False, repr=False)
 
 
 class TableStorage(TableReader):
@@ -370,9 +371,12 @@ class TableStorage(TableReader):
             )
         return CommittedVersion(dataset.version, 0)
 
-    def commit_staged(self, staged: Staged, expected: int) -> CommittedVersion:
-        """Move the head to the staged state. It must land on the expected version, right behind the published one."""
-        dataset = self.open(staged.base)
+    def commit_staged(self, staged: Staged, expected: int, onto: lance.LanceDataset | None = None) -> CommittedVersion:
+        """Move the head to the staged state. It must land on the expected version, right behind the published one.
+
+        `onto` is a handle on the base of a commit that follows another one; without it the base is opened.
+        """
+        dataset = onto or self.open(staged.base)
         if not isinstance(staged.transaction.operation, lance.LanceOperation.UpdateConfig):
             refuse_auto_cleanup(dataset)  # turning it off is the one commit that is allowed
         if self.location.is_local:
@@ -382,7 +386,7 @@ class TableStorage(TableReader):
             options = self.location.storage_options
             # Even without retries Lance rebases an append onto a newer head: so the version is compared afterwards.
             done = lance.LanceDataset.commit(dataset, staged.transaction, max_retries=0, storage_options=options)
-            committed = CommittedVersion(done.version, done.count_rows())
+            committed = CommittedVersion(done.version, done.count_rows(), done)
         if committed.version != expected:
             message = f"a commit to {dataset.uri} landed on version {committed.version} instead of {expected}"
             raise ConflictError(message, hint="do not write to the tables of a graph except through omnigraph")
