@@ -64,7 +64,7 @@ class SmallLoad:
         # An overwrite replaces what it has not read row by row: rows that others add meanwhile would be lost silently.
         must_be_unchanged = frozenset(batches) if self.mode is LoadMode.OVERWRITE else frozenset()
         read_set = frozenset(self.committed.read_set)
-        only_inserts = all(action.staged.is_append for action in actions)
+        brought = {key: (one.declared, one.rows) for key, one in batches.items()}
         return PublishPlan(
             self.txn,
             WriterKind.LOAD,
@@ -72,7 +72,7 @@ class SmallLoad:
             lineage=lineage,
             read_set=read_set,
             must_be_unchanged=must_be_unchanged,
-            inserted={key: inserted(one.declared, one.rows) for key, one in batches.items()} if only_inserts else None,
+            inserted=inserted(brought, (action.staged for action in actions)),
         )
 
     def _change(self, key: str, batch: Batch) -> TableChange:

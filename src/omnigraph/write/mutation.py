@@ -105,7 +105,7 @@ class _Execution:
         staged = [self._stage(key, change) for key, change in changes.items()]
         if not staged:
             return None
-        only_inserts = all(one.is_append for one in staged)
+        brought = {key: (change.declared, change.rows) for key, change in changes.items()}
         return PublishPlan(
             self.txn,
             WriterKind.MUTATION,
@@ -114,7 +114,7 @@ class _Execution:
             read_set=frozenset(self.read_set),
             must_be_unchanged=frozenset(self.must_be_unchanged),
             if_head=self.mutation.if_commit,
-            inserted={key: inserted(one.declared, one.rows) for key, one in changes.items()} if only_inserts else None,
+            inserted=inserted(brought, staged),
         )
 
     # Statements

@@ -18,11 +18,12 @@ from omnigraph.lang.ir import Operator
 from omnigraph.storage.columns import table_key
 from omnigraph.storage.predicates import AllOf, OneOf, arrow_expression, comparison
 from omnigraph.storage.read import DST, ID, MOST_VALUES, SRC
-from omnigraph.storage.stage import TableStorage
+from omnigraph.storage.stage import Staged, TableStorage
 from omnigraph.write.pending import RECORD, without_record
 
 TWICE, TAKEN = "occurs twice in one change", "is already taken"
 _SHOWN = 80
+_MOST_COMPARED = 8192
 _EMBED = "give the vector; `omnigraph embed` adds it to a file of records"
 _WORDINGS = {
     "enum": "invalid enum value {value} for {label} {why}",
@@ -218,8 +219,20 @@ def _complete(rows: pa.Table, columns: Iterable[str]) -> pa.Table:
     return rows
 
 
-def inserted(declared: NodeType | EdgeType, rows: pa.Table) -> Inserted:
-    """Return the values of new rows that another insert may take from them, if it comes first."""
+def inserted(
+    brought: Mapping[str, tuple[NodeType | EdgeType, pa.Table]], staged: Iterable[Staged]
+) -> dict[str, Inserted] | None:
+    """Return the values of new rows that another insert may take from them, if it comes first.
+
+    None if the change does more than insert rows, or too many to compare them with those of others.
+    """
+    few = sum(rows.num_rows for _, rows in brought.values()) <= _MOST_COMPARED
+    if not few or not all(one.is_append for one in staged):
+        return None
+    return {key: _contested(declared, rows) for key, (declared, rows) in brought.items()}
+
+
+def _contested(declared: NodeType | EdgeType, rows: pa.Table) -> Inserted:
     columns = {(ID,), *map(tuple, declared.unique)}
     if isinstance(declared, EdgeType) and declared.cardinality.upper is not None:
         columns.add((SRC,))  # two inserts may each be within the bound, and both together beyond it
