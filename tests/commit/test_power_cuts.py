@@ -17,8 +17,9 @@ from omnigraph.errors import GraphReplacedError, OmnigraphError, StorageError
 from omnigraph.graph import Graph
 from omnigraph.storage.durability import Medium
 from tests.support.faults import assert_settled
-from tests.support.graphs import plan
+from tests.support.graphs import person, plan
 from tests.support.power import Cut, Recorder, distinct_states, write_files
+from tests.support.together import inserting, publish_together
 
 SCHEMA = "node Person { name: String @key  age: I32? }\nedge Knows: Person -> Person\n"
 INSERT = "query q($name: String, $age: I32) { insert Person { name: $name  age: $age } }"
@@ -83,8 +84,15 @@ def _delete(graph: Graph) -> None:
     graph.delete_branch("review")
 
 
+def _group(graph: Graph) -> None:
+    store = Store.at(Location.parse(graph.uri), durability="full")
+    done = publish_together(store, [inserting(store, {"node:Person": [person(name)]}) for name in ("eve", "fay")])
+    assert len({one.result().commit.manifest_version for one in done}) == 1
+
+
 OPERATIONS: dict[str, Callable[[Graph], None]] = {
     "mutation": _mutate,
+    "group": _group,
     "update": _update,
     "load": _load,
     "merge": _merge,

@@ -17,7 +17,7 @@ from omnigraph.commit.audit import RecoveryKind
 from omnigraph.commit.plan import PublishPlan, WriterKind
 from omnigraph.commit.publish import begin, publish
 from omnigraph.commit.recovery import heal
-from omnigraph.commit.sidecar import DIRECTORY, SCHEMA_VERSION, Sidecar
+from omnigraph.commit.sidecar import DIRECTORY, GROUP_VERSION, SCHEMA_VERSION, Sidecar
 from omnigraph.commit.store import Store
 from omnigraph.core.location import Location
 from omnigraph.errors import SidecarError
@@ -293,10 +293,10 @@ def test_no_part_of_a_record_is_taken_for_a_record(store: Store) -> None:
 
 
 def test_a_record_of_a_later_version_asks_for_an_upgrade(store: Store) -> None:
-    path = _leave(store, _with(schema_version=SCHEMA_VERSION + 1, tables="in a new shape"))
+    path = _leave(store, _with(schema_version=GROUP_VERSION + 1, tables="in a new shape"))
     with pytest.raises(SidecarError, match="upgrade") as caught:
         heal(store)
-    assert (caught.value.path, f"version {SCHEMA_VERSION + 1}" in str(caught.value)) == (path, True)
+    assert (caught.value.path, f"version {GROUP_VERSION + 1}" in str(caught.value)) == (path, True)
 
 
 @pytest.mark.parametrize("data", [_with(schema_version=99), WRONG["no writer"]])

@@ -82,11 +82,11 @@ def _names(directory: Path) -> list[str]:
 
 
 @_typed
-def torn_versions(uri: str, above: int = 0) -> list[tuple[int, Path]]:
-    """Return the torn versions of a local dataset past `above`, newest first, up to the first that is whole."""
+def torn_versions(uri: str) -> list[tuple[int, Path]]:
+    """Return the torn versions of a local dataset, newest first, up to the first that is whole."""
     found: list[tuple[int, Path]] = []
     for number, path in version_files(uri):
-        if number <= above or is_whole(uri, number, path):
+        if is_whole(uri, number, path):
             return found
         if len(found) == MOST_VERSIONS:
             message = f"the newest {MOST_VERSIONS} versions of {uri} are damaged"
@@ -140,12 +140,28 @@ def _size_below(directory: Path) -> int:
 
 
 @_typed
-def set_aside_versions(uri: str, above: int = 0) -> list[int]:
-    """Rename the torn versions of a local dataset past `above`; return their numbers. The caller holds its gate.
+def torn_past(uri: str, pin: int) -> list[tuple[int, Path]]:
+    """Return the versions of a local dataset past a pin from the first torn one on, newest first.
 
-    Lance then continues behind the newest whole version. The files stay until a cleanup removes them as orphans.
+    A write may move a table several times before anything is synced, so a whole version may follow one that is torn or
+    lost. It is no state that the write could go on from.
     """
-    torn = torn_versions(uri, above)
+    known = dict(version_files(uri))
+    past = {number: path for number, path in known.items() if number > pin}
+    # The versions of a new table may begin anywhere: then none is missing between its pin and the first.
+    numbers = range(pin + 1 if pin in known else min(past, default=0), max(past, default=pin) + 1)
+    first = next((one for one in numbers if one not in past or not is_whole(uri, one, past[one])), None)
+    return sorted(((number, path) for number, path in past.items() if first and number >= first), reverse=True)
+
+
+@_typed
+def set_aside_versions(uri: str, pin: int | None = None) -> list[int]:
+    """Rename the newest versions of a local dataset that are torn, past a pin those that follow them too.
+
+    Return their numbers. The caller holds the gate. Lance then continues behind the newest version that is left. The
+    files stay until a cleanup removes them as orphans.
+    """
+    torn = torn_versions(uri) if pin is None else torn_past(uri, pin)
     for number, path in torn:
         durable_write("set aside", str(path))
         path.rename(f"{path}{SUFFIX}")
