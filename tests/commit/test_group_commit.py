@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -69,9 +70,10 @@ def store_of(graph: Graph) -> Store:
 
 
 def mutating(graph: Graph, *calls: Call, **more: Any) -> list[Callable[[], Commit | None]]:
-    return [
-        lambda source=source, values=values: graph.mutate(source, values, **more).commit for source, values in calls
-    ]
+    def mutate(source: str, values: dict[str, Any]) -> Commit | None:
+        return graph.mutate(source, values, **more).commit
+
+    return [partial(mutate, *call) for call in calls]
 
 
 def people(*names: str) -> list[Call]:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from omnigraph.commit.gates import DIRECTORY, Gate
-from omnigraph.commit.plan import PublishPlan
+from omnigraph.commit.plan import Inserted, PublishPlan
 from omnigraph.commit.publish import begin, lead
 from omnigraph.commit.queue import Queue, Waiting, is_grouping, queue_of
 from omnigraph.commit.store import Store
@@ -70,5 +70,7 @@ def inserting(store: Store, rows: Mapping[str, list[dict[str, Any]]], operation:
     """A plan that inserts rows, and says which: their ids."""
     txn = begin(store)
     made = plan(txn, *(append(store, txn, key, some) for key, some in rows.items()))
-    ids = {key: {("id",): table(store, txn, key, some).select(["id"])} for key, some in rows.items()}
+    ids: dict[str, Inserted] = {
+        key: {("id",): table(store, txn, key, some).select(["id"])} for key, some in rows.items()
+    }
     return replace(made, inserted=ids, lineage=Lineage.new("ann", operation_id=operation))
