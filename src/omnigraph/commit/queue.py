@@ -92,7 +92,9 @@ class Queue:
             while not one.done.done() and (one.is_taken or self._is_led or self._waiting[0] is not one):
                 try:
                     self._changed.wait(None if one.is_taken else max(deadline - now(), 0))
-                except BaseException as error:  # noqa: BLE001 - raised below
+                except BaseException as error:
+                    if not one.is_taken:
+                        raise
                     stopped = error
                 if stopped is None and not one.is_taken and not one.done.done() and now() >= deadline:
                     stopped = self._too_long()

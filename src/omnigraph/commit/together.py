@@ -11,7 +11,6 @@ from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-import lance
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -46,8 +45,7 @@ def can_wait(plan: PublishPlan) -> bool:
 def _is_simple(action: TableAction) -> bool:
     """Return whether an action is one step that leaves the other rows of its table in place."""
     staged = action.staged
-    replaces = isinstance(staged.transaction.operation, lance.LanceOperation.Overwrite)
-    return action.op_class is OpClass.LOGICAL and staged.then is None and not replaces
+    return action.op_class is OpClass.LOGICAL and staged.then is None and not staged.is_overwrite
 
 
 def moved_by(plan: PublishPlan) -> Moved:

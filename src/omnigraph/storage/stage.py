@@ -60,6 +60,11 @@ class Staged:
         return self.then is None and isinstance(self.transaction.operation, lance.LanceOperation.Append)
 
     @property
+    def is_overwrite(self) -> bool:
+        """Whether it replaces all rows."""
+        return isinstance(self.transaction.operation, lance.LanceOperation.Overwrite)
+
+    @property
     def steps(self) -> list[lance.Transaction]:
         return [step for step in (self.transaction, self.then) if step is not None]
 
