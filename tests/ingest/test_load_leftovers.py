@@ -119,7 +119,7 @@ def test_the_next_load_removes_what_a_load_left_that_died_long_ago(people: Graph
 def test_an_option_that_there_is_not_is_told_with_those_that_there_are(
     people: Graph, option: str, given: dict[str, str], possible: str
 ) -> None:
-    with pytest.raises(OptionError, match=f"there is no {option}") as caught:
+    with pytest.raises(OptionError, match=f"unknown {option}") as caught:
         people.load([node("Person", name="Eve")], **{"mode": "append", **given})  # type: ignore[arg-type]
 
     assert (caught.value.option, caught.value.hint) == (option, f"use {possible}")
