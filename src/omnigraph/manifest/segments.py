@@ -150,10 +150,13 @@ def archived(rows: pa.Table, segments: Segments, new: int = 1) -> pa.Table:
     Rows leave many at a time: a segment for each commit would be a request for each commit. The newest `new` commits
     stay: their states are made of this one.
     """
-    commits = of_kind(rows, COMMIT)
-    staying = max(_staying(rows, commits.num_rows), new)
-    if commits.num_rows == staying:
+    kinds = rows["object_type"]
+    count = pc.sum(pc.equal(kinds, COMMIT)).as_py() or 0
+    known = rows["metadata"].filter(pc.is_in(kinds, pa.array([COMMIT, PAST])))
+    staying = max(_staying(known, count), new)
+    if count == staying:
         return rows
+    commits = of_kind(rows, COMMIT)
     ordered = sorted(map(decode_commit, commits.to_pylist()), key=lambda commit: commit.order)
     # The oldest by order and not by time: the window must hold the head and its ancestors whatever the clocks say.
     gone = [commit.commit_id for commit in ordered[:-staying]]
@@ -169,10 +172,9 @@ def archived(rows: pa.Table, segments: Segments, new: int = 1) -> pa.Table:
     return pa.concat_tables([rest, named])
 
 
-def _staying(rows: pa.Table, commits: int) -> int:
-    """Return how many of the commits of a state stay in it."""
-    size = pc.sum(pc.binary_length(of_kind(rows, COMMIT, PAST)["metadata"])).as_py() or 0
-    if size > LARGE:
+def _staying(metadata: pa.ChunkedArray, commits: int) -> int:
+    """Return how many of the commits of a state stay in it, by the size of what is known about them."""
+    if (pc.sum(pc.binary_length(metadata)).as_py() or 0) > LARGE:
         # One large commit, such as a merge with a long past, must not be written again with each of the next fifteen.
         return min(commits, 1)
     return WINDOW if commits >= 2 * WINDOW else commits

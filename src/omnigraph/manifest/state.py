@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -86,7 +87,7 @@ class ManifestState:
         dead = self._newest(TOMBSTONE)
         # A tombstone hides versions up to its own. A type that is added again must continue past it to be visible.
         visible = {key: version for key, version in newest.items() if version > dead.get(key, -1)}
-        entries = {key: self._entry(row) for key, row in self._version_rows(visible).items()}
+        entries = {key: self._entry(self._named[version_id(key, version)]) for key, version in visible.items()}
         return Snapshot(self.branch, self.version, dict(sorted(entries.items())), self.schema)
 
     @property
@@ -96,36 +97,31 @@ class ManifestState:
     @cached_property
     def schema(self) -> SchemaRow | None:
         """The schema, if it was ever changed."""
-        found = self._by_id([SCHEMA_ID]).to_pylist()
-        return decode_schema(found[0]) if found else None
+        found = self._named.get(SCHEMA_ID)
+        return decode_schema(found) if found else None
 
     @cached_property
     def paths(self) -> Mapping[str, str]:
         """The directory of every known table, including dropped ones."""
-        tables = self._of(TABLE)
-        return dict(zip(tables["table_key"].to_pylist(), tables["location"].to_pylist(), strict=True))
+        return {row["table_key"]: row["location"] for row in self._of(TABLE)}
 
     @cached_property
     def head(self) -> Commit | None:
         """The latest commit: the greatest manifest version, then time, then id."""
-        commits = self._of(COMMIT)
-        if not commits.num_rows:
-            return None
-        # By Arrow first: decoding every commit of the window would cost each load.
-        latest = commits.filter(pc.equal(commits["table_version"], pc.max(commits["table_version"])))
-        return max(map(decode_commit, latest.to_pylist()), key=lambda commit: commit.order)
+        # Only the newest are decoded: decoding every commit of the window would cost each load.
+        newest = max((row["table_version"] for row in self._of(COMMIT)), default=None)
+        latest = [decode_commit(row) for row in self._of(COMMIT) if row["table_version"] == newest]
+        return max(latest, key=lambda commit: commit.order, default=None)
 
     @cached_property
     def graph_id(self) -> str | None:
         """The identity of the graph: the id of its first commit. Copies of a graph share it."""
-        for text in self._of(GRAPH_HEAD)["metadata"].to_pylist():
-            if found := json.loads(text).get("graph_id"):
+        for row in self._of(GRAPH_HEAD):
+            if found := json.loads(row["metadata"]).get("graph_id"):
                 return str(found)
-        commits = self._of(COMMIT)  # of an older format: all of them
-        if not commits.num_rows:  # a graph of an older format that was never changed since
-            return None
-        first = commits.filter(pc.equal(commits["table_version"], pc.min(commits["table_version"])))
-        return min(map(decode_commit, first.to_pylist()), key=lambda commit: commit.order).commit_id
+        # Of an older format: all commits are here, or there are none if it was never changed since.
+        first = min(map(decode_commit, self._of(COMMIT)), key=lambda commit: commit.order, default=None)
+        return first.commit_id if first else None
 
     @cached_property
     def tombstones(self) -> Mapping[str, int]:
@@ -134,8 +130,7 @@ class ManifestState:
     @cached_property
     def segments(self) -> Sequence[Segment]:
         """The log segments, newest first."""
-        found = map(Segment.of_record, self._of(SEGMENT).to_pylist())
-        return sorted(found, key=lambda one: one.newest, reverse=True)
+        return sorted(map(Segment.of_record, self._of(SEGMENT)), key=lambda one: one.newest, reverse=True)
 
     def commits(self) -> list[Commit]:
         """Return all commits visible on this branch, oldest first."""
@@ -167,19 +162,13 @@ class ManifestState:
         return of_kind(pa.concat_tables([self.rows, *self._read(self.segments)]), kind)
 
     def commit(self, commit_id: str) -> Commit | None:
-        for rows in self._places_of(commit_id):
-            found = _by_id(rows, [commit_id]).to_pylist()
-            if found and found[0]["object_type"] == COMMIT:
-                return decode_commit(found[0])
-        return None
+        found = self._find(commit_id, commit_id)
+        return decode_commit(found) if found and found["object_type"] == COMMIT else None
 
     def merged_past(self, merge_id: str) -> MergedPast | None:
         """Return what a merge brought in; None if it is no merge of this branch, or of an older release."""
-        for rows in self._places_of(merge_id):  # it leaves the window together with its merge
-            found = _by_id(rows, [past_id(merge_id)]).to_pylist()
-            if found:
-                return MergedPast.of_document(json.loads(found[0]["metadata"]))
-        return None
+        found = self._find(past_id(merge_id), merge_id)  # it leaves the window together with its merge
+        return MergedPast.of_document(json.loads(found["metadata"])) if found else None
 
     def merged_pasts(self) -> list[MergedPast]:
         """Return what all merges of the branch brought in."""
@@ -209,18 +198,21 @@ class ManifestState:
     def _newest_first(self, within: int | None) -> Iterator[pa.Table]:
         """Yield the rows, then those of the segments that hold operation ids and reach into the newest commits."""
         yield self.rows
-        seen, wanted = self._of(COMMIT).num_rows, list[Segment]()
+        seen, wanted = len(self._of(COMMIT)), list[Segment]()
         for one in self.segments:
             wanted += [one] if one.operations and (within is None or seen < within) else []
             seen += one.commits
         yield from self._read(wanted)
 
-    def _places_of(self, commit_id: str) -> Iterator[pa.Table]:
-        """Yield the rows, then those of each segment that may have a commit."""
-        yield self.rows
+    def _find(self, object_id: str, commit_id: str) -> dict[str, Any] | None:
+        """Find a row in the state, or in a segment that may have the commit to which it belongs."""
+        if object_id in self._named:
+            return self._named[object_id]
         for segment in self.segments:
-            if segment.may_have(commit_id):
-                yield from self._read([segment])
+            for rows in self._read([segment] if segment.may_have(commit_id) else []):
+                if found := rows.filter(pc.equal(rows[OBJECT_ID], object_id)).to_pylist():
+                    return dict(found[0])
+        return None
 
     def _read(self, segments: Iterable[Segment]) -> list[pa.Table]:
         names = [one.name for one in segments]
@@ -273,11 +265,10 @@ class ManifestState:
         return same_fork and self.actual_version(table_key) == other.actual_version(table_key)
 
     def has(self, object_id: str) -> bool:
-        return bool(self._by_id([object_id]).num_rows)
+        return object_id in self._named
 
     def version_row(self, table_key: str, version: int) -> dict[str, Any] | None:
-        found: list[dict[str, Any]] = self._by_id([version_id(table_key, version)]).to_pylist()
-        return found[0] if found else None
+        return self._named.get(version_id(table_key, version))
 
     def rows_with(self, added: pa.Table) -> pa.Table:
         """Return the rows of the next state: those of this one and the added ones, which replace rows of their id."""
@@ -285,23 +276,33 @@ class ManifestState:
             pc.is_in(self.rows[OBJECT_ID], value_set=added[OBJECT_ID].combine_chunks()),
             pc.equal(self.rows["object_type"], GRAPH_HEAD),  # also that of the branch from which this one was made
         )
-        kept = self.rows.filter(pc.invert(gone)).select(added.column_names).cast(added.schema)
-        return pa.concat_tables([kept, added])
+        kept = self.rows.filter(pc.invert(gone)).select(added.column_names)
+        kept = kept if kept.schema == added.schema else kept.cast(added.schema)
+        # In one piece: a piece for each commit would make every look at the rows slower.
+        return pa.concat_tables([kept, added]).combine_chunks()
 
-    def _of(self, object_type: str) -> pa.Table:
-        return of_kind(self.rows, object_type)
+    # Every answer needs a few of the rows, and a state is small: dictionaries find them much quicker than scans.
+
+    @cached_property
+    def _named(self) -> Mapping[str, dict[str, Any]]:
+        return {row[OBJECT_ID]: row for row in self.rows.to_pylist()}
+
+    @cached_property
+    def _kinds(self) -> Mapping[str, list[dict[str, Any]]]:
+        kinds = defaultdict[str, list[dict[str, Any]]](list)
+        for row in self._named.values():
+            kinds[row["object_type"]].append(row)
+        return kinds
+
+    def _of(self, object_type: str) -> Sequence[dict[str, Any]]:
+        return self._kinds.get(object_type, ())
 
     def _newest(self, object_type: str) -> dict[str, int]:
-        grouped = self._of(object_type).group_by("table_key").aggregate([("table_version", "max")])
-        pairs = zip(grouped["table_key"].to_pylist(), grouped["table_version_max"].to_pylist(), strict=True)
-        return dict(pairs)
-
-    def _version_rows(self, versions: Mapping[str, int]) -> dict[str, dict[str, Any]]:
-        rows = self._by_id([version_id(key, version) for key, version in versions.items()]).to_pylist()
-        return {row["table_key"]: row for row in rows}
-
-    def _by_id(self, object_ids: Sequence[str]) -> pa.Table:
-        return _by_id(self.rows, object_ids)
+        newest: dict[str, int] = {}
+        for row in self._of(object_type):
+            key, version = row["table_key"], row["table_version"]
+            newest[key] = max(version, newest.get(key, version))
+        return newest
 
     def _entry(self, row: Mapping[str, Any]) -> Entry:
         key = row["table_key"]
@@ -309,10 +310,6 @@ class ManifestState:
         if path is None or row["row_count"] is None:
             raise CorruptGraphError(f"`{MANIFEST_PATH}` does not say where table '{key}' is", path=MANIFEST_PATH)
         return Entry(TableVersion(key, path, row["table_version"], row["table_branch"]), row["row_count"])
-
-
-def _by_id(rows: pa.Table, object_ids: Sequence[str]) -> pa.Table:
-    return rows.filter(pc.is_in(rows[OBJECT_ID], value_set=pa.array(object_ids, pa.string())))
 
 
 def _misshapen(rows: pa.Table) -> str | None:
