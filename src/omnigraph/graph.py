@@ -73,7 +73,7 @@ from omnigraph.lang.source import source_given
 from omnigraph.manifest import schema_files
 from omnigraph.manifest.rows import MANIFEST_PATH, RESTORING
 from omnigraph.manifest.state import GraphState, ManifestState
-from omnigraph.query.query import Current, Query, QueryReader
+from omnigraph.query.query import Query, QueryReader
 from omnigraph.query.view import TableCache
 from omnigraph.storage.lance_errors import Failure, classify
 from omnigraph.storage.read import TableReader
@@ -198,33 +198,32 @@ class Graph(GraphAPI):
         store.on_written.append(self._note_written)
         if not read_only and upkeep is Upkeep.AUTO:
             store.on_written.append(partial(_fold_if_due, store))
-        if not read_only:
-            self._recover()
-        self._contract = self._read_contract()
-        self._current = Current(store, self._read_contract)
+        self._contract = self._read_contract(None if read_only else self._recover())
         if not read_only and not self._contract.is_known:
             schema_files.write_beside(store.objects, self._contract.catalog)
             _LOG.info("another implementation compiled the schema of %s; its files stay as they are", self.uri)
             self._contract = self._read_contract()
 
-    def _recover(self) -> None:
-        """Bring the graph to the current format, and finish or undo what stopped half-way; then it can be read."""
+    def _recover(self) -> ManifestState:
+        """Bring the graph to the current format, finish or undo what stopped half-way, and return the state of main."""
         from omnigraph.maintenance.relocate import settle_down
 
         try:
-            self._store.manifest.load_to_write(None)
+            state = self._store.manifest.load_to_write(None)
         except StorageError:
             self._read_contract()  # raises a better error if there is no graph
             if not set_aside_torn(self._store, None):
                 raise
-            self._store.manifest.load_to_write(None)
+            state = self._store.manifest.load_to_write(None)
         set_aside_torn_refs(self._store)
         self._relocated = settle_down(self._store)
         # The order matters: torn references keep Lance from listing branches, and recovery reads through forks, which
         # must refer to this root first.
-        sweep(self._store)
-        undo_unrecorded(self._store)
+        recovered = sweep(self._store)
+        if self._store.location.is_local:  # a record outlives everything but a power cut
+            undo_unrecorded(self._store)
         reconcile(self._store)
+        return self._store.manifest.load() if recovered or self._store.location.is_local else state
 
     # --- handles and views ---
 
@@ -253,7 +252,7 @@ class Graph(GraphAPI):
 
     def refresh(self) -> None:
         """Pick up schema changes, and recover what other writers left behind."""
-        self._contract = self._read_contract()
+        self._contract = self._compare_files()
         if not self.read_only:
             heal(self._store, self._store.gates.patience)
 
@@ -328,7 +327,7 @@ class Graph(GraphAPI):
 
     @_handles(op.ReadSchema)
     def _schema(self, _: op.ReadSchema) -> str:
-        self._look()
+        self._contract = self._compare_files()
         return self._contract.text
 
     @_handles(op.ReadSnapshot)
@@ -414,7 +413,8 @@ class Graph(GraphAPI):
 
     def _load_current(self) -> tuple[ManifestState, schema_files.AcceptedSchema]:
         try:
-            return self._current.load()
+            state = self._store.manifest.load()
+            return state, self._read_contract(state)
         except StorageError as error:
             # Deleted since it was opened: the user must read that there is no graph, not that a file is missing.
             if classify(error) is Failure.NOT_FOUND and not self._store.objects.exists(MANIFEST_PATH):
@@ -651,19 +651,23 @@ class Graph(GraphAPI):
         from omnigraph.maintenance.doctor import examine
 
         backup = None if asked.backup is None else Location.parse(asked.backup)
-        return examine(self._store, self._read_contract().catalog, deep=asked.deep, backup=backup)
+        return examine(self._store, self._compare_files().catalog, deep=asked.deep, backup=backup)
 
     # --- the schema ---
 
+    def _compare_files(self) -> schema_files.AcceptedSchema:
+        """Read the schema files again: comments may have changed, or the files were edited. The manifest stays then."""
+        self._store.schema_files.forget()
+        return self._read_contract()
+
     def _read_contract(self, state: ManifestState | None = None) -> schema_files.AcceptedSchema:
-        objects = self._store.objects
-        if not objects.exists(MANIFEST_PATH):
-            raise self._absent()
         try:
             found = self._store.schema_of(state or self._store.manifest.load())
         except StorageError:
             from omnigraph.schema.apply import graph_exists
 
+            if not self._store.objects.exists(MANIFEST_PATH):
+                raise self._absent() from None
             if graph_exists(self._store):  # then something else is wrong with it
                 raise
             raise self._absent() from None

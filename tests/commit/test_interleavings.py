@@ -457,7 +457,7 @@ def test_a_lease_that_is_seen_for_the_first_time_is_not_over(s3_uri: str) -> Non
 
     store = store_at(s3_uri)
     store.objects.write("lease", b'{"held": true}')
-    assert not Lease(store.objects, "branch:main", "lease", _LIFETIME, Shared()).is_free()
+    assert not Lease(store.objects, "branch:main", "lease", _LIFETIME, Shared(), released={}).is_free()
 
 
 # Waiting for the living ----------------------------------------------------------------------------

@@ -244,6 +244,8 @@ class LeaseGates:
         self.patience = lifetime * 1.2  # long enough to distinguish a dead holder from a live one
         # Since when each lease has been unchanged. Kept between writes, so that short waits add up to one observation.
         self._seen: dict[str, tuple[Version, float]] = {}
+        # The versions of leases that this process released last: unchanged, they are still free.
+        self._released: dict[str, Version] = {}
 
     @contextmanager
     def hold(
@@ -259,18 +261,18 @@ class LeaseGates:
         wait = _Wait(deadline, worth_it, for_the_dead=timeout is not None and timeout <= self.patience)
         # The gate of a table needs no lease: its taker always holds the gate of the branch.
         alone = [gate for gate in gates if not gate.shared and not gate.name.startswith("table:")]
-        # A shared gate is no object. Its holders check that it has no exclusive holder, before and after they take the
-        # other gates; an exclusive holder then takes the gates of all branches, and so waits for those who checked
-        # before it.
+        # A shared gate is no object. Its holders check that it has no exclusive holder after they took the other gates;
+        # an exclusive holder then takes the gates of all branches, and so waits for those who checked before it. Who
+        # finds it taken waits without holding anything.
         shared = [gate for gate in gates if gate.shared]
         while True:
-            for gate in shared:
-                free = self._lease(gate)
-                wait.until(free, free.is_free)
             with self._leases(alone, wait) as leases:
                 if all(self._lease(gate).is_free() for gate in shared):
                     yield _Leases(leases)
                     return
+            for gate in shared:
+                free = self._lease(gate)
+                wait.until(free, free.is_free)
 
     @contextmanager
     def _leases(self, gates: Sequence[Gate], wait: _Wait) -> Iterator[list[Lease]]:
@@ -294,7 +296,7 @@ class LeaseGates:
 
     def _lease(self, gate: Gate) -> Lease:
         path = f"{DIRECTORY}/{_file_name(gate.name)}.json"
-        return Lease(self._objects, gate.name, path, self._lifetime, self._seen)
+        return Lease(self._objects, gate.name, path, self._lifetime, self._seen, released=self._released)
 
     def _renew(self, leases: list[Lease], stop: threading.Event) -> None:
         while not stop.wait(self._lifetime / _RENEWALS):

@@ -256,7 +256,7 @@ def publish_held(store: Store, plan: PublishPlan, held: Held) -> Published:
     """Carry out a plan whose gates, or stronger ones, the caller holds."""
     failpoints.reach(failpoints.PUBLISH_AFTER_GATES)
     # Read inside the gates. What was read before them may be out of date, and everything below is checked against this.
-    state = store.manifest.refreshed(plan.txn.base)
+    state = store.manifest.load(plan.branch)
     _check_identity(store, plan.txn.base, state)
     _check(store, plan, state, held, _Looked())
     if plan.moves_tables:

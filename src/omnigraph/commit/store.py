@@ -45,15 +45,19 @@ class Store:
         behind while a change is carried out, ahead if the schema changed after the state was read, and different if
         they were edited.
         """
-        row, found = state.schema, self._files()
+        row, which = state.schema, (state.graph_id, state.schema)
+        # The files are read once for each schema: only a publish changes it, and that changes the row.
+        if (agreed := self.schema_files.agreed(which)) is not None:
+            return agreed
+        found = self._files()
         # Both say that the schema was never changed: the files are the only copy.
         if row is None and found and not found.is_changed:
             self._refuse_unfinished(found, state)
-            return found
+            return self.schema_files.agree(which, found)
         if row is None:
             return self._origin()
         if found and found.catalog.fingerprint == row.fingerprint:
-            return found
+            return self.schema_files.agree(which, found)
         # A pending record explains files that are behind: a change is being carried out, or its writer died.
         if not self.sidecars.pending():
             self._refuse_drift(row)
@@ -65,8 +69,10 @@ class Store:
 
     def _origin(self) -> AcceptedSchema | None:
         """Return the schema that the graph was created with. The files hold it until the first change."""
-        changed = self.manifest.load().schema
-        return compiled(changed.origin) if changed else self.schema_files.read()
+        now = self.manifest.load()
+        if now.schema:
+            return compiled(now.schema.origin)
+        return self.schema_files.agreed((now.graph_id, None)) or self.schema_files.read()
 
     def _files(self) -> AcceptedSchema | None:
         """Read the schema files; None if they contradict each other, as they do while they are being replaced."""
@@ -101,11 +107,12 @@ class Store:
     def at(cls, location: Location, gate_timeout: float = DEFAULT_TIMEOUT, durability: str | None = None) -> Store:
         objects, tables, manifest = ObjectStore(location), TableStorage(location), Manifest(location)
         # Handles and cached versions belong to files: when another graph lies here, equal numbers mean other content.
-        manifest.on_replaced.append(tables.forget)
+        schema_files = SchemaFilesReader(objects)
+        manifest.on_replaced += (tables.forget, schema_files.forget)
         return cls(
             location,
             objects,
-            SchemaFilesReader(objects),
+            schema_files,
             tables,
             manifest,
             Sidecars(objects),

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import logging
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import lance
@@ -13,6 +15,7 @@ import pyarrow as pa
 
 from omnigraph.api.results import OPERATION, Commit, SchemaRow
 from omnigraph.core.location import Location
+from omnigraph.core.lru import LruCache
 from omnigraph.core.refs import MAIN, branch_of
 from omnigraph.errors import (
     BranchInUseError,
@@ -47,6 +50,8 @@ from omnigraph.version import INTERNAL_SCHEMA_VERSION
 
 _LOG = logging.getLogger(__name__)
 RETRY_BUDGET = 5
+_MOST_BRANCHES = 64  # whose last state is kept
+_PAST_BYTES, _HANDLE_BYTES = 2**24, 2**16  # of past states that are kept; a handle is counted as so many
 Ready = Callable[[], None]
 """Called when all files of a publish are written, before the one step that makes it visible."""
 
@@ -134,8 +139,10 @@ class Manifest:
         self.table = InternalTable(location, MANIFEST_PATH)
         self.log = Segments(location)
         self.named = NamedMembers(location)
-        # The last known state of main. It is used only after a probe shows that it is still current.
-        self._last: ManifestState | None = None
+        # The last known state of each branch. It is used only after a probe shows that it is still current.
+        self._last: dict[str | None, ManifestState] = {}
+        self._lock = threading.Lock()
+        self._past = LruCache(_PAST_BYTES)
         # Which state of each branch was seen last, to notice when another copy of the graph lies here.
         self._seen: dict[str | None, SeenState] = {}
         self.on_replaced: list[Callable[[], None]] = []
@@ -150,22 +157,30 @@ class Manifest:
             raise ConflictError(f"`{MANIFEST_PATH}` already exists", hint="open the graph instead")
 
     def load(self, branch: str | None = None, version: int | None = None) -> ManifestState:
-        """Load the state of a branch, now or at an earlier version, with at most one scan.
+        """Load the state of a branch, now or at an earlier version: one that was read before costs only a probe.
 
         If a power cut tore the newest version, load the one before it: what was torn was never acknowledged.
         """
         if version is None:
             return self._load(branch, self._read_whole)
+        self._check_branch(branch)
+        # A past state is the content of its version file, which a cleanup may have removed, and which is another one if
+        # the branch was created again or the graph was replaced. The tag shows that.
+        tag = self.table.version_tag(branch, version)
+        read = partial(self._read_version, branch, version, tag)
         try:
-            return self._read(self._open(branch, version), branch)
+            return self._past.get((branch, version, tag), read, _size) if tag else read()
         except StorageError as error:
             if branch is not None and classify(error) is Failure.NOT_FOUND and not self.table.has_branch(branch):
                 raise self.missing(branch) from error
             raise
 
+    def _read_version(self, branch: str | None, version: int | None, tag: str | None) -> ManifestState:
+        return self._read(self.table.open(branch, version), branch, tag)
+
     def _load(self, branch: str | None, read: Callable[[str | None], ManifestState]) -> ManifestState:
-        last = self._last
-        if branch is None and last and self._is_latest(last):
+        last = self._last.get(branch)
+        if last and self._is_latest(last):
             return last
         try:
             return self._noticed(read(branch))
@@ -179,24 +194,24 @@ class Manifest:
             return self._noticed(read(branch))
 
     def _is_latest(self, state: ManifestState) -> bool:
-        """Return whether a state of main is the latest, and lies in the same graph as when it was read."""
-        seen = self._seen.get(None)
-        if seen is None or seen.version != state.version:
+        """Return whether a state is the latest of its branch, and lies in the same graph as when it was read.
+
+        A branch that was deleted and created again under its name has another file for its version.
+        """
+        seen = self._seen.get(state.branch)
+        if seen is None or seen.version != state.version or seen.tag is None:
             return False
-        if seen.tag is not None:
+        if state.branch is None:
             return self.table.is_latest(state.dataset, state.version, seen.tag)
-        # On an object store, a publish does not return the tag that its version got: the first probe does.
-        newest = self.table.newest()
-        if newest is None or newest[0] != state.version:
-            return False
-        self._seen[None] = replace(seen, tag=newest[1])
-        return True
+        is_newest = self.table.newest(state.branch) == (state.version, seen.tag)
+        # The files of a deleted branch may still be there; its reference is not.
+        return is_newest and self.table.has_branch(state.branch)
 
     def _read_newest(self, branch: str | None) -> ManifestState:
         self._check_branch(branch)
         newest = self.table.newest(branch)
         version, tag = newest or (None, None)  # without a version, opening raises the right error
-        return self._read(self.table.open(branch, version), branch, tag)
+        return self._read_version(branch, version, tag)
 
     def _read_whole(self, branch: str | None) -> ManifestState:
         """Read the newest version of a branch that is not torn. Only writers set torn ones aside."""
@@ -207,7 +222,7 @@ class Manifest:
             if whole is None:
                 raise
             _LOG.warning("the newest version of %s is torn; reading version %d", self.table.uri(branch), whole[0])
-            return self._read(self.table.open(branch, whole[0]), branch, whole[1])
+            return self._read_version(branch, *whole)
 
     def _noticed(self, state: ManifestState) -> ManifestState:
         """Remember the latest state of a branch. If it is not a later one of the same graph, drop all that is cached.
@@ -219,13 +234,18 @@ class Manifest:
             self.forget()
         # After `forget`, which drops what was seen before.
         self._seen[state.branch] = SeenState.of(state)
-        if state.branch is None:  # another branch may be deleted and created again, and then hold other data
-            self._last = state
+        with self._lock:  # evicting iterates over the states, which other threads change
+            self._last.pop(state.branch, None)
+            self._last[state.branch] = state
+            if len(self._last) > _MOST_BRANCHES:
+                del self._last[next(one for one in self._last if one is not None)]
         return state
 
     def forget(self) -> None:
         """Drop what was cached, here and by those who asked to be called: another graph lies at the address."""
-        self._last = None
+        with self._lock:
+            self._last.clear()
+        self._past.clear()
         self._seen.clear()
         for call in self.on_replaced:
             call()
@@ -242,13 +262,6 @@ class Manifest:
             return state
         migrate(self, state.branch)
         return self.load(state.branch)
-
-    def refreshed(self, state: ManifestState) -> ManifestState:
-        """Return the current state: the same object, after one probe, if nothing was published since.
-
-        Branches other than main are read again: one may have been deleted and recreated under its name.
-        """
-        return state if state is self._last and self._is_latest(state) else self.load(state.branch)
 
     def is_replaced(self, base: ManifestState, state: ManifestState) -> bool:
         """Return whether the graph was replaced, by a copy of it or another one, since `base` was read."""
@@ -433,6 +446,10 @@ class Manifest:
         # A branch that has no commit of its own yet may have been created at one of several that made its version.
         is_new = branch is not None and state.head is not None and state.head.branch != branch
         return self.named.chosen("branches", branch, state) if branch and is_new else state
+
+
+def _size(state: ManifestState) -> int:
+    return int(state.rows.nbytes) + _HANDLE_BYTES
 
 
 def _check_expected(state: ManifestState, expected: Mapping[str, int]) -> None:

@@ -1,4 +1,4 @@
-"""The schema files of a graph: three files that must agree, read by every operation."""
+"""The schema files of a graph: three files that must agree, read when a graph is opened or its schema changes."""
 
 from __future__ import annotations
 
@@ -39,11 +39,27 @@ class AcceptedSchema:
 
 
 class SchemaFilesReader:
-    """Reads the schema files for every operation, but compiles them only when they have changed."""
+    """Reads the schema files, and compiles them only when they have changed."""
 
     def __init__(self, objects: ObjectStore) -> None:
         self._objects = objects
         self._known: tuple[_Files, AcceptedSchema] | None = None
+        # What the files were found to say for a graph and its schema row. A change of the schema changes the row.
+        self._agreed: tuple[object, AcceptedSchema] | None = None
+
+    def agreed(self, row: object) -> AcceptedSchema | None:
+        """Return what the files said when they were last compared with the same row of the manifest."""
+        agreed = self._agreed
+        return agreed[1] if agreed and agreed[0] == row else None
+
+    def agree(self, row: object, found: AcceptedSchema) -> AcceptedSchema:
+        """Remember what the files say for a row, unless our fingerprint is missing and still to be written."""
+        self._agreed = (row, found) if found.is_known else None
+        return found
+
+    def forget(self) -> None:
+        """Compare the files again at the next read."""
+        self._agreed = None
 
     def read(self) -> AcceptedSchema | None:
         """Read the files and check that they agree; None if there is no schema."""

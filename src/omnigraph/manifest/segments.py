@@ -152,8 +152,8 @@ def archived(rows: pa.Table, segments: Segments, new: int = 1) -> pa.Table:
     """
     kinds = rows["object_type"]
     count = pc.sum(pc.equal(kinds, COMMIT)).as_py() or 0
-    known = rows["metadata"].filter(pc.is_in(kinds, pa.array([COMMIT, PAST])))
-    staying = max(_staying(known, count), new)
+    described = rows["metadata"].filter(pc.is_in(kinds, pa.array([COMMIT, PAST])))
+    staying = max(_staying(described, count), new)
     if count == staying:
         return rows
     commits = of_kind(rows, COMMIT)

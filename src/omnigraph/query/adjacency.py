@@ -158,7 +158,8 @@ def _build(view: TableView, source: TableView, target: TableView, direction: Dir
 
 def _listed(view: TableView, source: TableView, target: TableView, direction: Direction) -> tuple[Integers, Integers]:
     """Return the packed ends of all edges, and their positions. With both directions a loop counts once."""
-    ends = (source.positions_of(view.column(SRC)), target.positions_of(view.column(DST)))
+    sources, targets = view.columns(SRC, DST)
+    ends = (source.positions_of(sources), target.positions_of(targets))
     # An edge whose node is missing, as another program may leave it, leads nowhere and matches nothing.
     whole = pa.compute.and_(ends[0].is_valid(), ends[1].is_valid()).to_numpy(zero_copy_only=False)
     src, dst = (integers(end)[whole] for end in ends)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import hashlib
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -13,7 +13,6 @@ import lance
 import pyarrow as pa
 
 from omnigraph.api.rows import Blob, Cell, Explanation, Result
-from omnigraph.commit.store import Store
 from omnigraph.core.nonblocking import is_nonblocking, may_block
 from omnigraph.embed.embedder import Embedding
 from omnigraph.errors import BlobNotFoundError, BlobPropertyError, QueryKindError
@@ -22,8 +21,7 @@ from omnigraph.lang.catalog import Catalog, EdgeType, NodeType
 from omnigraph.lang.compiler import CompiledQuery, compile_query
 from omnigraph.lang.params import decode_parameters
 from omnigraph.lang.source import Source, did_you_mean
-from omnigraph.manifest.schema_files import AcceptedSchema
-from omnigraph.manifest.state import GraphState, ManifestState
+from omnigraph.manifest.state import GraphState
 from omnigraph.query.evaluate import Values
 from omnigraph.query.explain import TracedExecution
 from omnigraph.query.frame import out_of_memory
@@ -71,32 +69,6 @@ class _Texts:
         scanned = {step.variable: step.type_name for step in self.plan.steps if isinstance(step, ir.Scan)}
         reached = {step.target: step.target_type for step in self.plan.steps if isinstance(step, ir.Expand)}
         return {**reached, **scanned}[variable]
-
-
-class Current:
-    """The current state of main and its schema. Schema files are read again only when the manifest has moved.
-
-    A change of the schema writes its recovery record, publishes, puts the schema files in place and only then removes
-    the record. So if there is no record after a state was loaded, the files read next are not older than the state;
-    and if the state is still the latest afterwards, they are not newer either. Such a pair stays true for good.
-    """
-
-    def __init__(self, store: Store, read_contract: Callable[[ManifestState], AcceptedSchema]) -> None:
-        self._store = store
-        self._read_contract = read_contract
-        self._known: tuple[ManifestState, AcceptedSchema] | None = None
-
-    def load(self) -> tuple[ManifestState, AcceptedSchema]:
-        state = self._store.manifest.load()
-        known = self._known
-        # The manifest hands out one and the same state as long as its probe says that it is the latest.
-        if known is not None and known[0] is state:
-            return known
-        # In this order, see the class: the record is looked for after the state and before the files.
-        settled = not self._store.sidecars.pending()
-        pair = state, self._read_contract(state)
-        self._known = pair if settled else None
-        return pair
 
 
 _E = TypeVar("_E", bound=Execution)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Hashable, Mapping, Sequence, Sized
 from dataclasses import dataclass, replace
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
@@ -58,11 +59,26 @@ class TableView:
 
     def column(self, name: str) -> pa.Array:
         """Return a whole column, in order of position."""
-        key = (self.table, name)
-        return self.cache.get(key, lambda: self._read(name), lambda array: int(array.nbytes))
+        return self.columns(name)[0]
+
+    def columns(self, *names: str) -> list[pa.Array]:
+        """Return whole columns. Those that are not cached are read together."""
+        stored = [self._stored(name) for name in names]
+        missing = [name for name in stored if not self.cache.holds((self.table, name))]
+        together = cache(lambda: self._read(missing))
+
+        def made(name: str) -> pa.Array:
+            return (together() if name in missing else self._read([name]))[name]
+
+        return [self.cache.get((self.table, name), partial(made, name), lambda one: int(one.nbytes)) for name in stored]
+
+    def _stored(self, name: str) -> str:
+        """Return the column to read: a key is stored twice, and is needed as the id anyway."""
+        return ID if name == self.key else name
 
     def take(self, positions: Positions, name: str) -> pa.Array:
         """Return the values of a column at some positions."""
+        name = self._stored(name)
         if self.is_worth_a_scan(positions) or self.cache.holds((self.table, name)):
             return self.column(name).take(pa.array(positions))
         # Each row is fetched once: the same entity is often bound in many rows.
@@ -153,14 +169,17 @@ class TableView:
     def _read_addresses(self) -> np.ndarray[Any, Any]:
         return np.sort(self.tables.scan(self.table, [], addresses=True)[ADDRESS].to_numpy())
 
-    def _read(self, name: str) -> pa.Array:
-        rows = self.tables.scan(self.table, [name])
+    def _read(self, names: Sequence[str]) -> dict[str, pa.Array]:
+        rows = self.tables.scan(self.table, names)
         # Positions of one column index all others, so a column of another length would give wrong answers silently.
         if rows.num_rows != self.count:
             message = f"table '{self.table.key}' has {rows.num_rows} rows; the manifest says {self.count}"
             raise CorruptGraphError(message, path=self.table.path, hint="run `omnigraph doctor`")
-        column = rows[name].combine_chunks()
-        return column if isinstance(column, pa.Array) else pa.concat_arrays(column.chunks)
+        return {name: _whole(rows[name].combine_chunks()) for name in names}
+
+
+def _whole(column: pa.Array | pa.ChunkedArray) -> pa.Array:
+    return column if isinstance(column, pa.Array) else pa.concat_arrays(column.chunks)
 
 
 def satisfying(predicate: Predicate, columns: Mapping[str, pa.Array], count: int) -> Positions:

@@ -56,7 +56,7 @@ _LOG = logging.getLogger(__name__)
 def preview_schema(store: Store, source: Source, drops: DropMode = DropMode.SOFT) -> SchemaResult:
     """Return the steps to a schema, and change nothing."""
     wanted = _Wanted.of(source)
-    txn = capture(store, None)
+    txn = _captured(store)
     plan = plan_schema(txn.catalog, wanted.catalog, drops)
     _warn_one_way(store, txn, plan)
     return SchemaResult(plan, False, txn.base.version, _rows(plan, wanted.catalog, txn))  # noqa: FBT003
@@ -87,7 +87,7 @@ def _apply_alone(store: Store, wanted: _Wanted, drops: DropMode, lineage: Lineag
     # Under it a failed change takes back its new tables: later, they could be those of another change.
     with store.gates.hold(schema_gates(())) as held, taking_back(store.tables):
         _refuse_pending(store)
-        txn = capture(store, None)
+        txn = _captured(store)
         plan = plan_schema(txn.catalog, wanted.catalog, drops)
         rows = _rows(plan, wanted.catalog, txn)
         # A text of equal meaning, such as one with other comments, is stored; it is no commit.
@@ -100,6 +100,12 @@ def _apply_alone(store: Store, wanted: _Wanted, drops: DropMode, lineage: Lineag
     given_up = TableSteps(plan, wanted.catalog).losing if drops is DropMode.HARD else ()
     commit = published.commit
     return SchemaResult(plan, True, commit.manifest_version, rows, commit, tuple(given_up))  # noqa: FBT003
+
+
+def _captured(store: Store) -> WriteTxn:
+    """Capture the state to start from, by the schema files as they are now: an edited one is refused."""
+    store.schema_files.forget()
+    return capture(store, None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,6 +181,7 @@ def _rewrite_source(store: Store, source: Source, txn: WriteTxn) -> None:
     accepted = store.schema_of(txn.base)
     if accepted and accepted.text != source.text:
         schema_files.rewrite_source(store.objects, source.text)
+        store.schema_files.forget()
 
 
 # Tables --------------------------------------------------------------------------------------------

@@ -95,6 +95,13 @@ class InternalTable:
         versions = Path(self.uri(branch)) / "_versions"
         return _file_tag(versions / file_name(version)) or _file_tag(versions / f"{version}.manifest")
 
+    def version_tag(self, branch: str | None, version: int) -> str | None:
+        """Return the tag of a version for one request; None if it is gone, or named as early Lance releases do."""
+        if self.location.is_local:
+            return self.tag_of(version, branch) or None
+        name = f"{directory_of(self.path, branch)}/_versions/{file_name(version)}"
+        return ObjectStore(self.location).version(name)
+
     def open_if_exists(self) -> lance.LanceDataset | None:
         """Open the dataset; None if nothing at all is there. A dataset that lost a part is an error, not absence."""
         try:

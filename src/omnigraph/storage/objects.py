@@ -206,18 +206,21 @@ class ObjectStore:
         names = (str(meta["path"]).rpartition("/")[2] for meta in found["objects"])
         return sorted(name for name in names if not is_temporary(name))
 
+    def version(self, name: str) -> Version | None:
+        """Return the version of an object without reading it; None if it does not exist."""
+        count("head")
+        with self._failures("look for", name):
+            try:
+                return Version(obstore.head(self._store, self._key(name))["e_tag"] or "")
+            except FileNotFoundError:
+                return None
+
     def exists(self, name: str) -> bool:
         """Return whether an object of that name exists, or any below it."""
         key = self._key(name)
         with self._failures("look for", name):
-            if key:
-                count("head")
-                try:
-                    obstore.head(self._store, key)
-                except FileNotFoundError:
-                    pass
-                else:
-                    return True
+            if key and self.version(name) is not None:
+                return True
             count("list")
             return any(obstore.list(self._store, key, chunk_size=1))
 

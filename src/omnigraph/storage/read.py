@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import partial
 from typing import Any
 
 import lance
 import lance.debug
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from lance.blob import BlobType
 from lance.lance import _Session as Session
 
 from omnigraph.api.results import TableVersion
 from omnigraph.core.location import Location
+from omnigraph.core.lru import LruCache
 from omnigraph.errors import StorageError
 from omnigraph.lang.identity import new_id
 from omnigraph.storage.bases import at_present_root, file_name
@@ -30,6 +32,7 @@ ADDRESS = "_rowaddr"
 OFFSET_BITS = 32  # low bits of a row address: offset in the fragment; the fragment number is above
 MOST_VALUES = 8192  # in one filter
 _KEPT_HANDLES = 256
+_GROWN_BYTES, _MOST_GROWN = 2**22, 8192  # of ids in memory; of one table
 _MOST_RUNS = 16
 _OURS = "omnigraph-"
 _OPERATION = re.compile(r"operation: (\w+)")
@@ -46,6 +49,20 @@ class MadeBy:
     @property
     def is_ours(self) -> bool:
         return self.uuid.startswith(_OURS)
+
+
+@dataclass(frozen=True, slots=True)
+class _Growth:
+    """What a version of a table is: an earlier one, and the rows of these ids that were appended to it."""
+
+    since: TableVersion
+    ids: pa.Array
+
+    def size(self) -> int:
+        return int(self.ids.nbytes) + 256
+
+
+_NO_IDS = pa.array([], pa.string())
 
 
 def fork_name(branch: str) -> str:
@@ -74,7 +91,8 @@ class TableReader:
         """Drop every handle and what Lance cached: the files at the address are those of another graph."""
         # One session for all tables: it caches manifests and indices by address and version.
         self._session = Session()
-        self._kept = lru_cache(maxsize=_KEPT_HANDLES)(self.own_handle)
+        self._kept = LruCache(_KEPT_HANDLES)
+        self._grown = LruCache(_GROWN_BYTES)
 
     # Reading
 
@@ -84,7 +102,10 @@ class TableReader:
         Some pylance calls lock a handle against all others; use `own_handle` for those. Only handles on main are
         cached: another branch may be deleted and created again, and then hold other data.
         """
-        return self.own_handle(table) if table.branch else self._kept(table)
+        return self.own_handle(table) if table.branch else self._keep(table, partial(self.own_handle, table))
+
+    def _keep(self, table: TableVersion, make: Callable[[], lance.LanceDataset]) -> lance.LanceDataset:
+        return self._kept.get(table, make, lambda _: 1)
 
     def own_handle(self, table: TableVersion) -> lance.LanceDataset:
         """Open a table at exactly one version, with a handle that is not shared."""
@@ -140,6 +161,27 @@ class TableReader:
         chunks = [values[at : at + MOST_VALUES] for at in range(0, max(len(values), 1), MOST_VALUES)]
         found = [self.scan(table, columns, OneOf(column, chunk), addresses=addresses) for chunk in chunks]
         return pa.concat_tables(found)
+
+    def has_any(self, table: TableVersion, ids: pa.Array) -> bool:
+        """Return whether a table has one of the ids. Rows that this process has just appended are not read again."""
+        grown = self._growth(table)
+        if pc.any(pc.is_in(ids, value_set=grown.ids)).as_py():
+            return True
+        try:
+            return bool(self.lookup(grown.since, ID, ids, [ID]).num_rows)
+        except StorageError as error:
+            if grown.since == table or classify(error) is not Failure.NOT_FOUND:
+                raise
+            return bool(self.lookup(table, ID, ids, [ID]).num_rows)  # a cleanup removed the earlier version
+
+    def _growth(self, table: TableVersion) -> _Growth:
+        return self._grown.get(table, lambda: _Growth(table, _NO_IDS), _Growth.size)
+
+    def _note_appended(self, before: TableVersion, after: TableVersion, ids: pa.Array) -> None:
+        """Remember that a version is another one and some rows. Of a fork nothing is remembered, as in `open`."""
+        known = self._growth(before)
+        if before.branch is None and after.version == before.version + 1 and len(known.ids) + len(ids) <= _MOST_GROWN:
+            self._grown.get(after, lambda: _Growth(known.since, pa.concat_arrays([known.ids, ids])), _Growth.size)
 
     def head(self, path: str, branch: str | None) -> lance.LanceDataset:
         """Open a table at its head, published or not."""

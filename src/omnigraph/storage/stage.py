@@ -43,12 +43,13 @@ class Staged:
     """An uncommitted transaction on a table: its files are written, its head has not moved.
 
     `then` follows at once, on the state that the first makes. `uuid` is that of the last step: a head made by it shows
-    that all steps are done.
+    that all steps are done. `appended` are the ids of an append, if it is no more than that.
     """
 
     base: TableVersion
     transaction: lance.Transaction
     then: lance.Transaction | None = None
+    appended: pa.Array | None = field(default=None, compare=False, repr=False)
 
     @property
     def uuid(self) -> str:
@@ -129,7 +130,7 @@ class TableStorage(TableReader):
     # Staging
 
     def stage_append(self, base: TableVersion, rows: pa.Table) -> Staged:
-        return self._stage_fragments(base, rows, "append")
+        return replace(self._stage_fragments(base, rows, "append"), appended=rows[ID].combine_chunks())
 
     def stage_overwrite(self, base: TableVersion, rows: pa.Table) -> Staged:
         """Replace all rows; an empty table of rows is allowed."""
@@ -395,6 +396,11 @@ class TableStorage(TableReader):
         if committed.version != expected:
             message = f"a commit to {dataset.uri} landed on version {committed.version} instead of {expected}"
             raise ConflictError(message, hint="do not write to the tables of a graph except through omnigraph")
+        made = replace(staged.base, version=committed.version)
+        if made.branch is None:  # the next write starts from this version: it is known without a look
+            self._keep(made, lambda: done)
+        if staged.appended is not None:
+            self._note_appended(staged.base, made, staged.appended)
         return committed
 
 

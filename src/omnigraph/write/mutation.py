@@ -259,7 +259,7 @@ class _Execution:
             return self.tables.stage_delete_rows(table, self.removals[key].addresses, reason)
         rows = to_store(change.declared, change.rows)
         # Most inserts are new, and an append costs less than an upsert: one lookup decides.
-        if change.fresh or not self.tables.lookup(table, ID, rows[ID].combine_chunks(), [ID]).num_rows:
+        if change.fresh or not self.tables.has_any(table, rows[ID].combine_chunks()):
             return self.tables.stage_append(table, rows)
         return self.tables.stage_upsert(table, rows)
 
