@@ -14,8 +14,8 @@ from omnigraph.core.location import Location
 from omnigraph.errors import BranchNotFoundError, GateTimeoutError, HistoryReclaimedError, QueryError, SchemaDriftError
 from omnigraph.graph import Graph
 from omnigraph.manifest.rows import MANIFEST_PATH
+from omnigraph.storage.bases import file_name
 from omnigraph.storage.objects import ObjectStore
-from omnigraph.storage.torn import file_name
 from tests.support.graphs import contents
 
 SCHEMA = "node Person { name: String @key age: I32? }\nnode Town { name: String @key }\n"

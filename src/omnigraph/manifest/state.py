@@ -152,7 +152,7 @@ class ManifestState:
 
     def _commit_batches(self) -> Iterator[list[Commit]]:
         """Yield the commits of the state, then those of each log segment, newest first."""
-        yield list(map(decode_commit, self._of(COMMIT).to_pylist()))
+        yield list(map(decode_commit, self._of(COMMIT)))
         for segment in self.segments:
             for rows in self._read([segment]):
                 yield list(map(decode_commit, of_kind(rows, COMMIT).to_pylist()))
