@@ -193,7 +193,7 @@ def lead(store: Store, queue: Queue, branch: str | None, left: float | None) -> 
 def _publish_waiting(store: Store, queue: Queue, waiting: Sequence[Waiting], held: Held) -> None:
     """Publish together those plans of a queue that can be; put back those that must wait for the others."""
     failpoints.reach(failpoints.PUBLISH_AFTER_GATES)
-    state = store.manifest.refreshed(waiting[0].plan.txn.base)
+    state = store.manifest.load(waiting[0].plan.branch)
     group: list[Waiting] = []
     plans: list[PublishPlan] = []
     later: list[Waiting] = []

@@ -231,17 +231,15 @@ class ManifestState:
         if head is None or head.commit_id == commit.commit_id:
             return self
         made = (commit.branch, commit.manifest_version) == (head.branch, head.manifest_version)
-        found = self._by_id([commit.commit_id]).to_pylist() if made else []
-        pins = pins_of(found[0]) if found else None
+        found = self._named.get(commit.commit_id) if made else None
+        pins = pins_of(found) if found else None
         return self._cut(commit, pins) if pins else None
 
     def _cut(self, commit: Commit, pins: Mapping[str, VersionRow]) -> ManifestState:
         """Return the state without the commits that were published together with an earlier one and follow it."""
-        commits = self._of(COMMIT)
-        same = commits.filter(pc.equal(commits["table_version"], commit.manifest_version))
-        later = [one.commit_id for one in map(decode_commit, same.to_pylist()) if one.order > commit.order]
-        versions = self._of(VERSION)
-        names = zip(*(versions[name].to_pylist() for name in ("table_key", "table_version")), strict=True)
+        same = map(decode_commit, self._made(commit.manifest_version))
+        later = [one.commit_id for one in same if one.order > commit.order]
+        names = ((row["table_key"], row["table_version"]) for row in self._of(VERSION))
         later += [version_id(key, version) for key, version in names if key in pins and version > pins[key].version]
         added = encode([*(row.record() for row in pins.values()), head_record(commit, self.graph_id)])
         rows = self.rows_with(added)
@@ -251,11 +249,12 @@ class ManifestState:
     @property
     def is_shared(self) -> bool:
         """Whether several commits made the version that the head names."""
-        commits, head = self._of(COMMIT), self.head
-        if head is None:
-            return False
-        same = commits.filter(pc.equal(commits["table_version"], head.manifest_version)).to_pylist()
+        same = self._made(self.head.manifest_version) if self.head else []
         return len(same) > 1 or any(map(pins_of, same))
+
+    def _made(self, version: int) -> list[dict[str, Any]]:
+        """Return the commits that made a version."""
+        return [row for row in self._of(COMMIT) if row["table_version"] == version]
 
     def is_placed_alike(self, table_key: str, other: ManifestState) -> bool:
         """Return whether a table is at the same version of the same fork in two states."""
