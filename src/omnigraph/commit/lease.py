@@ -55,8 +55,9 @@ class Lease:
     def try_acquire(self) -> bool:
         # Most often no other process has taken it since we released it: then one request is enough.
         free = self._released.pop(self._path, None)
-        if free is not None:
-            return self._write(free)
+        if free is not None and self._write(free):
+            return True
+        # Another process took it since, and may have released it: a caller that does not wait must not find it held.
         found = self._objects.read_versioned(self._path)
         if found is None:
             return self._write(None)

@@ -51,6 +51,7 @@ def reconcile(store: Store) -> None:
         held.check()
         if fate is Fate.PUT_IN_PLACE:
             put_in_place(store.objects)
+            store.schema_files.forget()
         else:
             _forget(store.objects)
 

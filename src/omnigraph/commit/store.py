@@ -45,8 +45,9 @@ class Store:
         behind while a change is carried out, ahead if the schema changed after the state was read, and different if
         they were edited.
         """
-        row, which = state.schema, (state.graph_id, state.schema)
-        # The files are read once for each schema: only a publish changes it, and that changes the row.
+        row, which = state.schema, _identity(state)
+        # The files are read once for each schema: only a publish changes it, and that changes the row. One of another
+        # implementation leaves no row, but other tables.
         if (agreed := self.schema_files.agreed(which)) is not None:
             return agreed
         found = self._files()
@@ -72,7 +73,7 @@ class Store:
         now = self.manifest.load()
         if now.schema:
             return compiled(now.schema.origin)
-        return self.schema_files.agreed((now.graph_id, None)) or self.schema_files.read()
+        return self.schema_files.agreed(_identity(now)) or self.schema_files.read()
 
     def _files(self) -> AcceptedSchema | None:
         """Read the schema files; None if they contradict each other, as they do while they are being replaced."""
@@ -134,3 +135,8 @@ class Store:
         places = {(one.path, one.branch) for one in tables}
         written = [path for path, _ in places] + [f"{path}/tree/{fork}" for path, fork in places if fork]
         self.medium.sync(*written, MANIFEST_PATH, f"{MANIFEST_PATH}/tree", SEGMENTS, DIRECTORY)
+
+
+def _identity(state: ManifestState) -> object:
+    """Return what is different in any two states whose schemas differ."""
+    return state.graph_id, state.schema, frozenset(state.snapshot.entries)
