@@ -92,6 +92,7 @@ bench: setup .peers/.done
 	$(BIN)/python benchmarks/lang.py
 	$(BIN)/python benchmarks/commit.py
 	$(BIN)/python -m benchmarks.group
+	$(BIN)/python benchmarks/history.py
 	$(BIN)/python benchmarks/mutate.py
 	$(BIN)/python benchmarks/merge.py
 	$(BIN)/python benchmarks/maintenance.py

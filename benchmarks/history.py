@@ -1,41 +1,47 @@
-"""What the length of the history costs: bytes of `__manifest` per commit, and requests of a cold commit, open and read.
+"""What the length of the history costs a graph that nobody looks after, and what many branches cost.
 
-The commits that make the history longer change no table, so that only the history counts. `python benchmarks/history.py
-10 1000 5000` chooses the depths.
+`python benchmarks/history.py 10 1000 5000` chooses the depths. All limits but that of time are counts.
 """
 
 from __future__ import annotations
 
+import shutil
+import statistics
 import sys
 import tempfile
+import time
 from collections.abc import Callable
 from pathlib import Path
 
 import omnigraph
-from omnigraph.core.location import Location
-from omnigraph.manifest.publisher import Changes, Lineage, Manifest
+from omnigraph.graph import Graph
 from omnigraph.manifest.rows import MANIFEST_PATH
 from omnigraph.manifest.segments import DIRECTORY, WINDOW
 from omnigraph.storage.observe import counted
 
-SCHEMA = "node Person { name: String @key }\nedge Knows: Person -> Person\n"
-INSERT = "query q($name: String) { insert Person { name: $name } }"
-ONE_HOP = 'query q() { match { $p: Person { name: "p0" }  $p knows $q } return { $q.name } }'
+SCHEMA = "node Person { name: String @key  age: I32? }\nedge Knows: Person -> Person\n"
+THREE_ROWS = """query q($one: String, $two: String) {
+    insert Person { name: $one, age: 1 }
+    insert Person { name: $two, age: 2 }
+    insert Knows { from: $one, to: $two }
+}"""
+ONE_ROW = "query q($name: String) { insert Person { name: $name } }"
+ONE_HOP = 'query q() { match { $p: Person { name: "one 0" }  $p knows $q } return { $q.name } }'
+COUNT = "query q() { match { $p: Person } return { count($p) as n } }"
 DEPTHS = (10, 1000, 5000)
-BYTES_LIMIT, REQUESTS_LIMIT = 2.0, 1.15
+KEPT = 3000  # commits after which the size is taken
+BRANCHES, SPINE = 1000, 100
+LIMITS = {
+    "bytes of the manifest a commit": 2.0,
+    "requests of a cold commit": 1.15,
+    "requests of an open and a read": 1.15,
+    "time of a commit": 1.15,
+}
+SIZE_LIMIT = 40e6
 
 
-def written(root: Path) -> int:
-    paths = (path for name in (MANIFEST_PATH, DIRECTORY) for path in (root / name).rglob("*"))
-    return sum(path.stat().st_size for path in paths if path.is_file())
-
-
-def deepen(root: Path, commits: int) -> float:
-    """Add commits; return the bytes that each of them wrote to the manifest and the log."""
-    manifest, before = Manifest(Location.parse(root)), written(root)
-    for _ in range(commits):
-        manifest.publish(None, Changes(), {}, Lineage.new("bench"))
-    return (written(root) - before) / max(commits, 1)
+def size(*folders: Path) -> int:
+    return sum(path.stat().st_size for folder in folders for path in folder.rglob("*") if path.is_file())
 
 
 def requests(act: Callable[[], object]) -> int:
@@ -44,30 +50,99 @@ def requests(act: Callable[[], object]) -> int:
     return found.total
 
 
-def main() -> None:
-    depths = tuple(map(int, sys.argv[1:])) or DEPTHS
-    with tempfile.TemporaryDirectory() as directory:
-        root = Path(directory) / "graph"
-        graph = omnigraph.init(root, SCHEMA)
-        people = [{"type": "Person", "data": {"name": f"p{number}"}} for number in range(100)]
-        graph.load([*people, {"edge": "Knows", "from": "p0", "to": "p1"}], mode="merge", engine="local")
-        depth, found = len(graph.commits()), []
-        for target in depths:
-            deepen(root, max(target - depth - WINDOW, 0))
-            size = deepen(root, WINDOW)  # one cycle of segments
-            commit = requests(lambda: omnigraph.open(root).mutate(INSERT, {"name": f"new at {target}"}))  # noqa: B023
-            graph.optimize()
-            read = requests(lambda: omnigraph.open(root, read_only=True).query(ONE_HOP))
-            depth = len(graph.commits())
-            found.append((size, commit, read))
-            print(f"at {depth:>5} commits: {size / 1e3:6.1f} KB a commit, {commit:>3} requests of a cold commit, "
-                  f"{read:>3} of an open and a read")  # fmt: skip
-    names, limits = ("bytes", "cold commit", "open and read"), (BYTES_LIMIT, REQUESTS_LIMIT, REQUESTS_LIMIT)
-    problems = []
-    for name, limit, values in zip(names, limits, zip(*found, strict=True), strict=True):
+def grow(graph: Graph, start: int, end: int) -> list[float]:
+    """Make commits of three rows; return the seconds of each."""
+    seconds = []
+    for number in range(start, end):
+        begun = time.perf_counter()
+        graph.mutate(THREE_ROWS, {"one": f"one {number}", "two": f"two {number}"})
+        seconds.append(time.perf_counter() - begun)
+    return seconds
+
+
+def costs(root: Path, graph: Graph, depth: int) -> list[float]:
+    """Measure over one cycle of folds and log segments, because each has a rhythm."""
+    manifest = (root / MANIFEST_PATH, root / DIRECTORY)
+    before = size(*manifest)
+    seconds = grow(graph, depth, depth + 2 * WINDOW)
+    written = (size(*manifest) - before) / (2 * WINDOW)
+    commits, reads = [], []
+    for number in range(WINDOW):
+        commits.append(requests(lambda: omnigraph.open(root).mutate(ONE_ROW, {"name": f"{depth} {number}"})))  # noqa: B023
+        reads.append(requests(lambda: omnigraph.open(root, read_only=True).query(ONE_HOP)))
+    return [written, statistics.mean(commits), statistics.mean(reads), statistics.median(seconds)]
+
+
+def size_after_upkeep(root: Path, folder: Path) -> int:
+    """Return the size of a copy after upkeep that keeps the newest hundred commits, as a server does it."""
+    copy = folder / "copy"
+    shutil.copytree(root, copy)
+    omnigraph.open(copy).upkeep(keep=100)
+    found = size(copy)
+    shutil.rmtree(copy)
+    return found
+
+
+def by_depth(folder: Path, depths: tuple[int, ...]) -> list[str]:
+    root = folder / "graph"
+    graph = omnigraph.init(root, SCHEMA, durability="off")
+    at, found, problems = 0, [], []
+    for depth in depths:
+        if at <= KEPT < depth:
+            grow(graph, at, KEPT)
+            at, kept = KEPT, size_after_upkeep(root, folder)
+            print(f"after {KEPT:,} commits of three rows, with upkeep: {kept / 1e6:.1f} MB     (at most 40)")
+            problems += [f"{kept / 1e6:.1f} MB"] if kept > SIZE_LIMIT else []
+        grow(graph, at, depth)
+        written, commit, read, seconds = costs(root, graph, depth)
+        print(
+            f"at {depth:>5} commits: {written / 1e3:5.1f} KB of manifest a commit, "
+            f"{commit:4.1f} requests of a cold commit, {read:4.1f} of an open and a read, "
+            f"{seconds * 1e3:5.1f} ms a warm commit"
+        )
+        at = depth + 2 * WINDOW
+        found.append((written, commit, read, seconds))
+    for (name, limit), values in zip(LIMITS.items(), zip(*found, strict=True), strict=True):
         ratio = values[-1] / values[0]
         print(f"{name}: {ratio:.2f} times as much at the end     (at most {limit})")
         problems += [f"{name}: {ratio:.2f}"] if ratio > limit else []
+    return problems
+
+
+def life(graph: Graph, name: str, source: str) -> tuple[int, int, int]:
+    """Count the requests of creating a branch, of its first commit and of its first read."""
+    return (
+        requests(lambda: graph.create_branch(name, source)),
+        requests(lambda: graph.mutate(ONE_ROW, {"name": name}, branch=name)),
+        requests(lambda: omnigraph.open(graph.uri, read_only=True).query(COUNT, branch=name)),
+    )
+
+
+def by_branches(folder: Path, branches: int, spine: int) -> list[str]:
+    graph = omnigraph.init(folder / "branches", SCHEMA, durability="off")
+    graph.mutate(ONE_ROW, {"name": "first"})
+    first = life(graph, "b0", "main")
+    for number in range(1, branches - 1):
+        graph.create_branch(f"b{number}")
+    last = life(graph, f"b{branches}", "main")
+    print(f"create, first commit, first read of branch 1: {first}; of branch {branches}: {last}")
+    found, source = [], "main"
+    for number in range(spine):
+        found.append(life(graph, f"s{number}", source))
+        source = f"s{number}"
+    # The first commit reads the small files that the branches before it left, up to a fold.
+    early, late = (
+        tuple(max(one) for one in zip(*part, strict=True)) for part in (found[1 : spine // 2], found[spine // 2 :])
+    )
+    print(f"a branch of a branch of ...: at most {early} in the first half, {late} in the second")
+    grown = [*zip(first, last, strict=True), *zip(early, late, strict=True)]
+    return [f"requests of branches: {before} to {after}" for before, after in grown if after > 1.15 * before]
+
+
+def main() -> None:
+    depths = tuple(map(int, sys.argv[1:])) or DEPTHS
+    with tempfile.TemporaryDirectory() as directory:
+        problems = by_depth(Path(directory), depths) + by_branches(Path(directory), BRANCHES, SPINE)
     if problems:
         sys.exit("; ".join(problems))
 

@@ -58,7 +58,7 @@ from omnigraph.history import old_merges
 from omnigraph.lang import Source, compile_schema, format_queries, format_schema, lint_queries
 from omnigraph.lang.annotations import KNOWN
 from omnigraph.maintenance import relocate
-from omnigraph.manifest import rows, schema_files, segments
+from omnigraph.manifest import members, rows, schema_files, segments
 from omnigraph.manifest.publisher import Changes, Lineage
 from omnigraph.manifest.rows import MANIFEST_PATH, SCHEMA, STAMP_KEY
 from omnigraph.storage import observe
@@ -398,7 +398,7 @@ def first_column(page: str, section: str) -> set[str]:
 def test_everything_a_graph_consists_of_is_in_the_layout() -> None:
     paths = {path.partition("/")[0] for path in first_column("docs/dev/storage.md", "The layout")}
     control = {*schema_files.FILES, MANIFEST_PATH, sidecar.DIRECTORY, gates.DIRECTORY, audit.PATH}
-    control |= {schema_files.BESIDE, segments.DIRECTORY, old_merges.MARK}
+    control |= {schema_files.BESIDE, segments.DIRECTORY, members.DIRECTORY, old_merges.MARK}
     assert paths == {*control, relocate.MARK, rows.RESTORING, "nodes", "edges", "__tmp"}
 
 
