@@ -58,7 +58,7 @@ def test_an_operation_is_written_in_three_places() -> None:
             if named in ("create_tag", "CreateTag"):
                 places.add(path.relative_to(SRC).as_posix())
 
-    engine = {place for place in places if place.startswith(("history/", "storage/"))}
+    engine = {place for place in places if place.startswith(("history/", "manifest/", "storage/"))}
     commands = {place for place in places if place.startswith("cli/")}
     assert len(commands) <= 1
     assert places - commands - engine == {"api/operations.py", "graph.py"}

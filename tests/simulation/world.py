@@ -150,6 +150,9 @@ class World:
         oracles.same(oracle, branch, image, oracles.stored(self.uri, branch, oracle))
         return own is not None
 
+    def _is_doubtful(self, call: Call) -> bool:
+        return any(isinstance(one, str) and one in self.doubtful for one in call.arguments)
+
     def judge(self, end: End, step: Step, call: Call, *, refused: bool) -> None:
         """See that a call was refused for a reason, and accepted only without one."""
         error = end.error
@@ -157,14 +160,14 @@ class World:
             require("refusals", not refused or end.how == "died", f"{call} was accepted")
             return
         if error is None:  # in another process
-            may_be_gone = bool(self.doubtful.intersection(call.arguments))
+            may_be_gone = self._is_doubtful(call)
             require("refusals", refused or may_be_gone, f"{call} was refused")
             return
         oracles.refusal(error)
         what = f"{call} raised {type(error).__name__}: {error}"
         if isinstance(error, REFUSALS):
             require("refusals", refused, what)
-        elif isinstance(error, HistoryReclaimedError) and self.doubtful.intersection(call.arguments):
+        elif isinstance(error, HistoryReclaimedError) and self._is_doubtful(call):
             return
         elif isinstance(error, StorageError | OutcomeUnknownError | GateTimeoutError):
             require("errors", end.met_fault, what)

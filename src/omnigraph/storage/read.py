@@ -219,8 +219,14 @@ class TableReader:
 
     def set_aside_torn(self, table: TableVersion) -> list[int]:
         """Set aside torn versions past the given one; return their numbers. The caller holds the gate of the table."""
-        uri = self._uri(table.path, table.branch)
-        return set_aside_versions(uri, table.version) if self.location.is_local else []
+        if not self.location.is_local:
+            return []
+
+        def is_ours(version: int) -> bool:
+            made_by = self.made_by(replace(table, version=version))
+            return made_by is not None and made_by.is_ours
+
+        return set_aside_versions(self._uri(table.path, table.branch), table.version, is_ours)
 
     def head_version(self, table: TableVersion) -> int:
         """Return the version of the head, probed from an existing version."""

@@ -140,28 +140,32 @@ def _size_below(directory: Path) -> int:
 
 
 @_typed
-def torn_past(uri: str, pin: int) -> list[tuple[int, Path]]:
+def torn_past(uri: str, pin: int, is_ours: Callable[[int], bool]) -> list[tuple[int, Path]]:
     """Return the versions of a local dataset past a pin from the first torn one on, newest first.
 
     A write may move a table several times before anything is synced, so a whole version may follow one that is torn or
-    lost. It is no state that the write could go on from.
+    lost. It is no state that the write could go on from. One that another program made is not ours to set aside.
     """
     known = dict(version_files(uri))
     past = {number: path for number, path in known.items() if number > pin}
     # The versions of a new table may begin anywhere: then none is missing between its pin and the first.
     numbers = range(pin + 1 if pin in known else min(past, default=0), max(past, default=pin) + 1)
-    first = next((one for one in numbers if one not in past or not is_whole(uri, one, past[one])), None)
-    return sorted(((number, path) for number, path in past.items() if first and number >= first), reverse=True)
+    whole = {number for number, path in past.items() if is_whole(uri, number, path)}
+    first = next((one for one in numbers if one not in whole), None)
+    found = sorted(((number, path) for number, path in past.items() if first and number >= first), reverse=True)
+    if all(is_ours(number) for number, _ in found if number in whole):
+        return found
+    return [one for one in torn_versions(uri) if one[0] > pin]
 
 
 @_typed
-def set_aside_versions(uri: str, pin: int | None = None) -> list[int]:
-    """Rename the newest versions of a local dataset that are torn, past a pin those that follow them too.
+def set_aside_versions(uri: str, pin: int | None = None, is_ours: Callable[[int], bool] = lambda _: False) -> list[int]:
+    """Rename the newest versions of a local dataset that are torn, past a pin those of ours that follow them too.
 
     Return their numbers. The caller holds the gate. Lance then continues behind the newest version that is left. The
     files stay until a cleanup removes them as orphans.
     """
-    torn = torn_versions(uri) if pin is None else torn_past(uri, pin)
+    torn = torn_versions(uri) if pin is None else torn_past(uri, pin, is_ours)
     for number, path in torn:
         durable_write("set aside", str(path))
         path.rename(f"{path}{SUFFIX}")
