@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import statistics
 import sys
@@ -74,9 +75,14 @@ def costs(root: Path, graph: Graph, depth: int) -> list[float]:
 
 
 def size_after_upkeep(root: Path, folder: Path) -> int:
-    """Return the size of a copy after upkeep that keeps the newest hundred commits, as a server does it."""
-    copy = folder / "copy"
+    """Return the size of a copy after upkeep that keeps the newest hundred commits, as a server does it.
+
+    An hour passes first: versions of the manifest that are younger than ten minutes stay whatever is kept.
+    """
+    copy, before = folder / "copy", time.time() - 3600
     shutil.copytree(root, copy)
+    for path in copy.rglob("*"):
+        os.utime(path, (before, before))
     omnigraph.open(copy).upkeep(keep=100)
     found = size(copy)
     shutil.rmtree(copy)
