@@ -15,7 +15,7 @@ from omnigraph.core.nonblocking import may_block
 from omnigraph.errors import ConflictError, ContentionError, StorageError
 from omnigraph.storage.bases import at_present_root, file_name
 from omnigraph.storage.files import directory_of
-from omnigraph.storage.lance_errors import PROBE, Failure, classify, lance_call
+from omnigraph.storage.lance_errors import Failure, classify, lance_call
 from omnigraph.storage.objects import ObjectStore, disk_call
 from omnigraph.storage.observe import durable_write
 from omnigraph.storage.stage import STORAGE_VERSION, check_staged_files, refuse_auto_cleanup
@@ -82,11 +82,7 @@ class InternalTable:
 
     def is_latest(self, dataset: lance.LanceDataset, version: int, tag: str) -> bool:
         """Return whether a handle on main is at a version that is still the head, and still the same file."""
-        if not self.location.is_local:
-            return int(dataset.version) == version and self.newest() == (version, tag)
-        with lance_call(dataset.uri, PROBE):
-            latest = int(dataset.latest_version)
-        return int(dataset.version) == version == latest and self.tag_of(version) == tag
+        return int(dataset.version) == version and self.newest() == (version, tag)
 
     def tag_of(self, version: int, branch: str | None = None) -> str | None:
         """Return the tag of a version on a local disk; empty if the version is gone, None on an object store."""
