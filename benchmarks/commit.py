@@ -138,7 +138,7 @@ def requests_by_depth(root: Path) -> list[float]:
     print(f"requests at depth          {'  '.join(f'{depth:>6}' for depth in DEPTHS)}")
     growth = []
     for name, means in zip(("commit", "open", "snapshot"), zip(*shown, strict=True), strict=True):
-        growth.append(max(means) / min(means) - 1)
+        growth.append(max(means) / max(min(means), 1) - 1)  # a warm snapshot makes none
         columns = "  ".join(f"{mean:6.1f}" for mean in means)
         print(f"  {name:<25}{columns}   growth {growth[-1]:.1%} (at most {REQUEST_LIMIT:.0%})")
     return growth
