@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import omnigraph
-from omnigraph.commit import failpoints
+from omnigraph.commit import audit, failpoints
 from omnigraph.core.location import Location
 from omnigraph.errors import OmnigraphError, StorageFullError
 from omnigraph.graph import Graph
@@ -105,8 +105,9 @@ def _at_first_stage(action: Callable[[], None]) -> Iterator[None]:
     """Act once, when the call begins to write something that nobody sees yet: no gate is held then."""
     left = [action]
 
-    def hook(operation: str, _: str) -> None:
-        if left and operation.startswith(("stage ", "rewrite ", "build ", "create", "write ")):
+    def hook(operation: str, path: str) -> None:
+        is_staged = operation.startswith(("stage ", "rewrite ", "build ", "create", "write "))
+        if left and is_staged and audit.PATH not in path:  # a recovery makes the audit log, with its gates held
             left.pop()()
 
     previous = observe.set_write_hook(hook)
