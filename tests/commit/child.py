@@ -30,12 +30,13 @@ from omnigraph.commit.plan import PublishPlan, WriteTxn
 from omnigraph.commit.publish import begin, publish
 from omnigraph.commit.store import Store
 from omnigraph.core.location import Location
-from omnigraph.graph import Graph
+from omnigraph.graph import Graph, init
 from omnigraph.manifest.publisher import Lineage
 from omnigraph.storage import observe
+from tests.support import graphs
 from tests.support.deaths import die_each
 from tests.support.forks import forked
-from tests.support.graphs import COMPANY, KNOWS, PERSON, append, company, delete, person, plan, upsert, write_plan
+from tests.support.graphs import COMPANY, KNOWS, PERSON, append, company, delete, edge, person, plan, upsert, write_plan
 from tests.support.together import inserting, publish_together
 
 AT_ONCE = 4
@@ -105,6 +106,20 @@ def store_at(uri: str, *, timeout: float = 60, lifetime: float = LEASE_SECONDS) 
     if store.location.is_local:
         return store
     return replace(store, gates=LeaseGates(store.objects, timeout, lifetime))
+
+
+def peopled(uri: str) -> Store:
+    """Make a graph with rows in each of its tables."""
+    init(uri, graphs.SCHEMA)
+    store = store_at(uri)
+    txn = begin(store)
+    rows = (
+        append(store, txn, PERSON, [person("ann", 30), person("bob", 2), person("cat", 3)]),
+        append(store, txn, KNOWS, [edge("e1", "ann", "bob"), edge("e2", "bob", "cat")]),
+        append(store, txn, COMPANY, [company("xerc")]),
+    )
+    publish(store, plan(txn, *rows))
+    return store
 
 
 def after_a_lifetime(store: Store) -> Store:

@@ -18,7 +18,7 @@ from omnigraph.commit.publish import begin, publish
 from omnigraph.commit.store import Store
 from omnigraph.core.location import Location
 from omnigraph.errors import StorageError
-from omnigraph.graph import Graph, init
+from omnigraph.graph import Graph
 from omnigraph.manifest.segments import WINDOW
 from tests.commit.child import (
     AT_ONCE,
@@ -29,12 +29,12 @@ from tests.commit.child import (
     die,
     hooked,
     is_renewal,
+    peopled,
     store_at,
     three_tables,
 )
 from tests.commit.places import copied, mostly_local, once
-from tests.support import graphs
-from tests.support.graphs import COMPANY, KNOWS, PERSON, append, company, contents, edge, heads_and_pins, person, plan
+from tests.support.graphs import COMPANY, PERSON, append, company, contents, heads_and_pins, person, plan
 
 Name = TypeVar("Name")
 STAGES = ("stage upsert", "stage delete", "stage append")
@@ -200,15 +200,7 @@ def test_a_publish_that_is_killed_from_outside_happened_whole_or_not_at_all(
 
 def _make(uri: str, *, commits: int = 0) -> str:
     """Make a graph with some rows; if it needs a history, one with a recovery in it."""
-    init(uri, graphs.SCHEMA)
-    store = store_at(uri)
-    txn = begin(store)
-    rows = (
-        append(store, txn, PERSON, [person("ann", 30), person("bob", 2), person("cat", 3)]),
-        append(store, txn, KNOWS, [edge("e1", "ann", "bob"), edge("e2", "bob", "cat")]),
-        append(store, txn, COMPANY, [company("xerc")]),
-    )
-    publish(store, plan(txn, *rows))
+    store = peopled(uri)
     if commits:
         _leave_behind(store, COMPANY)
     while len(store.manifest.load().commits()) < commits:

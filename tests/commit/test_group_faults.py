@@ -11,37 +11,23 @@ import pytest
 
 from omnigraph.commit import failpoints
 from omnigraph.commit.plan import PublishPlan
-from omnigraph.commit.publish import begin, lead, publish
+from omnigraph.commit.publish import lead
 from omnigraph.commit.queue import Queue, Waiting
 from omnigraph.commit.store import Store
 from omnigraph.errors import ExpectedVersionMismatchError, OutcomeUnknownError, RecoveryRequiredError, StorageError
-from omnigraph.graph import Graph, init
+from omnigraph.graph import Graph
 from omnigraph.history.resolve import graph_state_at
 from omnigraph.manifest.publisher import Published
-from tests.commit.child import Death, Ordinals, after_a_lifetime, die, hooked, store_at, three_members
+from tests.commit.child import Death, Ordinals, after_a_lifetime, die, hooked, peopled, store_at, three_members
 from tests.commit.places import copied
-from tests.support import graphs
 from tests.support.faults import CrashError, assert_settled
-from tests.support.graphs import COMPANY, KNOWS, PERSON, append, company, contents, edge, person, plan
+from tests.support.graphs import COMPANY, KNOWS, PERSON, contents
 from tests.support.together import publish_together
 
 OPERATIONS = ("operation-1", "operation-2", "operation-3")
 STAGES = ("stage append", "stage append", "stage append", "stage delete")
 PHASES = ("write", *["commit table"] * 4, "stage", "publish", "delete")
 Rows = Mapping[str, Any]
-
-
-def _make(uri: str) -> Store:
-    init(uri, graphs.SCHEMA)
-    store = store_at(uri)
-    txn = begin(store)
-    rows = (
-        append(store, txn, PERSON, [person("ann", 30), person("bob", 2), person("cat", 3)]),
-        append(store, txn, KNOWS, [edge("e1", "ann", "bob"), edge("e2", "bob", "cat")]),
-        append(store, txn, COMPANY, [company("xerc")]),
-    )
-    publish(store, plan(txn, *rows))
-    return store
 
 
 def _opened(uri: str) -> Graph:
@@ -71,7 +57,7 @@ def _assert_members(graph: Graph, store: Store) -> None:
 
 
 def test_a_leader_that_dies_at_any_durable_write_leaves_all_members_or_none(root_uri: str) -> None:
-    before = contents(_make(root_uri))
+    before = contents(peopled(root_uri))
     changed = store_at(copied(root_uri))
     writes = _writes(changed)
     after = contents(changed)
@@ -102,7 +88,7 @@ def test_a_leader_that_dies_at_any_durable_write_leaves_all_members_or_none(root
 
 @pytest.mark.parametrize("ordinal", range(5, 13))
 def test_storage_that_fails_at_any_durable_write_gives_each_member_its_outcome(tmp_path: Path, ordinal: int) -> None:
-    store = _make(str(tmp_path / "graph"))
+    store = peopled(str(tmp_path / "graph"))
     before = contents(store)
     count = 0
 
@@ -148,7 +134,7 @@ def _operation(one: Future[Published]) -> str | None:
 
 
 def test_a_leader_that_is_interrupted_leaves_its_members_without_a_known_outcome(tmp_path: Path) -> None:
-    store = _make(str(tmp_path / "graph"))
+    store = peopled(str(tmp_path / "graph"))
     plans = three_members(store)
 
     def crash() -> None:
@@ -175,7 +161,7 @@ def _waiting(plans: list[PublishPlan]) -> tuple[Queue, list[Waiting]]:
 
 
 def test_plans_that_a_leader_cannot_check_wait_for_the_next(tmp_path: Path) -> None:
-    store = _make(str(tmp_path / "graph"))
+    store = peopled(str(tmp_path / "graph"))
 
     def fail() -> None:
         raise StorageError("the disk is gone", path="", operation="test")

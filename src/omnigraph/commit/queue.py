@@ -84,7 +84,7 @@ class Queue:
     def _is_done(self, one: Waiting, deadline: float) -> bool:
         """Wait until the plan has its outcome, or until it is first in the queue and must lead (False).
 
-        A plan that a leader has taken gets its outcome from there, whatever its own thread is told meanwhile: what it
+        A plan that a leader has taken gets its outcome from there, even if its own thread is interrupted: what it
         staged must stay until then.
         """
         stopped: BaseException | None = None

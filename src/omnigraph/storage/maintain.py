@@ -43,7 +43,7 @@ _ALL_ROWS = 2**32
 # Where a fragment keeps which versions created and last changed its rows, and the columns that show it.
 _RUNS = {"created_at_version_meta": "_row_created_at_version", "last_updated_at_version_meta": WRITTEN}
 _MOST_RUN_BYTES = 2048  # about 160 runs
-_EXACT = 64  # of the newest versions, all are told apart
+_EXACT = 64  # of the newest versions, each is known exactly
 Versions = np.ndarray[Any, np.dtype[np.int64]]
 _OPTIONS: dict[str, Any] = {
     "target_rows_per_fragment": MAX_ROWS_PER_FILE,
