@@ -25,7 +25,7 @@ from omnigraph.manifest.rows import COMMIT, SEGMENT, VERSION, MergedPast, Tombst
 from omnigraph.manifest.segments import DIRECTORY, FAN_OUT, LARGE, WINDOW, Segments
 from omnigraph.manifest.state import ManifestState
 from omnigraph.manifest.time_travel import state_at
-from omnigraph.storage import observe
+from omnigraph.storage import observe, versions
 from tests.support.graphs import COMPANY, PERSON, SCHEMA
 
 MOST = 2 * WINDOW  # commits in the manifest
@@ -268,13 +268,19 @@ def removed(store: Store, versions: list[int]) -> None:
 
 
 @pytest.mark.parametrize("keep_base", [True, False])
-def test_a_swap_behind_the_head_is_noticed_and_made_again(local: Store, *, keep_base: bool) -> None:
+@pytest.mark.parametrize("same_process", [True, False])
+def test_a_swap_behind_the_head_is_noticed_and_made_again(
+    local: Store, monkeypatch: pytest.MonkeyPatch, *, keep_base: bool, same_process: bool
+) -> None:
     """Lance reports success when the versions after the handle were cleaned up: the change would be lost."""
     publish(local)
     stale = local.manifest.load()
+    seen = dict(versions._listed)
     publish(local, 5)
     head = local.manifest.load().version
     removed(local, list(range(stale.version + (1 if keep_base else 0), head)))
+    if not same_process:
+        monkeypatch.setattr(versions, "_listed", seen)
 
     lineage = Lineage.new("late")
     published = local.manifest.publish(None, Changes((VersionRow(COMPANY, 2, None, 0),)), {COMPANY: 1}, lineage, stale)

@@ -11,10 +11,10 @@ import pyarrow as pa
 import pytest
 
 from omnigraph.errors import StorageError
-from omnigraph.storage import bases, torn
+from omnigraph.storage import bases, torn, versions
 
 LOOKS: dict[str, Callable[[str], object]] = {
-    "is whole": lambda uri: torn.is_whole(uri, *torn.version_files(uri)[0]),
+    "is whole": lambda uri: torn.is_whole(uri, *versions.version_files(uri)[0]),
     "torn versions": torn.torn_versions,
     "newest whole": torn.newest_whole,
     "set aside versions": torn.set_aside_versions,
@@ -53,9 +53,9 @@ def test_a_branch_file_that_cannot_be_read_is_an_error_of_ours_and_stays(
 
 
 def test_versions_that_cannot_be_listed_are_an_error_of_ours(uri: str) -> None:
-    versions = Path(uri, "_versions")
-    versions.rename(f"{versions}-moved")
-    versions.symlink_to(versions)
-    for look in (torn.version_files, partial(torn.newest_files, count=1)):
+    folder = Path(uri, "_versions")
+    folder.rename(f"{folder}-moved")
+    folder.symlink_to(folder)
+    for look in (versions.version_files, partial(versions.newest_files, count=1)):
         with pytest.raises(StorageError, match="levels of symbolic links"):
             look(uri)

@@ -53,7 +53,7 @@ from omnigraph.storage.files import directory_of, files_below_root
 from omnigraph.storage.lance_errors import lance_call
 from omnigraph.storage.objects import Listed, ObjectStore
 from omnigraph.storage.read import TableReader
-from omnigraph.storage.torn import version_number
+from omnigraph.storage.versions import version_number
 
 FORMAT = "omnigraph-backup-1"
 MISSING = "missing"

@@ -389,6 +389,8 @@ class Manifest:
         rows = archived(state.rows_with(added), self.log, len(members))
         staged = self.table.stage(state.dataset, stamped(rows))
         ready()
+        if self.table.is_behind(state.branch, state.version):
+            raise ContentionError("another commit came first", attempts=1)
         try:
             dataset = self.table.swap(state.dataset, staged)
         except ConflictError as error:

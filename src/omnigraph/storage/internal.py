@@ -19,13 +19,8 @@ from omnigraph.storage.lance_errors import Failure, classify, lance_call
 from omnigraph.storage.objects import ObjectStore, disk_call
 from omnigraph.storage.observe import durable_write
 from omnigraph.storage.stage import STORAGE_VERSION, check_staged_files, refuse_auto_cleanup
-from omnigraph.storage.torn import (
-    newest_files,
-    newest_whole,
-    set_aside_versions,
-    torn_versions,
-    version_number,
-)
+from omnigraph.storage.torn import newest_whole, set_aside_versions, torn_versions
+from omnigraph.storage.versions import newest_files, version_number
 
 PRIMARY_KEY_MARK = "lance-schema:unenforced-primary-key"
 _LIST_ATTEMPTS = 32
@@ -79,6 +74,14 @@ class InternalTable:
             if len(first) == count:
                 return first
         return sorted([*first, *early], reverse=True)[:count]
+
+    def is_behind(self, branch: str | None, version: int) -> bool:
+        """Return whether a later version exists on a disk. An object store is not asked: that is a request more.
+
+        A swap leaves the hint at the version that it made, even behind the head: so look before a swap on a disk.
+        """
+        newest = self.newest(branch) if self.location.is_local else None
+        return newest is not None and newest[0] > version
 
     def is_latest(self, dataset: lance.LanceDataset, version: int, tag: str) -> bool:
         """Return whether a handle on main is at a version that is still the head, and still the same file."""
@@ -291,7 +294,7 @@ class InternalTable:
             with lance_call(dataset.uri, "delete a branch of"):
                 dataset.branches.delete(name)
         except StorageError as error:
-            if classify(error) not in (Failure.NOT_FOUND, Failure.EXISTS):
+            if classify(error) not in (Failure.NOT_FOUND, Failure.IN_USE):
                 raise
 
 

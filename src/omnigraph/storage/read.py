@@ -25,7 +25,8 @@ from omnigraph.storage.bases import at_present_root, file_name
 from omnigraph.storage.lance_errors import Failure, classify, lance_call
 from omnigraph.storage.objects import ObjectStore
 from omnigraph.storage.predicates import OneOf, Predicate, lance_filter
-from omnigraph.storage.torn import newest_files, newest_whole, set_aside_versions, torn_versions
+from omnigraph.storage.torn import newest_whole, set_aside_versions, torn_versions
+from omnigraph.storage.versions import newest_files
 
 ID, SRC, DST = "id", "src", "dst"
 ADDRESS = "_rowaddr"

@@ -10,77 +10,23 @@ import json
 import logging
 import os
 from collections.abc import Callable
-from functools import wraps
 from pathlib import Path
-from typing import Concatenate, ParamSpec, TypeVar
 from urllib.parse import unquote
 
 import lance
 
 from omnigraph.errors import CorruptGraphError
-from omnigraph.storage.bases import NEWEST
 from omnigraph.storage.files import MARK, NamedFile, ends_in, files_of
 from omnigraph.storage.lance_errors import lance_call
-from omnigraph.storage.objects import disk_call
 from omnigraph.storage.observe import durable_write
+from omnigraph.storage.versions import disk_look, version_files
 
 SUFFIX = ".torn"
 MOST_VERSIONS = 64  # more than that is no power cut, but a disk that loses files
-_MANIFEST = ".manifest"
-_DIGITS = 20
 _LOG = logging.getLogger(__name__)
 
-_P = ParamSpec("_P")
-_T = TypeVar("_T")
 
-
-def _typed(look: Callable[Concatenate[str, _P], _T]) -> Callable[Concatenate[str, _P], _T]:
-    """Let a function that looks at a local dataset raise errors of ours if the disk fails."""
-
-    @wraps(look)
-    def typed(uri: str, /, *arguments: _P.args, **options: _P.kwargs) -> _T:
-        with disk_call("read", uri):
-            return look(uri, *arguments, **options)
-
-    return typed
-
-
-def version_number(name: str) -> int | None:
-    """Return the version that a file below `_versions` describes; None if it describes none."""
-    number = name.removesuffix(_MANIFEST)
-    if number == name or not number.isdecimal():
-        return None
-    return NEWEST - int(number) if len(number) == _DIGITS else int(number)
-
-
-@_typed
-def version_files(uri: str) -> list[tuple[int, Path]]:
-    """List the version files of a local dataset, newest first."""
-    directory = Path(uri) / "_versions"
-    found = ((version_number(name), directory / name) for name in _names(directory))
-    return sorted(((number, path) for number, path in found if number is not None), reverse=True)
-
-
-@_typed
-def newest_files(uri: str, count: int) -> list[tuple[int, Path]]:
-    """Return the newest versions of a local dataset, torn or not, and their files, newest first."""
-    directory = Path(uri) / "_versions"
-    # By name the newest comes first. Names of early Lance releases are shorter, and are looked at one by one.
-    names = _names(directory)
-    first = [min(names)] if count == 1 and names else sorted(names)[:count]
-    found = [(version_number(one), directory / one) for one in first if len(one) == _DIGITS + len(_MANIFEST)]
-    newest = [(number, path) for number, path in found if number is not None]
-    return newest if len(newest) == count else version_files(uri)[:count]
-
-
-def _names(directory: Path) -> list[str]:
-    try:
-        return os.listdir(directory)  # noqa: PTH208 - the quickest way to the names of thousands
-    except (FileNotFoundError, NotADirectoryError, PermissionError):
-        return []  # opening the dataset raises the error that says why
-
-
-@_typed
+@disk_look
 def torn_versions(uri: str) -> list[tuple[int, Path]]:
     """Return the torn versions of a local dataset, newest first, up to the first that is whole."""
     found: list[tuple[int, Path]] = []
@@ -94,20 +40,20 @@ def torn_versions(uri: str) -> list[tuple[int, Path]]:
     return found
 
 
-@_typed
+@disk_look
 def newest_whole(uri: str) -> tuple[int, Path] | None:
     """Return the newest version of a local dataset that is whole; None if there is none."""
     torn = torn_versions(uri)
     return next((found for found in version_files(uri) if found not in torn), None)
 
 
-@_typed
+@disk_look
 def is_whole(uri: str, version: int, path: Path) -> bool:
     """Return whether a version file and the data and deletion files that it names are complete."""
     return ends_in(path, MARK) and not damaged_files(uri, version)
 
 
-@_typed
+@disk_look
 def damaged_files(uri: str, version: int) -> list[str]:
     """Name the data, deletion and index files of a local version that are missing, or shorter than written."""
     with lance_call(uri, "open"):
@@ -138,7 +84,7 @@ def _size_below(directory: Path) -> int:
         return 0
 
 
-@_typed
+@disk_look
 def torn_past(uri: str, pin: int, is_ours: Callable[[int], bool]) -> list[tuple[int, Path]]:
     """Return the versions of a local dataset past a pin from the first torn one on, newest first.
 
@@ -157,7 +103,7 @@ def torn_past(uri: str, pin: int, is_ours: Callable[[int], bool]) -> list[tuple[
     return [one for one in torn_versions(uri) if one[0] > pin]
 
 
-@_typed
+@disk_look
 def set_aside_versions(uri: str, pin: int | None = None, is_ours: Callable[[int], bool] = lambda _: False) -> list[int]:
     """Rename the newest versions of a local dataset that are torn, past a pin those of ours that follow them too.
 
@@ -172,7 +118,7 @@ def set_aside_versions(uri: str, pin: int | None = None, is_ours: Callable[[int]
     return [number for number, _ in torn]
 
 
-@_typed
+@disk_look
 def has_torn_refs(uri: str) -> bool:
     """Return whether a file of a branch or a tag is empty, or names a branch without a version: for a few listings."""
     return any(path.stat().st_size == 0 or _is_bare(uri, path) for path in _refs(uri))
@@ -193,7 +139,7 @@ def _is_bare(uri: str, ref: Path) -> bool:
     return bool(versions) and all(path.stat().st_size == 0 for _, path in versions)
 
 
-@_typed
+@disk_look
 def set_aside_refs(uri: str) -> list[str]:
     """Rename the files of branches and tags of a local dataset that were torn; return their names."""
     torn = [path for path in _refs(uri) if not _is_json(path) or _is_bare(uri, path)]
