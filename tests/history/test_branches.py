@@ -345,6 +345,20 @@ def test_a_branch_from_which_others_were_made_is_deleted_after_them(graph: Graph
     assert graph.branches() == ["main"]
 
 
+def test_a_branch_of_a_commit_needs_the_branch_that_made_it_and_no_other_that_is_at_it(graph: Graph) -> None:
+    """The defect: it was tied to the first branch by name that had the commit, which then could not be deleted."""
+    graph.create_branch("feature")
+    run(graph, EVE, "feature")
+    graph.create_branch("aside", "feature")
+    graph.create_branch("sprout", head(graph, "feature"))
+    there = rows(graph, "feature")
+
+    graph.delete_branch("aside")
+    with pytest.raises(BranchInUseError, match="needed by branch 'sprout'"):
+        graph.delete_branch("feature")
+    assert rows(graph, "sprout") == there
+
+
 def test_a_branch_can_be_made_again_and_has_nothing_of_the_one_before(graph: Graph) -> None:
     graph.create_branch("feature")
     run(graph, EVE, "feature")

@@ -202,6 +202,38 @@ def test_forks_of_branches_that_are_gone_go_and_those_of_live_ones_stay(graph: G
     assert len(people(graph, branch="live")) == 7
 
 
+def test_a_fork_stays_without_an_error_while_another_one_that_stays_was_made_from_it(
+    graph: Graph, store: Store
+) -> None:
+    """The defect: cleanup tried to delete the parent, Lance refused, and the rest of the table was not cleaned."""
+    graph.create_branch("parent")
+    add(graph, 60, branch="parent")
+    graph.create_branch("child", "parent")
+    add(graph, 61, branch="child")
+    parent, child = (str(table_of(graph, PERSON, name).branch) for name in ("parent", "child"))
+    graph.delete_branch("child")
+    graph.delete_branch("parent")
+    graph.create_branch("child")  # its name is in use again: the fork may be about to be published
+
+    kept = [graph.cleanup(keep=1, confirm=confirm) for confirm in (False, True)]
+    assert [(row.error, row.forks_removed) for done in kept for row in done.tables if row.table_key == PERSON] == [
+        (None, ())
+    ] * 2
+    assert removed(kept[1])[PERSON], "the versions of the table are cleaned up all the same"
+    assert store.tables.forks(table_of(graph, PERSON).path) == sorted([parent, child])
+    assert graph.doctor().is_healthy
+    assert not [one for one in graph.doctor().findings if "deleted branch" in one.message], "a cleanup would not help"
+
+    [row] = [row for row in _without_age(graph).tables if row.table_key == PERSON]
+    assert (row.error, row.forks_removed) == (None, (child, parent))
+    assert store.tables.forks(table_of(graph, PERSON).path) == []
+    assert len(people(graph, branch="child")) == 6
+
+
+def _without_age(graph: Graph) -> CleanupResult:
+    return graph.cleanup(keep=1, confirm=True, orphan_age=dt.timedelta())
+
+
 def test_files_of_dead_loads_and_dead_staging_go_when_they_are_old(graph: Graph, store: Store) -> None:
     table = table_of(graph, PERSON)
     staged = store.tables.stage_append(table, store.tables.open(table).to_table().slice(0, 1))

@@ -174,6 +174,12 @@ def creating_a_tag_that_exists(root: Path) -> None:
     handle.tags.create("twice", 1)
 
 
+def deleting_a_branch_with_a_child(root: Path) -> None:
+    handle = create(root)
+    handle.create_branch("parent").create_branch("child")
+    handle.branches.delete("parent")
+
+
 def opening_a_file(root: Path) -> None:
     root.write_text("not a directory")
     lance.dataset(str(root), version=1)
@@ -229,6 +235,7 @@ FAILURES: dict[Failure, list[Callable[[Path], None]]] = {
         reading_a_lost_data_file,
     ],
     Failure.EXISTS: [creating_what_exists, creating_a_branch_that_exists, creating_a_tag_that_exists],
+    Failure.IN_USE: [deleting_a_branch_with_a_child],
     Failure.IO: [
         opening_a_file,
         creating_below_a_file,
@@ -245,6 +252,7 @@ CLASSES = {
     Failure.CONTENTION: ContentionError,
     Failure.NOT_FOUND: StorageError,
     Failure.EXISTS: StorageError,
+    Failure.IN_USE: StorageError,
     Failure.DENIED: StorageDeniedError,
     Failure.FULL: StorageFullError,
     Failure.IO: StorageError,

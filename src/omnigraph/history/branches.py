@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from contextlib import suppress
 
 from omnigraph.api.results import Tag
 from omnigraph.commit import failpoints
@@ -10,9 +11,11 @@ from omnigraph.commit.plan import ref_gates
 from omnigraph.commit.publish import check_head_commit
 from omnigraph.commit.recovery import heal
 from omnigraph.commit.store import Store
-from omnigraph.core.refs import MAIN, checked_name, checked_tag, reads_as_commit
+from omnigraph.core.refs import MAIN, checked_name, checked_tag, parse_ref, reads_as_commit
 from omnigraph.errors import (
     BranchInUseError,
+    BranchNotFoundError,
+    HistoryReclaimedError,
     RefExistsError,
     RefNameError,
     SchemaBoundaryError,
@@ -23,6 +26,7 @@ from omnigraph.history.resolve import resolve_readable
 from omnigraph.lang.source import did_you_mean
 from omnigraph.manifest.publisher import Manifest
 from omnigraph.manifest.state import ManifestState
+from omnigraph.manifest.time_travel import state_at
 
 _LOG = logging.getLogger(__name__)
 
@@ -36,12 +40,26 @@ def create_branch(store: Store, name: str, base: str) -> ManifestState:
         _refuse_taken(store.manifest, name)
         # Inside the gate: of two creators of `a` and `a/b` the second must see the first.
         _refuse_nested(store.manifest, name)
-        source = resolve_readable(store, base)
+        source = _where_made(store.manifest, base, resolve_readable(store, base))
         _refuse_other_schema(store.manifest, base, source)
         held.check()
         store.manifest.create_branch(name, source)
         store.sync()
     failpoints.reach(failpoints.BRANCH_CREATED)
+    return source
+
+
+def _where_made(manifest: Manifest, base: str, source: ManifestState) -> ManifestState:
+    """Return the state on the branch that made its commit, if it is still there and `base` names no other branch.
+
+    Other branches may be at the same commit. They could not be deleted any more if the new one was made from them.
+    """
+    if source.head is None or parse_ref(base).name == (source.branch or MAIN) or source.head.branch == source.branch:
+        return source
+    with suppress(BranchNotFoundError, HistoryReclaimedError):
+        made = state_at(manifest, source.head)
+        # A branch that took the name of the one that made it has another commit there.
+        return made if made.head == source.head else source
     return source
 
 

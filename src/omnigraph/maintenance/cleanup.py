@@ -126,7 +126,8 @@ class _Cleanup:
 
         def removals() -> Iterator[Removal]:
             found = reclaim.forks(self.store.tables, path)
-            forks.extend(one.name for one in found if self._is_orphan(path, one) and self._drop_fork(key, path, one))
+            gone = reclaim.removable_forks(found, partial(self._drop_orphan, key, path))
+            forks.extend(one.name for one in gone)
             # Forks first: the versions that a fork is based on can go once the fork is gone.
             for name in (*(fork.name for fork in found if fork.name not in forks), None):
                 yield self._versions(key, (path, name))
@@ -249,7 +250,10 @@ class _Cleanup:
             return False
         return _owner(fork.name) not in self.needed.branches or fork.made_at < self._orphaned_before
 
-    def _drop_fork(self, key: str, path: str, fork: reclaim.Fork) -> bool:
+    def _drop_orphan(self, key: str, path: str, fork: reclaim.Fork) -> bool:
+        """Drop a fork that is not needed; return whether it is gone, or would be."""
+        if not self._is_orphan(path, fork):
+            return False
         with self.store.gates.hold(_gates(key, fork.name)) as held:
             self.needed = needed(self.store, self.policy, self.now)
             if not self._is_orphan(path, fork):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import partial
 
 from omnigraph.api.maintenance import Finding, HealthReport, IndexHealth, Severity, TableHealth
 from omnigraph.api.results import TableVersion
@@ -260,11 +261,9 @@ class _Examination:
     def _forks(self, branches: list[str], known: set[tuple[str, str | None]]) -> None:
         """Report forks of deleted branches. A fork of an existing branch may be about to be published."""
         for path in sorted({path for path, _ in known}):
-            for fork in self._forks_of(path):
-                owner = TableVersion("", path, 0, fork.name).owner
-                if (path, fork.name) not in known and owner not in branches:
-                    message = f"fork '{fork.name}' belongs to a deleted branch"
-                    self._find(Severity.ADVICE, path, message, "omnigraph cleanup --keep 10")
+            for fork in reclaim.removable_forks(self._forks_of(path), partial(_is_left, branches, known, path)):
+                message = f"fork '{fork.name}' belongs to a deleted branch"
+                self._find(Severity.ADVICE, path, message, "omnigraph cleanup --keep 10")
 
     def _forks_of(self, path: str) -> list[reclaim.Fork]:
         try:
@@ -272,6 +271,10 @@ class _Examination:
         except OmnigraphError as error:
             self._find(Severity.PROBLEM, path, error.message, error.hint or "restore it from a backup")
             return []
+
+
+def _is_left(branches: list[str], known: set[tuple[str, str | None]], path: str, fork: reclaim.Fork) -> bool:
+    return (path, fork.name) not in known and TableVersion("", path, 0, fork.name).owner not in branches
 
 
 def _indexes(made_of: TableLayout) -> tuple[IndexHealth, ...]:

@@ -36,6 +36,7 @@ class Failure(Enum):
     CONTENTION = auto()  # merge_insert lost its compare-and-swap
     NOT_FOUND = auto()
     EXISTS = auto()
+    IN_USE = auto()  # a branch that others start from cannot be deleted
     DENIED = auto()
     FULL = auto()
     IO = auto()  # anything else
@@ -50,6 +51,7 @@ _BEGINNINGS = (
     (re.compile(r"Incompatible transaction: "), Failure.INCOMPATIBLE),
     (re.compile(r"Too many concurrent writers\."), Failure.CONTENTION),
     (re.compile(r"Dataset already exists: "), Failure.EXISTS),
+    (re.compile(r"Ref conflict error: .* can not delete"), Failure.IN_USE),
     (re.compile(r"Ref conflict error: "), Failure.EXISTS),
     # Lance's misleading message when the directory of a new branch exists.
     (re.compile(r"Encountered internal error\..* Clone operation should not enter build_manifest"), Failure.EXISTS),
@@ -126,6 +128,8 @@ def translate(error: Exception, *, path: str, operation: str) -> OmnigraphError:
             return StorageError(message, hint="Check the address; if files were removed, restore them.", **at)
         case Failure.EXISTS:
             return StorageError(f"{failed}: it already exists ({_detail(error)}).", **at)
+        case Failure.IN_USE:
+            return StorageError(f"{failed}: something that was made from it is still there ({_detail(error)}).", **at)
         case Failure.DENIED:
             hint = "Check the permissions of the directory, or the credentials of the object store."
             return StorageDeniedError(f"{failed}: not permitted ({_detail(error)}).", hint=hint, **at)

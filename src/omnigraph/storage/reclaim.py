@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -21,7 +21,8 @@ from omnigraph.storage.objects import ObjectStore
 from omnigraph.storage.observe import durable_write
 from omnigraph.storage.read import TableReader
 from omnigraph.storage.stage import TableStorage
-from omnigraph.storage.torn import SUFFIX, version_number
+from omnigraph.storage.torn import SUFFIX
+from omnigraph.storage.versions import version_number
 
 _NEVER = dt.timedelta(days=365 * 100)
 # What a version can name: a data file, the large values of one, a deletion file, a segment of an index.
@@ -142,10 +143,11 @@ def _removal(stats: Any) -> Removal:
 
 @dataclass(frozen=True, slots=True)
 class Fork:
-    """A native branch of a table, and when it was created."""
+    """A native branch of a table, when it was created, and the fork that it starts from, if not from main."""
 
     name: str
     made_at: dt.datetime
+    parent: str | None
 
 
 def forks(tables: TableStorage, path: str) -> list[Fork]:
@@ -155,7 +157,18 @@ def forks(tables: TableStorage, path: str) -> list[Fork]:
         found = dataset.branches.list()
     made = {name: dt.datetime.fromtimestamp(one["create_at"], dt.UTC) for name, one in found.items()}
     depth = {name: len(one["branch_identifier"]) for name, one in found.items()}
-    return [Fork(name, made[name]) for name in sorted(made, key=lambda name: (-depth[name], name))]
+    names = sorted(made, key=lambda name: (-depth[name], name))
+    return [Fork(name, made[name], found[name]["parent_branch"]) for name in names]
+
+
+def removable_forks(found: Iterable[Fork], goes: Callable[[Fork], bool]) -> Iterator[Fork]:
+    """Yield the forks that go, deepest first. One that another starts from stays as long as that one, unasked."""
+    parents = set[str | None]()
+    for fork in found:
+        if fork.name not in parents and goes(fork):
+            yield fork
+        else:
+            parents.add(fork.parent)
 
 
 @dataclass(frozen=True, slots=True)
