@@ -357,14 +357,33 @@ def test_rows_of_the_wrong_length_are_problems_and_the_others_keep_their_numbers
 
     assert [(problem.rule, problem.record) for problem in converted.problems] == [
         ("shape", 1),
-        ("shape", 2),
-        ("type", 3),
+        ("shape", 3),
+        ("type", 4),
     ]
     assert converted.tables["node:Person"].select(["id", "@record"]).to_pylist() == [
         {"id": "a", "@record": 0},
-        {"id": "e", "@record": 4},
+        {"id": "e", "@record": 5},
     ]
-    assert converted.lines == 5
+    assert converted.lines == 6
+
+
+@pytest.mark.parametrize(
+    "text, lines",
+    [
+        ("a,x\nb,x\n", [0, 1]),
+        ('"a\n1",x\nb,x\n', [0, 2]),
+        ('"a\r\n\r\n1",x\r\nb,x\r\n', [0, 3]),
+        ('"a""\n""1",x\n\n\nb,x', [0, 4]),
+        ('\n\r\n"a",x\n"b\n\n",x\n"c",x\n', [2, 3, 6]),
+        ('a,x\rb,x\n"c\n",x\nd,x\n', [0, 1, 2, 4]),
+        ('a 5" disk,x\n\nb 3" disk,x\n', [0, 2]),
+        ('a,x\n"b,x\nc,x\n', [0, 1]),
+    ],
+)
+def test_the_number_of_a_csv_record_is_that_of_its_first_line(tmp_path: Path, text: str, lines: list[int]) -> None:
+    converted = _csv(tmp_path, f"name,age\n{text}", "Person.csv")
+
+    assert sorted({problem.record or 0 for problem in converted.problems}) == lines
 
 
 def test_a_text_that_is_not_utf8_is_a_problem(tmp_path: Path) -> None:

@@ -13,8 +13,8 @@ import re
 import stat
 import urllib.parse
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
-from functools import lru_cache
+from dataclasses import dataclass, field
+from functools import lru_cache, partial
 from glob import iglob
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, cast
@@ -27,6 +27,7 @@ from obstore.store import LocalStore, S3Store
 
 from omnigraph.core.location import Location
 from omnigraph.errors import InputChangedError, InputFormatError, InputNotFoundError, InputUnreadableError
+from omnigraph.formats.dialect import CsvDialect
 from omnigraph.lang.catalog import Catalog, EdgeType, NodeType
 from omnigraph.storage.columns import declared_of
 from omnigraph.storage.objects import storage_error
@@ -64,11 +65,12 @@ class File:
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """A part of one file, with the rows or lines that start in it.
+    """A part of one file, with the rows or lines that start in it; or several small files, which are its `parts`.
 
     `start` and `end` are bytes; of a compressed file they count its content, and `end` is unknown. A CSV split does not
-    contain the header: `header` is that of the file. `type_key` is None for JSONL. `size` is about how much there is
-    to read, `version` and `file_size` are those of the file when it was found.
+    contain the header: `header` is that of the file, and `lines_before` the number of its lines. `type_key` is None for
+    JSONL. `size` is about how much there is to read, `rows` is known of Parquet, `version` and `file_size` are those of
+    the file when it was found.
     """
 
     file: str
@@ -83,6 +85,10 @@ class Split:
     type_key: str | None = None
     columns: tuple[tuple[str, str | None], ...] = ()
     header: tuple[str, ...] = ()
+    lines_before: int = 0
+    rows: int = 0
+    dialect: CsvDialect = field(default_factory=CsvDialect)
+    parts: tuple[Split, ...] = ()
 
     @property
     def found(self) -> File:
@@ -119,9 +125,21 @@ def read_range(file: File, start: int, end: int) -> bytes:
             # The e-tag, so that parts of two versions never mix.
             options: Any = {"range": (start, end), "if_match": file.version}
             return bytes(obstore.get(_store(_S3 + _bucket(file.uri)), _key(file.uri), options=options).bytes())
-        with opened(file) as stream:
-            stream.seek(start)
-            return bytes(stream.read(end - start))
+        return _read_local(file, start, end)
+
+
+def _read_local(file: File, start: int, end: int) -> bytes:
+    # Not by `opened`: of a thousand small files, most of the time would go into the layers of a stream.
+    handle = os.open(file.uri, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        _check_unchanged(file, handle)
+        data = os.pread(handle, end - start, start)
+        while len(data) < end - start and (more := os.pread(handle, end - start - len(data), start + len(data))):
+            data += more
+        _check_unchanged(file, handle)
+        return data
+    finally:
+        os.close(handle)
 
 
 @contextlib.contextmanager
@@ -133,9 +151,9 @@ def opened(file: File) -> Iterator[Any]:
             return
         with Path(file.uri).open("rb") as stream:
             # Before and after: a program that is still writing may change the file while it is read.
-            _check_unchanged(file, stream)
+            _check_unchanged(file, stream.fileno())
             yield stream
-            _check_unchanged(file, stream)
+            _check_unchanged(file, stream.fileno())
 
 
 def decompressed(file: File, compression: str | None, chunk: int) -> Iterator[bytes]:
@@ -177,7 +195,7 @@ def grouped(items: Iterable[T], sizes: Callable[[T], tuple[int, ...]], most: tup
 def _find_local(text: str) -> tuple[list[File], str]:
     path = Path(text).absolute()
     if path.is_dir():
-        found = [_local(file) for file in sorted(path.rglob("*")) if file.is_file() and not _is_hidden(file, path)]
+        found = sorted(_below(str(path)), key=lambda file: file.uri.split("/"))
         if not found:
             raise _nothing(text, "the directory is empty")
         return found, str(path)
@@ -191,6 +209,19 @@ def _find_local(text: str) -> tuple[list[File], str]:
     if not found:
         raise _nothing(text, "nothing matches")
     return found, str(Path(str(path)[: _WILD.search(str(path)).start()]).parent)  # type: ignore[union-attr]
+
+
+def _below(directory: str) -> Iterator[File]:
+    """Find the files of a directory and those below it. Not by `rglob`, which takes ten times as long."""
+    for folder, folders, names in os.walk(directory):
+        folders[:] = [name for name in folders if not name.startswith(_HIDDEN)]
+        for name in names:
+            if not name.startswith(_HIDDEN):
+                path = f"{folder.rstrip('/')}/{name}"
+                with contextlib.suppress(FileNotFoundError):  # a link to nothing
+                    status = os.stat(path)  # noqa: PTH116 - a Path takes longer than the call
+                    if stat.S_ISREG(status.st_mode):
+                        yield File(path, status.st_size, _version(status))
 
 
 def _local(path: Path) -> File:
@@ -302,8 +333,8 @@ class _Remote(io.RawIOBase):
 # Failures ------------------------------------------------------------------------------------------
 
 
-def _check_unchanged(file: File, stream: io.IOBase) -> None:
-    if _version(os.fstat(stream.fileno())) != file.version:
+def _check_unchanged(file: File, handle: int) -> None:
+    if _version(os.fstat(handle)) != file.version:
         raise _changed(file.uri)
 
 
@@ -359,31 +390,33 @@ def _rest_of_line(split: Split, most: int) -> bytes:
 def csv_blocks(split: Split) -> Iterator[bytes]:
     """Read the records of a CSV split in blocks of whole records; each block ends with a line end."""
     whole = iter([read_range(split.found, split.start, split.end)])
-    for block in _whole(split, last_record_end) if split.compression else whole:
+    for block in (
+        _whole(split, partial(last_record_end, quote=split.dialect.quote_byte)) if split.compression else whole
+    ):
         if block:
             yield block if block.endswith(b"\n") else block + b"\n"
 
 
 def _whole(split: Split, last_end: Callable[[bytes], int], most: int | None = None) -> Iterator[bytes]:
     """Decompress a file in blocks that end with a record; `most` bytes of an incomplete one are kept for the next."""
-    partial, skip = b"", split.start
+    rest, skip = b"", split.start
     for chunk in decompressed(split.found, split.compression, CHUNK):
-        data, skip = partial + chunk[skip:], max(skip - len(chunk), 0)
+        data, skip = rest + chunk[skip:], max(skip - len(chunk), 0)
         end = last_end(data)
         if end:
             yield data[:end]
-        partial = data[end:][:most]
-        if len(partial) > MAX_RECORD:
+        rest = data[end:][:most]
+        if len(rest) > MAX_RECORD:
             raise unclosed(split)
-    if partial:
-        yield partial
+    if rest:
+        yield rest
 
 
-def last_record_end(data: bytes) -> int:
+def last_record_end(data: bytes, quote: bytes) -> int:
     """Find the end of the last whole record; 0 if there is none. The data starts with a record."""
     end = data.rfind(b"\n") + 1
-    while end and data.count(b'"', 0, end) & 1:  # inside of quotes: go back to before they were opened
-        end = data.rfind(b"\n", 0, data.rfind(b'"', 0, end)) + 1
+    while end and data.count(quote, 0, end) & 1:  # inside of quotes: go back to before they were opened
+        end = data.rfind(b"\n", 0, data.rfind(quote, 0, end)) + 1
     return end
 
 
@@ -393,7 +426,7 @@ def unclosed(split: Split) -> InputUnreadableError:
     return InputUnreadableError(message, path=split.file, hint="close the quote, or write it twice inside of quotes")
 
 
-def record_start(data: bytes, parity: int) -> int:
+def record_start(data: bytes, parity: int, quote: bytes) -> int:
     """Find the start of the first record after the current one; 0 if there is none.
 
     `parity` is 1 inside of quotes, where an end of line does not end the record.
@@ -401,13 +434,13 @@ def record_start(data: bytes, parity: int) -> int:
     start = 0
     while True:
         if parity:
-            start = data.find(b'"', start) + 1
+            start = data.find(quote, start) + 1
             if not start:
                 return 0
         end = data.find(b"\n", start)
         if end < 0:
             return 0
-        parity = data.count(b'"', start, end) & 1
+        parity = data.count(quote, start, end) & 1
         if not parity:
             return end + 1
         start = end

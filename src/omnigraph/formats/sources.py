@@ -8,17 +8,18 @@ nodes are exact and come first, those of edges match in any case. Or a mapping n
 
 A key of `files` is a pattern that the end of the path must match (`*` and `?` within a name, `**` across directories);
 the first that does is used. `type` is the name of a type, or `node:Name` or `edge:Name` where one name is both.
-`columns` maps a column to a property, `id`, `from` or `to`; null skips the column; others keep their names.
+`columns` maps a column to a property, `id`, `from` or `to`; null skips the column; others keep their names. `csv` holds
+the options of `CsvDialect`, for all files, or in an entry of `files` for its own.
 """
 
 from __future__ import annotations
 
-import csv
 import itertools
 import json
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from csv import Error, reader
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,7 @@ import pyarrow as pa
 from omnigraph.errors import InputError, InputFormatError, InputMappingError, InputTypeError, InputUnreadableError
 from omnigraph.formats.batch import ConvertedBatch, joined
 from omnigraph.formats.csv import csv_batches
+from omnigraph.formats.dialect import CsvDialect
 from omnigraph.formats.files import (
     BOM,
     MAX_RECORD,
@@ -43,6 +45,7 @@ from omnigraph.formats.files import (
     unclosed,
 )
 from omnigraph.formats.jsonl import jsonl_batches
+from omnigraph.formats.packs import pack, packed_batches
 from omnigraph.formats.tables import table_batches
 from omnigraph.lang.catalog import Catalog, EdgeType, NodeType
 from omnigraph.storage.columns import table_key
@@ -62,7 +65,9 @@ def convert_split(split: Split, catalog: Catalog) -> ConvertedBatch:
 
 def split_batches(split: Split, catalog: Catalog) -> Iterator[ConvertedBatch]:
     """Read and convert a split batch by batch: a compressed file may be larger than memory."""
-    if split.format == "jsonl":
+    if split.parts:
+        yield from packed_batches(split, catalog)
+    elif split.format == "jsonl":
         yield from jsonl_batches(split, catalog)
     elif split.format == "csv":
         yield from csv_batches(split, catalog)
@@ -79,9 +84,13 @@ def discover(
     *,
     format: str | None = None,  # noqa: A002 - the name of the option on the command line
     mapping: Address | Mapping[str, Any] | None = None,
+    csv: Mapping[str, Any] | None = None,
 ) -> list[Split]:
-    """Find the files of paths, directories, patterns and `s3://` addresses, and divide them into splits."""
-    rules = _rules(mapping, catalog)
+    """Find the files of paths, directories, patterns and `s3://` addresses, and divide them into splits.
+
+    `csv` holds options of `CsvDialect`; those of the mapping are for the files that they name.
+    """
+    rules = _rules(mapping, catalog, csv)
     addresses = [data] if isinstance(data, str | os.PathLike) or not isinstance(data, Iterable) else list(data)
     splits: dict[str, list[Split]] = {}
     for address in addresses:
@@ -93,6 +102,11 @@ def discover(
             if file.uri not in splits:  # two patterns may match one file
                 splits[file.uri] = list(_splits(_described(file, format), root, catalog, rules))
     return [split for found in splits.values() for split in found]
+
+
+def packed(splits: Sequence[Split]) -> list[Split]:
+    """Pack neighbours that are small files into one split, so that a task reads about 16 MiB of them."""
+    return pack(splits, SPLIT)
 
 
 def _described(file: File, format_: str | None) -> Split:
@@ -111,15 +125,16 @@ def _described(file: File, format_: str | None) -> Split:
     return Split(file.uri, file.size, file.version, found, compression, end=end, size=file.size)
 
 
-def _splits(whole: Split, root: str, catalog: Catalog, rules: Sequence[_Rule]) -> Iterator[Split]:
+def _splits(whole: Split, root: str, catalog: Catalog, rules: _Rules) -> Iterator[Split]:
     if whole.format == "jsonl":
         return _cut_evenly(whole)
-    rule = next((rule for rule in rules if rule.matches(whole.file)), None)
+    rule = next((rule for rule in rules.files if rule.matches(whole.file)), None)
     declared = rule.declared if rule else _type_by_name(whole.file, root, catalog)
     if declared is None:
         hint = "name the file or its directory after a type, or pass a mapping"
         raise InputTypeError(f"cannot tell which type {whole.file} holds", path=whole.file, hint=hint)
     typed = replace(whole, type_key=table_key(declared), columns=rule.columns if rule else ())
+    typed = replace(typed, dialect=rule.dialect if rule else rules.dialect)
     return _csv_splits(typed) if whole.format == "csv" else _parquet_splits(typed)
 
 
@@ -151,8 +166,9 @@ def _cut_evenly(whole: Split) -> Iterator[Split]:
 
 
 def _csv_splits(whole: Split) -> Iterator[Split]:
-    header, start = _header(whole)
-    whole = replace(whole, header=header, start=start)
+    header, head = _header(whole)
+    start = len(head)
+    whole = replace(whole, header=header, start=start, lines_before=head.count(b"\n"))
     if whole.compression:
         yield whole
         return
@@ -161,31 +177,46 @@ def _csv_splits(whole: Split) -> Iterator[Split]:
         start = end
 
 
-def _header(split: Split) -> tuple[tuple[str, ...], int]:
-    """Read the first record of a CSV file; return it and where the next one starts."""
-    if split.compression:
-        head = next(decompressed(split.found, split.compression, _MOST_HEADER), b"")
-    else:
-        head = read_range(split.found, 0, _MOST_HEADER)
-    end = record_start(head, 0) or len(head)
-    try:
-        names = next(csv.reader([head[:end].removeprefix(BOM).decode()], strict=True), [])
-    except (UnicodeDecodeError, csv.Error) as error:
-        raise InputUnreadableError(f"the header of {split.file} cannot be read: {error}", path=split.file) from None
+def _header(split: Split) -> tuple[tuple[str, ...], bytes]:
+    """Read the first record of a CSV file; return its values, or the names that are given, and its bytes."""
+    dialect = split.dialect
+    if not dialect.header:
+        start = len(BOM) if _head(split, len(BOM)) == BOM else 0
+        return dialect.names, BOM[:start]
+    head = _head(split, _MOST_HEADER)
+    head = head[: record_start(head, 0, dialect.quote_byte) or len(head)]
+    names = dialect.names or _names(split, head)
     if not any(names):
         hint = "the first line of a CSV file names its columns"
         raise InputUnreadableError(f"{split.file} has no header", path=split.file, hint=hint)
-    return tuple(names), end
+    return names, head
+
+
+def _head(split: Split, size: int) -> bytes:
+    if split.compression:
+        return next(decompressed(split.found, split.compression, size), b"")
+    return read_range(split.found, 0, size)
+
+
+def _names(split: Split, head: bytes) -> tuple[str, ...]:
+    dialect = split.dialect
+    try:
+        text = head.removeprefix(BOM).decode()
+        names = next(reader([text], strict=True, delimiter=dialect.delimiter, quotechar=dialect.quote), [])
+    except (UnicodeDecodeError, Error) as error:
+        raise InputUnreadableError(f"the header of {split.file} cannot be read: {error}", path=split.file) from None
+    return tuple(name.strip(" \t") for name in names) if dialect.trim else tuple(names)
 
 
 def _record_starts(whole: Split) -> Iterator[int]:
     """Yield the start of a record about every 16 MiB."""
     # An end of line inside quotes does not end a record, so the quotes of the whole file are counted.
+    quote = whole.dialect.quote_byte
     parity, at, begun = 0, whole.start, whole.start
     while at + SPLIT < whole.end:
-        parity ^= read_range(whole.found, at, at + SPLIT).count(b'"') & 1
+        parity ^= read_range(whole.found, at, at + SPLIT).count(quote) & 1
         at += SPLIT
-        cut = record_start(read_range(whole.found, at, at + SPLIT), parity)
+        cut = record_start(read_range(whole.found, at, at + SPLIT), parity, quote)
         if cut and at + cut < whole.end:
             at, parity = at + cut, 0
             begun = at
@@ -196,10 +227,12 @@ def _record_starts(whole: Split) -> Iterator[int]:
 
 def _parquet_splits(whole: Split) -> Iterator[Split]:
     with parquet(whole) as file:
-        sizes = [file.metadata.row_group(at).total_byte_size for at in range(file.metadata.num_row_groups)]
+        groups = [file.metadata.row_group(at) for at in range(file.metadata.num_row_groups)]
+        sizes, rows = [group.total_byte_size for group in groups], [group.num_rows for group in groups]
     # A file without rows has one split all the same, so that its columns are checked.
     for group in grouped(range(len(sizes)), lambda at: (sizes[at],), (SPLIT,)) if sizes else [[]]:
-        yield replace(whole, row_groups=tuple(group), size=sum(sizes[at] for at in group))
+        counts = {"size": sum(sizes[at] for at in group), "rows": sum(rows[at] for at in group)}
+        yield replace(whole, row_groups=tuple(group), **counts)
 
 
 # The mapping ---------------------------------------------------------------------------------------
@@ -212,21 +245,39 @@ class _Rule:
     pattern: re.Pattern[str]
     declared: NodeType | EdgeType
     columns: tuple[tuple[str, str | None], ...]
+    dialect: CsvDialect
 
     def matches(self, uri: str) -> bool:
         parts = uri.split("/")
         return any(self.pattern.fullmatch("/".join(parts[at:])) for at in range(len(parts)))
 
 
-def _rules(mapping: Address | Mapping[str, Any] | None, catalog: Catalog) -> list[_Rule]:
+@dataclass(frozen=True, slots=True)
+class _Rules:
+    """The rules of a mapping, in its order, and the dialect of files that none of them matches."""
+
+    files: list[_Rule]
+    dialect: CsvDialect
+
+
+def _rules(mapping: Address | Mapping[str, Any] | None, catalog: Catalog, csv: Mapping[str, Any] | None) -> _Rules:
+    dialect = CsvDialect.of(csv)
     if mapping is None:
-        return []
+        return _Rules([], dialect)
     path = None if isinstance(mapping, Mapping) else os.fspath(mapping)
     document = mapping if isinstance(mapping, Mapping) else read_mapping(Path(mapping))
-    files = document.get("files") if isinstance(document, Mapping) and set(document) == {"files"} else None
+    known = isinstance(document, Mapping) and {"files"} <= set(document) <= {"files", "csv"}
+    files = document["files"] if known else None
     if not isinstance(files, Mapping):
-        raise _wrong(path, "expected one member 'files', an object")
-    return [_rule(path, pattern, entry, catalog) for pattern, entry in files.items()]
+        raise _wrong(path, "expected the member 'files', an object, and at most 'csv' beside it")
+    options = {**_options(document), **(csv or {})}
+    rules = [_rule(path, pattern, entry, catalog, options) for pattern, entry in files.items()]
+    return _Rules(rules, CsvDialect.of(options))
+
+
+def _options(document: Mapping[str, Any]) -> Mapping[str, Any]:
+    CsvDialect.of(document.get("csv"))  # raises what is wrong with it
+    return document.get("csv") or {}
 
 
 def read_mapping(path: Path) -> Any:
@@ -237,17 +288,18 @@ def read_mapping(path: Path) -> Any:
         raise _wrong(str(path), getattr(error, "strerror", None) or str(error)) from None
 
 
-def _rule(path: str | None, pattern: str, entry: Any, catalog: Catalog) -> _Rule:
-    if not isinstance(entry, Mapping) or not {"type"} <= set(entry) <= {"type", "columns"}:
-        raise _wrong(path, f"{pattern!r} must have 'type', and may have 'columns'")
+def _rule(path: str | None, pattern: str, entry: Any, catalog: Catalog, options: Mapping[str, Any]) -> _Rule:
+    if not isinstance(entry, Mapping) or not {"type"} <= set(entry) <= {"type", "columns", "csv"}:
+        raise _wrong(path, f"{pattern!r} must have 'type', and may have 'columns' and 'csv'")
     columns = entry.get("columns", {})
     if not isinstance(columns, Mapping) or not all(isinstance(name, str | None) for name in columns.values()):
         raise _wrong(path, f"the columns of {pattern!r} must be an object of names")
     declared = _named(entry["type"], catalog)
     if declared is None:
         raise _wrong(path, f"unknown type {entry['type']!r}")
+    dialect = CsvDialect.of({**options, **_options(entry)})
     try:
-        return _Rule(pattern_of(pattern), declared, tuple(columns.items()))
+        return _Rule(pattern_of(pattern), declared, tuple(columns.items()), dialect)
     except re.error as error:
         raise _wrong(path, f"{pattern!r} is not a pattern: {error}") from None
 
