@@ -27,7 +27,7 @@ from omnigraph.storage.observe import counted
 SIZES = ((100_000, 500_000), (1_000_000, 5_000_000), (5_000_000, 25_000_000))
 USUAL = 2  # so many of them, unless OMNIGRAPH_BENCH_SIZES says otherwise
 LIMITS = {5_000_000: 1.3, 25_000_000: 1.0}  # times the floor, by edges
-SMALL_LIMIT, CORES_LIMIT, MEMORY_LIMIT, GROWTH_LIMIT = 2.0, 1.6, 4.0, 1.5
+SMALL_LIMIT, CORES_LIMIT, MEMORY_LIMIT, GROWTH_LIMIT, FILES_LIMIT = 2.0, 1.6, 4.0, 1.5, 2.0
 TURNS = 3
 DEFECTS = 1_000
 HERE = Path(__file__).parent
@@ -199,6 +199,29 @@ def small(root: Path) -> float:
     return ratio
 
 
+def many_files(root: Path) -> float:
+    """The CPU time of 1,000 files of 10 records against that of the same records in one file."""
+    lines = [f'{{"type":"Person","data":{{"name":"p{at}","age":{at % 90}}}}}\n' for at in range(10_000)]
+    for name, size in (("one", 10_000), ("many", 10)):
+        (root / name).mkdir()
+        for start in range(0, len(lines), size):
+            (root / name / f"{start:05}.jsonl").write_text("".join(lines[start : start + size]))
+
+    def cpu(name: str) -> float:
+        shutil.rmtree(root / "graph", ignore_errors=True)
+        graph = omnigraph.init(root / "graph", SCHEMA)
+        begun = time.process_time()
+        graph.load(root / name, mode="append", engine="local")
+        return time.process_time() - begun
+
+    cpu("one")
+    one, many = (min(cpu(name) for _ in range(5)) for name in ("one", "many"))
+    print(
+        f"10,000 records: one file {one * 1e3:.0f} ms of CPU, 1,000 files {many * 1e3:.0f} ms, ratio {many / one:.2f}"
+    )
+    return many / one
+
+
 def cold() -> None:
     """A whole process that loads one record on Spark, the way the command line does."""
     with tempfile.TemporaryDirectory() as directory:
@@ -251,7 +274,9 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as directory:
         little = small(Path(directory))
         requests_of_publish(Path(directory))
+        files = many_files(Path(directory))
     told += [f"a small load takes {little:.2f} times the same mutation"] if little > SMALL_LIMIT else []
+    told += [f"1,000 files take {files:.2f} times the CPU of one"] if files > FILES_LIMIT else []
     if told:
         sys.exit("; ".join(told))
 

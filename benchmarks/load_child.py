@@ -12,7 +12,7 @@ from pathlib import Path
 
 import omnigraph
 from benchmarks.load_data import SCHEMA
-from omnigraph.spark.session import spark_context, stop_session
+from omnigraph.spark.session import spark_session, stop_session
 
 _INTERVAL = 0.2
 
@@ -20,7 +20,7 @@ _INTERVAL = 0.2
 def main() -> None:
     source, cores = Path(sys.argv[1]), int(sys.argv[2])
     os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:cores])
-    spark_context(f"local[{cores},4]")
+    spark_session(f"local[{cores},4]")
     with tempfile.TemporaryDirectory() as directory:
         best, watch = float("inf"), _Memory()
         for turn in range(3):

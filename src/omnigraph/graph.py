@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import logging
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import cache, partial
@@ -82,6 +82,7 @@ from omnigraph.storage.read import TableReader
 # would import fifty modules more before it starts.
 if TYPE_CHECKING:
     from omnigraph.history.feed import Feed
+    from omnigraph.ingest.distributed import FrameInput
 
 _T = TypeVar("_T")
 _CACHE_BYTES = 1024 * 1024 * 1024
@@ -435,23 +436,34 @@ class Graph(GraphAPI):
     @_handles(op.LoadData)
     def _load(self, asked: op.LoadData) -> LoadResult:
         from omnigraph.formats.sources import discover
-        from omnigraph.ingest.load import LoadSpec, as_files, load
+        from omnigraph.ingest.load import LoadSpec, as_files, load, without_frames
 
         # A load that creates its branch needs the permission for that as well.
         if asked.base is not None and asked.branch.strip() not in self.branches():
             self._admit(Access(Action.BRANCH_CREATE, asked.base, asked.branch))
         how, by = option(LoadMode, "mode", asked.mode), option(Engine, "engine", asked.engine)
         self._look()
-        with as_files(asked.data, self._store.location, self.catalog) as (addresses, own):
+        data, found = without_frames(asked.data)
+        frames, spark = self._frames(found, by) if found else ((), partial(_spark_executor, asked.master, asked.conf))
+        with as_files(data, self._store.location, self.catalog) as (addresses, own):
             mapping = asked.mapping if own is None else own
-            splits = discover(addresses, self.catalog, format=asked.format, mapping=mapping)
-            spark = partial(_spark_executor, asked.master, asked.conf)
+            splits = discover(addresses, self.catalog, format=asked.format, mapping=mapping, csv=asked.csv)
             begins = None if asked.base is None else str(parse_ref(asked.base))
             on, actor = named_branch(asked.branch), self._actor(asked.actor)
             request = LoadSpec(
-                splits, how, on, actor, by, asked.dry_run, asked.progress, spark, begins, self._operation
+                splits, how, on, actor, by, asked.dry_run, asked.progress, spark, begins, self._operation, frames
             )
             return load(self._store, request)
+
+    def _frames(
+        self, found: Mapping[str, Any], engine: Engine
+    ) -> tuple[Sequence[FrameInput], Callable[[Progress], Executor]]:
+        """Check DataFrames; return them with the executor of their session."""
+        from omnigraph.spark.executor import SparkExecutor
+        from omnigraph.spark.frames import frame_inputs
+
+        frames, session = frame_inputs(found, self.catalog, engine)
+        return frames, partial(SparkExecutor, session)
 
     @_handles(op.EmbedTexts)
     def _embed(self, asked: op.EmbedTexts) -> EmbedResult:
@@ -716,9 +728,9 @@ def _drops(asked: op.PlanSchema | op.ApplySchema) -> DropMode:
 
 def _spark_executor(master: str | None, conf: Mapping[str, str] | None, progress: Progress) -> Executor:
     from omnigraph.spark.executor import SparkExecutor
-    from omnigraph.spark.session import spark_context
+    from omnigraph.spark.session import spark_session
 
-    return SparkExecutor(spark_context(master, conf), progress)
+    return SparkExecutor(spark_session(master, conf), progress)
 
 
 def _choose_runner(asked: op.MergeBranch | op.EnsureIndices | op.Optimize, parallel: int = 1) -> ChooseExecutor:

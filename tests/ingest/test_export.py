@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from pyspark import SparkContext
+from pyspark.sql import SparkSession
 
 import omnigraph
 from omnigraph.commit.publish import begin, publish
@@ -403,9 +403,9 @@ def parted(graph: Graph, monkeypatch: pytest.MonkeyPatch) -> Graph:
 
 @pytest.mark.parametrize("format_", FORMATS)
 def test_a_large_type_becomes_a_directory_of_parts_the_same_by_spark_as_here(
-    parted: Graph, tmp_path: Path, spark: SparkContext, format_: str
+    parted: Graph, tmp_path: Path, spark: SparkSession, format_: str
 ) -> None:
-    assert spark.master
+    assert spark.sparkContext.master
     done = parted.export(tmp_path / "here", format=format_, engine="local")
     parted.export(tmp_path / "spark", format=format_, engine="spark")
     copy = omnigraph.init(tmp_path / "copy", SCHEMA)

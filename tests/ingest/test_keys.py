@@ -11,22 +11,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from omnigraph.core.location import Location
 from omnigraph.ingest.keys import (
     CollisionError,
     HashedKeys,
-    KeyFile,
-    KeyKind,
-    KeyOrigin,
-    KeySpace,
+    KeyParcels,
     SortedKeys,
     hash_columns,
     places,
-    read_shares,
     row_of,
     task_of,
+    unpacked,
 )
-from omnigraph.storage.objects import ObjectStore
 
 TEXTS = st.lists(st.text(max_size=20) | st.sampled_from(["", "a", "aa", "a\0", "\0", "ü", "abcdefgh", "abcdefghi"]))
 
@@ -104,27 +99,23 @@ def test_later_and_earlier_are_all_but_the_first_and_all_but_the_last(values: li
 
 
 @given(st.lists(TEXTS, max_size=4), st.integers(1, 5))
-def test_the_shares_of_an_exchange_hold_every_key_once(
-    tmp_path_factory: Any, parts: list[list[str]], shares: int
-) -> None:
-    objects = ObjectStore(Location.parse(tmp_path_factory.mktemp("exchange")))
-    sections = []
+def test_the_shares_of_an_exchange_hold_every_key_once(parts: list[list[str]], shares: int) -> None:
+    parcels = []
     for task, values in enumerate(parts):
-        file = KeyFile(f"keys/{task}", shares)
-        file.add_plain(np.arange(3))
-        file.add(KeySpace(KeyKind.ID, "node:Person"), KeyOrigin.NEW, numbered(values, task))
-        file.write(objects)
-        sections += file.sections
+        keys = KeyParcels()
+        keys.add(3, numbered(values, task))
+        parcels += keys.packed(shares)
+        assert sum(keys.counts().values()) == len(values)
 
-    found = [read_shares(objects, sections, [share]).in_order() for share in range(shares)]
+    found = [unpacked(one for one in parcels if one.share == share).in_order() for share in range(shares)]
 
+    assert {one.section for one in parcels} <= {3}
     everywhere = [(int(task_of(np.array([at]))[0]), int(row_of(np.array([at]))[0])) for s in found for at in s.at]
     assert sorted(everywhere) == [(task, row) for task, values in enumerate(parts) for row in range(len(values))]
     whole = HashedKeys.joined([numbered(values, task) for task, values in enumerate(parts)]).in_order()
     assert np.concatenate([share.high for share in found]).tolist() == whole.high.tolist()
     assert np.concatenate([share.at for share in found]).tolist() == whole.at.tolist()
     assert sum(len(share.starts) for share in found) == len(whole.starts)
-    assert sorted(read_shares(objects, sections, range(shares)).at.tolist()) == sorted(whole.at.tolist())
 
 
 def test_numbers_that_collide_are_noticed() -> None:

@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from pyspark import SparkContext
+from pyspark.sql import SparkSession
 
 import omnigraph
 from omnigraph.errors import (
@@ -46,6 +46,7 @@ from tests.support.loads import (
     make_graph,
     node,
     nothing_changes,
+    store_of,
 )
 from tests.support.mutations import at_write
 
@@ -167,6 +168,48 @@ def test_an_empty_value_at_the_end_of_a_csv_file_is_null(people: Graph, folder: 
     assert difference(before, look(people)) == ["+ Person#Eve name=Eve"]
 
 
+@BOTH
+@pytest.mark.parametrize("name", ["Person.csv", "Person.csv.gz"])
+def test_a_problem_of_a_csv_file_names_the_line_of_its_record(people: Graph, folder: Path, way: str, name: str) -> None:
+    # The header has two lines, and so have the values of every third record.
+    rows = [f'"p{at}\n",1' if at % 3 else f"p{at}," for at in range(60)]
+    rows[20] = rows[40] = "p,x"
+    text = 'name,"ag\ne"\n' + "\n".join(rows) + "\n"
+    (folder / name).write_bytes(gzip.compress(text.encode()) if name.endswith("gz") else text.encode())
+    mapping = {"files": {"*": {"type": "Person", "columns": {"ag\ne": "age"}}}}
+
+    with nothing_changes(people, way), pytest.raises(LoadRejectedError) as caught:
+        load_by(way, people, folder / name, "append", mapping=mapping)
+
+    wrong = [at for at, line in enumerate(text.split("\n"), 1) if line == "p,x"]
+    assert [(one.file, one.line) for one in caught.value.violations] == [(str(folder / name), at) for at in wrong]
+
+
+@BOTH
+def test_problems_in_small_files_name_the_file_and_line(people: Graph, folder: Path, way: str) -> None:
+    for at in range(30):
+        (folder / f"{at:02}.jsonl").write_text(lines(node("Company", name=f"c{at}"), node("Company", name=f"d{at}")))
+    (folder / "07.jsonl").write_text(lines(node("Company", name="x")) + "\nwrong\n")
+    (folder / "23.jsonl").write_text(lines(node("Company", name="y"), node("Company", name="c3")))
+
+    with nothing_changes(people, way), pytest.raises(LoadRejectedError) as caught:
+        load_by(way, people, folder, "append")
+
+    found = [(one.file, one.line, one.rule) for one in caught.value.violations]
+    assert found == [(str(folder / "07.jsonl"), 3, "json"), (str(folder / "23.jsonl"), 2, "unique")]
+
+
+def test_many_small_files_become_one_file_of_a_table(people: Graph, folder: Path) -> None:
+    for at in range(200):
+        (folder / f"{at:03}.jsonl").write_text(lines(*(node("Company", name=f"c{at}-{n}") for n in range(50))))
+
+    people.load(folder, mode="append", engine="local")
+
+    table = store_of(people.uri).tables.open(people.snapshot().entries["node:Company"].table)
+    assert len(table.get_fragments()) == 2
+    assert table.to_table(["name"])["name"].to_pylist()[2:] == [f"c{at}-{n}" for at in range(200) for n in range(50)]
+
+
 PEOPLE = pa.table({"name": ["Eve"], "age": pa.array([22], pa.int64())})
 KNOWS = pa.table({"src": ["Eve"], "dst": ["Alice"], "since": pa.array([None], pa.date32())})
 
@@ -210,16 +253,13 @@ def test_a_table_without_its_type_is_refused_with_the_way_to_name_it(people: Gra
     assert "mapping from types to tables" in str(caught.value.hint)
 
 
-def test_spark_dataframes_are_loaded(people: Graph, spark: SparkContext) -> None:
-    from pyspark.sql import SparkSession  # noqa: PLC0415
-
-    session = SparkSession(spark)
+def test_spark_dataframes_are_loaded(people: Graph, spark: SparkSession) -> None:
     before = look(people)
 
     done = people.load(
         {
-            "Person": session.createDataFrame([("Eve", 22)], "name string, age int"),
-            "Knows": session.createDataFrame([("Eve", "Alice")], "src string, dst string"),
+            "Person": spark.createDataFrame([("Eve", 22)], "name string, age int"),
+            "Knows": spark.createDataFrame([("Eve", "Alice")], "src string, dst string"),
         },
         mode="merge",
     )

@@ -6,10 +6,10 @@ from tests.support.spark import PATIENCE, Cluster, program
 
 DRIVER = """
 import json, sys
-from omnigraph.spark.session import spark_context
+from omnigraph.spark.session import spark_session
 from omnigraph.spark.executor import SparkExecutor
 from tests.support import steps
-executor = SparkExecutor(spark_context(sys.argv[1], {"spark.executor.memory": "512m"}))
+executor = SparkExecutor(spark_session(sys.argv[1], {"spark.executor.memory": "512m"}))
 tasks = [steps.MeetingTask(sys.argv[2], number) for number in range(6)]
 homes = executor.run("read", steps.home_of_the_package, range(2))
 types = executor.run("check", steps.types_of, ["node A { x: String }", "node B { y: I32? }"])

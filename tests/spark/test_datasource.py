@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from pyspark import SparkContext
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, DataFrameReader, Row, SparkSession
 from pyspark.sql import functions as fn
@@ -32,7 +31,6 @@ from omnigraph.errors import (
 )
 from omnigraph.graph import Graph
 from omnigraph.spark.datasource import LoadTarget, OmnigraphSource, TypeWriter, register, where_predicate
-from omnigraph.spark.session import spark_session
 
 SCHEMA = """
 node Person {
@@ -60,11 +58,9 @@ ANN = {
 
 
 @pytest.fixture
-def session(spark: SparkContext) -> SparkSession:
-    assert spark.master
-    session = spark_session()
-    register(session)
-    return session
+def session(spark: SparkSession) -> SparkSession:
+    register(spark)
+    return spark
 
 
 @pytest.fixture

@@ -7,13 +7,12 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 import omnigraph
 from omnigraph.errors import JavaMissingError, LibraryMissingError, SparkError
 from omnigraph.spark.java import ClassArchive, Java, cache_directory, find_java
-from omnigraph.spark.session import in_thread, spark_context, spark_session
+from omnigraph.spark.session import in_thread, refuses_mixed_attempts, spark_session
 from tests.support import steps
 from tests.support.spark import PATIENCE, program, said
 
@@ -182,10 +181,10 @@ def test_the_cache_is_where_users_keep_theirs(variables: dict[str, str], expecte
 # The session
 
 
-def test_the_session_is_set_up_for_us(spark: SparkContext) -> None:
-    conf = dict(spark.getConf().getAll())
+def test_the_session_is_set_up_for_us(spark: SparkSession) -> None:
+    conf = dict(spark.sparkContext.getConf().getAll())
 
-    assert spark.master == "local[*,4]"
+    assert spark.sparkContext.master == "local[*,4]"
     assert conf["spark.ui.enabled"] == "false"
     assert conf["spark.driver.host"] == conf["spark.driver.bindAddress"] == "127.0.0.1"
     assert conf["spark.scheduler.mode"] == "FAIR"
@@ -198,33 +197,42 @@ def test_the_session_is_set_up_for_us(spark: SparkContext) -> None:
 def test_the_session_is_that_of_the_thread_that_asks_for_it() -> None:
     session = spark_session()
 
-    active = SparkSession.getActiveSession()
+    # Asked in the JVM: pyspark remembers the session that made the last DataFrame, in whichever thread.
+    active = SparkSession._get_j_spark_session_class(session._jvm).getActiveSession()
 
-    assert active is not None
-    assert active._jsparkSession.equals(session._jsparkSession)
+    assert active.get().equals(session._jsparkSession)
 
 
-def test_a_jvm_that_crashes_leaves_its_report_in_the_temporary_directory(spark: SparkContext) -> None:
-    options = spark.getConf().get("spark.driver.extraJavaOptions")
+def test_a_jvm_that_crashes_leaves_its_report_in_the_temporary_directory(spark: SparkSession) -> None:
+    options = spark.sparkContext.getConf().get("spark.driver.extraJavaOptions")
 
     assert f'"-XX:ErrorFile={tempfile.gettempdir()}/' in str(options)
 
 
-def test_all_threads_get_the_same_session(spark: SparkContext) -> None:
+def test_all_threads_get_the_same_session(spark: SparkSession) -> None:
     sessions = [started.result() for started in [in_thread(spark_session) for _ in range(4)]]
 
     assert all(session is sessions[0] for session in sessions)
-    assert sessions[0].sparkContext is spark
+    assert sessions[0] is spark
 
 
-def test_another_master_or_other_settings_are_refused_while_it_runs(spark: SparkContext) -> None:
-    assert spark_context(master=spark.master) is spark
-    for ask in (partial(spark_context, "local[1]"), partial(spark_session, conf={"spark.task.cpus": "2"})):
+def test_another_master_or_other_settings_are_refused_while_it_runs(spark: SparkSession) -> None:
+    assert spark_session(master=spark.sparkContext.master) is spark
+    for ask in (partial(spark_session, "local[1]"), partial(spark_session, conf={"spark.task.cpus": "2"})):
         with pytest.raises(SparkError, match="running already"):
             ask()
 
 
-def test_python_keeps_its_own_handler_for_ctrl_c(spark: SparkContext) -> None:
+def test_a_shuffle_of_ours_never_mixes_the_rows_of_two_attempts(session: SparkSession) -> None:
+    name = "spark.sql.shuffle.orderIndependentChecksum.enabled"
+
+    assert refuses_mixed_attempts(session)
+    session.conf.set(name, "false")
+    assert not refuses_mixed_attempts(session)
+    session.conf.unset(name)
+
+
+def test_python_keeps_its_own_handler_for_ctrl_c(spark: SparkSession) -> None:
     assert spark is not None
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
@@ -244,15 +252,14 @@ except SparkError as error:
 
 OWN_SESSION = """
 from pyspark.sql import SparkSession
-from omnigraph.spark.session import spark_context, spark_session, stop_session
+from omnigraph.spark.session import spark_session, stop_session
 lean = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 mine = SparkSession.builder.master("local[1]").config("spark.driver.extraJavaOptions", lean).getOrCreate()
 assert spark_session(master="local[7]", conf={"a": "b"}) is mine
-assert spark_context() is mine.sparkContext
 stop_session()
 assert not mine.sparkContext._jsc.sc().isStopped()
 mine.stop()
-assert spark_context().master == "local[*,4]"
+assert spark_session().sparkContext.master == "local[*,4]"
 stop_session()
 print("fine")
 """
@@ -267,11 +274,11 @@ def test_the_session_of_a_caller_is_used_as_it_is_and_never_stopped() -> None:
 INTERRUPTED = """
 import sys
 import lance, pandas
-from omnigraph.spark.session import spark_context
+from omnigraph.spark.session import spark_session
 from omnigraph.spark.executor import SparkExecutor
 from tests.support import steps
 try:
-    SparkExecutor(spark_context()).run("read", steps.meets, [steps.MeetingTask(sys.argv[1], 1)])
+    SparkExecutor(spark_session()).run("read", steps.meets, [steps.MeetingTask(sys.argv[1], 1)])
 except KeyboardInterrupt:
     sys.exit(130)
 """
@@ -292,20 +299,20 @@ import sys
 from pathlib import Path
 import lance
 from omnigraph.errors import SparkError
-from omnigraph.spark.session import spark_context, stop_session
+from omnigraph.spark.session import spark_session, stop_session
 from omnigraph.spark.executor import SparkExecutor
 from tests.support import steps
 
-def jvm(context):
-    return context._gateway.proc
+def jvm(session):
+    return session.sparkContext._gateway.proc
 
-def maps(context):
-    return Path(f"/proc/{jvm(context).pid}/maps").read_text()
+def maps(session):
+    return Path(f"/proc/{jvm(session).pid}/maps").read_text()
 
-maker = jvm(spark_context())
+maker = jvm(spark_session())
 stop_session()
 maker.wait()
-first = spark_context()
+first = spark_session()
 [archive] = Path(sys.argv[1]).glob("omnigraph/*.jsa")
 assert str(archive) in maps(first)
 archive.chmod(0o600)
@@ -317,7 +324,7 @@ try:
     executor.run("read", steps.squared, [3])
 except SparkError as error:
     assert str(error).startswith("Spark died in the phase 'read'"), error
-    second = spark_context()
+    second = spark_session()
 assert second is not first
 assert str(archive) not in maps(second)
 assert SparkExecutor(second).run("read", steps.squared, [3]) == [9]

@@ -23,6 +23,7 @@ import omnigraph
 from omnigraph.api.results import LoadResult
 from omnigraph.commit import failpoints
 from omnigraph.commit.store import Store
+from omnigraph.core.executor import Parcel
 from omnigraph.core.location import Location
 from omnigraph.errors import LoadRejectedError, StorageError
 from omnigraph.graph import Graph
@@ -329,7 +330,7 @@ def _meeting(barrier: Any) -> Iterator[None]:
 # Steps that go wrong, for executors to import ------------------------------------------------------
 
 
-def stage_failing_once(task: StageTask) -> StageResult:
+def stage_failing_once(task: StageTask) -> tuple[StageResult, list[Parcel]]:
     """Fail at the first attempt of every task, after it has left all its files behind."""
     done = _stage(task)
     try:
@@ -339,7 +340,7 @@ def stage_failing_once(task: StageTask) -> StageResult:
     raise StorageError("the storage does not answer, this once", path=task.split.file, operation="write")
 
 
-def stage_failing_last(task: StageTask) -> StageResult:
+def stage_failing_last(task: StageTask) -> tuple[StageResult, list[Parcel]]:
     """Fail for good in the last task, once all others are done."""
     file = Path(task.split.file)
     others = -(-file.stat().st_size // SPLIT) - 1
@@ -354,7 +355,7 @@ def stage_failing_last(task: StageTask) -> StageResult:
     raise StorageError("the storage does not answer", path=task.split.file, operation="write")
 
 
-def stage_meeting(task: StageTask) -> StageResult:
+def stage_meeting(task: StageTask) -> tuple[StageResult, list[Parcel]]:
     """Leave all files behind, then wait to be told to go on, or to be killed."""
     done = _stage(task)
     meets(MeetingTask(str(Path(task.split.file).parent / "meeting"), task.number))

@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 from omnigraph.spark import session
-from omnigraph.spark.session import spark_context, stop_session
+from omnigraph.spark.session import spark_session, stop_session
 
 if TYPE_CHECKING:  # this module is imported for all tests, and PySpark takes its time
-    from pyspark import SparkContext
+    from pyspark.sql import SparkSession
 
 ROOT = Path(__file__).parents[2]
 PATIENCE = 300
@@ -34,9 +34,9 @@ def _one_session() -> Iterator[None]:
 
 
 @pytest.fixture
-def spark(_one_session: None) -> SparkContext:
-    """The context that all tests of this process share, started by the first."""
-    return spark_context()
+def spark(_one_session: None) -> SparkSession:
+    """The session that all tests of this process share, started by the first."""
+    return spark_session()
 
 
 @contextmanager

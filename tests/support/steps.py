@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import omnigraph
+from omnigraph.core.executor import Parcel
 from omnigraph.errors import ConstraintError, StorageFullError, Violation
 from omnigraph.lang import Source, compile_schema
 
@@ -60,6 +61,10 @@ def fails(kind: str) -> None:
         "stubborn": StubbornError(reason="no way"),
     }
     raise errors[kind]
+
+
+def fails_at_length(length: int) -> None:
+    raise ValueError("x" * length)
 
 
 def dies(_: int) -> None:
@@ -147,3 +152,33 @@ def is_running(process: int) -> bool:
     except FileNotFoundError:
         return False
     return state not in ("Z", "X")
+
+
+# Parcels
+
+
+def sends(number: int) -> tuple[int, list[Parcel]]:
+    """Send a parcel of section 1 to each of three shares, and one of section 2."""
+    shares = [Parcel(1, share, f"{number} to {share}".encode()) for share in range(3)]
+    return number * 10, [*shares, Parcel(2, 0, b"x" * number)]
+
+
+@dataclass(frozen=True)
+class SendingTask:
+    directory: str
+    number: int
+
+
+def sends_after_a_failure(task: SendingTask) -> tuple[str, list[Parcel]]:
+    """Name the attempt in the result and in the parcel. The first attempt of odd tasks fails after its work."""
+    attempt = uuid.uuid4().hex
+    mark = Path(task.directory) / str(task.number)
+    first = not mark.exists()
+    mark.touch()
+    if first and task.number % 2:
+        raise ConnectionError("once")
+    return attempt, [Parcel(1, task.number % 3, attempt.encode())]
+
+
+def receives(task: str, parcels: list[Parcel]) -> tuple[str, list[tuple[int, int, bytes, int]]]:
+    return task, [(one.section, one.share, one.data, one.sender) for one in parcels]

@@ -115,6 +115,7 @@ class GraphMethods(Protocol):
         engine: str = "auto",
         format: str | None = None,
         mapping: str | os.PathLike[str] | Mapping[str, Any] | None = None,
+        csv: Mapping[str, Any] | None = None,
         dry_run: bool = False,
         master: str | None = None,
         conf: Mapping[str, str] | None = None,
@@ -124,8 +125,9 @@ class GraphMethods(Protocol):
 
         `mode` is append, merge or overwrite. A branch that does not exist is created from `base`, another branch.
         `engine` is local, spark, or auto: then small data is loaded in this process and large data on Spark, which
-        `master` and `conf` configure. `dry_run` only checks. A client sends files to the server; `s3://` addresses the
-        server reads itself, if its load roots allow it.
+        `master` and `conf` configure. `csv` says how CSV files are written, such as {"delimiter": ";"}. `dry_run` only
+        checks. A client sends files to the server; `s3://` addresses the server reads itself, if its load roots allow
+        it.
         """
         return self.call(
             op.LoadData(
@@ -137,6 +139,7 @@ class GraphMethods(Protocol):
                 engine=engine,
                 format=format,
                 mapping=mapping,
+                csv=csv,
                 dry_run=dry_run,
                 master=master,
                 conf=conf,

@@ -232,8 +232,8 @@ class LoadData(Operation[LoadResult]):
 
     `mode` is append, merge or overwrite. A branch that does not exist is created from `base`, another branch. `engine`
     is local, spark, or auto: then small data is loaded in this process and large data on Spark, which `master` and
-    `conf` configure. `dry_run` only checks. A client sends files to the server; `s3://` addresses the server reads
-    itself, if its load roots allow it.
+    `conf` configure. `csv` says how CSV files are written, such as {"delimiter": ";"}. `dry_run` only checks. A client
+    sends files to the server; `s3://` addresses the server reads itself, if its load roots allow it.
     """
 
     data: Any
@@ -245,6 +245,7 @@ class LoadData(Operation[LoadResult]):
     engine: EngineName = "auto"
     format: str | None = None
     mapping: str | os.PathLike[str] | Mapping[str, Any] | None = None
+    csv: Mapping[str, Any] | None = None
     dry_run: bool = False
     master: Master = None
     conf: Conf = None

@@ -103,10 +103,10 @@ def version(_scope: Scope) -> None:
 
 
 class _WithoutPandas(MetaPathFinder):
-    """Hide pandas from this process. pyarrow imports it for its first array, which doubles the time to start."""
+    """Hide pandas from pyarrow, which imports it for its first array: that doubles the time to start."""
 
     def find_spec(self, fullname: str, path: object = None, target: object = None) -> None:  # noqa: ARG002
-        if fullname == "pandas":
+        if fullname == "pandas" and "pyspark" not in sys.modules:  # DataFrames of Spark need it
             raise ModuleNotFoundError(f"no command uses {fullname}", name=fullname)
 
 

@@ -54,6 +54,35 @@ Mode = Annotated[str, option("append, merge or overwrite.", "MODE")]
 Onto = Annotated[str | None, option("The branch to load into. Default: main.", "NAME")]
 
 
+@dataclass(frozen=True, slots=True)
+class CsvOptions:
+    """How CSV files are written."""
+
+    delimiter: Annotated[str | None, option("CSV: what separates values. Default: a comma.", "CHAR")] = None
+    quote: Annotated[str | None, option('CSV: the quote. Default: ".', "CHAR")] = None
+    null: Annotated[list[str] | None, option("CSV: a text that means null; may be repeated.", "TEXT")] = None
+    trim: Annotated[bool, switch("CSV: remove blanks around values.")] = False
+    names: Annotated[str | None, option("CSV: the columns, if no header names them.", "A,B,C")] = None
+    decimal: Annotated[str | None, option("CSV: the decimal mark, a point or a comma.", "CHAR")] = None
+    date_format: Annotated[str | None, option("CSV: dates, such as %d.%m.%Y.", "FORMAT")] = None
+    datetime_format: Annotated[str | None, option("CSV: date-times, such as %d.%m.%Y %H:%M.", "FORMAT")] = None
+
+    def given(self) -> dict[str, Any] | None:
+        """Return the options that were given, as the methods of a graph take them."""
+        names = None if self.names is None else self.names.split(",")
+        found = {
+            "delimiter": self.delimiter,
+            "quote": self.quote,
+            "nulls": self.null,
+            "trim": self.trim or None,
+            "names": names,
+            "decimal": self.decimal,
+            "date_format": self.date_format,
+            "datetime_format": self.datetime_format,
+        }
+        return {name: value for name, value in found.items() if value is not None} or None
+
+
 @command("load")
 def load(
     target: Target,
@@ -65,12 +94,19 @@ def load(
     engine: EngineOptions,
     format_: Format = None,
     mapping: Annotated[str | None, option("Maps files to types.", "FILE", "--map")] = None,
+    csv: CsvOptions,
     errors: Annotated[str | None, option("Write every problem to it, as JSONL.", "FILE")] = None,
     dry_run: Annotated[bool, switch("Check the data and change nothing.")] = False,
 ) -> None:
     """Load JSONL, CSV or Parquet, checked against the schema, in one commit."""
     options = _load_options(target, mode, branch, base)
-    options |= {"format": format_, "mapping": mapping, "dry_run": dry_run, **engine.checked(target.scope)}
+    options |= {
+        "format": format_,
+        "mapping": mapping,
+        "csv": csv.given(),
+        "dry_run": dry_run,
+        **engine.checked(target.scope),
+    }
     # Asked before the data is read: a person should not wait for minutes to be asked.
     if mode == "overwrite" and not dry_run:
         target.ask_before_removing(f"Replace the data of {target.uri}?")

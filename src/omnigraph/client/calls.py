@@ -98,14 +98,14 @@ def load(asked: LoadData) -> Steps[LoadResult]:
     # Only if all of them are: a mixed list is read on this side, where both kinds can be reached.
     addresses = server_addresses(asked.data)
     if addresses is not None:
-        given = {"data": addresses, "format": asked.format, "mapping": _mapping(asked.mapping), **how}
+        given = {"data": addresses, "format": asked.format, "mapping": _mapping(asked.mapping, asked.csv), **how}
         document = {name: value for name, value in given.items() if value is not None}
         return (yield from _load_on_server(document, asked.progress))
     from omnigraph.client.uploads import uploaded  # noqa: PLC0415 - conversion of files loads the engine
 
     # Conversion needs the types. If the schema changes in between, the server checks the lines by the new one.
     schema = (yield Request("GET", "/schema")).document["schema_source"]
-    with uploaded(asked.data, compile_schema(Source(schema)), asked.format, asked.mapping) as upload:
+    with uploaded(asked.data, compile_schema(Source(schema)), asked.format, asked.mapping, asked.csv) as upload:
         try:
             request = Request("POST", "/load/ndjson", options(**how), file=upload.file)
             answer = yield request if asked.dry_run else committing(request)
@@ -123,7 +123,18 @@ def server_addresses(data: Any) -> list[str] | None:
     return shared if shared and len(shared) == len(given) else None
 
 
-def _mapping(given: str | os.PathLike[str] | Mapping[str, Any] | None) -> Any:
+def _mapping(given: str | os.PathLike[str] | Mapping[str, Any] | None, csv: Mapping[str, Any] | None) -> Any:
+    """Return the document that maps files to types, with the options of CSV files in it."""
+    document = _document(given)
+    if csv is None:
+        return document
+    found = {"files": {}} if document is None else document
+    if not isinstance(found, Mapping):  # the server says what is wrong with it
+        return found
+    return {**found, "csv": {**(found.get("csv") or {}), **csv}}
+
+
+def _document(given: str | os.PathLike[str] | Mapping[str, Any] | None) -> Any:
     """Return the document that maps files to types; a file of it is read here."""
     if given is None or isinstance(given, Mapping):
         return given

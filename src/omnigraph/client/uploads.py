@@ -48,7 +48,7 @@ def _order(problem: Violation) -> tuple[bool, int, str]:
 
 
 @contextmanager
-def uploaded(data: Any, catalog: Catalog, format_: str | None, mapping: Any) -> Iterator[Upload]:
+def uploaded(data: Any, catalog: Catalog, format_: str | None, mapping: Any, csv: Any) -> Iterator[Upload]:
     """Make lines of JSON of whatever `load` takes, for as long as they are needed."""
     with (
         tempfile.TemporaryDirectory(prefix="omnigraph-") as directory,
@@ -57,7 +57,7 @@ def uploaded(data: Any, catalog: Catalog, format_: str | None, mapping: Any) -> 
         # behind.
         tempfile.TemporaryFile() as file,
     ):
-        splits = discover(addresses, catalog, format=format_, mapping=mapping if own is None else own)
+        splits = discover(addresses, catalog, format=format_, mapping=mapping if own is None else own, csv=csv)
         yield _written(file, splits, catalog)
 
 

@@ -2,13 +2,50 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
-from typing import Protocol, TypeVar
+from dataclasses import dataclass
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 T = TypeVar("T")
 R = TypeVar("R")
+
+
+class Parcel(NamedTuple):
+    """Bytes that a task sends to the tasks of a later step."""
+
+    section: int  # what the bytes are
+    share: int  # which part of the section, so that parts that belong together meet in one task
+    data: bytes
+    sender: int = 0  # the number of the task; set by the executor
+
+
+class ParcelsLostError(Exception):
+    """Parcels are gone, or come from another attempt of their task. Everything has to be sent again."""
+
+
+@dataclass(frozen=True, slots=True)
+class ParcelRoute:
+    """The tasks that receive a section: one for all of its shares, or one for each of them."""
+
+    first: int
+    spread: bool
+
+    def receiver(self, share: int) -> int:
+        return self.first + share if self.spread else self.first
+
+
+class Scattered(Protocol, Generic[R]):
+    """The results of the tasks of a step, and the parcels that they sent. The parcels stay where the tasks ran."""
+
+    results: list[R]
+
+    def read(self, section: int, senders: Collection[int]) -> list[Parcel]:
+        """Fetch the parcels that a few tasks sent of one section."""
+
+    def close(self) -> None:
+        """Free the parcels."""
 
 
 class Executor(Protocol):
@@ -20,6 +57,28 @@ class Executor(Protocol):
 
     def run(self, phase: str, step: Callable[[T], R], tasks: Sequence[T]) -> list[R]:
         """Return one result for each task, in order. `phase` is shown to users."""
+
+    def scatter(self, phase: str, step: Callable[[T], tuple[R, Sequence[Parcel]]], tasks: Sequence[T]) -> Scattered[R]:
+        """Run a step whose tasks send parcels. The result and the parcels of a task come from one attempt."""
+
+    def gather(
+        self,
+        phase: str,
+        step: Callable[[T, list[Parcel]], R],
+        tasks: Sequence[T],
+        sent: Sequence[Scattered[Any]],
+        routes: Mapping[int, ParcelRoute],
+    ) -> list[R]:
+        """Run a step whose tasks receive the parcels of some sections, in the order of their senders."""
+
+
+class FrameExecutor(Executor, Protocol):
+    """An executor that can also run a step over the rows of a DataFrame, where they are."""
+
+    def scatter_frame(
+        self, phase: str, step: Callable[..., tuple[R, Sequence[Parcel]]], task: Any, frame: Any, first: int
+    ) -> Scattered[R]:
+        """Call `step(task, number, batches)` for each partition; they are numbered from `first`."""
 
 
 def map_in_threads(step: Callable[[T], R], tasks: Sequence[T], at_once: int) -> Iterator[R]:

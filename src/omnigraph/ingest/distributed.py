@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import secrets
-from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from itertools import islice
-from typing import Any
+from typing import Any, cast
 
 import lance
 import numpy as np
@@ -19,14 +18,24 @@ from omnigraph.api.options import LoadMode
 from omnigraph.api.results import TableVersion
 from omnigraph.commit.plan import PublishPlan, TableAction, WriterKind, WriteTxn
 from omnigraph.commit.store import Store
-from omnigraph.core.executor import Executor
+from omnigraph.core.executor import Executor, FrameExecutor, ParcelRoute, Scattered
 from omnigraph.errors import OmnigraphError, Violation
 from omnigraph.formats.batch import ConvertedBatch, Declared, Numbers
 from omnigraph.formats.files import Split, grouped
 from omnigraph.ingest import steps
-from omnigraph.ingest.keys import U64, EdgeEnd, KeyKind, KeySpace, Section, row_of, task_of
-from omnigraph.ingest.steps import LOST, NEW, OLD, CompareTask, Excluded, KeyExchange, KeyExtract, StageResult
-from omnigraph.lang.catalog import Cardinality, EdgeType, NodeType
+from omnigraph.ingest.keys import U64, EdgeEnd, KeyKind, KeySpace, key_sections, row_of, task_of
+from omnigraph.ingest.steps import (
+    LOST,
+    NEW,
+    OLD,
+    CompareTask,
+    Excluded,
+    KeyExchange,
+    KeyExtract,
+    ShareCheck,
+    StageResult,
+)
+from omnigraph.lang.catalog import Catalog, EdgeType, NodeType
 from omnigraph.manifest.publisher import Lineage
 from omnigraph.storage.columns import declared_of, table_key
 from omnigraph.storage.files import directory_of
@@ -39,10 +48,27 @@ from omnigraph.write.pending import RECORD
 from omnigraph.write.validate import TAKEN, TWICE, dangling, miscounted, not_unique
 
 _ROWS_PER_TASK = 1_000_000
-_RECORD_BYTES = 8
 TASK_BITS = 32
 _KEYS_PER_TASK = 100_000  # comparing so many takes about as long as scheduling a task
+_PROBED_KEYS, _ROWS_PER_PROBED_KEY = 40_000, 8  # at most, and at least: beyond, reading all ids is quicker
 _NONE: U64 = np.empty(0, np.uint64)
+
+
+@dataclass(frozen=True, slots=True)
+class FrameInput:
+    """A DataFrame with rows of one type, and its name for messages."""
+
+    type_key: str
+    source: str
+    rows: Any
+
+
+@dataclass(frozen=True, slots=True)
+class LoadInput:
+    """What a load reads: parts of files, and DataFrames."""
+
+    splits: Sequence[Split]
+    frames: Sequence[FrameInput] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,15 +84,16 @@ class StagedInput:
 class DistributedLoad:
     """One load. Its input is staged once; the checks against the graph run again for each state that it is tried on."""
 
-    def __init__(self, store: Store, executor: Executor, splits: Sequence[Split], mode: LoadMode, shares: int) -> None:
+    def __init__(self, store: Store, executor: Executor, data: LoadInput, mode: LoadMode, shares: int) -> None:
         self.store = store
         self.executor = executor
-        self.splits = splits
+        self.input = data
         self.mode = mode
         directory = f"__tmp/load-{secrets.token_hex(8)}"
         # A random seed: no one can prepare an input whose keys collide, and a retry has another one.
         self.exchange = KeyExchange(store.location, directory, secrets.randbits(64), shares)
-        self.results: list[StageResult] = []
+        self.staged: list[Scattered[StageResult]] = []
+        self._catalog: Catalog | None = None
         self.bases: dict[str, TableVersion] = {}
         self.inherited: dict[str, TableVersion] = {}
 
@@ -76,12 +103,11 @@ class DistributedLoad:
         # deleted below.
         self.bases = {key: txn.writable_table(self.store.tables, key) for key in txn.entries}
         self.inherited = {key: txn.entries[key].table for key in txn.forks}
-        tasks = [
-            steps.StageTask(number, split, txn.catalog, self.bases, self.exchange)
-            for number, split in enumerate(self.splits)
-        ]
+        self._catalog = txn.catalog
+        self.exchange = replace(self.exchange, sections=key_sections(txn.catalog))
+        self._free_keys()
         try:
-            self.results = self.executor.run("read", steps.stage, tasks)
+            self._scatter(txn.catalog)
         except BaseException:
             with suppress(OmnigraphError):  # why the task failed is reported
                 self._note(self.exchange.staged())
@@ -92,9 +118,31 @@ class DistributedLoad:
             # No row was written to these: a table is forked only if the load changes it.
             self._delete_fork(txn.forks.pop(key))
 
+    def _scatter(self, catalog: Catalog) -> None:
+        shared = (catalog, self.bases, self.exchange)
+        tasks = [steps.StageTask(number, split, *shared) for number, split in enumerate(self.input.splits)]
+        if tasks or not self.input.frames:
+            self.staged.append(self.executor.scatter("read", steps.stage, tasks))
+        for frame in self.input.frames:
+            executor, first = cast("FrameExecutor", self.executor), len(self.results)
+            task = steps.FrameTask(frame.type_key, frame.source, *shared)
+            self.staged.append(executor.scatter_frame("read", steps.stage_rows, task, frame.rows, first))
+
+    @property
+    def results(self) -> list[StageResult]:
+        return [result for part in self.staged for result in part.results]
+
+    @property
+    def sources(self) -> list[Split]:
+        """The part of the input that each task has read; a DataFrame counts as a file."""
+        found = list(self.input.splits)
+        for frame, part in zip(self.input.frames, self.staged[-len(self.input.frames) :], strict=False):
+            found += [Split(frame.source, 0, "", "rows")] * len(part.results)
+        return found
+
     def can_commit_on(self, txn: WriteTxn) -> bool:
         """Return whether the staged files fit this state; a fork fits only the version it was forked from."""
-        if not self.results:
+        if not self.results or txn.catalog != self._catalog:
             return False
         for key in {key for result in self.results for key in result.tables}:
             table, base = txn.entries[key].table, self.bases[key]
@@ -111,8 +159,14 @@ class DistributedLoad:
         self.store.tables.delete_fork(fork.path, fork.branch)
 
     def delete_exchange(self) -> None:
-        """Delete the files that only the checks needed."""
+        """Delete the keys and files that only the checks needed."""
+        self._free_keys()
         self.store.objects.discard_below(self.exchange.directory)
+
+    def _free_keys(self) -> None:
+        for part in self.staged:
+            part.close()
+        self.staged = []
 
     def _note(self, staged: Sequence[str]) -> None:
         """Note files of tasks, to be deleted unless they are published."""
@@ -145,13 +199,11 @@ def numbered_across_input(problem: Violation, task: int) -> Violation:
 
 @dataclass(frozen=True, slots=True)
 class _KeyCheck:
-    """A comparison of one key space: the step that tasks run, and the function that turns results into violations."""
+    """A comparison of one key space, and the function that turns the results of its tasks into violations."""
 
-    step: Callable[[CompareTask], Any]
     space: KeySpace
+    comparison: ShareCheck
     violations: Callable[[list[Any]], Iterator[Violation]]
-    excluded: Excluded = field(default_factory=Excluded)
-    bounds: Cardinality = field(default_factory=Cardinality)
 
 
 class KeyComparison:
@@ -195,7 +247,8 @@ class KeyComparison:
         for key, loaded in self.loaded.items():
             if not loaded.fresh:
                 space = KeySpace(KeyKind.ID, key)
-                yield _KeyCheck(steps.compare_ids, space, partial(self._identities, key, loaded.declared))
+                answer = partial(self._identities, key, loaded.declared)
+                yield _KeyCheck(space, ShareCheck(steps.compare_ids), answer)
 
     def _identities(self, key: str, declared: Declared, parts: Sequence[steps.IdMatches]) -> Iterator[Violation]:
         again, superseded, there, replaced = _joined(parts)
@@ -213,7 +266,7 @@ class KeyComparison:
     def _end_checks(self) -> Iterator[_KeyCheck]:
         for node in self.txn.catalog.nodes.values():
             space = KeySpace(KeyKind.ID, table_key(node))
-            yield _KeyCheck(steps.find_dangling, space, partial(self._endpoints, node))
+            yield _KeyCheck(space, ShareCheck(steps.find_dangling), partial(self._endpoints, node))
 
     def _endpoints(self, node: NodeType, parts: Sequence[dict[EdgeEnd, U64]]) -> Iterator[Violation]:
         for end in sorted({end for part in parts for end in part}):
@@ -232,8 +285,8 @@ class KeyComparison:
         for key, loaded in self.loaded.items():
             for columns in loaded.declared.unique:
                 space = KeySpace(KeyKind.UNIQUE, key, columns)
-                answer = partial(self._unique, loaded.declared, space)
-                yield _KeyCheck(steps.compare_unique, space, answer, self._excluded(key))
+                comparison = ShareCheck(steps.compare_unique, self._excluded(key))
+                yield _KeyCheck(space, comparison, partial(self._unique, loaded.declared, space))
 
     def _unique(self, declared: Declared, space: KeySpace, parts: Sequence[tuple[U64, U64]]) -> Iterator[Violation]:
         for at, why in zip(_joined(parts), (TWICE, TAKEN), strict=True):
@@ -243,8 +296,8 @@ class KeyComparison:
         for key, loaded in self.loaded.items():
             edge = loaded.declared
             if isinstance(edge, EdgeType) and steps.is_bounded(edge.cardinality):
-                space, answer = KeySpace(KeyKind.SOURCE, key), partial(self._cardinality, edge)
-                yield _KeyCheck(steps.count_sources, space, answer, self._excluded(key), edge.cardinality)
+                comparison = ShareCheck(steps.count_sources, self._excluded(key), edge.cardinality)
+                yield _KeyCheck(KeySpace(KeyKind.SOURCE, key), comparison, partial(self._cardinality, edge))
 
     def _cardinality(self, edge: EdgeType, parts: Sequence[steps.EdgeCounts]) -> Iterator[Violation]:
         key = table_key(edge)
@@ -277,42 +330,95 @@ class KeyComparison:
 
     def _violations(self, checks: Sequence[_KeyCheck]) -> Iterator[Violation]:
         """Run checks, all of them in one job, and yield their violations."""
-        tasks = [list(self._tasks(check)) for check in checks]
-        results = iter(self.load.executor.run("check", steps.compare, [one for some in tasks for one in some]))
-        for check, some in zip(checks, tasks, strict=True):
-            if some:  # without tasks there is nothing new in the space, so nothing can be wrong
-                yield from check.violations(list(islice(results, len(some))))
+        by_space: dict[KeySpace, list[_KeyCheck]] = defaultdict(list)
+        for check in checks:
+            by_space[check.space].append(check)
+        tasks: list[CompareTask] = []
+        routes: dict[int, ParcelRoute] = {}
+        of_space: dict[KeySpace, slice] = {}
+        for space, some in by_space.items():
+            sections = self._sections(space)
+            width = self._width(sections)
+            of_space[space] = slice(len(tasks), len(tasks) + width)
+            routes |= {number: ParcelRoute(len(tasks), spread=width > 1) for number in sections if width}
+            tasks += [CompareTask(tuple(check.comparison for check in some), self.exchange)] * width
+        results = self._compare(tasks, routes)
+        for check in checks:
+            at = by_space[check.space].index(check)
+            if found := results[of_space[check.space]]:
+                yield from check.violations([result[at] for result in found])
 
-    def _tasks(self, check: _KeyCheck) -> Iterator[CompareTask]:
-        sections = tuple(self._by_space.get(check.space, ()))
+    def _compare(self, tasks: Sequence[CompareTask], routes: Mapping[int, ParcelRoute]) -> list[tuple[Any, ...]]:
+        sent: list[Scattered[Any]] = [*self.load.staged, self._committed]
+        return self.load.executor.gather("check", steps.compare, tasks, sent, routes)
+
+    def _sections(self, space: KeySpace) -> dict[int, int]:
+        """Return the sections of a space that have keys, and how many."""
+        counted: Counter[int] = Counter()
+        for keys in (*(result.keys for result in self.load.results), *self._committed.results):
+            counted.update(keys)
+        return {number: count for number, count in counted.items() if self.exchange.sections[number].space == space}
+
+    def _width(self, sections: Mapping[int, int]) -> int:
+        """Return how many tasks compare the keys of these sections."""
         # Committed keys alone were compared when they were written.
-        if all(section.role == OLD for section in sections):
-            return
+        if all(self.exchange.sections[number].role == OLD for number in sections):
+            return 0
         # All shares in one task if there are few keys: to schedule a task takes longer than to compare them.
-        shares = tuple(range(self.exchange.shares))
-        few = sum(section.count for section in sections) < _KEYS_PER_TASK
-        for some in [shares] if few else [(share,) for share in shares]:
-            yield CompareTask(check.step, some, sections, self.exchange, check.excluded, check.bounds)
+        return 1 if sum(sections.values()) < _KEYS_PER_TASK else self.exchange.shares
 
     @cached_property
-    def _by_space(self) -> dict[KeySpace, list[Section]]:
-        found: dict[KeySpace, list[Section]] = defaultdict(list)
-        for section in (*(one for result in self.load.results for one in result.sections), *self._committed()):
-            found[section.space].append(section)
-        return found
-
-    def _committed(self) -> list[Section]:
-        """Extract the committed keys that the input must be compared with."""
+    def _committed(self) -> Scattered[dict[int, int]]:
+        """The committed keys that the input must be compared with."""
         tasks = []
         for key, wanted in sorted(self._wanted().items()):
             entry = self.txn.entries[key]
             # Even if it is empty: another writer may add the key or the node before the publish.
             self.read_set.add(key)
-            rows = self.tables.fragment_rows(entry.table) if entry.row_count else {}
+            probed = self._probed(key, wanted)
+            if probed:
+                tasks.append(probed)
+                wanted = [one for one in wanted if one not in probed.wanted]  # noqa: PLW2901 - the rest is extracted
+            rows = self.tables.fragment_rows(entry.table) if entry.row_count and wanted else {}
             for group in grouped(rows.items(), lambda fragment: (fragment[1],), (_ROWS_PER_TASK,)):
                 fragments = tuple(number for number, _ in group)
                 tasks.append(steps.CommittedTask(entry.table, fragments, tuple(wanted), self.exchange))
-        return [section for found in self.load.executor.run("keys", steps.committed_keys, tasks) for section in found]
+        return self.load.executor.scatter("keys", steps.committed_keys, tasks)
+
+    def _probed(self, key: str, wanted: Sequence[KeyExtract]) -> steps.CommittedTask | None:
+        """Look up the ids of a small input by the index, instead of extracting all ids of a large table."""
+        space = KeySpace(KeyKind.ID, key)
+        ids = KeyExtract(space, OLD, (ID,))
+        count = sum(
+            count
+            for result in self.load.results
+            for number, count in result.keys.items()
+            if self.exchange.sections[number].space == space
+        )
+        rows = self.txn.entries[key].row_count
+        if self.overwrites or ids not in wanted or count > _PROBED_KEYS or rows < count * _ROWS_PER_PROBED_KEY:
+            return None
+        return steps.CommittedTask(self.txn.entries[key].table, (), (ids,), self.exchange, self._named_ids(key))
+
+    def _named_ids(self, key: str) -> pa.Array:
+        """Return the ids of one table that the input brings or refers to."""
+        found = [self._column(key, ID)] if key in self.loaded and not self.loaded[key].fresh else []
+        for table, loaded in self.loaded.items():
+            edge = loaded.declared
+            if isinstance(edge, EdgeType):
+                ends = ((SRC, edge.source), (DST, edge.target))
+                found += [self._column(table, column) for column, end in ends if f"node:{end}" == key]
+        return pa.chunked_array([chunk for column in found for chunk in column.chunks], pa.string()).unique()
+
+    def _column(self, key: str, name: str) -> pa.ChunkedArray:
+        base = self.txn.writable_table(self.tables, key)
+        positions = np.arange(self.loaded[key].rows)
+        return self.tables.take_staged(base, self._appended(key), positions, [name])[name]
+
+    def close(self) -> None:
+        """Free the committed keys."""
+        if "_committed" in self.__dict__:
+            self._committed.close()
 
     def _wanted(self) -> dict[str, list[KeyExtract]]:
         wanted: dict[str, list[KeyExtract]] = defaultdict(list)
@@ -373,13 +479,23 @@ class KeyComparison:
     def _records(self, key: str, at: U64) -> list[int]:
         """Return the record numbers of rows: `task << 32 | record`."""
         found: list[int] = []
-        for task in np.unique(task_of(at)).tolist():
-            part = self.load.results[task].tables[key]
-            file, start = part.records
-            data = self.exchange.objects.read_range(file, start, part.rows * _RECORD_BYTES)
-            records = np.frombuffer(data, np.int64)[row_of(at[task_of(at) == task])]
+        tasks = np.unique(task_of(at)).tolist()
+        parcels = self._record_parcels(key, tasks)
+        for task in tasks:
+            rows = row_of(at[task_of(at) == task])
+            first = self.load.results[task].tables[key].first_record
+            records = first + rows if first is not None else parcels[task][rows]
             found += [(task << TASK_BITS) | record for record in records.tolist()]
         return found
+
+    def _record_parcels(self, key: str, tasks: Sequence[int]) -> dict[int, Numbers]:
+        """Fetch the record numbers of those tasks that had to send them."""
+        sent = [task for task in tasks if self.load.results[task].tables[key].first_record is None]
+        if not sent:
+            return {}
+        number = self.exchange.number(KeySpace(KeyKind.RECORD, key), NEW)
+        parcels = [parcel for part in self.load.staged for parcel in part.read(number, sent)]
+        return {one.sender: np.frombuffer(one.data, np.int64) for one in parcels}
 
     # Staging
 

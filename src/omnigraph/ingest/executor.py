@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Mapping, Sequence
-from functools import lru_cache
-from typing import Any
+import threading
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing
+from functools import lru_cache, partial
+from tempfile import SpooledTemporaryFile
+from typing import Any, Generic
 
 from omnigraph.api.options import Engine
 from omnigraph.api.progress import SILENT, Progress
-from omnigraph.core.executor import Executor, R, T, map_in_threads
+from omnigraph.core.executor import Executor, Parcel, ParcelRoute, R, Scattered, T, map_in_threads
 from omnigraph.core.location import Location
 from omnigraph.storage.objects import ObjectStore
 from omnigraph.storage.stage import TableStorage
 
+_SPOOLED = 256 * 2**20
 Credentials = tuple[tuple[str, str], ...]
 StartSpark = Callable[[Progress], Executor]
 
@@ -36,6 +41,77 @@ class LocalExecutor:
             self._progress.advance(1, rows_of(result))
             results.append(result)
         return results
+
+    def scatter(
+        self, phase: str, step: Callable[[T], tuple[R, Sequence[Parcel]]], tasks: Sequence[T]
+    ) -> LocalParcels[R]:
+        self._progress.phase(phase, len(tasks))
+        with ExitStack() as failing:
+            sent = failing.enter_context(closing(LocalParcels[R]()))
+            for result, parcels in map_in_threads(step, tasks, self._at_once):
+                self._progress.advance(1, rows_of(result))
+                sent.add(result, parcels)
+            failing.pop_all()
+        return sent
+
+    def gather(
+        self,
+        phase: str,
+        step: Callable[[T, list[Parcel]], R],
+        tasks: Sequence[T],
+        sent: Sequence[Scattered[Any]],
+        routes: Mapping[int, ParcelRoute],
+    ) -> list[R]:
+        self._progress.phase(phase, len(tasks))
+        received: dict[int, list[Callable[[], Parcel]]] = defaultdict(list)
+        for some in sent:
+            assert isinstance(some, LocalParcels), "an executor gathers what it scattered"
+            for section, share, fetch in some.addressed():
+                if section in routes:
+                    received[routes[section].receiver(share)].append(fetch)
+
+        def work(task: tuple[int, T]) -> R:
+            return step(task[1], [fetch() for fetch in received[task[0]]])
+
+        results = []
+        for result in map_in_threads(work, list(enumerate(tasks)), self._at_once):
+            self._progress.advance(1, rows_of(result))
+            results.append(result)
+        return results
+
+
+class LocalParcels(Generic[R]):
+    """Parcels in this process: in memory, and in a temporary file once they are many."""
+
+    def __init__(self) -> None:
+        self.results: list[R] = []
+        self._file = SpooledTemporaryFile(max_size=_SPOOLED)  # noqa: SIM115 - closed by `close`
+        self._lock = threading.Lock()
+        self._index: list[tuple[Parcel, int, int]] = []  # each without its data, then where that is
+
+    def add(self, result: R, parcels: Sequence[Parcel]) -> None:
+        """Keep the result and the parcels of the next task."""
+        for parcel in parcels:
+            entry = parcel._replace(data=b"", sender=len(self.results))
+            self._index.append((entry, self._file.tell(), len(parcel.data)))
+            self._file.write(parcel.data)
+        self.results.append(result)
+
+    def addressed(self) -> Iterator[tuple[int, int, Callable[[], Parcel]]]:
+        for entry in self._index:
+            yield entry[0].section, entry[0].share, partial(self._fetch, *entry)
+
+    def read(self, section: int, senders: Collection[int]) -> list[Parcel]:
+        chosen = [entry for entry in self._index if entry[0].section == section and entry[0].sender in senders]
+        return [self._fetch(*entry) for entry in chosen]
+
+    def close(self) -> None:
+        self._file.close()
+
+    def _fetch(self, parcel: Parcel, start: int, size: int) -> Parcel:
+        with self._lock:  # tasks may read from several threads
+            self._file.seek(start)
+            return parcel._replace(data=self._file.read(size))
 
 
 def executor_for(engine: Engine, spark: StartSpark | None, progress: Progress) -> Executor:

@@ -1,4 +1,4 @@
-"""Exchange keys between tasks: files of 128-bit key hashes, divided by hash, so that equal keys meet in one task.
+"""Exchange keys between tasks: 128-bit hashes, divided into shares by hash, so that equal keys meet in one task.
 
 Two different keys share a hash with a chance of 2**-128; users of the hashes compare all 128 bits. Rows stay where they
 are; only keys travel. Each key has a place, `at`: that of an input row, `task << 32 | row`, or the
@@ -7,25 +7,28 @@ address of a committed row.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import cached_property
 from itertools import pairwise
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from omnigraph.core.executor import Parcel
 from omnigraph.formats.batch import Numbers
 from omnigraph.formats.columns import BYTE_MASKS, WORD, overlapping_words
 from omnigraph.formats.writers import without_dates
-from omnigraph.storage.objects import ObjectStore
+from omnigraph.lang.catalog import Catalog, EdgeType, NodeType
+from omnigraph.storage.columns import table_key
+from omnigraph.storage.read import DST, SRC
 
 U64 = np.ndarray[Any, np.dtype[np.uint64]]
 
-_ITEM = 24  # bytes of a key in a file: two halves of its number, and where it comes from
 _ROW_BITS = 32
 _HALF = np.uint64(32)
 _NONE: U64 = np.empty(0, np.uint64)
@@ -147,6 +150,7 @@ class KeyKind(StrEnum):
     ID = "id"
     UNIQUE = "unique"
     SOURCE = "source"  # the source of an edge, to count the edges of a node
+    RECORD = "record"  # no keys: the record number of each row
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,73 +182,75 @@ class EdgeEnd:
 KeyRole = KeyOrigin | EdgeEnd
 
 
-@dataclass(frozen=True, slots=True)
-class Section:
-    """The keys of one space and role in a file: where they start, and where each share of them starts."""
+class KeySection(NamedTuple):
+    """Keys of one space in one role. A parcel names it by its number in `key_sections`."""
 
     space: KeySpace
     role: KeyRole
-    file: str
-    start: int
-    bounds: tuple[int, ...]
-
-    @property
-    def count(self) -> int:
-        return self.bounds[-1]
 
 
-class KeyFile:
-    """The keys that one task writes for the others."""
+def key_sections(catalog: Catalog) -> tuple[KeySection, ...]:
+    """Return every section that a load of this schema can have, always in the same order."""
+    declared: list[NodeType | EdgeType] = [*catalog.nodes.values(), *catalog.edges.values()]
+    return tuple(section for one in sorted(declared, key=table_key) for section in _sections_of(one))
 
-    def __init__(self, name: str, shares: int) -> None:
-        self.name = name
-        self._shares = shares
-        self._parts: list[bytes] = []
-        self._size = 0
-        self.sections: list[Section] = []
 
-    def add(self, space: KeySpace, role: KeyRole, keys: HashedKeys) -> None:
-        if not len(keys):
-            return
-        # By the hash and not by rows: equal keys of different tasks must meet in one share.
-        share = _share_of(keys.high, self._shares)
-        # Stable, so that places ascend within a share: `SortedKeys` relies on it to find the first of equal keys.
-        order = np.argsort(share, kind="stable")
-        bounds = (0, *np.cumsum(np.bincount(share, minlength=self._shares)).tolist())
-        self.sections.append(Section(space, role, self.name, self._size, bounds))
-        columns = [values[order] for values in (keys.high, keys.low, keys.at)]
-        for begin, end in pairwise(bounds):
-            self._parts += [values[begin:end].tobytes() for values in columns]
-        self._size += len(keys) * _ITEM
+def _sections_of(declared: NodeType | EdgeType) -> Iterator[KeySection]:
+    key = table_key(declared)
+    yield KeySection(KeySpace(KeyKind.RECORD, key), KeyOrigin.NEW)
+    spaces = [KeySpace(KeyKind.ID, key), *(KeySpace(KeyKind.UNIQUE, key, columns) for columns in declared.unique)]
+    if isinstance(declared, EdgeType):
+        spaces.append(KeySpace(KeyKind.SOURCE, key))
+        for column, end in ((SRC, declared.source), (DST, declared.target)):
+            for origin in (KeyOrigin.NEW, KeyOrigin.OLD):
+                yield KeySection(KeySpace(KeyKind.ID, f"node:{end}"), EdgeEnd(key, column, origin))
+    for space in spaces:
+        yield from (KeySection(space, origin) for origin in KeyOrigin)
 
-    def add_plain(self, numbers: Numbers) -> int:
-        """Store some numbers beside the keys; return where they start."""
-        start = self._size
-        self._parts.append(numbers.tobytes())
-        self._size += len(self._parts[-1])
-        return start
 
-    def write(self, objects: ObjectStore) -> None:
-        if self._size:
-            objects.write(self.name, b"".join(self._parts))
+class KeyParcels:
+    """The keys that one task sends, by section."""
+
+    def __init__(self) -> None:
+        self._keys: dict[int, list[HashedKeys]] = defaultdict(list)
+
+    def add(self, section: int, keys: HashedKeys) -> None:
+        if len(keys):
+            self._keys[section].append(keys)
+
+    def counts(self) -> dict[int, int]:
+        return {section: sum(map(len, parts)) for section, parts in self._keys.items()}
+
+    def packed(self, shares: int) -> list[Parcel]:
+        """Divide all keys into shares. Their places ascend within a share."""
+        return [
+            Parcel(section, share, data)
+            for section, parts in self._keys.items()
+            for share, data in _divided(HashedKeys.joined(parts), shares)
+        ]
+
+
+def _divided(keys: HashedKeys, shares: int) -> Iterator[tuple[int, bytes]]:
+    # By the hash and not by rows: equal keys of different tasks must meet in one share.
+    share = _share_of(keys.high, shares)
+    # Stable, so that places ascend within a share: `SortedKeys` relies on it to find the first of equal keys.
+    order = np.argsort(share, kind="stable")
+    columns = [values[order] for values in (keys.high, keys.low, keys.at)]
+    bounds = np.concatenate([[0], np.cumsum(np.bincount(share, minlength=shares))]).tolist()
+    for number, (begin, end) in enumerate(pairwise(bounds)):
+        if begin < end:
+            yield number, b"".join(values[begin:end].tobytes() for values in columns)
 
 
 def _share_of(numbers: U64, shares: int) -> Numbers:
     """Return the share of each number; shares are ranges of numbers."""
-    share: Numbers = (((numbers >> _HALF) * np.uint64(shares)) >> _HALF).astype(np.uint8)
+    share: Numbers = (((numbers >> _HALF) * np.uint64(shares)) >> _HALF).astype(np.uint16)
     return share
 
 
-def read_shares(objects: ObjectStore, sections: Iterable[Section], shares: Sequence[int]) -> HashedKeys:
-    """Read some shares of some sections, in the order of the sections."""
-    parts = []
-    for section in sections:
-        for share in shares:
-            begin, end = section.bounds[share], section.bounds[share + 1]
-            if begin < end:
-                data = objects.read_range(section.file, section.start + begin * _ITEM, (end - begin) * _ITEM)
-                parts.append(HashedKeys(*np.frombuffer(data, np.uint64).reshape(3, -1)))
-    return HashedKeys.joined(parts)
+def unpacked(parcels: Iterable[Parcel]) -> HashedKeys:
+    """Return the keys of some parcels, which come in the order of their senders."""
+    return HashedKeys.joined(HashedKeys(*np.frombuffer(one.data, np.uint64).reshape(3, -1)) for one in parcels)
 
 
 # Hashes of whole columns ---------------------------------------------------------------------------

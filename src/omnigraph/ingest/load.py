@@ -8,7 +8,7 @@ import json
 import re
 import secrets
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, replace
 from decimal import Decimal
 from functools import partial
@@ -26,6 +26,7 @@ from omnigraph.api.results import LoadResult
 from omnigraph.commit.plan import PublishPlan, WriteTxn
 from omnigraph.commit.publish import write
 from omnigraph.commit.store import Store
+from omnigraph.core.executor import ParcelsLostError
 from omnigraph.core.location import Location
 from omnigraph.core.refs import MAIN, branch_of
 from omnigraph.errors import (
@@ -36,13 +37,22 @@ from omnigraph.errors import (
     OmnigraphError,
     OutcomeUnknownError,
     RefExistsError,
+    SparkError,
     Violation,
 )
 from omnigraph.formats.batch import ConvertedBatch, joined
 from omnigraph.formats.files import Split
-from omnigraph.formats.sources import convert_split, split_batches
+from omnigraph.formats.packs import part_of
+from omnigraph.formats.sources import convert_split, packed, split_batches
 from omnigraph.history.branches import create_branch, delete_branch
-from omnigraph.ingest.distributed import TASK_BITS, DistributedLoad, KeyComparison, input_problems
+from omnigraph.ingest.distributed import (
+    TASK_BITS,
+    DistributedLoad,
+    FrameInput,
+    KeyComparison,
+    LoadInput,
+    input_problems,
+)
 from omnigraph.ingest.executor import StartSpark, executor_for
 from omnigraph.ingest.keys import CollisionError
 from omnigraph.lang.catalog import Catalog, EdgeType, NodeType
@@ -61,7 +71,8 @@ _SEEDS = 3
 _ROWS_PER_GROUP = 65_536
 _BLOCK = 8 * 2**20  # bytes of records that are held before they are written
 _ENDS = (("from", "from"), ("to", "to"), ("from", "src"), ("to", "dst"))
-_FEWEST_SHARES, _MOST_SHARES, _BYTES_PER_SHARE = 4, 64, 128 * 1024 * 1024
+_FEWEST_SHARES, _MOST_SHARES, _BYTES_PER_SHARE = 4, 1024, 128 * 1024 * 1024
+_SHARES_OF_FRAMES = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +87,7 @@ class LoadSpec:
     spark: StartSpark | None = None
     base: str | None = None
     operation_id: str | None = None
+    frames: Sequence[FrameInput] = ()
 
 
 def load(store: Store, request: LoadSpec) -> LoadResult:
@@ -83,6 +95,7 @@ def load(store: Store, request: LoadSpec) -> LoadResult:
 
     A branch that does not exist is created from the base first, if one is given, and deleted if the load fails.
     """
+    request = replace(request, splits=packed(request.splits))
     base, branch, refs = request.base, request.branch, store.manifest.table
     if base is None or branch is None or refs.has_branch(branch):
         return replace(_load(store, request), base_branch=base)
@@ -116,7 +129,11 @@ def _load_forked(store: Store, request: LoadSpec, branch: str, base: str) -> Loa
 def _load(store: Store, request: LoadSpec) -> LoadResult:
     # Before anything is read: a retry is the same commit, with the same id and operation.
     lineage = Lineage.new(request.actor, operation_id=request.operation_id)
-    if request.engine is not Engine.SPARK and sum(split.size for split in request.splits) <= MOST_BYTES:
+    if (
+        request.engine is not Engine.SPARK
+        and not request.frames
+        and sum(split.size for split in request.splits) <= MOST_BYTES
+    ):
         contract = store.schema_of(store.manifest.load())
         assert contract, "the graph was opened"
         request.progress.phase("read", len(request.splits))
@@ -182,12 +199,17 @@ def _load_by_executor(store: Store, request: LoadSpec, lineage: Lineage) -> Load
     executor = executor_for(request.engine, request.spark, request.progress)
     for attempt in range(_SEEDS):
         # All over again: places, hashes and files depend on the seed.
-        big = DistributedLoad(store, executor, request.splits, request.mode, _shares(request.splits))
+        data = LoadInput(request.splits, request.frames)
+        big = DistributedLoad(store, executor, data, request.mode, _shares(data))
         try:
             return _run_big(store, request, lineage, big)
         except CollisionError:
             if attempt == _SEEDS - 1:
                 raise
+        except ParcelsLostError as error:
+            if attempt == _SEEDS - 1:
+                message = f"Spark lost the keys of the load {_SEEDS} times, nothing was changed: {error}"
+                raise SparkError(message, hint="look for executors that die, and load again", detail="") from error
         finally:
             big.delete_exchange()
             request.progress.finish()
@@ -201,9 +223,11 @@ def _reclaim_abandoned(store: Store) -> None:
     reclaim.remove(store.objects, reclaim.orphans(store.objects, "__tmp", dt.datetime.now(dt.UTC) - _ABANDONED))
 
 
-def _shares(splits: Sequence[Split]) -> int:
+def _shares(data: LoadInput) -> int:
     """Return the number of shares to divide the keys into, so that a task can hold one in memory."""
-    return min(_MOST_SHARES, max(_FEWEST_SHARES, sum(split.size for split in splits) // _BYTES_PER_SHARE))
+    # How many rows a DataFrame has is not known before it is read.
+    fewest = _SHARES_OF_FRAMES if data.frames else _FEWEST_SHARES
+    return min(_MOST_SHARES, max(fewest, sum(split.size for split in data.splits) // _BYTES_PER_SHARE))
 
 
 def _run_big(store: Store, request: LoadSpec, lineage: Lineage, big: DistributedLoad) -> LoadResult:
@@ -213,8 +237,9 @@ def _run_big(store: Store, request: LoadSpec, lineage: Lineage, big: Distributed
         comparison = KeyComparison(big, txn)
         counts = {key: loaded.rows for key, loaded in comparison.loaded.items()}
         # All problems of an input at once, so that a file of a million lines needs one round of corrections.
-        problems = [*input_problems(big.results), *comparison.problems()]
-        raise_problems(problems, RecordLocations(request.splits, [result.lines for result in big.results]))
+        with closing(comparison):
+            problems = [*input_problems(big.results), *comparison.problems()]
+        raise_problems(problems, RecordLocations(big.sources, [result.lines for result in big.results]))
         if request.dry_run or not comparison.loaded:
             return None, counts
         request.progress.phase("publish", 1)
@@ -232,7 +257,7 @@ class RecordLocations:
         self._before: list[int] = []
         so_far: dict[str, int] = {}
         for split, count in zip(splits, lines, strict=True):
-            self._before.append(so_far.get(split.file, 1 if split.header else 0))
+            self._before.append(so_far.get(split.file, split.lines_before))
             # Splits of one file follow each other; a file that is named twice was discovered once.
             so_far[split.file] = self._before[-1] + count
 
@@ -240,7 +265,9 @@ class RecordLocations:
         if problem.record is None:
             return problem
         task, record = problem.record >> TASK_BITS, problem.record & (2**TASK_BITS - 1)
-        return replace(problem, file=_named(self._splits[task].file), line=self._before[task] + record + 1)
+        part, within = part_of(self._splits[task], record)
+        before = part.lines_before if self._splits[task].parts else self._before[task]
+        return replace(problem, file=_named(part.file), line=before + within + 1)
 
 
 def raise_problems(problems: Iterable[Violation], places: RecordLocations) -> None:
@@ -368,10 +395,7 @@ def _write_tables(
     tables: Mapping[str, Any], objects: ObjectStore, directory: str, catalog: Catalog
 ) -> Iterator[tuple[str, dict[str, str]]]:
     for at, (name, rows) in enumerate(tables.items()):
-        declared = catalog.nodes.get(name) or catalog.edge_by_word(name)
-        if declared is None:
-            hint = did_you_mean(name, [*catalog.nodes, *catalog.edges])
-            raise InputTypeError(f"unknown type '{name}'", path=name, hint=hint)
+        declared = type_named(name, catalog)
         if _is_records(rows):  # as JSONL, so that each bad record is reported by its number
             envelope = partial(_enveloped, declared)
             _write(objects, f"{directory}/{at}/{declared.name}.jsonl", _blocks(map(_line, map(envelope, rows))))
@@ -379,6 +403,23 @@ def _write_tables(
         file = f"{at}/{declared.name}.parquet"
         objects.write(f"{directory}/{file}", _parquet(rows))
         yield file, {"type": table_key(declared)}
+
+
+def type_named(name: str, catalog: Catalog) -> NodeType | EdgeType:
+    """Return the type that the data of a program is for."""
+    declared = catalog.nodes.get(name) or catalog.edge_by_word(name)
+    if declared is None:
+        hint = did_you_mean(name, [*catalog.nodes, *catalog.edges])
+        raise InputTypeError(f"unknown type '{name}'", path=name, hint=hint)
+    return declared
+
+
+def without_frames(data: Any) -> tuple[Any, dict[str, Any]]:
+    """Divide data by type into Spark DataFrames, which stay where they are, and everything else."""
+    if not isinstance(data, Mapping):
+        return data, {}
+    frames = {name: rows for name, rows in data.items() if hasattr(rows, "toArrow")}
+    return ({name: rows for name, rows in data.items() if name not in frames} if frames else data), frames
 
 
 def _enveloped(declared: NodeType | EdgeType, row: Mapping[str, Any]) -> dict[str, Any]:
@@ -391,8 +432,7 @@ def _enveloped(declared: NodeType | EdgeType, row: Mapping[str, Any]) -> dict[st
 
 
 def _parquet(rows: Any) -> bytes:
-    """Write a Spark DataFrame, or anything that Arrow takes for a table."""
+    """Write anything that Arrow takes for a table."""
     buffer = io.BytesIO()
-    table = rows.toArrow() if hasattr(rows, "toArrow") else pa.table(rows)
-    pq.write_table(table, buffer, row_group_size=_ROWS_PER_GROUP)
+    pq.write_table(pa.table(rows), buffer, row_group_size=_ROWS_PER_GROUP)
     return buffer.getvalue()

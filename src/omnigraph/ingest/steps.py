@@ -6,6 +6,8 @@ import json
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
+from itertools import chain, groupby
 from typing import Any, NamedTuple, Self
 
 import numpy as np
@@ -13,25 +15,27 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from omnigraph.api.results import TableVersion
+from omnigraph.core.executor import Parcel
 from omnigraph.core.location import Location
 from omnigraph.errors import Violation
-from omnigraph.formats.batch import Numbers
+from omnigraph.formats.batch import ConvertedBatch, Numbers
 from omnigraph.formats.files import Split
 from omnigraph.formats.sources import split_batches
+from omnigraph.formats.tables import table_batches
 from omnigraph.ingest.executor import objects_at, tables_at
 from omnigraph.ingest.keys import (
     U64,
     EdgeEnd,
     HashedKeys,
-    KeyFile,
     KeyKind,
     KeyOrigin,
+    KeyParcels,
     KeyRole,
+    KeySection,
     KeySpace,
-    Section,
     SortedKeys,
     places,
-    read_shares,
+    unpacked,
 )
 from omnigraph.lang.catalog import Cardinality, Catalog, EdgeType, NodeType
 from omnigraph.storage.columns import declared_of, table_key
@@ -49,16 +53,19 @@ _ROWS, _BYTES = 2**18, 2**26  # of a table at most, before they are written
 
 @dataclass(frozen=True, slots=True)
 class KeyExchange:
-    """The directory in which tasks exchange keys, the seed of the key hash and the number of shares."""
+    """How the tasks of a load exchange keys: the seed of the hash, the number of shares, the sections by number.
+
+    Its directory has the lists of staged files and of excluded rows.
+    """
 
     location: Location
     directory: str
     seed: int
     shares: int
+    sections: tuple[KeySection, ...] = ()
 
-    def file(self) -> KeyFile:
-        """Start a file with a unique name, because a task may run twice."""
-        return KeyFile(f"{self.directory}/{uuid.uuid4().hex}", self.shares)
+    def number(self, space: KeySpace, role: KeyRole) -> int:
+        return _numbers(self.sections)[space, role]
 
     def list_staged(self, files: Sequence[str]) -> None:
         """List the files that a task has staged, for a load of which another task fails."""
@@ -74,6 +81,11 @@ class KeyExchange:
         return objects_at(self.location)
 
 
+@lru_cache(maxsize=4)
+def _numbers(sections: tuple[KeySection, ...]) -> dict[tuple[KeySpace, KeyRole], int]:
+    return {(section.space, section.role): number for number, section in enumerate(sections)}
+
+
 # Staging -------------------------------------------------------------------------------------------
 
 
@@ -87,13 +99,27 @@ class StageTask:
 
 
 @dataclass(frozen=True, slots=True)
+class FrameTask:
+    """What all partitions of a DataFrame share: the type of its rows, and its name for messages."""
+
+    type_key: str
+    source: str
+    catalog: Catalog
+    tables: dict[str, TableVersion]
+    exchange: KeyExchange
+
+
+@dataclass(frozen=True, slots=True)
 class StagedTable:
-    """The rows of one table that one task wrote, and the file and offset of their record numbers."""
+    """The rows of one table that one task wrote.
+
+    Their record numbers ascend from `first_record` without a gap, or, if that is None, are in a parcel.
+    """
 
     written: tuple[str, ...]
     rows: int
     fresh: bool
-    records: tuple[str, int]
+    first_record: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,47 +127,70 @@ class StageResult:
     tables: dict[str, StagedTable]
     problems: tuple[Violation, ...]
     lines: int
-    sections: tuple[Section, ...]
+    keys: dict[int, int]  # how many of each section
 
     @property
     def rows(self) -> int:
         return sum(table.rows for table in self.tables.values())
 
 
-def stage(task: StageTask) -> StageResult:
-    """Convert a split, check its values, write its rows and extract its keys, batch by batch.
+def stage(task: StageTask) -> tuple[StageResult, list[Parcel]]:
+    """Convert a split, check its values, write its rows and extract its keys, batch by batch."""
+    return _stage_kept(task, task.number, split_batches(task.split, task.catalog))
 
-    A task that fails deletes its files. One that succeeds lists them, because another one may fail.
-    """
+
+def stage_rows(task: FrameTask, number: int, batches: Iterator[pa.RecordBatch]) -> tuple[StageResult, list[Parcel]]:
+    """Do the same with the rows of one partition of a DataFrame."""
+    return _stage_kept(task, number, _converted_rows(task, batches))
+
+
+def _converted_rows(task: FrameTask, batches: Iterator[pa.RecordBatch]) -> Iterator[ConvertedBatch]:
+    first = next(batches, None)
+    if first is not None:  # the columns of a DataFrame are checked on the driver, also of one without rows
+        reader = pa.RecordBatchReader.from_batches(first.schema, chain([first], batches))
+        yield from table_batches(reader, declared_of(task.catalog, task.type_key), {}, source=task.source)
+
+
+def _stage_kept(
+    task: StageTask | FrameTask, number: int, parts: Iterator[ConvertedBatch]
+) -> tuple[StageResult, list[Parcel]]:
+    """Stage rows. A task that fails deletes its files. One that succeeds lists them, because another one may fail."""
     with taking_back(tables_at(task.exchange.location)):
-        done = _stage(task)
+        done = _stage(task, number, parts)
         task.exchange.list_staged(noted())
         leave_to_caller()
         return done
 
 
-def _stage(task: StageTask) -> StageResult:
-    file = task.exchange.file()
+def _stage(
+    task: StageTask | FrameTask, number: int, parts: Iterator[ConvertedBatch]
+) -> tuple[StageResult, list[Parcel]]:
+    keys = KeyParcels()
     tables: dict[str, _Table] = {}
     problems: list[Violation] = []
     lines = 0
-    for part in split_batches(task.split, task.catalog):
+    for part in parts:
         problems += part.problems
         lines += part.lines
         for key, rows in sorted(part.tables.items()):
-            table = tables.setdefault(key, _Table(task, declared_of(task.catalog, key)))
+            table = tables.setdefault(key, _Table(task, number, declared_of(task.catalog, key), keys))
             problems += value_violations(table.declared, rows)
-            table.add(with_required(table.declared, rows), file, fresh=key in part.fresh)
-    staged = {key: table.staged(file) for key, table in sorted(tables.items())}
-    file.write(task.exchange.objects)
-    return StageResult(staged, tuple(problems), lines, tuple(file.sections))
+            table.add(with_required(table.declared, rows), fresh=key in part.fresh)
+    staged = {key: table.staged() for key, table in sorted(tables.items())}
+    records = [table.record_parcel() for key, table in tables.items() if staged[key].first_record is None]
+    result = StageResult(staged, tuple(problems), lines, keys.counts())
+    return result, [*keys.packed(task.exchange.shares), *records]
 
 
 class _Table:
     """The rows that one task stages for one table. They are buffered: few large files take half as long as many."""
 
-    def __init__(self, task: StageTask, declared: NodeType | EdgeType) -> None:
+    def __init__(
+        self, task: StageTask | FrameTask, number: int, declared: NodeType | EdgeType, keys: KeyParcels
+    ) -> None:
         self.task = task
+        self.number = number
+        self.keys = keys
         self.declared = declared
         self.base = task.tables[table_key(declared)]
         self.rows = 0
@@ -150,31 +199,38 @@ class _Table:
         self.fresh = True
         self._buffered: list[pa.Table] = []
 
-    def add(self, rows: pa.Table, file: KeyFile, *, fresh: bool) -> None:
+    def add(self, rows: pa.Table, *, fresh: bool) -> None:
         self._buffered.append(rows)
         # One batch with ids of the input makes the whole task compare its ids. Batches before it were fresh and need
         # none.
         self.fresh &= fresh
         if sum(len(part) for part in self._buffered) >= _ROWS or sum(part.nbytes for part in self._buffered) >= _BYTES:
-            self._write(file)
+            self._write()
 
-    def _write(self, file: KeyFile) -> None:
+    def _write(self) -> None:
         """Extract the keys of the buffered rows, and write the rows."""
         rows, self._buffered = pa.concat_tables(self._buffered), []
-        at = places(self.task.number, rows.num_rows) + np.uint64(self.rows)
+        at = places(self.number, rows.num_rows) + np.uint64(self.rows)
         for key in _new_keys(self.declared, fresh=self.fresh):
-            file.add(key.space, key.role, _complete_keys(rows, key.columns, at, self.task.exchange.seed))
+            number = self.task.exchange.number(key.space, key.role)
+            self.keys.add(number, _complete_keys(rows, key.columns, at, self.task.exchange.seed))
         self.rows += rows.num_rows
         self.records.append(rows[RECORD].to_numpy())
         if rows.num_rows:
             store = tables_at(self.task.exchange.location)
             self.written += store.write_rows(self.base, to_store(self.declared, rows))
 
-    def staged(self, file: KeyFile) -> StagedTable:
+    def staged(self) -> StagedTable:
         if self._buffered:
-            self._write(file)
-        records = file.add_plain(np.concatenate(self.records))
-        return StagedTable(tuple(self.written), self.rows, self.fresh, (file.name, records))
+            self._write()
+        records = np.concatenate(self.records)
+        without_gap = len(records) > 0 and records[-1] - records[0] == len(records) - 1
+        first = int(records[0]) if without_gap else None
+        return StagedTable(tuple(self.written), self.rows, self.fresh, first)
+
+    def record_parcel(self) -> Parcel:
+        number = self.task.exchange.number(KeySpace(KeyKind.RECORD, table_key(self.declared)), NEW)
+        return Parcel(number, 0, np.concatenate(self.records).astype(np.int64).tobytes())
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,22 +274,31 @@ def _complete_keys(rows: pa.Table, columns: Sequence[str], at: U64, seed: int) -
 
 @dataclass(frozen=True, slots=True)
 class CommittedTask:
+    """Some fragments of a committed table; or, with `ids`, those of its rows that have one of them."""
+
     table: TableVersion
     fragments: tuple[int, ...]
     wanted: tuple[KeyExtract, ...]
     exchange: KeyExchange
+    ids: pa.Array | None = None
+
+    def rows(self) -> pa.Table:
+        columns = sorted({name for one in self.wanted for name in one.columns})
+        tables = tables_at(self.exchange.location)
+        if self.ids is None:
+            return tables.scan_fragments(self.table, self.fragments, columns)
+        return tables.lookup(self.table, ID, self.ids, columns, addresses=True).sort_by(ADDRESS)
 
 
-def committed_keys(task: CommittedTask) -> tuple[Section, ...]:
-    """Extract the keys of some fragments of a committed table."""
-    columns = sorted({name for one in task.wanted for name in one.columns})
-    rows = tables_at(task.exchange.location).scan_fragments(task.table, task.fragments, columns)
+def committed_keys(task: CommittedTask) -> tuple[dict[int, int], list[Parcel]]:
+    """Extract the keys of some rows of a committed table."""
+    rows = task.rows()
     at = rows[ADDRESS].to_numpy()
-    file = task.exchange.file()
+    keys = KeyParcels()
     for key in task.wanted:
-        file.add(key.space, key.role, _complete_keys(rows, key.columns, at, task.exchange.seed))
-    file.write(task.exchange.objects)
-    return tuple(file.sections)
+        number = task.exchange.number(key.space, key.role)
+        keys.add(number, _complete_keys(rows, key.columns, at, task.exchange.seed))
+    return keys.counts(), keys.packed(task.exchange.shares)
 
 
 # Comparing keys ------------------------------------------------------------------------------------
@@ -266,40 +331,63 @@ class Excluded:
 
 
 @dataclass(frozen=True, slots=True)
-class CompareTask:
-    """Some shares of one key space, and the function that compares them."""
+class ShareCheck:
+    """A check of the keys of a share: the function that compares them, the rows it ignores, the bounds it checks."""
 
-    step: Callable[[CompareTask], Any]
-    shares: tuple[int, ...]
-    sections: tuple[Section, ...]
-    exchange: KeyExchange
+    step: Callable[[ComparedKeys], Any]
     excluded: Excluded = field(default_factory=Excluded)
     bounds: Cardinality = field(default_factory=Cardinality)
 
+
+@dataclass(frozen=True, slots=True)
+class CompareTask:
+    """Compares all keys of one space, or one share of them."""
+
+    checks: tuple[ShareCheck, ...]
+    exchange: KeyExchange
+
+
+@dataclass(frozen=True, slots=True)
+class ComparedKeys:
+    """The keys that a comparison sees, by their roles."""
+
+    by_role: dict[KeyRole, HashedKeys]
+    check: ShareCheck
+    objects: ObjectStore
+
     def numbered(self, role: KeyRole) -> HashedKeys:
-        return self._read(role).without(self.excluded.rows(role, self.exchange.objects))
+        return self._all(role).without(self._excluded(role))
 
     def keys(self, role: KeyRole) -> SortedKeys:
         return self.numbered(role).in_order()
 
     def lost(self) -> SortedKeys:
         """Return the keys of committed rows that the load removes."""
-        old = self._read(OLD)
-        taken = old.where(np.isin(old.at, self.excluded.rows(OLD, self.exchange.objects)))
+        old = self._all(OLD)
+        taken = old.where(np.isin(old.at, self._excluded(OLD)))
         return HashedKeys.joined([self.numbered(LOST), taken]).in_order()
 
-    def _read(self, role: KeyRole) -> HashedKeys:
-        chosen = [section for section in self.sections if section.role == role]
-        return read_shares(self.exchange.objects, chosen, self.shares)
+    def _all(self, role: KeyRole) -> HashedKeys:
+        return self.by_role.get(role) or HashedKeys.joined(())
+
+    def _excluded(self, role: KeyRole) -> U64:
+        return self.check.excluded.rows(role, self.objects)
 
     @property
     def edge_ends(self) -> list[EdgeEnd]:
-        return sorted({section.role for section in self.sections if isinstance(section.role, EdgeEnd)})
+        return sorted(role for role in self.by_role if isinstance(role, EdgeEnd))
 
 
-def compare(task: CompareTask) -> Any:
-    """Run the comparison of a task: one of those below."""
-    return task.step(task)
+def compare(task: CompareTask, parcels: list[Parcel]) -> tuple[Any, ...]:
+    """Run the checks of a task, each of them one of those below."""
+    # By share first: the shares are ranges of hashes, so that what is joined is nearly in order.
+    by_section = sorted(parcels, key=lambda one: (one.section, one.share))
+    by_role = {
+        task.exchange.sections[number].role: unpacked(some)
+        for number, some in groupby(by_section, key=lambda one: one.section)
+    }
+    objects = task.exchange.objects
+    return tuple(one.step(ComparedKeys(by_role, one, objects)) for one in task.checks)
 
 
 class IdMatches(NamedTuple):
@@ -311,26 +399,26 @@ class IdMatches(NamedTuple):
     replaced: U64
 
 
-def compare_ids(task: CompareTask) -> IdMatches:
-    new, old = task.keys(NEW), task.keys(OLD)
+def compare_ids(found: ComparedKeys) -> IdMatches:
+    new, old = found.keys(NEW), found.keys(OLD)
     return IdMatches(new.later, new.earlier, new.at[new.within(old)], old.at[old.within(new)])
 
 
-def compare_unique(task: CompareTask) -> tuple[U64, U64]:
+def compare_unique(found: ComparedKeys) -> tuple[U64, U64]:
     """Find input rows with the key of an earlier input row, and with that of a committed row."""
-    new, old = task.keys(NEW), task.keys(OLD)
+    new, old = found.keys(NEW), found.keys(OLD)
     return new.later, new.at[new.within(old)]
 
 
-def find_dangling(task: CompareTask) -> dict[EdgeEnd, U64]:
+def find_dangling(found: ComparedKeys) -> dict[EdgeEnd, U64]:
     """Find the ends of edges that are not the id of any node."""
     # Nodes of the input count, so nodes and their edges can be loaded together.
-    nodes = HashedKeys.joined([task.numbered(OLD), task.numbered(NEW)]).in_order()
-    found: dict[EdgeEnd, U64] = {}
-    for end in task.edge_ends:
-        keys = task.numbered(end)
-        found[end] = keys.at[~keys.within(nodes)]
-    return found
+    nodes = HashedKeys.joined([found.numbered(OLD), found.numbered(NEW)]).in_order()
+    missing: dict[EdgeEnd, U64] = {}
+    for end in found.edge_ends:
+        keys = found.numbered(end)
+        missing[end] = keys.at[~keys.within(nodes)]
+    return missing
 
 
 class EdgeCounts(NamedTuple):
@@ -341,16 +429,16 @@ class EdgeCounts(NamedTuple):
     counts: Numbers
 
 
-def count_sources(task: CompareTask) -> EdgeCounts:
+def count_sources(found: ComparedKeys) -> EdgeCounts:
     """Count the edges of every source that the load adds edges to or removes edges from."""
-    new, old = task.keys(NEW), task.keys(OLD)
-    gone = task.lost()  # an edge that moves to another source leaves its old one with one less
+    new, old = found.keys(NEW), found.keys(OLD)
+    gone = found.lost()  # an edge that moves to another source leaves its old one with one less
     touched = HashedKeys.joined([gone, old, new]).in_order()
     keys = touched.where(touched.starts)
     of_new, of_old, lost = (_occurrences(keys, part) for part in (new, old, gone))
     counts = of_new + of_old
-    most = np.inf if task.bounds.upper is None else task.bounds.upper
-    wrong = ((of_new > 0) | (lost > 0)) & ((counts < task.bounds.lower) | (counts > most))
+    most = np.inf if found.check.bounds.upper is None else found.check.bounds.upper
+    wrong = ((of_new > 0) | (lost > 0)) & ((counts < found.check.bounds.lower) | (counts > most))
     last = _last_places(keys, new)
     return EdgeCounts(np.where(of_new > 0, last, keys.at)[wrong], (of_new > 0)[wrong], counts[wrong])
 

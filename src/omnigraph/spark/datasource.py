@@ -96,7 +96,7 @@ _CONDITION_LENGTH = 3
 def register(spark: SparkSession) -> None:
     """Register the format `omnigraph` with a session."""
     # First: the source is a class of this package, and executors unpickle it.
-    ship_package(spark.sparkContext)
+    ship_package(spark)
     spark.dataSource.register(OmnigraphSource)
     # A write looks up its source in the active session of its thread, which need not be the one of `spark`.
     make_active(spark)

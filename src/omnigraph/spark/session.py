@@ -20,8 +20,9 @@ from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, wait
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Self, TypeVar
+from typing import IO, TYPE_CHECKING, Self, TypeVar, cast
 
 from omnigraph import version
 from omnigraph.core.extras import require
@@ -40,6 +41,9 @@ DEFAULT_MASTER = "local[*,4]"  # plain local[*] never tries a failed task again
 _JAVA_OPTIONS = "spark.driver.extraJavaOptions"
 _SUBMITTED = "PYSPARK_GATEWAY_PORT"  # spark-submit sets it for the program that it runs
 _LOOPBACK = "127.0.0.1"
+_THIS_MACHINE = {_LOOPBACK, "localhost", "::1", "[::1]"}
+_CHECKSUM = "spark.sql.shuffle.orderIndependentChecksum"
+_CHECKSUMS = [f"{_CHECKSUM}.enabled", f"{_CHECKSUM}.enableFullRetryOnMismatch"]
 # The JVM only schedules, so the second compiler would cost more than it brings.
 _LEAN_JVM = ["-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC"]
 _PATIENCE = 20.0
@@ -98,16 +102,13 @@ def spark_session(master: str | None = None, conf: Mapping[str, str] | None = No
     A session that you started yourself is returned as it is. The master is the argument, or the variable
     OMNIGRAPH_SPARK_MASTER, or this machine. `conf` is added to the default settings, and overrides them.
     """
+    connected = _connect_session()
+    if connected is not None:
+        return connected
     options = _SparkOptions(master, dict(conf or {}))
     session = in_thread(lambda: _session_of(_context(options))).result()
     make_active(session)
     return session
-
-
-def spark_context(master: str | None = None, conf: Mapping[str, str] | None = None) -> SparkContext:
-    """Return the context alone: Spark SQL takes a second more to start."""
-    options = _SparkOptions(master, dict(conf or {}))
-    return in_thread(lambda: _context(options)).result()
 
 
 def stop_session() -> None:
@@ -139,6 +140,20 @@ class _Call(Future[_T]):
         return True
 
 
+def _connect_session() -> SparkSession | None:
+    """Return the session of a caller that uses Spark Connect; such a process has no context."""
+    if "pyspark.sql.connect.session" not in sys.modules:
+        return None
+    from pyspark.sql import is_remote  # noqa: PLC0415
+    from pyspark.sql.connect.session import SparkSession as ConnectSession  # noqa: PLC0415
+
+    if not is_remote():
+        return None
+    # The default one too: only the thread that started a session has an active one.
+    session = ConnectSession.getActiveSession() or ConnectSession._get_default_session()  # noqa: SLF001
+    return cast("SparkSession | None", session)
+
+
 def _session_of(context: SparkContext) -> SparkSession:
     from pyspark.sql import SparkSession  # noqa: PLC0415
 
@@ -149,6 +164,8 @@ def _session_of(context: SparkContext) -> SparkSession:
 
 def make_active(session: SparkSession) -> None:
     """Make it the active session of this thread: the thread that started it was another one."""
+    if is_connect(session):
+        return
     SparkSession = type(session)  # noqa: N806 - the class itself is meant
     SparkSession._get_j_spark_session_class(session._jvm).setActiveSession(session._jsparkSession)  # noqa: SLF001
 
@@ -374,17 +391,60 @@ def reason_in(text: str) -> str:
     return reason[1] if reason else text.strip().partition("\n")[0] or "no reason given"
 
 
+# Sessions of all kinds -----------------------------------------------------------------------------
+
+
+def is_connect(spark: SparkSession) -> bool:
+    """Return whether a session is a client of Spark Connect, which has no context and no JVM."""
+    return any(base.__module__.startswith("pyspark.sql.connect.") for base in type(spark).__mro__)
+
+
+def runs_on_this_machine(spark: SparkSession) -> bool:
+    """Return whether its tasks run as processes of this machine."""
+    if not is_connect(spark):
+        return is_local(spark.sparkContext.master)
+    return spark.client.host in _THIS_MACHINE and is_local(spark.conf.get("spark.master", None))
+
+
+def parallelism(spark: SparkSession) -> int:
+    """Return how many tasks run at once, or 0 if a server does not say."""
+    if is_connect(spark):
+        return int(spark.conf.get("spark.default.parallelism", None) or 0)
+    return spark.sparkContext.defaultParallelism
+
+
+def refuses_mixed_attempts(spark: SparkSession) -> bool:
+    """Return whether a shuffle fails, or starts over, when a task that runs again sends other rows than before.
+
+    Otherwise some readers of the shuffle see one attempt and some another. Spark 4.2 is the first to do so by default.
+    """
+    from pyspark.errors import PySparkException  # noqa: PLC0415
+
+    try:
+        # Without a default of ours, which would hide that of Spark.
+        return all(spark.conf.get(name) == "true" for name in _CHECKSUMS)
+    except PySparkException:  # Spark 4.0 knows neither of them
+        return False
+
+
 # Sending this package to the executors of a cluster ------------------------------------------------
 
 
-def ship_package(context: SparkContext) -> None:
+def ship_package(spark: SparkSession) -> None:
     """Send the package to the executors, once for each application. Local ones share our interpreter."""
-    if is_local(context.master):
-        return
+    if is_connect(spark):
+        # A server keeps it for one session.
+        session_id = spark.client._session_id  # noqa: SLF001 - `session_id` is no part of the common interface
+        _ship_once(session_id, partial(spark.addArtifacts, pyfile=True))
+    elif not is_local(spark.sparkContext.master):
+        _ship_once(str(spark.sparkContext.applicationId), spark.sparkContext.addPyFile)
+
+
+def _ship_once(where: str, ship: Callable[[str], None]) -> None:
     with _LOCK:
-        if context.applicationId not in _SHIPPED:
-            context.addPyFile(str(_packed()))
-            _SHIPPED.add(context.applicationId)
+        if where not in _SHIPPED:
+            ship(str(_packed()))
+            _SHIPPED.add(where)
 
 
 def is_local(master: str | None) -> bool:
