@@ -6,7 +6,6 @@ import json
 import os
 import pty
 import subprocess
-import sys
 from functools import partial
 from pathlib import Path
 
