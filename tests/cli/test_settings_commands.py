@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import resource
 import stat
 import subprocess
 from pathlib import Path
@@ -261,6 +262,35 @@ def test_the_content_of_a_blob_is_written_whole_or_in_part(photos: Path, tmp_pat
     assert f"snapshot: {commit}\n" in command("blob", "stat", *where, "--snapshot", commit).out
     whole = subprocess.run([PROGRAM, "blob", "get", *where], check=True, capture_output=True)
     assert whole.stdout == b"\x00\x01\x02\x03\x04"
+
+
+@pytest.mark.parametrize("before", [b"earlier", None])
+def test_a_file_that_cannot_be_written_to_its_end_leaves_what_was_there(
+    photos: Path, tmp_path: Path, before: bytes | None
+) -> None:
+    target = tmp_path / "target"
+    if before:
+        target.write_bytes(before)
+    where = ("node", "Photo", "a", "data", "--store", str(photos))
+    most, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (2, hard))  # bytes of a file
+    try:
+        run = command("blob", "get", *where, "--out", str(target))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (most, hard))
+
+    assert run.code == 1
+    assert f"cannot write {target}: File too large" in run.err
+    assert [file.read_bytes() for file in tmp_path.iterdir()] == ([before] if before else [])
+
+
+def test_a_link_is_written_through(photos: Path, tmp_path: Path) -> None:
+    target, link = tmp_path / "target", tmp_path / "link"
+    target.write_bytes(b"earlier")
+    link.symlink_to(target)
+
+    assert command("blob", "get", "node", "Photo", "a", "data", "--store", str(photos), "--out", str(link)).code == 0
+    assert (link.is_symlink(), target.read_bytes()) == (True, b"\x00\x01\x02\x03\x04")
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -287,13 +288,20 @@ def stat_blob(scope: Scope, blob: BlobOptions) -> None:
 
 @contextmanager
 def _writing(path: str | None) -> Iterator[IO[bytes]]:
-    """Open a file to write; without a path stdout."""
+    """Open a file that appears, or replaces the one before, when all is written; without a path stdout."""
     if path is None:
         yield sys.stdout.buffer
         return
+    target = Path(path)
+    # A pipe or a device is written as it is. So is what a link leads to: `/dev/stdout` is one, open elsewhere.
+    is_plain = not target.is_symlink() and (target.is_file() or not target.exists())
+    draft = target.with_name(f"{target.name}.{os.getpid()}.part") if is_plain else target
     try:
-        # Not a draft and a rename: the target may be a pipe or a device.
-        with Path(path).open("wb") as file:
+        with draft.open("wb") as file:
             yield file
+        draft.replace(target)
     except OSError as error:
         raise FileAccessError(f"cannot write {path}: {error.strerror}", path=path) from None
+    finally:
+        if is_plain:
+            draft.unlink(missing_ok=True)
