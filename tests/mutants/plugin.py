@@ -1,11 +1,10 @@
-"""A plugin of pytest for `make mutants`: run the cheapest tests first, within a budget, and note which one failed."""
+"""A plugin of pytest for `make mutants`: run chosen tests in order, within a budget, and note which one failed."""
 
 from __future__ import annotations
 
 import json
 import os
 import time
-from collections import Counter
 from collections.abc import Generator
 from pathlib import Path
 
@@ -15,17 +14,15 @@ _KINDS = {"s3", "process", "slow"}
 
 
 @pytest.hookimpl(wrapper=True)  # a wrapper has the last word: the suite itself sorts the longest files to the front
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> Generator[None]:
-    """Sort: what needs nothing first, then a case of each test before a second one, then by file as given."""
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> Generator[None]:
+    """Keep the chosen tests in their order, behind those that are younger than the map and quick."""
     yield
-    files = [Path(name).name for name in config.args]
-    seen: Counter[str] = Counter()
-    place: dict[str, tuple[bool, int, int]] = {}
-    for item in items:
-        seen[function := item.nodeid.partition("[")[0]] += 1
-        rank = files.index(item.path.name) if item.path.name in files else len(files)
-        place[item.nodeid] = (bool(_KINDS.intersection(item.keywords)), seen[function], rank)
-    items.sort(key=lambda item: place[item.nodeid])
+    given = json.loads(Path(os.environ["MUTANTS_CHOSEN"]).read_text())
+    if given is not None:
+        place = {test: at for at, test in enumerate(given["chosen"])}
+        known = set(given["known"])
+        young = [one for one in items if one.nodeid not in known and not _KINDS.intersection(one.keywords)]
+        items[:] = young + sorted((one for one in items if one.nodeid in place), key=lambda one: place[one.nodeid])
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -1,13 +1,14 @@
 """Run the tests against a sample of mutants, and report which ones they do not notice. `make mutants` runs it.
 
-First run the tests of the module that was changed, then all of its package, until one fails or the budget is spent.
-Survivors are compared with those that `judged.toml` explains.
+First note which tests execute which lines. Against a mutant run those that execute its statement, then the slow tests
+nearest to its module, until one fails or the budget is spent. Survivors are compared with those in `judged.toml`.
 """
 
 from __future__ import annotations
 
 import argparse
 import difflib
+import hashlib
 import json
 import os
 import shutil
@@ -19,6 +20,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.mutants.covering import Map
 from tests.mutants.mutating import TARGETS, Mutant, changed, sample
 
 ROOT = Path(__file__).parents[2]
@@ -26,10 +28,13 @@ SOURCE = ROOT / "src" / "omnigraph"
 WORK = ROOT / ".mutants"
 COPY = WORK / "src" / "omnigraph"
 HERE = Path(__file__).parent
+MAP = WORK / "map.json"
 FLOOR = 85  # percent of the mutants that are not judged to be harmless
 
-_ALL = "not spark and not docs"
-_QUICK = f"{_ALL} and not s3 and not process and not slow"
+_ALONE = "not spark and not docs and not s3 and not process"  # in one process, which notes the lines
+_COSTLY = "(s3 or process or slow) and not spark and not docs"
+_MAPPED = ("commit", "manifest", "history", "write", "schema/test_staged_schema.py")
+_UNMAPPED = ("commit/test_power_cuts.py", "commit/test_costs.py", "history/test_merge_model.py", "write/test_skew.py")
 
 Key = tuple[
     str, str, str
@@ -60,32 +65,57 @@ def main() -> int:
     options.add_argument("--seed", type=int, default=1, help="which ones")
     options.add_argument("--seconds", type=int, default=60, help="of the processor, for the tests against one mutant")
     options.add_argument("--only", default="", help="a part of the name of a file: mutants of such files only")
-    options.add_argument(
-        "--quick", action="store_true", help="run the nearest tests only, and none that `make quick` skips"
-    )
+    options.add_argument("--quick", action="store_true", help="run only tests that the map names, and young ones")
+    options.add_argument("--at", default="", help="FILE:LINE,... of the sample that are tried again; all by default")
     given = options.parse_args()
     shutil.rmtree(COPY.parent, ignore_errors=True)
     shutil.copytree(SOURCE, COPY)
-    runner = Runner(given.seconds, quick=given.quick)
+    if not MAP.exists() or json.loads(MAP.read_text())["source"] != _digest():
+        _make_map()
+    runner = Runner(given.seconds, Map.read(MAP), quick=given.quick)
     outcomes = []
     for mutant in sample(COPY, given.mutants, given.seed, given.only):
+        if given.at and f"{mutant.file}:{mutant.line}" not in given.at.split(","):
+            continue
         outcomes.append(outcome := _try(mutant, runner))
         _say(f"{outcome.state:9} {mutant.file}:{mutant.line} {mutant.operator} {outcome.killer}")
     return _report(outcomes)
 
 
+def _make_map() -> None:
+    """Run the tests that stay in one process once, and note which lines each executes. Young tests need no new map."""
+    settings = {"PYTHONPATH": str(COPY.parent), "MUTANTS_SOURCE": str(COPY), "MUTANTS_MAP": str(MAP)}
+    left_out = [f"--ignore=tests/{name}" for name in _UNMAPPED]
+    command = [".venv/bin/python", "-m", "pytest", "-n", "0", "-q", "-p", "tests.mutants.measure", "-m", _ALONE]
+    subprocess.run(
+        [*command, *left_out, *(f"tests/{name}" for name in _MAPPED)], cwd=ROOT, env=os.environ | settings, check=False
+    )
+    MAP.write_text(json.dumps(json.loads(MAP.read_text()) | {"source": _digest()}))
+
+
+def _digest() -> str:
+    """The content of the files that are mutated: after a change the lines of the map are others."""
+    paths = sorted(
+        file
+        for target in TARGETS
+        for file in ((SOURCE / target).rglob("*.py") if (SOURCE / target).is_dir() else [SOURCE / target])
+    )
+    return hashlib.sha256(b"".join(file.read_bytes() for file in paths)).hexdigest()
+
+
 class Runner:
     """Runs tests in forks of one warm process, in which the copy of the package comes before the package itself."""
 
-    def __init__(self, seconds: int, *, quick: bool) -> None:
-        self.quick = quick
-        self._passing: dict[str, bool] = {}
-        self._killer, self._log = WORK / "killer.json", WORK / "log.txt"
+    def __init__(self, seconds: int, covering: Map, *, quick: bool) -> None:
+        self.quick, self._map = quick, covering
+        self._passing = dict.fromkeys(covering.seconds, True)
+        self._killer, self._log, self._chosen = WORK / "killer.json", WORK / "log.txt", WORK / "chosen.json"
         settings = {
             "PYTHONPATH": str(COPY.parent),
             "PYTHONDONTWRITEBYTECODE": "1",  # two mutants of one size in one second would share theirs
             "MUTANTS_SECONDS": str(seconds),
             "MUTANTS_KILLER": str(self._killer),
+            "MUTANTS_CHOSEN": str(self._chosen),
             "MUTANTS_LOG": str(self._log),
         }
         command = [str(ROOT / ".venv/bin/python"), "-W", "ignore:lance is not fork-safe", "-m", "tests.mutants.warm"]
@@ -96,15 +126,28 @@ class Runner:
     def passes(self, test: str) -> bool:
         """Return whether a test passes on the code as it is: only then has it noticed the change."""
         if test not in self._passing:
-            self._passing[test] = self.run([test])[0] == "survived"
+            self._chosen.write_text("null")
+            self._passing[test] = self._run([test])[0] == "survived"
         return self._passing[test]
 
-    def run(self, tests: Sequence[str]) -> tuple[str, str, list[str]]:
+    def covering(self, mutant: Mutant, source: str) -> tuple[str, str, list[str]]:
+        """Run the tests that execute what was changed, and all of the nearest files that the map does not know yet."""
+        chosen = self._map.tests(mutant.file, source, mutant.line)
+        self._chosen.write_text(json.dumps({"chosen": chosen, "known": [*self._map.seconds]}))
+        files = {test.partition("::")[0] for test in chosen} | set(_nearest(mutant))
+        return self._run(["-m", _ALONE, *sorted(files)])
+
+    def costly(self, mutant: Mutant) -> tuple[str, str, list[str]]:
+        """Run the tests near a module that the map leaves out: they are slow, or need a server or a process."""
+        self._chosen.write_text("null")
+        return self._run(["-m", _COSTLY, *_nearest(mutant)])
+
+    def _run(self, arguments: Sequence[str]) -> tuple[str, str, list[str]]:
         """Run tests until the first failure; return what became of the mutant, which test failed, and its markers."""
         assert self._process.stdin
         assert self._process.stdout
         self._killer.unlink(missing_ok=True)
-        self._process.stdin.write(json.dumps(["-m", _QUICK if self.quick else _ALL, *tests]) + "\n")
+        self._process.stdin.write(json.dumps([*arguments]) + "\n")
         self._process.stdin.flush()
         ended = int(self._process.stdout.readline())
         if ended in {0, 5}:  # all passed, or there are none
@@ -123,9 +166,9 @@ def _try(mutant: Mutant, runner: Runner) -> Outcome:
     lines = difflib.unified_diff(
         before.splitlines(), after.splitlines(), mutant.file, mutant.operator, n=1, lineterm=""
     )
-    state, killer, needs = runner.run(_nearest(mutant))
+    state, killer, needs = runner.covering(mutant, before)
     if state == "survived" and not runner.quick:
-        state, killer, needs = runner.run([f"tests/{mutant.file.partition('/')[0]}"])
+        state, killer, needs = runner.costly(mutant)
     shutil.copy2(SOURCE / mutant.file, file)  # with its time, so that its bytecode is valid again
     if killer and not runner.passes(killer):
         state = "survived"
