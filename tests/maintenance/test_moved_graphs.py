@@ -104,6 +104,15 @@ def test_opening_a_copy_read_write_relocates_it_once(original: Graph, caplog: py
     assert moved_versions(store_of(original.uri)) == {}
 
 
+def test_a_handle_from_before_a_copy_was_put_in_its_place_relocates_it_before_it_optimizes(original: Graph) -> None:
+    copy = omnigraph.open(copied(original))
+    removed(copy)
+    copied(original)
+    assert moved_versions(store_of(copy.uri))
+    copy.optimize("draft")
+    assert moved_versions(store_of(copy.uri)) == {}
+
+
 def test_the_original_and_the_copy_go_on_apart(original: Graph) -> None:
     copy = omnigraph.open(copied(original))
     before = everything(original)
