@@ -1,4 +1,8 @@
-"""One load in a process of its own, on so many cores: how long it takes when all is warm, and how much memory."""
+"""Loads in a process of its own, of this tree or another one: their CPU and wall seconds, and the peak of memory.
+
+The argument is a JSON object: `source`, `cores`, `turns`, `watch` (whether to look at memory), `keep` (a directory that
+the graph stays in). Only what every version has is used here, so that an older one can be measured beside this one.
+"""
 
 from __future__ import annotations
 
@@ -6,72 +10,33 @@ import json
 import os
 import sys
 import tempfile
-import threading
-import time
 from pathlib import Path
+from typing import Any
 
 import omnigraph
 from benchmarks.load_data import SCHEMA
-from omnigraph.spark.session import spark_session, stop_session
-
-_INTERVAL = 0.2
+from benchmarks.processes import Memory, spent
+from omnigraph.spark.session import stop_session
 
 
 def main() -> None:
-    source, cores = Path(sys.argv[1]), int(sys.argv[2])
-    os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:cores])
-    spark_session(f"local[{cores},4]")
+    job: dict[str, Any] = json.loads(sys.argv[1])
+    os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: job["cores"]])
+    os.environ["OMNIGRAPH_SPARK_MASTER"] = f"local[{job['cores']},4]"
+    memory = Memory(1.0) if job.get("watch") else None
     with tempfile.TemporaryDirectory() as directory:
-        best, watch = float("inf"), _Memory()
-        for turn in range(3):
-            graph = omnigraph.init(f"{directory}/{turn}", SCHEMA)
-            begun = time.perf_counter()
-            graph.load(source, mode="append", engine="spark")
-            best = min(best, time.perf_counter() - begun)
-        peak = watch.stop()
+        place = Path(job.get("keep") or directory)
+        found = [spent(lambda turn=turn: _load(place / str(turn), job["source"])) for turn in range(job["turns"])]
+    if memory:
+        memory.stop()
     stop_session()
-    print(json.dumps({"seconds": best, "gib": peak / 2**30}))
+    best = {"cpu": min(one.cpu for one in found), "wall": min(one.wall for one in found)}
+    held = {"gib": memory.peak / 2**30, "driver": memory.driver / 2**30} if memory else {}
+    print(json.dumps(best | held))
 
 
-class _Memory:
-    """Looks now and then at what this process and all below it hold; what they share is counted once."""
-
-    def __init__(self) -> None:
-        self._peak = 0
-        self._over = threading.Event()
-        self._thread = threading.Thread(target=self._watch, daemon=True)
-        self._thread.start()
-
-    def stop(self) -> int:
-        self._over.set()
-        self._thread.join()
-        return self._peak
-
-    def _watch(self) -> None:
-        while not self._over.wait(_INTERVAL):
-            self._peak = max(self._peak, sum(map(_held, _tree(os.getpid()))))
-
-
-def _tree(root: int) -> list[int]:
-    below: dict[int, list[int]] = {}
-    for place in Path("/proc").glob("[0-9]*"):
-        try:
-            parent = int((place / "stat").read_text().rpartition(")")[2].split()[1])
-        except OSError:  # it has just ended
-            continue
-        below.setdefault(parent, []).append(int(place.name))
-    found = [root]
-    for process in found:
-        found += below.get(process, [])
-    return found
-
-
-def _held(process: int) -> int:
-    try:
-        lines = Path("/proc", str(process), "smaps_rollup").read_text().splitlines()
-    except OSError:  # it has just ended
-        return 0
-    return sum(int(line.split()[1]) * 1024 for line in lines if line.startswith("Pss:"))
+def _load(place: Path, source: str) -> None:
+    omnigraph.init(place, SCHEMA).load(source, mode="append", engine="spark")
 
 
 if __name__ == "__main__":
