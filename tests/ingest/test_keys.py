@@ -12,10 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from omnigraph.ingest.keys import (
-    CollisionError,
     HashedKeys,
     KeyParcels,
-    SortedKeys,
     hash_columns,
     places,
     row_of,
@@ -118,10 +116,31 @@ def test_the_shares_of_an_exchange_hold_every_key_once(parts: list[list[str]], s
     assert sum(len(share.starts) for share in found) == len(whole.starts)
 
 
-def test_numbers_that_collide_are_noticed() -> None:
-    one, two = np.array([5], np.uint64), np.array([5, 5], np.uint64)
+HALVES = st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3)), max_size=20)
 
-    with pytest.raises(CollisionError):
-        _ = SortedKeys(two, np.array([1, 2], np.uint64), two).starts
-    with pytest.raises(CollisionError):
-        SortedKeys(one, np.array([1], np.uint64), one).within(SortedKeys(one, np.array([2], np.uint64), one))
+
+def halves(pairs: list[tuple[int, int]]) -> HashedKeys:
+    high, low = (np.array([pair[at] for pair in pairs], np.uint64) for at in range(2))
+    return HashedKeys(high, low, places(0, len(pairs)))
+
+
+@given(HALVES, HALVES)
+def test_keys_that_share_one_half_of_their_hashes_are_different_keys(
+    mine: list[tuple[int, int]], others: list[tuple[int, int]]
+) -> None:
+    ours, theirs = halves(mine), halves(others).in_order()
+
+    assert ours.within(theirs).tolist() == [pair in others for pair in mine]
+    ordered = ours.in_order()
+    assert sorted(row_of(ordered.later).tolist()) == [at for at, pair in enumerate(mine) if pair in mine[:at]]
+    assert ordered.counts.tolist() == [count for _, count in sorted(Counter(mine).items())]
+
+
+@given(HALVES)
+def test_distinct_keys_are_found_where_they_are(mine: list[tuple[int, int]]) -> None:
+    ours = halves(mine)
+    distinct = ours.in_order().where(ours.in_order().starts)
+
+    found = distinct.where(distinct.index_of(ours))
+
+    assert list(zip(found.high.tolist(), found.low.tolist(), strict=True)) == mine

@@ -1,7 +1,8 @@
 """Exchange keys between tasks: 128-bit hashes, divided into shares by hash, so that equal keys meet in one task.
 
-Two different keys share a hash with a chance of 2**-128; users of the hashes compare all 128 bits. Rows stay where they
-are; only keys travel. Each key has a place, `at`: that of an input row, `task << 32 | row`, or the
+Keys are equal if all 128 bits are: among a trillion different keys, two share a hash with a chance of 2**-49. Half of the
+bits would be too few, since among five billion keys two share a half more often than not; but one half finds nearly all
+matches, and the other one confirms them. Rows stay where they are; only keys travel. Each key has a place, `at`: that of an input row, `task << 32 | row`, or the
 address of a committed row.
 """
 
@@ -32,15 +33,12 @@ U64 = np.ndarray[Any, np.dtype[np.uint64]]
 _ROW_BITS = 32
 _HALF = np.uint64(32)
 _NONE: U64 = np.empty(0, np.uint64)
+_PAIR = np.dtype([("high", np.uint64), ("low", np.uint64)])
 _TEXTS = 2**14
 # Odd multipliers with well spread bits, one for each half.
 _FACTORS = (np.uint64(0x9E3779B97F4A7C15), np.uint64(0xC2B2AE3D27D4EB4F))
 _FINISH = (np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB))
 _SHIFT = np.uint64(29)
-
-
-class CollisionError(Exception):
-    """Two different keys share half of their hashes. Another seed separates them."""
 
 
 @dataclass(frozen=True)
@@ -76,17 +74,18 @@ class HashedKeys:
 
     def within(self, others: SortedKeys) -> Numbers:
         """Return for each key whether it is among the others."""
-        _ = others.starts  # raises if their hashes collide
         found = pc.index_in(pa.array(self.high), pa.array(others.high))
-        same: Numbers = found.is_valid().to_numpy(zero_copy_only=False)
-        places = found.drop_null().to_numpy()
-        # Matches are found by `high` alone; a different `low` means that two keys collide.
-        if np.any(others.low[places] != (self.low if same.all() else self.low[same])):
-            raise CollisionError
+        same = np.array(found.is_valid())
+        at = found.drop_null().to_numpy()
+        rows = slice(None) if len(at) == len(self) else np.flatnonzero(same)
+        unlike = others.low[at] != self.low[rows]
+        if unlike.any():  # another key that has the same `high`: look among all of those
+            doubtful = np.arange(len(self))[rows][unlike]
+            same[doubtful] = np.isin(_pairs(self, doubtful), _pairs(others, np.isin(others.high, self.high[doubtful])))
         return same
 
     def in_order(self) -> SortedKeys:
-        order = _order(self.high)
+        order = _order(self.high, self.low)
         return SortedKeys(self.high[order], self.low[order], self.at[order])
 
 
@@ -96,10 +95,8 @@ class SortedKeys(HashedKeys):
     @cached_property
     def starts(self) -> Numbers:
         """The index of the first occurrence of each distinct key."""
-        same = self.high[1:] == self.high[:-1]
-        if np.any(same & (self.low[1:] != self.low[:-1])):
-            raise CollisionError
-        return np.flatnonzero(np.concatenate([[True], ~same])) if len(self) else np.empty(0, np.int64)
+        differs = (self.high[1:] != self.high[:-1]) | (self.low[1:] != self.low[:-1])
+        return np.flatnonzero(np.concatenate([[True], differs])) if len(self) else np.empty(0, np.int64)
 
     @cached_property
     def counts(self) -> Numbers:
@@ -121,16 +118,29 @@ class SortedKeys(HashedKeys):
         return self.at[~last]
 
 
-def _order(numbers: U64) -> Numbers:
+    def index_of(self, keys: HashedKeys) -> Numbers:
+        """Return where each key is in these, which must be distinct; all keys must be among them."""
+        found = np.searchsorted(self.high, keys.high)
+        while (unlike := self.low[found] != keys.low).any():  # another key that has the same `high` comes first
+            found = found + unlike
+        return found
+
+
+def _order(high: U64, low: U64) -> Numbers:
     """Sort stably. Only repeated numbers are sorted stably, because that takes twice as long."""
-    order: Numbers = np.argsort(numbers)
-    ordered = numbers[order]
+    order: Numbers = np.argsort(high)
+    ordered = high[order]
     same = ordered[1:] == ordered[:-1]
     if same.any():
         repeated = np.concatenate([same, [False]]) | np.concatenate([[False], same])
         again = order[repeated]
-        order[repeated] = again[np.lexsort((again, numbers[again]))]
+        order[repeated] = again[np.lexsort((again, low[again], high[again]))]
     return order
+
+
+def _pairs(keys: HashedKeys, chosen: Numbers) -> np.ndarray[Any, Any]:
+    """Return both halves of some keys as one value each."""
+    return np.stack([keys.high[chosen], keys.low[chosen]], axis=1).view(_PAIR).ravel()
 
 
 def places(task: int, rows: int) -> U64:

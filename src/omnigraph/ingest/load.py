@@ -54,7 +54,6 @@ from omnigraph.ingest.distributed import (
     input_problems,
 )
 from omnigraph.ingest.executor import StartSpark, executor_for
-from omnigraph.ingest.keys import CollisionError
 from omnigraph.lang.catalog import Catalog, EdgeType, NodeType
 from omnigraph.lang.source import did_you_mean
 from omnigraph.manifest.publisher import Lineage, Published
@@ -67,7 +66,7 @@ from omnigraph.write.pending import RECORD
 MOST_RECORDS = 8192
 _ABANDONED = dt.timedelta(days=1)
 MOST_BYTES = 32 * 1024 * 1024
-_SEEDS = 3
+_ATTEMPTS = 3
 _ROWS_PER_GROUP = 65_536
 _BLOCK = 8 * 2**20  # bytes of records that are held before they are written
 _ENDS = (("from", "from"), ("to", "to"), ("from", "src"), ("to", "dst"))
@@ -197,18 +196,15 @@ def _numbered(rows: pa.Table, task: int) -> pa.Table:
 def _load_by_executor(store: Store, request: LoadSpec, lineage: Lineage) -> LoadResult:
     _reclaim_abandoned(store)
     executor = executor_for(request.engine, request.spark, request.progress)
-    for attempt in range(_SEEDS):
-        # All over again: places, hashes and files depend on the seed.
+    for attempt in range(_ATTEMPTS):
+        # All over again: other files, and other keys for them.
         data = LoadInput(request.splits, request.frames)
         big = DistributedLoad(store, executor, data, request.mode, _shares(data))
         try:
             return _run_big(store, request, lineage, big)
-        except CollisionError:
-            if attempt == _SEEDS - 1:
-                raise
         except ParcelsLostError as error:
-            if attempt == _SEEDS - 1:
-                message = f"Spark lost the keys of the load {_SEEDS} times, nothing was changed: {error}"
+            if attempt == _ATTEMPTS - 1:
+                message = f"Spark lost the keys of the load {_ATTEMPTS} times, nothing was changed: {error}"
                 raise SparkError(message, hint="look for executors that die, and load again", detail="") from error
         finally:
             big.delete_exchange()

@@ -447,13 +447,12 @@ def _occurrences(keys: SortedKeys, part: SortedKeys) -> Numbers:
     """Return how often each key occurs in a part."""
     distinct = part.where(part.starts)
     counts = np.zeros(len(keys), np.int64)
-    # By `high` alone: `starts` has raised CollisionError if two keys share it.
-    counts[np.searchsorted(keys.high, distinct.high)] = part.counts
+    counts[keys.index_of(distinct)] = part.counts
     return counts
 
 
 def _last_places(keys: SortedKeys, part: SortedKeys) -> U64:
     """Return the last place of each key in a part; undefined for keys that do not occur."""
     at = np.zeros(len(keys), np.uint64)
-    at[np.searchsorted(keys.high, part.high[part.starts])] = part.at[part.starts + part.counts - 1]
+    at[keys.index_of(part.where(part.starts))] = part.at[part.starts + part.counts - 1]
     return at
