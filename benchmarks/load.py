@@ -212,7 +212,7 @@ def cold(root: Path, _: float) -> Past:
     """A whole process that loads one record on Spark, the way the command line does."""
     omnigraph.init(root / "cold", SCHEMA)
     (root / "one.jsonl").write_text(json.dumps({"type": "Person", "data": {"name": "one"}}))
-    command = [sys.executable, "-m", "omnigraph", "load", root / "cold", "--mode", "merge"]
+    command: list[str | Path] = [sys.executable, "-m", "omnigraph", "load", root / "cold", "--mode", "merge"]
     command += ["--engine", "spark", "--data", root / "one.jsonl"]
     found = [seconds(lambda: subprocess.run(command, check=True, capture_output=True)) for _ in range(2)]
     print(f"`omnigraph load` of one record on Spark, as a process: first {found[0]:.1f} s, again {found[1]:.1f} s")

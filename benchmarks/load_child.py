@@ -10,6 +10,7 @@ import json
 import os
 import sys
 import tempfile
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,7 @@ def main() -> None:
     memory = Memory(1.0) if job.get("watch") else None
     with tempfile.TemporaryDirectory() as directory:
         place = Path(job.get("keep") or directory)
-        found = [spent(lambda turn=turn: _load(place / str(turn), job["source"])) for turn in range(job["turns"])]
+        found = [spent(partial(_load, place / str(turn), job["source"])) for turn in range(job["turns"])]
     if memory:
         memory.stop()
     stop_session()

@@ -1,9 +1,9 @@
 """Exchange keys between tasks: 128-bit hashes, divided into shares by hash, so that equal keys meet in one task.
 
-Keys are equal if all 128 bits are: among a trillion different keys, two share a hash with a chance of 2**-49. Half of the
-bits would be too few, since among five billion keys two share a half more often than not; but one half finds nearly all
-matches, and the other one confirms them. Rows stay where they are; only keys travel. Each key has a place, `at`: that of an input row, `task << 32 | row`, or the
-address of a committed row.
+Keys are equal if all 128 bits are: among a trillion different keys, two share a hash with a chance of 2**-49. Half of
+the bits would be too few, since among six billion keys two share a half more often than not; but one half finds nearly
+all matches, and the other one confirms them. Rows stay where they are; only keys travel. Each key has a place, `at`:
+that of an input row, `task << 32 | row`, or the address of a committed row.
 """
 
 from __future__ import annotations
@@ -116,7 +116,6 @@ class SortedKeys(HashedKeys):
         last = np.zeros(len(self), bool)
         last[self.starts + self.counts - 1] = True
         return self.at[~last]
-
 
     def index_of(self, keys: HashedKeys) -> Numbers:
         """Return where each key is in these, which must be distinct; all keys must be among them."""
