@@ -109,3 +109,16 @@ def test_the_bytes_of_a_commit_do_not_grow_with_the_history(tmp_path: Path) -> N
 
     assert deep <= 2 * shallow
     assert deep < 12_000
+
+
+def test_a_file_of_thousands_of_rows_takes_as_many_requests_as_one_of_a_few(tmp_path: Path) -> None:
+    def costs(rows: int) -> tuple[int, int]:
+        uri = tmp_path / str(rows)
+        people = [{"type": "Person", "data": {"name": f"p{number}"}} for number in range(rows)]
+        knows = [{"edge": "Knows", "from": f"p{number}", "to": "p1"} for number in range(rows)]
+        omnigraph.init(uri, SCHEMA).load([*people, *knows], mode="merge", engine="local")
+        read = requests_of(lambda: omnigraph.open(uri, read_only=True).query(ONE_HOP))
+        commit = requests_of(lambda: omnigraph.open(uri).mutate(INSERT, {"name": "new"}))
+        return read.total, commit.total
+
+    assert costs(3000) == costs(3)

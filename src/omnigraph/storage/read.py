@@ -35,6 +35,9 @@ MOST_VALUES = 8192  # in one filter
 _KEPT_HANDLES = 256
 _GROWN_BYTES, _MOST_GROWN = 2**22, 8192  # of ids in memory; of one table
 _MOST_RUNS = 16
+# A file is read in one request until it grows past this size. Lance takes 4 KiB on a disk: then the files that folds
+# make cost more requests, the longer the history.
+_BLOCK_SIZE = 2**18
 _OURS = "omnigraph-"
 _OPERATION = re.compile(r"operation: (\w+)")
 _UPKEEP = ("Rewrite", "ReserveFragments", "CreateIndex", "UpdateConfig")
@@ -324,7 +327,11 @@ class TableReader:
     # Opening
 
     def _dataset(self, uri: str, version: int | None) -> lance.LanceDataset:
-        how: dict[str, Any] = {"storage_options": self.location.storage_options, "session": self._session}
+        how: dict[str, Any] = {
+            "block_size": _BLOCK_SIZE,
+            "storage_options": self.location.storage_options,
+            "session": self._session,
+        }
         return at_present_root(lance.dataset(uri, version=version, **how), self.location, **how)
 
     def _uri(self, path: str, branch: str | None) -> str:
