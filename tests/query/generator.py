@@ -26,6 +26,7 @@ node A {
     name: String @key
     s: String?  b: Bool?  i: I32?  l: I64?  u: U32?  w: U64?  f: F32?  d: F64?
     day: Date?  at: DateTime?  kind: enum(red, green, blue)?  tags: [String]?  nums: [I32]?  camelCase: I32?
+    reals: [F32]?  moments: [DateTime]?
 }
 node B { name: String @key  s: String?  i: I64?  f: F32?  w: U64? }
 node C { num: I32 @key  s: String?  d: F64? }
@@ -39,7 +40,7 @@ NODES: Mapping[str, Mapping[str, str]] = {
     "A": {
         "name": "String", "s": "String", "b": "Bool", "i": "I32", "l": "I64", "u": "U32", "w": "U64", "f": "F32",
         "d": "F64", "day": "Date", "at": "DateTime", "kind": "enum", "tags": "[String]", "nums": "[I32]",
-        "camelCase": "I32",
+        "camelCase": "I32", "reals": "[F32]", "moments": "[DateTime]",
     },
     "B": {"name": "String", "s": "String", "i": "I64", "f": "F32", "w": "U64"},
     "C": {"num": "I32", "s": "String", "d": "F64"},
@@ -69,12 +70,14 @@ _VALUES: Mapping[str, Sequence[Any]] = {
     "I64": (0, 1, 2**53 + 1, 2, 3, -5, 2**53, 2**63 - 1, -(2**63)),
     "U32": (0, 1, 2, 3, 2**32 - 1),
     "U64": (0, 1, 2, 3, 2**53 + 1, 2**63 - 1, 2**64 - 1),
-    "F32": (0.0, 1.0, 0.1, 2.0, 2.5, -1.5, 0.5, 16777216.0),
-    "F64": (0.0, 1.0, 0.1, 2.0, 2.5, -1.5, 0.5, 9007199254740992.0),
+    "F32": (0.0, -0.0, 0.1, 1.0, 2.0, 2.5, -1.5, 0.5, 16777216.0),
+    "F64": (0.0, -0.0, 0.1, 1.0, 2.0, 2.5, -1.5, 0.5, 9007199254740992.0),
     "Date": tuple(dt.date(2024, 1, 1) + dt.timedelta(days=day) for day in (-30_000, -1, 0, 1, 60)),
     "DateTime": (0, -1, 1_704_067_200_000, 1_704_067_200_001, 1_704_103_200_500),
     "[String]": (("a", "b"), ("ab",), (), ("é", "a", "a")),
     "[I32]": ((1, 2), (3,), (), (0, -1, 7)),
+    "[F32]": ((0.0,), (-0.0,), (0.1, 1.0), (0.1,), ()),
+    "[DateTime]": ((1_704_088_800_000,), (1_704_132_000_000,), (0, -1), ()),
 }
 
 
@@ -136,7 +139,7 @@ def _data(random: Random, kinds: Mapping[str, str], key: str = "") -> dict[str, 
 
 
 def _json(value: Any, kind: str) -> Any:
-    return encode(value, kind) if kind in ("Date", "DateTime") else list(value) if kind[0] == "[" else value
+    return encode(value, kind) if kind in ("Date", "DateTime") or kind[0] == "[" else value
 
 
 def _edges(random: Random, ids: Mapping[str, Sequence[str]], part: int) -> Iterator[dict[str, Any]]:
@@ -162,11 +165,17 @@ def rows_of(store: Store) -> Data:
 
 def _plain(table: pa.Table) -> list[Row]:
     for at, column in enumerate(table.schema):
-        if pa.types.is_date64(column.type):
-            milliseconds = pa.chunked_array([chunk.view(pa.int64()) for chunk in table.column(at).chunks], pa.int64())
-            table = table.set_column(at, column.name, milliseconds)
+        chunks = [_numbers(chunk) for chunk in table.column(at).chunks]
+        table = table.set_column(at, column.name, pa.chunked_array(chunks, _numbers(pa.nulls(0, column.type)).type))
     rows: list[Row] = table.to_pylist()
     return rows
+
+
+def _numbers(column: pa.Array) -> pa.Array:
+    """Date-times as milliseconds, also those of lists; other columns as they are."""
+    if pa.types.is_list(column.type):
+        return pa.ListArray.from_arrays(column.offsets, _numbers(column.values), mask=column.is_null())
+    return column.view(pa.int64()) if pa.types.is_date64(column.type) else column
 
 
 # Queries -------------------------------------------------------------------------------------------
@@ -287,7 +296,7 @@ class Maker:
         left = random.choice(scope.props())
         if left.kind.startswith("["):
             element = left.kind.strip("[]")
-            right = self._other(scope, NUMBERS if element in NUMBERS else (element, "enum"))
+            right = self._other(scope, NUMBERS if element in NUMBERS else (element, "enum") if element == "String" else (element,))
             return Test(left, "contains", right)
         if left.kind in ("String", "enum") and random.random() < 0.4:
             sides = [left, self._other(scope, ("String", "enum"))]
@@ -309,7 +318,7 @@ class Maker:
         if kind == "enum":
             return Given(self.random.choice(enum_words), "enum")
         value = random_value(self.random, kind)
-        as_parameter = self.random.random() < 0.3 or (kind in NUMBERS and (value < 0 or kind == "U64"))
+        as_parameter = self.random.random() < 0.3 or (kind in NUMBERS and (str(value)[0] == "-" or kind == "U64"))
         if kind in ("I32", "I64", "U32", "U64") and value > 2**63 - 1:
             value = 3
         if not as_parameter:
@@ -379,10 +388,9 @@ class Maker:
 
     def _folds(self, scope: Scope) -> tuple[Item, ...]:
         random, items = self.random, list[Item]()
-        plain = [prop for prop in scope.props() if prop.kind[0] != "["]
         for _ in range(random.choice((0, 1, 1, 2))):
             items.append(
-                Item(Node(random.choice(list(scope.nodes))) if random.random() < 0.3 else random.choice(plain))
+                Item(Node(random.choice(list(scope.nodes))) if random.random() < 0.3 else random.choice(scope.props()))
             )
         for at in range(random.choice((1, 2))):
             function = random.choice(("count", "count", "sum", "avg", "min", "max"))

@@ -242,17 +242,23 @@ def _holds(test: Test, one: Bindings) -> bool:
     left, right = _value(test.left, one), _value(test.right, one)
     if left is None or right is None:
         return False
+    if test.operator == "contains" and not isinstance(left, str):
+        wanted = _as_stored(right, test.right, test.left)
+        return any(item == wanted for item in left if item is not None)
     if test.operator == "contains":
-        return right in left if isinstance(left, str) else any(item == right for item in left if item is not None)
+        return right in left
     if test.operator == "starts_with":
         return bool(left.startswith(right))
-    if isinstance(test.right, Given) and test.left.kind == "F32":
-        right = float(np.float32(right))  # a value is given to a property as it would be stored
-    if isinstance(test.left, Given) and test.right.kind == "F32":
-        left = float(np.float32(left))
+    left, right = _as_stored(left, test.left, test.right), _as_stored(right, test.right, test.left)
     if isinstance(left, str):
         left, right = left.encode(), right.encode()
     return _OPERATORS[test.operator](left, right)
+
+
+def _as_stored(value: Any, side: Prop | Given, other: Prop | Given) -> Any:
+    """A value is given to a property as it would be stored."""
+    rounded = isinstance(side, Given) and isinstance(other, Prop) and other.kind.strip("[]") == "F32"
+    return float(np.float32(value)) if rounded else value
 
 
 # Return --------------------------------------------------------------------------------------------
@@ -313,7 +319,7 @@ def _grouped(query: Query, found: Sequence[Bindings]) -> Answer:
     if not plain:
         groups[""] = []
     for one in found:
-        groups[repr([_value(item.expression, one) for item in plain]) if plain else ""].append(one)
+        groups[repr([_grouped_by(_value(item.expression, one)) for item in plain]) if plain else ""].append(one)
     columns = [item.column for item in query.items]
     shaped = []
     for members in groups.values():
@@ -327,6 +333,13 @@ def _grouped(query: Query, found: Sequence[Bindings]) -> Answer:
         shaped.append((_encoded(query, cells), [cells[columns.index(name)] for name in names], None))
     _sort(shaped, query.order)
     return Answer([row[0] for row in shaped], [row[1] for row in shaped], is_total=False, limit=query.limit)
+
+
+def _grouped_by(value: Any) -> Any:
+    """The two zeros are one value."""
+    if isinstance(value, list):
+        return [*map(_grouped_by, value)]
+    return value + 0.0 if isinstance(value, float) else value
 
 
 def _folded(function: str, values: Sequence[Any]) -> Any:
@@ -376,4 +389,4 @@ def encode(cell: Any, kind: str) -> Any:
     if kind == "DateTime":
         moment = _EPOCH + dt.timedelta(milliseconds=cell)
         return moment.strftime("%Y-%m-%dT%H:%M:%S.") + f"{cell % 1000:03d}Z"
-    return list(cell) if kind.startswith("[") else cell
+    return [encode(item, kind.strip("[]")) for item in cell] if kind.startswith("[") else cell

@@ -63,7 +63,7 @@ def test_random_queries_answer_what_the_oracle_does(
     store = store_of(graph.uri)
     data = generator.rows_of(store)
     chosen = [case for case, _ in zip(cases(random, data), range(QUERIES), strict=False)]
-    assert sum(bool(case.answer.rows) for case in chosen) > QUERIES / 8, "most queries find nothing"
+    assert sum(bool(case.answer.rows) for case in chosen) > QUERIES / 20, "most queries find nothing"
 
     for case in chosen:
         case.check(graph)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from omnigraph.core.values import NUMERIC
+from omnigraph.core.values import NUMERIC, Scalar
 from omnigraph.lang import ir
 from omnigraph.lang.ir import Operator
 from omnigraph.lang.types import Type
@@ -65,10 +66,18 @@ def holds(test: ir.Comparison, frame: Frame, values: Values) -> Mask:
         return mask
     left, right = (operand(side, frame, values) for side in (test.left, test.right))
     if test.operator is Operator.CONTAINS:
-        return _contains(left, right)
+        return _contains(_as_stored(left, test.left, test.right), _as_stored(right, test.right, test.left))
     if test.operator is Operator.STARTS_WITH:
         return _texts(left, right, np.strings.startswith)
     return _compared(left, right, test.operator, numeric=test.left.type.scalar in NUMERIC)
+
+
+def _as_stored(given: pa.Array, side: ir.Operand, other: ir.Operand) -> pa.Array:
+    """Round numbers that are compared with an F32 property as its values were; a column predicate does so, too."""
+    if isinstance(side, ir.PropertyRef) or not isinstance(other, ir.PropertyRef) or other.type.scalar is not Scalar.F32:
+        return given
+    # Unsafe: a number beyond the F32 range becomes infinite, which no stored value is.
+    return given.cast(arrow_type(replace(side.type, scalar=Scalar.F32)), safe=False)
 
 
 def operand(side: ir.Operand, frame: Frame, values: Values) -> pa.Array:

@@ -173,10 +173,19 @@ def _aggregate(columns: Sequence[ir.Column | ir.AggregateColumn], frame: Frame, 
 
 
 def _groupable(array: pa.Array) -> pa.Array:
-    """Return a column that Arrow can group by: lists and vectors as texts."""
+    """Return a column that Arrow groups as the language compares: lists and vectors as numbers, both zeros as one."""
+    if pa.types.is_floating(array.type):
+        return pc.add(array, pa.scalar(0, array.type))  # -0.0 + 0.0 is 0.0; Arrow would make two groups of them
     if not pa.types.is_nested(array.type):
         return array
-    return pa.array([None if value is None else repr(value) for value in array.to_pylist()], pa.string())
+    # Each distinct item is a number, and each list the bytes of its numbers: equal lists have equal bytes.
+    items = _groupable(array.flatten()).dictionary_encode().indices.fill_null(-1).to_numpy().astype(np.int32)
+    filled = array.is_valid()
+    lengths = pc.if_else(filled, pc.list_value_length(array), 0).to_numpy(zero_copy_only=False)
+    ends = np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)]) * items.itemsize
+    buffers = [None, pa.py_buffer(ends), pa.py_buffer(items)]
+    texts = pa.Array.from_buffers(pa.large_binary(), len(array), buffers)
+    return pc.if_else(filled, texts.dictionary_encode().indices, None)
 
 
 def _argument(column: ir.Column | ir.AggregateColumn, frame: Frame, values: Values) -> pa.Array:
