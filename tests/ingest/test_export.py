@@ -85,7 +85,7 @@ def test_an_entity_is_a_line_with_its_id_first_its_nulls_and_its_dates_as_number
     graph.load([*({"type": "Person", "data": {"name": name}} for name in ("bob", "ann")), knows], mode="append")
 
     assert list(graph.export()) == [
-        '{"edge":"Knows","from":"ann","to":"bob","data":{"id":"k1","since":19723}}\n',
+        '{"edge":"Knows","from":"ann","to":"bob","data":{"id":"k1","since":"2024-01-01"}}\n',
         '{"type":"Person","data":{"id":"ann","age":null,"name":"ann"}}\n',
         '{"type":"Person","data":{"id":"bob","age":null,"name":"bob"}}\n',
     ]

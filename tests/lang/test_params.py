@@ -156,6 +156,14 @@ def test_only_finite_numbers_are_floats(type_: Type, item: float) -> None:
     assert "finite" in _refused(type_, [item] if type_.is_list else item).message
 
 
+def test_a_vector_takes_what_a_stored_one_can_hold() -> None:
+    problem = _refused(Type(Scalar.VECTOR, dimension=2), [0.0, 1e39])
+
+    assert "element 1" in problem.message
+    assert "exceeds the F32 range" in problem.message
+    assert _decode(Type(Scalar.VECTOR, dimension=2), [3e38, -3e38]) == (3e38, -3e38)
+
+
 @pytest.mark.parametrize("text", ["NaN", "Infinity", "-Infinity"])
 def test_what_a_lenient_json_parser_reads_as_not_a_number_is_refused(text: str) -> None:
     with pytest.raises(ParameterError, match="finite"):

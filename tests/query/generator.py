@@ -296,7 +296,9 @@ class Maker:
         left = random.choice(scope.props())
         if left.kind.startswith("["):
             element = left.kind.strip("[]")
-            right = self._other(scope, NUMBERS if element in NUMBERS else (element, "enum") if element == "String" else (element,))
+            right = self._other(
+                scope, NUMBERS if element in NUMBERS else (element, "enum") if element == "String" else (element,)
+            )
             return Test(left, "contains", right)
         if left.kind in ("String", "enum") and random.random() < 0.4:
             sides = [left, self._other(scope, ("String", "enum"))]

@@ -15,11 +15,12 @@ import pyarrow as pa
 import pytest
 
 import omnigraph
+from omnigraph.api.arrow import result_of, stream_of
 from omnigraph.api.rows import Result
 from omnigraph.commit.publish import begin, publish
 from omnigraph.errors import LibraryMissingError, ParameterError, QueryError, QueryNotFoundError, ResourceLimitError
 from omnigraph.graph import Graph
-from tests.query.scene import node
+from tests.query.scene import edge, node
 from tests.support.graphs import append, plan
 from tests.support.mutations import store_of
 
@@ -48,6 +49,21 @@ def test_a_result_becomes_a_data_frame(shared: Callable[[str], Graph]) -> None:
     assert frame["years"].tolist() == [30, 25, 35, 28]
 
 
+def test_integers_beside_nulls_keep_every_digit_in_a_data_frame(copy_of: Callable[[str], Graph]) -> None:
+    graph = copy_of("random")
+    graph.load(
+        [node("A", name="a", l=2**53 + 1, w=2**64 - 1, i=None), node("A", name="b", i=-1, nums=[])], mode="append"
+    )
+
+    found = graph.query("query q() { match { $a: A } return { $a.l, $a.w, $a.i as n, $a.i as n } order { $a.name } }")
+    frame = found.to_pandas()
+
+    assert [str(kind) for kind in frame.dtypes] == ["Int64", "UInt64", "Int32", "Int32"]
+    assert (frame["a.l"][0], frame["a.w"][0]) == (2**53 + 1, 2**64 - 1)
+    assert frame.isna().to_numpy().tolist() == [[False, False, True, True], [True, True, False, False]]
+    assert str(graph.query("query q() { match { $a: A } return { count($a) as n } }").to_pandas()["n"].dtype) == "int64"
+
+
 KNOWS = "query q() { match { $a: Person  $a $k:knows $b } return { $a.name, $b.name, $k.since as key, $a.age as age } }"
 
 
@@ -63,6 +79,21 @@ def test_the_ends_of_edges_can_be_named_and_equal_rows_stay_apart(shared: Callab
 
     assert sorted(found.edges()) == [(25, "Bob"), (30, "Alice"), (30, "Alice")]
     assert found.get_edge_data(25, "Bob")[0] == {"b.name": "Diana", "key": None}
+
+
+def test_nodes_of_two_types_with_one_id_stay_apart(copy_of: Callable[[str], Graph]) -> None:
+    graph = copy_of("people")
+    graph.load([node("Company", name="Alice"), edge("WorksAt", "Alice", "Alice")], mode="append")
+
+    at = graph.query('query q() { match { $p: Person { name: "Alice" }  $p worksAt $c } return { $p, $c } }')
+    known = graph.query("query q() { match { $p: Person  $p knows $f } return { $p, $f } }")
+
+    assert set(at.to_networkx().edges()) == {
+        (("Person", "Alice"), ("Company", "Acme")),
+        (("Person", "Alice"), ("Company", "Alice")),
+    }
+    assert set(result_of(stream_of(at, None)).to_networkx()) == set(at.to_networkx())
+    assert set(known.to_networkx()) == {"Alice", "Bob", "Charlie", "Diana"}
 
 
 def test_a_row_without_an_end_is_a_node(shared: Callable[[str], Graph]) -> None:
@@ -238,3 +269,24 @@ def test_a_result_that_is_too_large_is_an_error_that_says_so(tmp_path: Path) -> 
 
     with little_memory(4), pytest.raises(ResourceLimitError):
         graph.query("query q() { match { $a: N  $b: N  $c: N } return { $a } }")
+
+
+def test_a_walk_asks_for_memory_before_it_takes_it(
+    copy_of: Callable[[str], Graph], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    graph = copy_of("people")
+    ring = [f"r{at}" for at in range(300)]
+    graph.load([node("Person", name=name) for name in ring], mode="append")
+    steps = [(at, (at + step) % len(ring)) for at in range(len(ring)) for step in (1, 7, 31, 97)]
+    graph.load([edge("Knows", ring[start], ring[end]) for start, end in steps], mode="append")
+    source = "query q() { match { $p: Person  $p knows{1,6} $f } return { count($f) as n } }"
+    answer = graph.query(source).rows
+
+    monkeypatch.setenv("OMNIGRAPH_QUERY_MEMORY", "1000000")
+    with pytest.raises(ResourceLimitError) as caught:
+        graph.query(source)
+
+    # One row is returned, but the pairs of origin and node that a step reaches are more than the limit allows.
+    assert caught.value.limit == 1_000_000 < caught.value.actual
+    monkeypatch.setenv("OMNIGRAPH_QUERY_MEMORY", "100000000")
+    assert graph.query(source).rows == answer

@@ -229,16 +229,38 @@ def test_filters_come_before_the_best(library: Library) -> None:
         check(good, matching.among(chosen, 3))
 
 
-def test_the_closest_are_chosen_before_edges_are_walked(library: Library) -> None:
-    closest = best_first(distances(library.column("place"), [1.0, 1.0, 1.0]), descending=False)
-    best = closest.ids[:4]
-    expected = [pair for slug in best for pair in library.cites if pair[0] == slug]
+CALLS = {"nearest": ("nearest($d.place, $q)", [1.0, 1.0, 1.0]), "bm25": ("bm25($d.body, $q)", "graph deep")}
+ORDERS = ["$d: Doc  $d cites $e", "$e: Doc  $d: Doc  $d cites $e", "$e: Doc  $d cites $e", "$d cites $e  $d: Doc"]
 
-    rest = "order { nearest($d.place, $q) } limit 4"
-    found = library.rows("$d: Doc  $d cites $e", "$d.slug, $e.slug", rest, q=[1.0, 1.0, 1.0])
 
-    assert [row[0] for row in found] == [source for source, _ in expected][:4]
-    assert {*map(tuple, found)} <= {*expected}
+@pytest.mark.parametrize("call", ["nearest", "bm25"])
+@pytest.mark.parametrize("limit", [1, 4, 9, 200])
+def test_a_ranking_ranks_what_the_match_leaves_in_any_order_of_clauses(library: Library, call: str, limit: int) -> None:
+    spelled, query = CALLS[call]
+    scores = distances(library.column("place"), query) if call == "nearest" else bm25(library.column("body"), query)  # type: ignore[arg-type]
+    sign = 1 if call == "nearest" else -1
+    rows = [pair for pair in library.cites if pair[0] in scores]
+    by_rank = sorted(
+        rows, key=lambda pair: (round(sign * scores[pair[0]], 9), library.documents[pair[1]]["rank"], pair)
+    )
+    by_id = sorted(rows, key=lambda pair: (round(sign * scores[pair[0]], 9), pair))
+    for match in ORDERS:
+        for keys, expected in ((spelled, by_id), (f"{spelled}, $e.rank", by_rank)):
+            found = library.rows(match, "$d.slug, $e.slug", f"order {{ {keys} }} limit {limit}", q=query)
+
+            assert [*map(tuple, found)] == expected[:limit]
+
+
+@pytest.mark.parametrize("limit", [1, 4, 30])
+def test_the_arms_of_a_fused_ranking_rank_what_the_match_leaves(library: Library, limit: int) -> None:
+    left = {source for source, _ in library.cites}
+    close = best_first(distances(library.column("place"), [1.0, 1.0, 1.0]), descending=False).among(left, limit)
+    good = best_first(bm25(library.column("body"), "deep"), descending=True).among(left)
+    ranked = fused(close, good, 60)
+    expected = [pair for slug in ranked.ids for pair in library.cites if pair[0] == slug][:limit]
+    rest = f'order {{ rrf(nearest($d.place, [1.0, 1.0, 1.0]), bm25($d.body, "deep")) }} limit {limit}'
+    for match in ORDERS:
+        assert [*map(tuple, library.rows(match, "$d.slug, $e.slug", rest))] == expected
 
 
 @pytest.mark.parametrize("limit", [1, 5, 50])
@@ -253,7 +275,7 @@ def test_what_is_reached_is_ranked_among_what_is_reached(library: Library, limit
     ):
         expected = [target for target in ranked.ids for pair in pairs if pair[1] == target][:limit]
 
-        rest = f"order {{ {call} }} limit {limit}"
+        rest = f"order {{ {call}, $e.slug }} limit {limit}"
         found = library.rows("$d: Doc { rank: 1 }  $d cites $e", "$e.slug, $d.slug", rest, q=query)
 
         assert [row[0] for row in found] == expected
@@ -313,7 +335,7 @@ def test_the_k_of_a_fusion_may_be_a_parameter_but_must_be_positive(library: Libr
 HELD = {
     "accent": "café", "stem": "résumé", "sigma": "ΟΔΟΣ", "dotted": "İstanbul", "sharp": "Straße", "under": "snake_case",
     "stop": "it's", "number": "v1.2", "signs": "日本語", "short": "мой", "long": "x" * 40, "fits": "y" * 39,
-    "adverb": "generously", "nothing": "",
+    "adverb": "generously", "nothing": "", "mixed": "graph日本の紙", "hangul": "한국어로",
 }  # fmt: skip
 
 
@@ -338,7 +360,13 @@ def words(tmp_path_factory: pytest.TempPathFactory) -> Graph:
         ("it", []),
         ("2", ["number"]),
         ("日本語", ["signs"]),
-        ("日本", []),
+        ("日本", ["signs", "mixed"]),
+        ("本日", []),
+        ("日語", []),
+        ("語", ["signs"]),
+        ("日", ["signs", "mixed"]),
+        ("graph", ["mixed"]),
+        ("한국", ["hangul"]),
         ("мои", []),
         ("x" * 40, []),
         ("y" * 39, ["fits"]),
@@ -350,6 +378,15 @@ def test_words_are_compared_as_they_are_analysed(words: Graph, wanted: str, expe
     found = words.query("query q($q: String) { match { $w: Word  search($w.text, $q) } return { $w } }", {"q": wanted})
 
     assert [row["w"] for row in found.rows] == expected
+
+
+def test_words_without_spaces_are_ranked_and_are_only_near_themselves(words: Graph) -> None:
+    ranked = 'query q() { match { $w: Word } return { $w } order { bm25($w.text, "日本語") } }'
+    near = 'query q() { match { $w: Word  fuzzy($w.text, "日木") } return { $w } }'
+
+    # A ranking asks for all of a word as a search does: "mixed" holds one of its two pairs.
+    assert [row["w"] for row in words.query(ranked).rows] == ["signs"]
+    assert words.query(near).rows == []
 
 
 @pytest.mark.parametrize("parameters", [{"q": None, "e": 2}, {"q": "alps", "e": None}])

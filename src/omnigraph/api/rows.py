@@ -130,8 +130,14 @@ class Result:
         return self.table
 
     def to_pandas(self) -> Any:
-        library("pandas")  # which PyArrow needs for this, and reports as a missing module
-        return self.table.to_pandas()
+        """A data frame. Integers beside nulls have the nullable integer types of pandas, which keep every digit."""
+        pandas = library("pandas")  # which PyArrow needs for this, and reports as a missing module
+        frame = self.table.to_pandas(integer_object_nulls=True)
+        for at, kind in enumerate(map(str, self.table.schema.types)):
+            # By default pandas would make floats of them, and round what is beyond 2**53.
+            if self.table[at].null_count and kind in _NULLABLE:
+                frame.isetitem(at, pandas.array(frame.iloc[:, at], _NULLABLE[kind]))
+        return frame
 
     def to_polars(self) -> Any:
         return library("polars").from_arrow(self.table)
@@ -140,16 +146,23 @@ class Result:
         """A directed multigraph with an edge for each row: from one column to another, the others its attributes.
 
         The first two columns are the ends, unless others are named. A row that lacks an end adds no edge, only a node.
+        Where the ends are nodes of two types, each is a pair of its type and its id: both types may have the same id.
         """
         networkx = library("networkx")
         made = networkx.MultiDiGraph()
         start, end = (self._end(name, at) for at, name in enumerate((source, target)))
         others = [(at, name) for at, name in enumerate(self.columns) if at not in (start, end)]
+        types = [_node_type(self.table.schema.field(at)) for at in (start, end)]
+        apart = types[0] != types[1] and None not in types
         for row in self.cells():
+            ends = [
+                (type_, row[at]) if apart and row[at] is not None else row[at]
+                for at, type_ in zip((start, end), types, strict=True)
+            ]
             # Nodes first, so that a row with one end (an optional match) still adds the end that it has.
-            made.add_nodes_from(row[at] for at in (start, end) if row[at] is not None)
-            if row[start] is not None and row[end] is not None:
-                made.add_edges_from([(row[start], row[end], {name: row[at] for at, name in others})])
+            made.add_nodes_from(one for one in ends if one is not None)
+            if None not in ends:
+                made.add_edges_from([(*ends, {name: row[at] for at, name in others})])
         return made
 
     def _end(self, name: str | None, default: int) -> int:
@@ -185,3 +198,11 @@ class Result:
 
 
 _SHOWN = 100
+_NULLABLE = {f"{sign}int{bits}": f"{sign.upper()}Int{bits}" for sign in ("", "u") for bits in (32, 64)}
+NODE_TYPE = b"omnigraph.node_type"
+"""In the metadata of a column that holds the ids of nodes: the type of the nodes."""
+
+
+def _node_type(column: pa.Field) -> str | None:
+    found = (column.metadata or {}).get(NODE_TYPE)
+    return None if found is None else found.decode()

@@ -95,7 +95,7 @@ def json_text(column: pa.Array) -> pa.Array:
     if pt.is_list(type_) or pt.is_fixed_size_list(type_):
         items = with_items(column, json_text(column.flatten()))
         return concatenated("[", pc.binary_join(items, pa.scalar(",", TEXT)), "]")
-    return without_dates(column).cast(TEXT)
+    return concatenated('"', _iso(column), '"') if _is_temporal(type_) else column.cast(TEXT)
 
 
 def without_dates(column: pa.Array) -> pa.Array:
@@ -182,8 +182,7 @@ def csv_text(column: pa.Array) -> pa.Array:
     if pt.is_string(type_):
         return _quoted(column.cast(TEXT))
     if pt.is_list(type_) or pt.is_fixed_size_list(type_):
-        items = column.flatten()
-        return _quoted(json_text(with_items(column, _iso(items)) if _is_temporal(items.type) else column))
+        return _quoted(json_text(column))
     if pt.is_large_binary(type_):
         return base64_text(column)
     return _iso(column) if _is_temporal(type_) else json_text(column)

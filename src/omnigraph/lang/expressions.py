@@ -14,6 +14,7 @@ from omnigraph.core.values import (
     Scalar,
     parse_date,
     parse_datetime,
+    to_float,
     to_number,
 )
 from omnigraph.errors import LiteralError
@@ -397,10 +398,16 @@ def _vector_query(query: ir.Constant | ir.ParameterRef, vector: Type, span: Span
     numbers = query.value if isinstance(query, ir.Constant) and query.type.is_list else None
     if isinstance(numbers, tuple) and query.type.element.is_numeric:
         if len(numbers) == vector.dimension:
-            floats = tuple(float(item) for item in numbers if isinstance(item, int | float))
-            return ir.Constant(floats, Type(Scalar.VECTOR, dimension=vector.dimension))
+            return ir.Constant(_components(numbers, span), Type(Scalar.VECTOR, dimension=vector.dimension))
         raise Rejection("T15", f"nearest: {vector} against a list of {len(numbers)} values", span)
     raise Rejection("T15", f"nearest: {vector} needs a {vector} or a String to compare to, not {query.type}", span)
+
+
+def _components(numbers: tuple[ir.PlainValue, ...], span: Span) -> tuple[float, ...]:
+    try:
+        return tuple(to_float(Scalar.F32, number) for number in numbers)
+    except ConversionError as problem:
+        raise Rejection("T15", f"nearest: {problem}", span, hint=problem.hint) from None
 
 
 def _fused(rank: tree.Rrf, scope: NameScope) -> ir.FusedRank:

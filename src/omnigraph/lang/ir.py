@@ -207,9 +207,9 @@ Ranking = NearestRank | Bm25Rank | FusedRank
 
 
 class Rank(TreeNode):
-    """Order the rows by a ranking of one variable and keep its best `limit` entities.
+    """Order the rows by a ranking of one variable and keep its best `limit` entities, and those that tie with the last.
 
-    Later steps keep the order of rows; an Order after a Rank only breaks its ties.
+    The Order after a Rank only breaks its ties.
     """
 
     ranking: Ranking

@@ -99,7 +99,8 @@ def _vector(type_: Type, item: object) -> tuple[float, ...]:
         raise ConversionError(f"expected an array of numbers for {type_}, got {kind_of(item)}")
     if len(item) != type_.dimension:
         raise ConversionError(f"expected {type_.dimension} values for {type_}, got {len(item)}")
-    return tuple(_at(at, _float, element) for at, element in enumerate(item))
+    # As a stored vector: beyond F32 a number would become infinite, and every distance with it.
+    return tuple(_at(at, partial(to_float, Scalar.F32), element) for at, element in enumerate(item))
 
 
 def _at(position: int, decode: Callable[[object], _T], item: object) -> _T:

@@ -30,13 +30,14 @@ def check_read(body: tree.ReadBody, scope: NameScope) -> ir.ReadPlan:
         return ir.ReadPlan((*steps, ir.Aggregate(columns), *order, *limit))
     plain = tuple(column for column in columns if isinstance(column, ir.Column))
     if rank:
-        # The limit is part of the rank, so that storage can stop early; the Limit step then cuts rows, not entities.
-        steps.insert(_rank_position(steps, rank.ranking), ir.Rank(rank.ranking, body.limit))
+        # Last: the rows of the match are what is ranked, in whatever order its clauses are written. The limit is given,
+        # so that what cannot be in the result is not ordered; the Limit step cuts rows, not entities.
+        steps.append(ir.Rank(rank.ranking, body.limit))
     # Without a total order two runs of a query with a limit could return different rows.
-    tie_break = () if rank else tuple(sorted(bound.name for bound in scope.variables.values()))
+    tie_break = tuple(sorted(bound.name for bound in scope.variables.values()))
     # The first key is the ranking itself; the others break its ties.
     keys = body.order[1:] if rank else body.order
-    order = _order_step(keys, lambda key: _row_key(key, body.items, plain, scope), tie_break)
+    order = _order_step(keys, lambda key: _row_key(key, body.items, plain, scope), tie_break) if body.order else []
     return ir.ReadPlan((*steps, *order, *limit, ir.Project(plain)))
 
 
@@ -78,14 +79,6 @@ def _rank(body: tree.ReadBody, scope: NameScope) -> _Ranked | None:
             code, f"ordering by {name} requires a limit", body.order[0].expression.span, hint="add `limit 10`"
         )
     return _Ranked(written, typed)
-
-
-def _rank_position(steps: Sequence[ir.Step], typed: ir.Ranking) -> int:
-    """Find where to rank: `nearest` cuts to its limit at the scan of its variable, the others after the match."""
-    scanned = [isinstance(step, ir.Scan) and step.variable == typed.variable for step in steps]
-    if isinstance(typed, ir.NearestRank) and any(scanned):
-        return scanned.index(True) + 1
-    return len(steps)
 
 
 def _aliased(key: tree.Key, items: Sequence[tree.Item]) -> tree.Expression:
@@ -198,7 +191,7 @@ def _grouping(items: Sequence[tree.Item]) -> None:
 def _order_step(
     keys: Sequence[tree.Key], resolve: Callable[[tree.Key], _SortBy], tie_break: tuple[str, ...] = ()
 ) -> list[ir.Order]:
-    if not keys:
+    if not keys and not tie_break:
         return []
     resolved = (ir.SortKey(resolve(key), descending=key.direction == "desc") for key in keys)
     return [ir.Order(tuple(resolved), tie_break)]

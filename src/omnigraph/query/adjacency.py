@@ -12,10 +12,10 @@ import pyarrow as pa
 
 from omnigraph.core.nonblocking import may_block
 from omnigraph.lang.ir import Direction
+from omnigraph.query.arrays import Integers, among, spread, without_repeats
+from omnigraph.query.frame import check_room
 from omnigraph.query.view import GraphView, Positions, TableView
 from omnigraph.storage.read import DST, SRC
-
-Integers = np.ndarray[Any, np.dtype[np.int64]]
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class Adjacency:
     @cached_property
     def distinct(self) -> Adjacency:
         """The adjacency without parallel edges."""
-        pairs = _distinct(self.codes)
+        pairs = without_repeats(self.codes)
         if len(pairs) == len(self.targets):
             return self
         return Adjacency.of(pairs, self.origins, self.targets_count, _no_edges)
@@ -65,12 +65,12 @@ class Adjacency:
     def expand(self, origins: Positions) -> tuple[Integers, Integers]:
         """Follow the edges of some origins; return for each edge the index of its origin, and its target."""
         counts = self.degrees(origins)
-        return np.repeat(np.arange(len(origins)), counts), self.targets[self._places(origins, counts)]
+        return np.repeat(np.arange(len(origins)), counts), self.targets[spread(self.starts[origins], counts)]
 
     def expand_edges(self, origins: Positions) -> tuple[Integers, Integers, Integers]:
         """Like `expand`, with the positions of the edges."""
         counts = self.degrees(origins)
-        at = self._places(origins, counts)
+        at = spread(self.starts[origins], counts)
         return np.repeat(np.arange(len(origins)), counts), self.targets[at], self.edges[at]
 
     def targets_of(self, origins: Positions) -> Integers:
@@ -78,23 +78,16 @@ class Adjacency:
         # All origins in order, as after a scan without predicates: return the whole array without copying it.
         if len(origins) == self.origins and np.array_equal(origins, np.arange(self.origins)):
             return self.targets
-        targets: Integers = self.targets[self._places(origins, self.degrees(origins))]
+        targets: Integers = self.targets[spread(self.starts[origins], self.degrees(origins))]
         return targets
 
     def degrees(self, origins: Positions) -> Integers:
         """Return the number of edges of each origin."""
         return self.starts[origins + 1] - self.starts[origins]
 
-    def _places(self, origins: Positions, counts: Integers) -> Integers:
-        """Return the positions of the edges of some origins."""
-        ends = np.cumsum(counts)
-        places = np.repeat(self.starts[origins] - ends + counts, counts)
-        places += np.arange(len(places))
-        return places
-
     def connects(self, origins: Positions, targets: Positions) -> np.ndarray[Any, Any]:
         """Return which pairs an edge connects."""
-        return _among(origins * self.targets_count + targets, self.codes)
+        return among(origins * self.targets_count + targets, self.codes)
 
     @cached_property
     def loops(self) -> np.ndarray[Any, Any]:
@@ -104,14 +97,6 @@ class Adjacency:
         origins = np.repeat(np.arange(self.origins), np.diff(self.starts))
         at[origins[origins == self.targets]] = True
         return at
-
-
-def _distinct(codes: Integers) -> Integers:
-    """Remove duplicates from sorted numbers."""
-    new = np.ones(len(codes), bool)
-    new[1:] = codes[1:] != codes[:-1]
-    distinct: Integers = codes[new]
-    return distinct
 
 
 def _no_edges() -> Integers:
@@ -179,13 +164,6 @@ def integers(positions: pa.Array) -> Integers:
     return numbers
 
 
-def _among(codes: Integers, sorted_codes: Integers) -> np.ndarray[Any, Any]:
-    if not len(sorted_codes):
-        return np.zeros(len(codes), bool)
-    at = np.minimum(np.searchsorted(sorted_codes, codes), len(sorted_codes) - 1)
-    return np.asarray(sorted_codes[at] == codes)
-
-
 def walk(adjacent: Adjacency, origins: Positions, steps: Steps) -> tuple[Integers, Integers]:
     """Walk breadth-first over nodes of one type; return pairs of origin and node reached within the bounds.
 
@@ -203,6 +181,8 @@ def walk(adjacent: Adjacency, origins: Positions, steps: Steps) -> tuple[Integer
     for depth in range(1, steps.most + 1):
         if not len(fresh):
             break
+        # Before the step is taken: what it reaches, what is known already, and what the walk has found.
+        check_room(int(pairs.degrees(fresh % size).sum()) + len(visited) + sum(map(len, found)), _COPIES)
         fresh = visited.add(_followed(pairs, fresh, size))
         if depth >= steps.least:
             found.append(fresh)
@@ -214,6 +194,7 @@ def walk(adjacent: Adjacency, origins: Positions, steps: Steps) -> tuple[Integer
 
 
 _MOST_FLAGS = 2**25  # bytes, one for each pair
+_COPIES = 3  # of the pairs of a step, while they are packed, sorted and compared
 
 
 def _followed(pairs: Adjacency, codes: Integers, size: int) -> Integers:
@@ -232,6 +213,9 @@ class _Flags:
         self.flags = np.zeros(size, bool)
         self.flags[start] = True
 
+    def __len__(self) -> int:
+        return 0  # what they take is bounded
+
     def add(self, codes: Integers) -> Integers:
         """Mark nodes as visited; return the new ones, sorted."""
         new = np.zeros(len(self.flags), bool)
@@ -248,9 +232,12 @@ class _Codes:
     def __init__(self, start: Integers) -> None:
         self.codes = np.sort(start)
 
+    def __len__(self) -> int:
+        return len(self.codes)
+
     def add(self, codes: Integers) -> Integers:
         """Mark nodes as visited; return the new ones, sorted."""
-        codes = _distinct(np.sort(codes))
-        fresh: Integers = codes[~_among(codes, self.codes)]
+        codes = without_repeats(np.sort(codes))
+        fresh: Integers = codes[~among(codes, self.codes)]
         self.codes = np.union1d(self.codes, fresh)
         return fresh

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from omnigraph.lang import ir
-from omnigraph.query.adjacency import Integers, walk
+from omnigraph.query.adjacency import walk
+from omnigraph.query.arrays import Integers
 from omnigraph.query.frame import ONE_ROW, Frame
 from omnigraph.query.match import Matcher
 

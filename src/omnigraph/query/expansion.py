@@ -16,7 +16,8 @@ import pyarrow.compute as pc
 
 from omnigraph.errors import ParameterError
 from omnigraph.lang.ir import Direction, Expand
-from omnigraph.query.adjacency import Adjacency, Integers, Steps, adjacency, adjacency_key, integers
+from omnigraph.query.adjacency import Adjacency, Steps, adjacency, adjacency_key, integers
+from omnigraph.query.arrays import Integers
 from omnigraph.query.view import GraphView, Positions, TableView
 from omnigraph.storage.layout import layout_of
 from omnigraph.storage.read import ADDRESS, DST, SRC

@@ -8,6 +8,7 @@ import numpy as np
 
 from omnigraph.lang import ir
 from omnigraph.query.adjacency import Steps, walk
+from omnigraph.query.arrays import spread
 from omnigraph.query.evaluate import Values, holds, pushed
 from omnigraph.query.expansion import Choice, Reach, follow
 from omnigraph.query.frame import Frame, check_room
@@ -89,8 +90,7 @@ class Matcher:
         counts = np.diff(starts)[inverse]
         check_room(int(counts.sum()), len(frame.columns) + 1)
         rows = np.repeat(np.arange(frame.count), counts)
-        within = np.arange(len(rows)) - np.repeat(np.cumsum(counts) - counts, counts)
-        reached = targets[np.repeat(starts[inverse], counts) + within]
+        reached = targets[spread(starts[inverse], counts)]
         return self.bind_target(step, frame.take(rows), reached)
 
     def follow(self, step: ir.Expand, origins: Positions, hops: Steps) -> Reach:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -13,42 +14,50 @@ from omnigraph.lang import ir
 from omnigraph.lang.types import Type
 from omnigraph.query.evaluate import Values
 from omnigraph.query.frame import Frame
-from omnigraph.query.text_search import terms, text_index
+from omnigraph.query.text_search import text_index, wanted_words
 from omnigraph.query.view import Positions, TableView
 
 _Ranked = tuple[Positions, np.ndarray[Any, Any]]
 """Entities, the best first, and their scores."""
 
 
-def rank(step: ir.Rank, frame: Frame, values: Values, scanned: Positions | None = None) -> Frame:
+PLACE = "@place"  # of the entity of a row in a fused ranking, which settles ties by the first arm
+
+
+def rank(step: ir.Rank, frame: Frame, values: Values) -> Frame:
     """Keep the rows of the best entities of a variable, the best first; rows of one entity stay in order."""
     variable = step.ranking.variable
     view = frame.views[variable]
-    entities = view.distinct(frame.columns[variable])
-    best, scores = _Ranker(view, entities, entities if scanned is None else scanned, step.limit, values).run(
-        step.ranking
-    )
-    # Entities are cut, not rows: all rows of an entity that is among the best stay.
-    best, scores = best[: step.limit], scores[: step.limit]
+    best, scores = _Ranker(view, view.distinct(frame.columns[variable]), step.limit, values).run(step.ranking)
+    kept = _cut(scores, step.limit)
+    best, scores = best[:kept], scores[:kept]
     # A table of places instead of a search for each row: rows are many, and positions are dense.
     place = np.full(view.count, -1, np.int64)
     place[best] = np.arange(len(best))
     places = place[frame.columns[variable]]
-    kept = np.flatnonzero(places >= 0)
-    order = kept[np.argsort(places[kept], kind="stable")]
-    return frame.take(order).scored(scores[places[order]])
+    found = np.flatnonzero(places >= 0)
+    order = found[np.argsort(places[found], kind="stable")]
+    ranked = frame.take(order).scored(scores[places[order]])
+    return ranked.hide(PLACE, places[order]) if isinstance(step.ranking, ir.FusedRank) else ranked
+
+
+def _cut(scores: np.ndarray[Any, Any], limit: int | None) -> int:
+    """Return how many entities may be in the result: those with the score of the last one, too.
+
+    Later sort keys decide between these. Entities are cut, not rows: a row may be dropped only after all keys.
+    """
+    if limit is None or not 0 < limit < len(scores):
+        return len(scores) if limit is None else min(limit, len(scores))
+    differing = np.flatnonzero(scores[limit:] != scores[limit - 1])
+    return limit + int(differing[0]) if len(differing) else len(scores)
 
 
 @dataclass(frozen=True, slots=True)
 class _Ranker:
-    """Ranks the entities of a variable: those left by the match, and those that its scan found.
-
-    A variable that was reached by a traversal has no scan of its own: what the match has left is all there is.
-    """
+    """Ranks the entities of a variable that the match has left."""
 
     view: TableView
     left: Positions
-    scanned: Positions
     limit: int | None
     values: Values
 
@@ -56,29 +65,29 @@ class _Ranker:
         """Order entities by score; leave out those that do not match."""
         match ranking:
             case ir.NearestRank():
-                return self._nearest(ranking, self.left)
+                return self._nearest(ranking)
             case ir.Bm25Rank():
                 return self._bm25(ranking)
             case ir.FusedRank():
                 return self._fused(ranking)
 
-    def _nearest(self, ranking: ir.NearestRank, entities: Positions) -> _Ranked:
+    def _nearest(self, ranking: ir.NearestRank) -> _Ranked:
         query = self._vector(ranking)
-        entities, vectors = _vectors_of(self.view, ranking.vector, entities)
-        near = vectors.near(query, self.limit)
+        entities, rows, vectors = _vectors_of(self.view, ranking.vector, self.left)
+        near = vectors.near(query, rows, self.limit)
         # Computed from differences: the product that chose the candidates is not exact enough to order them.
-        away = vectors.matrix[near] - query
+        away = vectors.matrix[rows[near]] - query
         distances = np.einsum("ij,ij->i", away, away).astype(np.float64)
         return self._in_order(entities[near], distances, self.limit)
 
     def _in_order(self, entities: Positions, keys: np.ndarray[Any, Any], limit: int | None) -> _Ranked:
-        """Return the first entities by a key, then by id, without sorting the rest."""
+        """Return at least the first entities by a key, then by id, without sorting the rest."""
         if limit is not None and 0 < limit < len(keys):
             last = np.partition(keys, limit - 1)[limit - 1]
             first = np.flatnonzero(keys <= last)  # more than `limit` where several share the last place
             # NaN sorts last and compares with nothing: then all of them are sorted.
             entities, keys = (entities[first], keys[first]) if len(first) >= limit else (entities, keys)
-        order = np.lexsort((self.view.id_ranks(entities), keys))[:limit]
+        order = np.lexsort((self.view.id_ranks(entities), keys))
         return entities[order], keys[order]
 
     def _vector(self, ranking: ir.NearestRank) -> np.ndarray[Any, Any]:
@@ -93,11 +102,11 @@ class _Ranker:
 
     def _bm25(self, ranking: ir.Bm25Rank) -> _Ranked:
         query = self.values(ranking.query)
-        wanted = () if query is None else terms(str(query))
         index = text_index(self.view, ranking.text.property)
-        entities = self.left[index.holding(wanted)[self.left]]
+        words = index.spelled(() if query is None else wanted_words(str(query)))
+        entities = self.left[index.holding(words)[self.left]]
         # Without the limit: an arm of a fusion needs the place of every entity.
-        best, keys = self._in_order(entities, -index.scores(wanted)[entities], None)
+        best, keys = self._in_order(entities, -index.scores(chain.from_iterable(words))[entities], None)
         return best, -keys
 
     def _fused(self, ranking: ir.FusedRank) -> _Ranked:
@@ -117,11 +126,8 @@ class _Ranker:
         return candidates[order], scores[candidates[order]]
 
     def _arm(self, arm: ir.NearestRank | ir.Bm25Rank) -> Positions:
-        """Rank the entities of one arm. `nearest` applies its limit to the scan, as it does alone."""
-        if isinstance(arm, ir.Bm25Rank):
-            return self._bm25(arm)[0]
-        best = self._nearest(arm, self.scanned)[0]
-        return best[np.isin(best, self.left)]
+        """Rank the entities of one arm. `nearest` takes part with as many as the result may have."""
+        return self._bm25(arm)[0] if isinstance(arm, ir.Bm25Rank) else self._nearest(arm)[0][: self.limit]
 
     def _constant(self, k: ir.Value) -> int:
         """Return the k of a fusion. A parameter cannot be checked before it is given."""
@@ -155,28 +161,37 @@ class _Vectors:
     def nbytes(self) -> int:
         return int(self.matrix.nbytes + self.lengths.nbytes + self.rows.nbytes)
 
-    def near(self, query: np.ndarray[Any, Any], limit: int | None) -> Positions | slice:
-        """Return rows that surely include the nearest. One matrix product excludes most others, up to rounding."""
-        if limit is None or not 0 < limit < len(self.matrix):
+    def near(self, query: np.ndarray[Any, Any], rows: Positions, limit: int | None) -> Positions | slice:
+        """Return which of the rows surely include the nearest. A product excludes most others, up to rounding."""
+        if limit is None or not 0 < limit < len(rows):
             return slice(None)
-        # Not `@`: the threads of a BLAS library wait for each other on a busy machine.
-        about = self.lengths - 2 * np.einsum("ij,j->i", self.matrix, query)
+        about = self._products(query, rows)
+        about *= -2
+        about += self.lengths[rows]
         error = 8 * len(query) * np.finfo(np.float32).eps * (self.lengths.max() + query @ query)
         last = np.partition(about, limit - 1)[limit - 1] + 2 * error
         return np.flatnonzero(about <= last) if np.isfinite(last) else slice(None)
 
+    def _products(self, query: np.ndarray[Any, Any], rows: Positions) -> np.ndarray[Any, Any]:
+        # Not `@`: the threads of a BLAS library wait for each other on a busy machine.
+        if len(rows) * _FEW_ROWS < len(self.matrix):
+            return np.einsum("ij,j->i", self.matrix[rows], query)
+        # Of all rows, and then chosen: a copy of most of the matrix costs more than the products of the others.
+        products: np.ndarray[Any, Any] = np.einsum("ij,j->i", self.matrix, query)[rows]
+        return products
 
-def _vectors_of(view: TableView, vector: ir.PropertyRef, entities: Positions) -> tuple[Positions, _Vectors]:
-    """Return the entities that have a vector, and their vectors in the same order."""
+
+_FEW_ROWS = 4  # up to one row in so many is copied
+
+
+def _vectors_of(view: TableView, vector: ir.PropertyRef, entities: Positions) -> tuple[Positions, Positions, _Vectors]:
+    """Return the entities that have a vector, the row of each, and the vectors."""
     name, size = vector.property, vector.type.dimension
     if not view.is_worth_a_scan(entities):
         found = _Vectors.of(view.take(entities, name), size)
-        return entities[found.rows >= 0], found
+        return entities[found.rows >= 0], np.arange(len(found.matrix)), found
     key = (view.table, name, "@matrix")
     whole = view.cache.get(key, lambda: _Vectors.of(view.column(name), size), lambda made: made.nbytes)
     rows = whole.rows[entities]
     filled = rows >= 0
-    if filled.all() and len(rows) == len(whole.matrix):
-        return entities, whole
-    chosen = rows[filled]
-    return entities[filled], _Vectors(whole.matrix[chosen], whole.lengths[chosen], chosen)
+    return entities[filled], rows[filled], whole

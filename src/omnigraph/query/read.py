@@ -10,14 +10,15 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from omnigraph.api.rows import NODE_TYPE
 from omnigraph.lang import ir
 from omnigraph.lang.types import STRING, Type
 from omnigraph.query import count_pushdown
 from omnigraph.query.evaluate import Values, operand
 from omnigraph.query.frame import ONE_ROW, Frame
 from omnigraph.query.match import Matcher
-from omnigraph.query.rank import rank
-from omnigraph.query.view import GraphView, Positions
+from omnigraph.query.rank import PLACE, rank
+from omnigraph.query.view import GraphView
 from omnigraph.storage.columns import arrow_type
 
 _FIRST = "@first"
@@ -58,9 +59,6 @@ class Execution:
         self.counts = count_pushdown.only_counts(plan)
         self.needed = count_pushdown.needed_after(plan.steps) if self.counts else []
         self.tally = count_pushdown.Tally(self.matcher)
-        rankings = [step.ranking for step in plan.steps if isinstance(step, ir.Rank)]
-        self.fused = next((one.variable for one in rankings if isinstance(one, ir.FusedRank)), None)
-        self.scanned: dict[str, Positions] = {}  # the result of each scan, for a later ranking
 
     def table(self) -> pa.Table:
         plan = self.plan
@@ -68,7 +66,7 @@ class Execution:
         for at, step in enumerate(plan.steps):
             rows = self.step(at, step, rows)
         assert rows.shaped is not None, "a plan shapes its result"
-        fields = [pa.field(column.name, arrow_type(_type_of(column))) for column in plan.columns]
+        fields = [*map(_field, plan.columns)]
         arrays = [
             array if array.type == one.type else array.cast(one.type)
             for array, one in zip(rows.shaped, fields, strict=True)
@@ -88,11 +86,7 @@ class Execution:
             case ir.Limit(count):
                 return rows.take(np.arange(min(count, rows.count)))
             case ir.Rank():
-                return BoundRows(rank(step, rows.frame, self.values, self.scanned.get(step.ranking.variable)))
-            case ir.Scan(variable) if variable == self.fused:
-                frame = self.matcher.step(step, rows.frame)
-                self.scanned[variable] = frame.views[variable].distinct(frame.columns[variable])
-                return BoundRows(frame)
+                return BoundRows(rank(step, rows.frame, self.values))
             case _ if self.counts:
                 return BoundRows(self.tally.step(step, rows.frame, self.needed[at]))
             case _:
@@ -102,6 +96,7 @@ class Execution:
         frame = rows.frame
         keys = [] if frame.scores is None else [_places(frame.scores)]
         keys += [_ranks(self._key(key.by, rows), descending=key.descending) for key in step.keys]
+        keys += [frame.columns[name] for name in (PLACE,) if name in frame.columns]
         # An aggregate leaves no bindings behind: then there is nothing to break ties by.
         ties = [name for name in step.tie_break if name in frame.columns]
         keys += [frame.views[name].id_ranks(frame.columns[name]) for name in ties]
@@ -133,6 +128,14 @@ def _cell(expression: ir.Operand | ir.EntityRef | ir.Score, frame: Frame, values
         assert frame.scores is not None, "a score is only typed behind a rank"
         return pa.array(frame.scores, pa.float64())
     return operand(expression, frame, values)
+
+
+def _field(column: ir.Column | ir.AggregateColumn) -> pa.Field:
+    """Return the field of a result column; one of nodes carries their type, so that ids of two types stay apart."""
+    field = pa.field(column.name, arrow_type(_type_of(column)))
+    if isinstance(column, ir.Column) and isinstance(column.expression, ir.EntityRef):
+        return field.with_metadata({NODE_TYPE: column.expression.type_name})
+    return field
 
 
 def _type_of(column: ir.Column | ir.AggregateColumn) -> Type:

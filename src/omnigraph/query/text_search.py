@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 import threading
 import unicodedata
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from functools import cache, lru_cache
+from functools import cache, lru_cache, reduce
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -14,6 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from omnigraph.lang import ir
+from omnigraph.query.arrays import spread
 from omnigraph.query.evaluate import Mask, Values
 from omnigraph.query.frame import Frame
 from omnigraph.query.view import TableView
@@ -31,6 +34,12 @@ _COMMON_WORDS = (
 _COMMON = frozenset(_COMMON_WORDS.split())
 # Letters that plain spelling writes as two.
 _LIGATURES = str.maketrans({"æ": "ae", "œ": "oe", "ø": "o", "ß": "ss", "ð": "d", "đ": "d", "þ": "th", "ł": "l"})
+# Han, kana and hangul, which are written without spaces, or with endings that are part of the word.
+_SIGN = (
+    "\u1100-\u11ff\u3040-\u30ff\u31f0-\u31ff\u3400-\u4dbf\u4e00-\u9fff"
+    "\uac00-\ud7af\uf900-\ufaff\uff66-\uff9f\U00020000-\U0003ffff"
+)
+_SIGNS, _RUNS = re.compile(f"[{_SIGN}]"), re.compile(f"[{_SIGN}]+|[^{_SIGN}]+")
 _ONE_AT_A_TIME = threading.Lock()  # a stemmer keeps the current word in itself
 
 
@@ -58,10 +67,26 @@ def _folded(letter: str) -> str:
     return plain if plain.isascii() else letter
 
 
+def terms_of(word: str) -> tuple[str, ...]:
+    """Return the search terms of a lower-case word: one, none, or each pair of signs of a script without spaces."""
+    if word.isascii():
+        one = term(word)
+        return (one,) if one else ()
+    return tuple(chain.from_iterable(map(_terms_of_run, _RUNS.findall(word))))
+
+
+def _terms_of_run(run: str) -> tuple[str, ...]:
+    if _SIGNS.match(run):
+        # Where words begin is not written. So a word is found if all of its pairs are.
+        return tuple(run[at : at + 2] for at in range(max(len(run) - 1, 1)))
+    one = term(run)
+    return (one,) if one else ()
+
+
 @lru_cache(maxsize=1024)
-def terms(text: str) -> tuple[str, ...]:
-    """Return the terms of a text, in order."""
-    found = (term(word) for word in words(pa.array([text]))[0].to_pylist())
+def wanted_words(text: str) -> tuple[tuple[str, ...], ...]:
+    """Return the terms of each word of a query, in order."""
+    found = map(terms_of, words(pa.array([text]))[0].to_pylist())
     return tuple(one for one in found if one)
 
 
@@ -91,11 +116,12 @@ class TextIndex:
         arrays = (self.starts, self.texts, self.counts, self.lengths)
         return sum(array.nbytes for array in arrays) + 100 * len(self.vocabulary)  # about the bytes of one entry
 
-    def holding(self, wanted: Iterable[str]) -> Mask:
-        """Return which texts contain any of the terms."""
+    def holding(self, wanted: Iterable[Sequence[str]]) -> Mask:
+        """Return which texts contain all terms of any of the words."""
         mask = np.zeros(len(self.lengths), bool)
-        for one in wanted:
-            mask[self._texts_of(one)[0]] = True
+        for word in wanted:
+            texts = [self._texts_of(one)[0] for one in word]
+            mask[reduce(np.intersect1d, texts)] = True
         return mask
 
     def scores(self, wanted: Iterable[str]) -> np.ndarray[Any, Any]:
@@ -110,8 +136,24 @@ class TextIndex:
                 total[at] += weight * counts * (_K1 + 1) / (counts + _K1 * (1 - _B + _B * length))
         return total
 
-    def near(self, wanted: str, edits: int) -> list[str]:
-        """Return the terms within some edits of a term."""
+    def spelled(self, wanted: Iterable[Sequence[str]]) -> list[Sequence[str]]:
+        """Return words as their terms are; a single sign, which is part of terms only, becomes each of these."""
+        return [
+            word
+            for asked in wanted
+            for word in (self._with_sign(asked[0]) if len(asked[0]) == 1 and _SIGNS.match(asked[0]) else [asked])
+        ]
+
+    def _with_sign(self, sign: str) -> list[Sequence[str]]:
+        return [(one,) for one in self.vocabulary if sign in one]
+
+    def near(self, word: Sequence[str], edits: int) -> list[Sequence[str]]:
+        """Return the words within some edits of one; a word of signs is only near itself."""
+        if _SIGNS.match(word[0]):
+            return [word]
+        return [(one,) for one in self._near(word[0], edits)]
+
+    def _near(self, wanted: str, edits: int) -> list[str]:
         # An edit changes the length by at most one, so most terms are excluded without comparing letters.
         candidates = [one for one in self.vocabulary if abs(len(one) - len(wanted)) <= edits]
         return [
@@ -133,14 +175,17 @@ def text_index(view: TableView, name: str) -> TextIndex:
 def _build(column: pa.Array) -> TextIndex:
     found, texts = words(column)
     # Each distinct word once: stemming is Python, and a column has far fewer words than occurrences of them.
-    kinds = [term(word) for word in found.dictionary.to_pylist()]
-    vocabulary = {one: at for at, one in enumerate(dict.fromkeys(kind for kind in kinds if kind))}
-    numbers = np.array([vocabulary[kind] if kind else -1 for kind in kinds] or [-1])
-    of_word = numbers[found.indices.to_numpy()] if len(found) else np.empty(0, np.int64)
-    texts, of_word = texts[of_word >= 0], of_word[of_word >= 0]
+    kinds = [*map(terms_of, found.dictionary.to_pylist())]
+    vocabulary = {one: at for at, one in enumerate(dict.fromkeys(chain.from_iterable(kinds)))}
+    numbers = np.array([vocabulary[one] for one in chain.from_iterable(kinds)], np.int64)
+    many = np.array([len(kind) for kind in kinds], np.int64)
+    occurring = found.indices.to_numpy() if len(found) else np.empty(0, np.int64)
+    counts_of = many[occurring]
+    of_word = numbers[spread(np.cumsum(many)[occurring] - counts_of, counts_of)]
+    texts = np.repeat(texts, counts_of)
     pairs, counts = np.unique(of_word * len(column) + texts, return_counts=True)
-    terms_of, texts_of = np.divmod(pairs, max(len(column), 1))
-    starts = np.searchsorted(terms_of, np.arange(len(vocabulary) + 1))
+    terms_at, texts_of = np.divmod(pairs, max(len(column), 1))
+    starts = np.searchsorted(terms_at, np.arange(len(vocabulary) + 1))
     # In terms that count: stop words do not make a text long.
     lengths = np.bincount(texts, minlength=len(column))
     return TextIndex(vocabulary, starts, texts_of, counts, lengths, int((lengths > 0).sum()))
@@ -151,10 +196,10 @@ def text_mask(predicate: ir.TextMatch, frame: Frame, values: Values) -> Mask:
     variable, name = predicate.text.variable, predicate.text.property
     index = text_index(frame.views[variable], name)
     query = values(predicate.query)
-    wanted = () if query is None else terms(str(query))
+    wanted = index.spelled(() if query is None else wanted_words(str(query)))
     if predicate.function == "fuzzy":
         edits = _DEFAULT_EDITS if predicate.edits is None else values(predicate.edits)
-        wanted = () if edits is None else tuple(near for one in wanted for near in index.near(one, int(str(edits))))
+        wanted = [] if edits is None else [near for one in wanted for near in index.near(one, int(str(edits)))]
     found: Mask = index.holding(wanted)[frame.columns[variable]]
     return found
 
