@@ -174,11 +174,10 @@ class _Vectors:
 
     def _products(self, query: np.ndarray[Any, Any], rows: Positions) -> np.ndarray[Any, Any]:
         # Not `@`: the threads of a BLAS library wait for each other on a busy machine.
-        if len(rows) * _FEW_ROWS < len(self.matrix):
-            return np.einsum("ij,j->i", self.matrix[rows], query)
+        few = len(rows) * _FEW_ROWS < len(self.matrix)
+        products: np.ndarray[Any, Any] = np.einsum("ij,j->i", self.matrix[rows] if few else self.matrix, query)
         # Of all rows, and then chosen: a copy of most of the matrix costs more than the products of the others.
-        products: np.ndarray[Any, Any] = np.einsum("ij,j->i", self.matrix, query)[rows]
-        return products
+        return products if few else products[rows]
 
 
 _FEW_ROWS = 4  # up to one row in so many is copied
