@@ -73,6 +73,7 @@ from omnigraph.lang.source import source_given
 from omnigraph.manifest import schema_files
 from omnigraph.manifest.rows import MANIFEST_PATH, RESTORING
 from omnigraph.manifest.state import GraphState, ManifestState
+from omnigraph.query.frame import cache_budget
 from omnigraph.query.query import Query, QueryReader
 from omnigraph.query.view import TableCache
 from omnigraph.storage.lance_errors import Failure, classify
@@ -85,7 +86,6 @@ if TYPE_CHECKING:
     from omnigraph.ingest.distributed import FrameInput
 
 _T = TypeVar("_T")
-_CACHE_BYTES = 1024 * 1024 * 1024
 _FOLD_EVERY = 16  # versions of a table between two looks at its tail
 _LOCAL_MAINTENANCE_ROWS = 5_000_000  # more than this runs on Spark, unless `engine` says otherwise
 _LOG = logging.getLogger(__name__)
@@ -189,7 +189,7 @@ class Graph(GraphAPI):
         self._pinned: tuple[GraphState, schema_files.AcceptedSchema] | None = None  # the one state that a view reads
         self._under_way: set[str] = set()  # ids that callers gave to operations; shared by all copies of this handle
         # One for all handles of this graph: `acting_as` and views copy the reference.
-        self._cache = TableCache(_CACHE_BYTES)
+        self._cache = TableCache(cache_budget())
         self._feed = cache(partial(_feed_of, store))  # made when it is first asked for; shared by all copies
         self._embedding = Embedding(embedder)
         self._relocated = Relocation(self.uri)

@@ -1,26 +1,28 @@
-"""Compressed adjacency (CSR) of one edge type in one direction, built from whole columns."""
+"""Compressed adjacency (CSR) of one edge type in one direction, built from the ends of all edges."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
 
 import numpy as np
-import pyarrow as pa
 
 from omnigraph.core.nonblocking import may_block
 from omnigraph.lang.ir import Direction
-from omnigraph.query.arrays import Integers, among, spread, without_repeats
+from omnigraph.query.arrays import Integers, Mask, among, narrow, spread, without_repeats
+from omnigraph.query.ends import Ends, ends_of
 from omnigraph.query.frame import check_room
-from omnigraph.query.view import GraphView, Positions, TableView
-from omnigraph.storage.read import DST, SRC
+from omnigraph.query.view import GraphView, Positions
 
 
 @dataclass(frozen=True)
 class Adjacency:
-    """The targets of the edges of each origin, in order. Edge positions are computed on first use."""
+    """The targets of the edges of each origin, in order. Edge positions are computed on first use.
+
+    What it keeps for each edge has 32 bits wherever these suffice; what it returns has 64, so that callers can
+    multiply positions.
+    """
 
     origins: int
     targets_count: int
@@ -33,48 +35,45 @@ class Adjacency:
         """Build it from sorted pairs of origin and target, each packed into one number."""
         # Where there are no targets there are no codes either; `max` only keeps the remainder defined.
         starts = np.searchsorted(codes, np.arange(origins + 1) * targets_count)
-        return cls(origins, targets_count, starts, codes % max(targets_count, 1), find_edges)
+        targets = (codes % max(targets_count, 1)).astype(narrow(targets_count))
+        return cls(origins, targets_count, starts, targets, find_edges)
 
     @property
     def nbytes(self) -> int:
         """Its size with everything computed. The cache must charge for what is added later, too."""
-        return int(2 * self.starts.nbytes + 4 * self.targets.nbytes)
+        apart = 0 if self.distinct is self else self.distinct.starts.nbytes + self.distinct.targets.nbytes
+        return int(self.starts.nbytes + 2 * self.targets.nbytes + apart)
 
     @cached_property
     def edges(self) -> Integers:
-        may_block()  # reads both ends of every edge
+        may_block()  # orders all edges
         return self.find_edges()
 
     @cached_property
     def distinct(self) -> Adjacency:
         """The adjacency without parallel edges."""
-        pairs = without_repeats(self.codes)
-        if len(pairs) == len(self.targets):
+        may_block()  # computed from all edges
+        new = np.ones(len(self.targets), bool)
+        new[1:] = self.targets[1:] != self.targets[:-1]
+        new[self.starts[:-1][np.diff(self.starts) > 0]] = True  # the first target of an origin is new in any case
+        if new.all():
             return self
-        return Adjacency.of(pairs, self.origins, self.targets_count, _no_edges)
-
-    @cached_property
-    def codes(self) -> Integers:
-        """Every pair of origin and target packed into one number, sorted."""
-        may_block()  # computed from all edges; `distinct` and `connects` come through here
-        codes = np.repeat(np.arange(self.origins) * self.targets_count, np.diff(self.starts))
-        # In place: the array has a number for each edge, and a second one of this size would double the memory.
-        codes += self.targets
-        return codes
+        starts = np.concatenate([[0], np.cumsum(new)])[self.starts]
+        return Adjacency(self.origins, self.targets_count, starts, self.targets[new], _no_edges)
 
     def expand(self, origins: Positions) -> tuple[Integers, Integers]:
         """Follow the edges of some origins; return for each edge the index of its origin, and its target."""
         counts = self.degrees(origins)
-        return np.repeat(np.arange(len(origins)), counts), self.targets[spread(self.starts[origins], counts)]
+        places = spread(self.starts[origins], counts)
+        return np.repeat(np.arange(len(origins)), counts), self.targets[places].astype(np.int64)
 
     def expand_edges(self, origins: Positions) -> tuple[Integers, Integers, Integers]:
         """Like `expand`, with the positions of the edges."""
-        counts = self.degrees(origins)
-        at = spread(self.starts[origins], counts)
-        return np.repeat(np.arange(len(origins)), counts), self.targets[at], self.edges[at]
+        rows, targets = self.expand(origins)
+        return rows, targets, self.edges[spread(self.starts[origins], self.degrees(origins))].astype(np.int64)
 
     def targets_of(self, origins: Positions) -> Integers:
-        """Return the targets of the edges of some origins, origin by origin."""
+        """Return the targets of the edges of some origins, origin by origin; maybe of 32 bits."""
         # All origins in order, as after a scan without predicates: return the whole array without copying it.
         if len(origins) == self.origins and np.array_equal(origins, np.arange(self.origins)):
             return self.targets
@@ -85,16 +84,32 @@ class Adjacency:
         """Return the number of edges of each origin."""
         return self.starts[origins + 1] - self.starts[origins]
 
-    def connects(self, origins: Positions, targets: Positions) -> np.ndarray[Any, Any]:
+    def connects(self, origins: Positions, targets: Positions) -> Mask:
         """Return which pairs an edge connects."""
-        return among(origins * self.targets_count + targets, self.codes)
+        if not len(self.targets):
+            return np.zeros(len(origins), bool)
+        at = self.places(origins, targets)
+        last = len(self.targets) - 1
+        return (at < self.starts[origins + 1]) & (self.targets[np.minimum(at, last)] == targets)
+
+    def places(self, origins: Positions, targets: Positions) -> Integers:
+        """Return where the first edge of each pair is, or would be: a binary search of all pairs at once."""
+        low, high = self.starts[origins], self.starts[origins + 1]
+        # As often as the largest interval can be halved. Those that are settled stay as they are.
+        for _ in range(int((high - low).max(initial=0)).bit_length()):
+            middle = (low + high) // 2
+            is_open = low < high
+            before = is_open & (self.targets[np.where(is_open, middle, 0)] < targets)
+            low = np.where(before, middle + 1, low)
+            high = np.where(is_open & ~before, middle, high)
+        return low
 
     @cached_property
-    def loops(self) -> np.ndarray[Any, Any]:
+    def loops(self) -> Mask:
         """Return which nodes have an edge to themselves."""
         may_block()  # computed from all edges
         at = np.zeros(max(self.origins, self.targets_count, 1), bool)
-        origins = np.repeat(np.arange(self.origins), np.diff(self.starts))
+        origins = np.repeat(np.arange(self.origins, dtype=self.targets.dtype), np.diff(self.starts))
         at[origins[origins == self.targets]] = True
         return at
 
@@ -114,54 +129,26 @@ class Steps:
 
 def adjacency(graph: GraphView, edge_type: str, direction: Direction) -> Adjacency:
     """Return the adjacency of an edge type, built once per version of the three tables."""
-    views = _views(graph, edge_type)
     key = adjacency_key(graph, edge_type, direction)
-    return graph.cache.get(key, lambda: _build(*views, direction), lambda made: made.nbytes)
+    return graph.cache.get(key, lambda: build(ends_of(graph, edge_type), direction), lambda made: made.nbytes)
 
 
 def adjacency_key(graph: GraphView, edge_type: str, direction: Direction) -> Hashable:
     """Return the cache key of the adjacency."""
-    return (*(view.table for view in _views(graph, edge_type)), direction)
+    return (*(view.table for view in graph.ends(edge_type)), direction)
 
 
-def _views(graph: GraphView, edge_type: str) -> tuple[TableView, TableView, TableView]:
-    edge = graph.catalog.edges[edge_type]
-    return graph.edge(edge_type), graph.node(edge.source), graph.node(edge.target)
-
-
-def _build(view: TableView, source: TableView, target: TableView, direction: Direction) -> Adjacency:
-    counts = (target.count, source.count) if direction is Direction.IN else (source.count, target.count)
+def build(ends: Ends, direction: Direction) -> Adjacency:
+    """Order the ends of all edges by origin and target."""
 
     def find_edges() -> Integers:
-        codes, edges = _listed(view, source, target, direction)
         # Parallel edges are in no order here; a step that returns edges sorts them by id.
-        return edges[np.argsort(codes)]
+        edges = ends.edges(direction)
+        return edges[np.argsort(ends.codes(direction))].astype(narrow(len(ends)))
 
-    codes, _ = _listed(view, source, target, direction)
-    return Adjacency.of(np.sort(codes), *counts, find_edges)
-
-
-def _listed(view: TableView, source: TableView, target: TableView, direction: Direction) -> tuple[Integers, Integers]:
-    """Return the packed ends of all edges, and their positions. With both directions a loop counts once."""
-    sources, targets = view.columns(SRC, DST)
-    ends = (source.positions_of(sources), target.positions_of(targets))
-    # An edge whose node is missing, as another program may leave it, leads nowhere and matches nothing.
-    whole = pa.compute.and_(ends[0].is_valid(), ends[1].is_valid()).to_numpy(zero_copy_only=False)
-    src, dst = (integers(end)[whole] for end in ends)
-    edges = np.flatnonzero(whole)
-    if direction is Direction.IN:
-        return dst * source.count + src, edges
-    codes = src * target.count + dst
-    if direction is Direction.OUT:
-        return codes, edges
-    other = src != dst
-    return np.concatenate([codes, (dst * target.count + src)[other]]), np.concatenate([edges, edges[other]])
-
-
-def integers(positions: pa.Array) -> Integers:
-    # Filled first: with nulls in it, NumPy would get floats, which cannot index.
-    numbers: Integers = positions.fill_null(0).to_numpy(zero_copy_only=False).astype(np.int64)
-    return numbers
+    codes = ends.codes(direction)
+    codes.sort()  # in place: a second array of this size would double the memory
+    return Adjacency.of(codes, *ends.counts(direction), find_edges)
 
 
 def walk(adjacent: Adjacency, origins: Positions, steps: Steps) -> tuple[Integers, Integers]:
@@ -202,7 +189,7 @@ def _followed(pairs: Adjacency, codes: Integers, size: int) -> Integers:
     rows, nodes = np.divmod(codes, size)
     targets = pairs.targets_of(nodes)
     if len(rows) and rows[-1] == 0:  # there is one origin only
-        return targets
+        return targets.astype(np.int64)
     return np.repeat(rows * size, pairs.degrees(nodes)) + targets
 
 

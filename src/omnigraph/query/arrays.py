@@ -11,6 +11,11 @@ Integers = np.ndarray[Any, np.dtype[Any]]
 Mask = np.ndarray[Any, np.dtype[np.bool_]]
 
 
+def narrow(size: int) -> type[np.int32 | np.int64]:
+    """Return the smallest type that numbers all of `size` rows."""
+    return np.int32 if size <= np.iinfo(np.int32).max else np.int64
+
+
 def spread(starts: Integers, counts: Integers) -> Integers:
     """Return the numbers of many ranges one after the other, each given by its start and how many they are."""
     ends = np.cumsum(counts, dtype=np.int64)

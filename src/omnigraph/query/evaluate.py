@@ -120,7 +120,11 @@ def _contains(left: pa.Array, right: pa.Array) -> Mask:
 def _list_contains(lists: pa.Array, needles: pa.Array) -> Mask:
     parents = pc.list_parent_indices(lists).to_numpy()
     # One comparison over all items, each with the needle of its row.
-    same = _compared(pc.list_flatten(lists), needles.take(pa.array(parents)), Operator.EQ, numeric=True)
+    items, wanted = pc.list_flatten(lists), needles.take(pa.array(parents))
+    numeric = not (
+        pa.types.is_string(items.type) or pa.types.is_temporal(items.type) or pa.types.is_boolean(items.type)
+    )
+    same = _compared(items, wanted, Operator.EQ, numeric=numeric)
     mask = np.zeros(len(lists), bool)
     mask[parents[same]] = True
     return mask

@@ -12,11 +12,12 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.compute as pc
 
 from omnigraph.errors import ParameterError
 from omnigraph.lang.ir import Direction, Expand
-from omnigraph.query.adjacency import Adjacency, Steps, adjacency, adjacency_key, integers
+from omnigraph.query.adjacency import Adjacency, Steps, adjacency, adjacency_key
 from omnigraph.query.arrays import Integers
 from omnigraph.query.view import GraphView, Positions, TableView
 from omnigraph.storage.layout import layout_of
@@ -178,8 +179,7 @@ def _edges(graph: GraphView, step: Expand, origins: Positions) -> _Edges:
 
 
 def _edges_by(graph: GraphView, step: Expand, origins: Positions, column: str) -> _Edges:
-    edge, view = graph.catalog.edges[step.edge_type], graph.edge(step.edge_type)
-    ends = (graph.node(edge.source), graph.node(edge.target))
+    view, *ends = graph.ends(step.edge_type)
     near, far = ends if column == SRC else ends[::-1]
     ids = near.take(origins, "id")
     rows = view.tables.lookup(view.table, column, ids, [SRC, DST], addresses=True)
@@ -188,8 +188,14 @@ def _edges_by(graph: GraphView, step: Expand, origins: Positions, column: str) -
     # An edge to a node that is missing matches nothing, exactly as in the adjacency.
     whole = targets.is_valid().to_numpy(zero_copy_only=False)
     return _Edges(
-        origins[integers(starts)][whole], integers(targets)[whole], rows[ADDRESS].to_numpy().astype(np.int64)[whole]
+        origins[_integers(starts)][whole], _integers(targets)[whole], rows[ADDRESS].to_numpy().astype(np.int64)[whole]
     )
+
+
+def _integers(positions: pa.Array) -> Integers:
+    # Filled first: with nulls in it, NumPy would get floats, which cannot index.
+    numbers: Integers = positions.fill_null(0).to_numpy(zero_copy_only=False).astype(np.int64)
+    return numbers
 
 
 def _places(graph: GraphView, step: Expand, codes: Integers, addresses: Integers) -> Positions:

@@ -58,7 +58,7 @@ ONE_ROW = Frame(1)
 
 # The memory limit of a query, checked before rows are allocated ------------------------------------
 
-VARIABLE = "OMNIGRAPH_QUERY_MEMORY"
+VARIABLE, CACHE_VARIABLE = "OMNIGRAPH_QUERY_MEMORY", "OMNIGRAPH_CACHE_MEMORY"
 _CELL = 8  # bytes of a position
 _FEW, _ALWAYS = 1_000, 10_000  # rows that take no time; rows that are allowed whatever the limit is
 _RESOURCE = "bytes of rows in one query"
@@ -67,18 +67,27 @@ _HINT = f"bind the variables more narrowly, or connect them; {VARIABLE} sets the
 
 def limit() -> int:
     """Return the limit in bytes: the environment variable, or half of the memory of the machine."""
-    wish = os.environ.get(VARIABLE)
+    return _bytes(VARIABLE, _memory() // 2)
+
+
+def cache_budget() -> int:
+    """Return how many bytes a graph keeps of its tables: the environment variable, or a quarter of the memory."""
+    return _bytes(CACHE_VARIABLE, _memory() // 4)
+
+
+def _bytes(variable: str, default: int) -> int:
+    wish = os.environ.get(variable)
     if wish is None:
-        return _half_of_memory()
+        return default
     if not wish.isascii() or not wish.isdigit():
-        raise ParameterError(f"{VARIABLE} is '{wish}'", parameter=VARIABLE, hint="set it to a number of bytes")
+        raise ParameterError(f"{variable} is '{wish}'", parameter=variable, hint="set it to a number of bytes")
     return int(wish)
 
 
 @cache
-def _half_of_memory() -> int:
-    # Of the machine. A container with a smaller limit must set the variable.
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
+def _memory() -> int:
+    # Of the machine. A container with a smaller limit must set the variables.
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
 def check_room(rows: int, columns: int) -> None:

@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from omnigraph.api.results import Entry, Snapshot, TableVersion
 from omnigraph.core.lru import LruCache
+from omnigraph.core.nonblocking import may_block
 from omnigraph.errors import CorruptGraphError
 from omnigraph.lang.catalog import Catalog, EdgeType, NodeType
 from omnigraph.lang.ir import Operator
@@ -25,6 +26,9 @@ Positions = np.ndarray[Any, np.dtype[np.int64]]
 # A table up to this size is read as a whole; of a larger one only the selected rows, unless they are many.
 SMALL_TABLE = 200_000
 _FEW = 16  # a selection is small up to one row in this many
+_HASHED, _LOOKED_UP = 500_000, 4096  # ids that are hashed in the time of a lookup; ids of one lookup
+_ORDER = "@order"
+_MOST_TEXT = 2**31 - 1  # bytes of an Arrow column of texts; beyond, it needs offsets of 64 bits
 _MOST_NOTES = 10_000
 
 
@@ -71,6 +75,14 @@ class TableView:
             return (together() if name in missing else self._read([name]))[name]
 
         return [self.cache.get((self.table, name), partial(made, name), lambda one: int(one.nbytes)) for name in stored]
+
+    def columns_once(self, *names: str) -> list[pa.Array]:
+        """Return whole columns, for a caller that keeps what it makes of them: they are not cached."""
+        if all(self.cache.holds((self.table, name)) for name in names):
+            return self.columns(*names)
+        may_block()
+        found = self._read(names)
+        return [found[name] for name in names]
 
     def _stored(self, name: str) -> str:
         """Return the column to read: a key is stored twice, and is needed as the id anyway."""
@@ -120,8 +132,12 @@ class TableView:
 
     def locate(self, ids: pa.Array) -> pa.Array:
         """Like `positions_of`, but without reading all ids of a large table for a few."""
-        if self.is_worth_a_scan(ids) or self.cache.holds((self.table, ID)):
+        is_cached = self.cache.holds((self.table, ID))
+        # Comparing with cached ids hashes all of them, every time. An index finds a few among millions sooner.
+        if self.is_worth_a_scan(ids) or (is_cached and (self.count <= _HASHED or len(ids) > _LOOKED_UP)):
             return self.positions_of(ids)
+        if self.cache.holds((self.table, _ORDER)) and len(ids) <= _LOOKED_UP:
+            return self.ids.positions(ids)
         found = self.tables.lookup(self.table, ID, ids.unique(), [ID], addresses=True)
         at = pa.compute.index_in(ids, value_set=found[ID].combine_chunks())
         return pa.array(self.positions_at(found[ADDRESS].to_numpy())).take(at)
@@ -129,11 +145,12 @@ class TableView:
     def positions_of(self, ids: pa.Array) -> pa.Array:
         """Return the position of each id; null where there is none."""
         kinds = ids.dictionary_encode()  # each distinct id is hashed against the table once, however many edges name it
-        return pa.compute.index_in(kinds.dictionary, value_set=self.column(ID)).take(kinds.indices)
+        known = self.column(ID)
+        return pa.compute.index_in(kinds.dictionary.cast(known.type), value_set=known).take(kinds.indices)
 
     @property
     def ids(self) -> SortedTexts:
-        return self.cache.get((self.table, "@order"), lambda: SortedTexts.of(self.column(ID)), lambda made: made.nbytes)
+        return self.cache.get((self.table, _ORDER), lambda: SortedTexts.of(self.column(ID)), lambda made: made.nbytes)
 
     def id_ranks(self, positions: Positions) -> Positions:
         """Return the ranks of some rows in the order of their ids."""
@@ -175,11 +192,14 @@ class TableView:
         if rows.num_rows != self.count:
             message = f"table '{self.table.key}' has {rows.num_rows} rows; the manifest says {self.count}"
             raise CorruptGraphError(message, path=self.table.path, hint="run `omnigraph doctor`")
-        return {name: _whole(rows[name].combine_chunks()) for name in names}
+        return {name: _whole(rows[name]) for name in names}
 
 
-def _whole(column: pa.Array | pa.ChunkedArray) -> pa.Array:
-    return column if isinstance(column, pa.Array) else pa.concat_arrays(column.chunks)
+def _whole(column: pa.ChunkedArray) -> pa.Array:
+    if pa.types.is_string(column.type) and column.nbytes > _MOST_TEXT:
+        column = column.cast(pa.large_string())
+    found = column.combine_chunks()
+    return found if isinstance(found, pa.Array) else pa.concat_arrays(found.chunks)
 
 
 def satisfying(predicate: Predicate, columns: Mapping[str, pa.Array], count: int) -> Positions:
@@ -218,6 +238,12 @@ class SortedTexts:
         found = place < len(self) and self[place] == wanted
         return self.order[place : place + 1] if found else self.order[:0]
 
+    def positions(self, texts: pa.Array) -> pa.Array:
+        """Return the position of each of a few texts; null where there is none."""
+        kinds = texts.dictionary_encode()
+        found = [next(iter(self.find(text).tolist()), None) for text in kinds.dictionary.to_pylist()]
+        return pa.array(found, pa.int64()).take(kinds.indices)
+
 
 class GraphView:
     """One snapshot of the graph, used for a whole query."""
@@ -234,6 +260,11 @@ class GraphView:
 
     def edge(self, type_name: str) -> TableView:
         return self._view(self.catalog.edges[type_name])
+
+    def ends(self, edge_type: str) -> tuple[TableView, TableView, TableView]:
+        """Return the table of an edge type, and those of its sources and targets."""
+        edge = self.catalog.edges[edge_type]
+        return self.edge(edge_type), self.node(edge.source), self.node(edge.target)
 
     def _view(self, declared: NodeType | EdgeType) -> TableView:
         key = table_key(declared)
