@@ -55,7 +55,8 @@ def test_it_has_the_pairs_of_all_edges(direction: Direction, edges: int) -> None
 
 
 def test_it_takes_four_bytes_for_an_edge_and_four_for_its_position() -> None:
-    ends = Ends(*(np.arange(30_000, dtype=np.int32) % NODES for _ in range(2)), NODES, NODES)
+    nodes = np.arange(30_000, dtype=np.int32) % NODES
+    ends = Ends(nodes, nodes, NODES, NODES)
     made = build(ends, Direction.OUT)
 
     kept = [made.targets, made.edges, made.starts]

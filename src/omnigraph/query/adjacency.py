@@ -90,7 +90,7 @@ class Adjacency:
             return np.zeros(len(origins), bool)
         at = self.places(origins, targets)
         last = len(self.targets) - 1
-        return (at < self.starts[origins + 1]) & (self.targets[np.minimum(at, last)] == targets)
+        return np.asarray((at < self.starts[origins + 1]) & (self.targets[np.minimum(at, last)] == targets))
 
     def places(self, origins: Positions, targets: Positions) -> Integers:
         """Return where the first edge of each pair is, or would be: a binary search of all pairs at once."""
