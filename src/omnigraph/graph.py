@@ -536,7 +536,9 @@ class Graph(GraphAPI):
         with finishing(asked.progress):
             actor, resolution = self._actor(asked.actor), Resolution.of(asked.resolve)
             request = MergeSpec(source, into, actor, resolution, self._operation)
-            return (preview if asked.dry_run else merge)(self._store, request, runner)
+            if asked.dry_run:
+                return preview(self._store, request, None if self.read_only else runner)
+            return merge(self._store, request, runner)
 
     @_handles(op.RevertCommit)
     def _revert(self, asked: op.RevertCommit) -> MergeResult:

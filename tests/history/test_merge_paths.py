@@ -133,7 +133,7 @@ def compare_in_full(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
         monkeypatch.setattr(
             delta,
             "_parts",
-            lambda tables, *both: (*(delta._everything(tables, one) for one in both), True),
+            lambda tables, *both: (*(delta.whole_table(tables, one) for one in both), True),
         )
 
     return compare

@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 import omnigraph
 from omnigraph import Graph
 from omnigraph.errors import MergeConflictError
-from omnigraph.history import three_way
-from omnigraph.history.three_way import spans
+from omnigraph.history import checks, large_merge
+from omnigraph.storage.read import ID
+from omnigraph.storage.shares import hashed_parcels, ranged_parcels, received
 
 SCHEMA = """
 node Person { name: String @key  age: I32?  nick: String? @unique }
@@ -52,7 +53,8 @@ def _person(name: str, values: tuple[int, str | None]) -> dict[str, Any]:
 def merged(graph: Graph, into: str, engine: str, size: int) -> Any:
     """What a merge comes to: the counts and the entities, or the conflicts."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(three_way, "MOST_ROWS", size)
+        patch.setattr(large_merge, "MOST_ROWS", size)
+        patch.setattr(checks, "ROWS_PER_SHARE", 2 * size)
         try:
             changes = graph.merge("other", into, engine=engine).changes
         except MergeConflictError as error:
@@ -88,16 +90,27 @@ def test_random_changes_are_merged_alike(ours: Side, theirs: Side, size: int) ->
         assert merged(graph, "two", "local", size) == merged(graph, "one", "local", 1_000)
 
 
-@given(st.lists(st.text(max_size=3), unique=True, min_size=1), st.integers(1, 4))
-def test_every_id_is_in_one_span(ids: list[str], size: int) -> None:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(three_way, "MOST_ROWS", size)
-        found = list(spans(pa.array(ids, pa.string())))
-    inside = [name for first, last in found for name in ids if _is_in(name, first, last)]
-    assert sorted(inside) == sorted(ids)
-    assert len(found) == -(-len(ids) // size)
+IDS = st.lists(st.text(max_size=3), unique=True, min_size=1)
 
 
-def _is_in(name: str, first: str | None, last: str | None) -> bool:
-    spelled = name.encode()
-    return (first is None or spelled >= first.encode()) and (last is None or spelled < last.encode())
+@given(IDS, IDS)
+def test_every_id_is_in_one_range(ids: list[str], bounds: list[str]) -> None:
+    rows = pa.table({ID: pa.array(ids, pa.string())})
+    first = sorted(bounds)
+    found = {one.share: received([one], 0, rows.schema)[ID].to_pylist() for one in ranged_parcels(0, rows, first)}
+    assert sorted(name for names in found.values() for name in names) == sorted(ids)
+    for share, names in found.items():
+        assert all(share == 0 or first[share - 1] <= name for name in names)
+        assert all(share == len(first) or name < first[share] for name in names)
+
+
+@given(st.lists(st.tuples(st.text(max_size=3), st.floats(allow_nan=False)), min_size=1), st.integers(1, 5))
+def test_equal_values_are_in_one_share(values: list[tuple[str, float]], shares: int) -> None:
+    rows = pa.table({ID: [name for name, _ in values], "x": [number for _, number in values]})
+    found = [
+        (one.share, received([one], 0, rows.schema).to_pylist()) for one in hashed_parcels(0, rows, [ID, "x"], shares)
+    ]
+    assert sorted(map(str, (row for _, part in found for row in part))) == sorted(map(str, rows.to_pylist()))
+    where: dict[tuple[str, float], int] = {}
+    for share, part in found:
+        assert all(where.setdefault((row[ID], row["x"]), share) == share for row in part)

@@ -82,7 +82,7 @@ class MergeConflict:
 
 
 class MergeConflictError(OmnigraphError, code="merge_conflict", status=409):
-    """The merge or revert has conflicts; `conflicts` lists all of them. Nothing was changed."""
+    """The merge or revert has conflicts. `conflicts` lists them, of a large table the first. Nothing was changed."""
 
     conflicts: tuple[MergeConflict, ...]
 

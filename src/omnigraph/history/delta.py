@@ -90,7 +90,9 @@ def _numpy(array: pa.Array) -> Any:
 
 
 NODE_KEYS, EDGE_KEYS = (ID,), (ID, SRC, DST)
+VersionPair = tuple[TableVersion | None, TableVersion | None]
 _NONE = np.empty(0, np.int64)
+_MOST_TRACED = 32_000_000  # rows, which take 24 bytes each
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,11 +156,6 @@ class Touched:
             self.compared,
         )
 
-    def within(self, first: str | None, last: str | None) -> Touched:
-        """Keep the entities with `first` <= id < `last`; None is no bound."""
-        kept = {name: _within(getattr(self, name), first, last) for name in ("inserted", "deleted", "old", "new")}
-        return replace(self, **kept)
-
     @property
     def ids(self) -> pa.Array:
         """The ids whose stored row is not the same on both sides."""
@@ -191,12 +188,6 @@ class Touched:
         return _conformed(self.tables.rows_at(table, keys[ADDRESS].to_numpy(), names), self.schema)
 
 
-def _within(keys: pa.Table, first: str | None, last: str | None) -> pa.Table:
-    if first is not None:
-        keys = keys.filter(pc.greater_equal(keys[ID], first))
-    return keys if last is None else keys.filter(pc.less(keys[ID], last))
-
-
 def _stored(tables: TableReader, table: TableVersion, schema: pa.Schema) -> list[str]:
     stored = tables.columns(table).names
     return [name for name in schema.names if name in stored]
@@ -227,84 +218,146 @@ def touched_rows(
     # A few rows are read whole at once, and many by their keys alone: most of them may turn out to be unchanged.
     images = _image(tables, one, schema), _image(tables, other, schema)
     old, new = (
-        _keys(tables, part, keys) if image is None else image.select([*keys, ADDRESS])
+        key_rows(tables, part, keys) if image is None else image.select([*keys, ADDRESS])
         for part, image in zip((one, other), images, strict=True)
     )
+    return replace(matched(tables, (before, after), schema, old, new), compared=compared, images=images)
+
+
+def matched(tables: TableReader, versions: VersionPair, schema: pa.Schema, old: pa.Table, new: pa.Table) -> Touched:
+    """Match rows of two versions by id. Of both only keys and addresses are given."""
     # By id and not by address: a row that is written again has another address, and is an update all the same.
     kept, was = pc.is_in(new[ID], value_set=old[ID]), pc.is_in(old[ID], value_set=new[ID])
     return Touched(
         tables,
-        before,
-        after,
+        *versions,
         schema,
         inserted=new.filter(pc.invert(kept)),
         deleted=old.filter(pc.invert(was)),
         old=old.take(pc.index_in(new[ID].filter(kept), value_set=old[ID])),
         new=new.filter(kept),
-        compared=compared,
-        images=images,
+        compared=False,
     )
 
 
 def most_touched(tables: TableReader, before: TableVersion | None, after: TableVersion | None) -> int:
-    """Return an upper bound of the rows of `after` that `before` does not share, without reading any."""
-    return _parts(tables, before, after)[1].most_rows
+    """Return an upper bound of the rows of either version that the other does not share, without reading any."""
+    one, other, _ = unshared(tables, before, after)
+    most = max(one.most_rows, other.most_rows)
+    return most if most > _MOST_TRACED else max(part.listed(tables).most_rows for part in (one, other))
 
 
-def _parts(tables: TableReader, before: TableVersion | None, after: TableVersion | None) -> tuple[_Part, _Part, bool]:
+def _parts(tables: TableReader, before: TableVersion | None, after: TableVersion | None) -> _Unshared:
+    """Return the rows that are not shared, one by one where that is known: those that a compaction moved are shared."""
+    one, other, compared = unshared(tables, before, after)
+    return one.listed(tables), other.listed(tables), compared
+
+
+def unshared(tables: TableReader, before: TableVersion | None, after: TableVersion | None) -> _Unshared:
+    """Return the rows of two versions that they do not share, and whether nothing shows what they share."""
     if before == after:
-        return _Part(before), _Part(after), False
+        return TablePart(before), TablePart(after), False
     if before is None or after is None:
-        return _everything(tables, before), _everything(tables, after), False
+        return whole_table(tables, before), whole_table(tables, after), False
     return _unshared(tables, before, after)
 
 
 @dataclass(frozen=True, slots=True)
-class _Part:
-    """Rows of a version: whole fragments, and single rows by address."""
+class TablePart:
+    """Rows of a version: whole fragments, rows that another version has deleted, and single rows by address."""
 
     table: TableVersion | None
     whole: Sequence[Fragment] = ()
     addresses: Addresses = field(default_factory=lambda: _NONE)
+    undeleted: Sequence[Undeleted] = ()
 
     @property
     def most_rows(self) -> int:
         """An upper bound of the number of rows: deleted ones are counted."""
-        return len(self.addresses) + sum(fragment.rows for fragment in self.whole)
+        return len(self.addresses) + sum(one.rows for one in self.whole) + sum(one.most for one in self.undeleted)
+
+    def listed(self, tables: TableReader) -> TablePart:
+        """List the rows that the other version has deleted by their addresses."""
+        if not self.undeleted:
+            return self
+        assert self.table
+        found = [one.addresses(tables, self.table) for one in self.undeleted]
+        return TablePart(self.table, self.whole, np.concatenate([self.addresses, *found]))
+
+    def slices(self, rows: int) -> Iterator[TablePart]:
+        """Divide the part into smaller ones of about so many rows."""
+        parts: list[TablePart] = [
+            *(TablePart(self.table, [one]) for one in self.whole),
+            *(TablePart(self.table, undeleted=[one]) for one in self.undeleted),
+            *(TablePart(self.table, (), self.addresses[at : at + rows]) for at in range(0, len(self.addresses), rows)),
+        ]
+        some: list[TablePart] = []
+        size = 0
+        for part in parts:
+            if some and size + part.most_rows > rows:
+                yield _together(some)
+                some, size = [], 0
+            some.append(part)
+            size += part.most_rows
+        if some:
+            yield _together(some)
 
 
-def _everything(tables: TableReader, table: TableVersion | None) -> _Part:
-    return _Part(table, fragments(tables, table) if table else ())
+def _together(parts: Sequence[TablePart]) -> TablePart:
+    whole = [one for part in parts for one in part.whole]
+    undeleted = [one for part in parts for one in part.undeleted]
+    return TablePart(parts[0].table, whole, np.concatenate([part.addresses for part in parts]), undeleted)
 
 
-def _unshared(tables: TableReader, before: TableVersion, after: TableVersion) -> tuple[_Part, _Part, bool]:
+@dataclass(frozen=True, slots=True)
+class Undeleted:
+    """The rows of a fragment that are deleted in another version, which has the same fragment."""
+
+    fragment: Fragment
+    other: Fragment
+    other_table: TableVersion
+
+    @property
+    def most(self) -> int:
+        return self.other.deletions.rows if self.other.deletions else 0
+
+    def addresses(self, tables: TableReader, table: TableVersion) -> Addresses:
+        was, is_ = (deleted_offsets(tables, *one) for one in ((table, self.fragment), (self.other_table, self.other)))
+        return (self.fragment.number << OFFSET_BITS) | np.setdiff1d(is_, was, assume_unique=True)
+
+
+_Unshared = tuple[TablePart, TablePart, bool]
+
+
+def whole_table(tables: TableReader, table: TableVersion | None) -> TablePart:
+    return TablePart(table, fragments(tables, table) if table else ())
+
+
+def _unshared(tables: TableReader, before: TableVersion, after: TableVersion) -> _Unshared:
     """Leave out rows that both versions have in the same files, and rows that a compaction only moved."""
     old, new = ({one.files: one for one in fragments(tables, table)} for table in (before, after))
     # Data files never change, so a fragment of the same files has the same rows, up to its deletions.
-    both = old.keys() & new.keys()
-    gone, came = [], []
-    for files in both:
-        if not has_same_deletions(old[files], new[files]):
-            # In both directions: on two branches, each may have deleted rows that the other has kept.
-            was, is_ = (deleted_offsets(tables, t, f[files]) for t, f in ((before, old), (after, new)))
-            gone.append(_addresses(old[files], np.setdiff1d(is_, was, assume_unique=True)))
-            came.append(_addresses(new[files], np.setdiff1d(was, is_, assume_unique=True)))
-    one = _Part(before, [old[files] for files in old if files not in both], np.concatenate([_NONE, *gone]))
-    other = _Part(after, [new[files] for files in new if files not in both], np.concatenate([_NONE, *came]))
+    both = [files for files in old if files in new]
+    changed = [files for files in both if not has_same_deletions(old[files], new[files])]
+    # In both directions: on two branches, each may have deleted rows that the other has kept.
+    gone = [Undeleted(old[files], new[files], after) for files in changed if new[files].deletions]
+    came = [Undeleted(new[files], old[files], before) for files in changed if old[files].deletions]
+    one = TablePart(before, [old[files] for files in old if files not in new], undeleted=gone)
+    other = TablePart(after, [new[files] for files in new if files not in old], undeleted=came)
     if not one.whole or not other.whole:
         return one, other, False
     # Both have fragments of their own. A compaction, too, writes new ones, with rows that have not changed.
     # Tables of early releases have no row ids: then all rows are compared, and the result says so.
     is_traced = all(fragment.is_traced for part in (one, other) for fragment in part.whole)
     since = common_version(tables, before, after) if is_traced else 0
-    return (*_without_moved(tables, one, other, since), False) if since else (one, other, not both)
+    if not since:
+        return one, other, not both
+    # So many rows are not traced in memory: those that were only moved turn out to be equal.
+    few = sum(fragment.rows for part in (one, other) for fragment in part.whole) <= _MOST_TRACED
+    return (*_without_moved(tables, one, other, since), False) if few else (one, other, False)
 
 
-def _addresses(fragment: Fragment, offsets: Addresses) -> Addresses:
-    return (fragment.number << OFFSET_BITS) | offsets
-
-
-def _without_moved(tables: TableReader, one: _Part, other: _Part, since: int) -> tuple[_Part, _Part]:
+def _without_moved(tables: TableReader, one: TablePart, other: TablePart, since: int) -> tuple[TablePart, TablePart]:
     """Leave out rows of whole fragments that both versions inherited from their common version.
 
     A compaction keeps the number of each row and the version that wrote it. One version of one branch writes a number
@@ -321,16 +374,16 @@ def _without_moved(tables: TableReader, one: _Part, other: _Part, since: int) ->
     return _rest(one, old, here[same]), _rest(other, new, there[same])
 
 
-def _rest(part: _Part, found: pa.Table, moved: Addresses) -> _Part:
+def _rest(part: TablePart, found: pa.Table, moved: Addresses) -> TablePart:
     left = np.delete(_column(found, ADDRESS), moved)  # rows by address now: some of each fragment are left out
-    return _Part(part.table, (), np.concatenate([part.addresses, left]))
+    return TablePart(part.table, (), np.concatenate([part.addresses, left]), part.undeleted)
 
 
 def _column(found: pa.Table, name: str) -> Addresses:
     return found[name].to_numpy().astype(np.int64)  # type: ignore[no-any-return]
 
 
-def _image(tables: TableReader, part: _Part, schema: pa.Schema) -> pa.Table | None:
+def _image(tables: TableReader, part: TablePart, schema: pa.Schema) -> pa.Table | None:
     """Read all columns at once if the rows are few: a second read would cost more. Blobs may be too large for it."""
     if not 0 < part.most_rows <= MOST_VALUES or pa.large_binary() in schema.types or part.table is None:
         return None
@@ -338,14 +391,14 @@ def _image(tables: TableReader, part: _Part, schema: pa.Schema) -> pa.Table | No
     return _conformed(rows, schema).append_column(ADDRESS, rows[ADDRESS])
 
 
-def _keys(tables: TableReader, part: _Part, names: Sequence[str]) -> pa.Table:
+def key_rows(tables: TableReader, part: TablePart, names: Sequence[str]) -> pa.Table:
     """Read the keys and addresses of rows."""
     if part.table is None or not part.most_rows:
         return pa.schema([*((name, pa.string()) for name in names), (ADDRESS, pa.int64())]).empty_table()
     return _read(tables, part, names)
 
 
-def _read(tables: TableReader, part: _Part, names: Sequence[str]) -> pa.Table:
+def _read(tables: TableReader, part: TablePart, names: Sequence[str]) -> pa.Table:
     assert part.table
     found = []
     if part.whole:

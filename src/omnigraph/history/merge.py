@@ -25,11 +25,12 @@ from omnigraph.errors import (
     StorageError,
     Violation,
 )
-from omnigraph.history import three_way
+from omnigraph.history import checks, large_merge
 from omnigraph.history.ancestry import Ancestry
 from omnigraph.history.diff import ChangeFilter, Diff
+from omnigraph.history.large_merge import LargeMerge, LargeMergedTable
 from omnigraph.history.resolve import graph_state_at, resolve_readable, tables_of
-from omnigraph.history.three_way import MergeBase, MergedTable, PartitionedMerge, TableMerge
+from omnigraph.history.three_way import MergeBase, MergedTable, TableMerge
 from omnigraph.manifest.publisher import Lineage, Manifest
 from omnigraph.manifest.rows import MergedPast, VersionRow
 from omnigraph.manifest.state import HEAD, ManifestState
@@ -37,7 +38,7 @@ from omnigraph.manifest.time_travel import state_at
 from omnigraph.storage.columns import declared_of
 from omnigraph.storage.lance_errors import Failure, classify
 from omnigraph.storage.stage import Staged
-from omnigraph.write.pending import to_store
+from omnigraph.storage.unpublished import taking_back
 from omnigraph.write.validate import CommittedRows, TableChange, relation_violations, value_violations
 
 _UNCERTAIN = "the common past of '%s' is uncertain: older releases merged these commits without recording them: %s"
@@ -74,14 +75,18 @@ def merge(store: Store, request: MergeSpec, choose: ChooseExecutor) -> MergeResu
     return merging.result(attempt, commit)
 
 
-def preview(store: Store, request: MergeSpec, choose: ChooseExecutor) -> MergeResult:
-    """Return the result that a merge would have, conflicts included, without changing anything."""
+def preview(store: Store, request: MergeSpec, choose: ChooseExecutor | None) -> MergeResult:
+    """Return the result that a merge would have, conflicts included, without changing anything.
+
+    Without a choice of executors nothing is written for it, and all of it is in memory.
+    """
     merging = _Merge(store, request)
     target = store.manifest.load(request.target)
     contract = store.schema_of(target)
     assert contract, "the graph was opened"
     txn = WriteTxn(request.target, target, contract.catalog)
-    with merging.both_there():
+    # A large merge is checked on what it would write, which is deleted again.
+    with merging.both_there(), taking_back(store.tables):
         merge_input = merging.merge_input(txn)
         return merging.result(MergeAttempt(store, txn, merge_input, choose) if merge_input else None, None)
 
@@ -107,7 +112,7 @@ def _apply(change: _Merge | _Revert, choose: ChooseExecutor) -> tuple[MergeAttem
         if merge_input is None:
             return None, None
         attempt = MergeAttempt(change.store, txn, merge_input, choose)
-        _refuse(attempt.conflicts)
+        _refuse(attempt.conflicts, attempt.unreported)
         made = change.lineage()
         # A merge without changes still gets its commit: its second parent makes the next merge find a later base.
         if made.merged_parent_id is None and not attempt.counts:  # a revert of a commit that is undone already
@@ -118,9 +123,10 @@ def _apply(change: _Merge | _Revert, choose: ChooseExecutor) -> tuple[MergeAttem
     return attempt, published.commit if published else None
 
 
-def _refuse(conflicts: Sequence[MergeConflict]) -> None:
+def _refuse(conflicts: Sequence[MergeConflict], unreported: int) -> None:
     if conflicts:
-        count = f"{len(conflicts):,} conflicts" if len(conflicts) > 1 else "1 conflict"
+        count = f"{len(conflicts) + unreported:,} conflicts" if len(conflicts) > 1 else "1 conflict"
+        count += f", of which the first {len(conflicts):,} are reported" if unreported else ""
         hint = "look at both sides, then choose with `ours` or `theirs`, or change one of the branches"
         message = f"the two sides contradict each other, nothing was changed: {count}"
         raise MergeConflictError(message, conflicts=tuple(conflicts), hint=hint)
@@ -341,7 +347,7 @@ class MergeInput:
 class MergeAttempt:
     """A merge tried on one state of the target branch; a branch that moves needs another attempt."""
 
-    def __init__(self, store: Store, txn: WriteTxn, merge_input: MergeInput, choose: ChooseExecutor) -> None:
+    def __init__(self, store: Store, txn: WriteTxn, merge_input: MergeInput, choose: ChooseExecutor | None) -> None:
         self.choose = choose
         self.store = store
         self.txn = txn
@@ -350,49 +356,76 @@ class MergeAttempt:
             message = "the two states have different schemas and cannot be merged"
             raise SchemaBoundaryError(message, hint="export the entities at the earlier state and load them instead")
         merge_input.resolution.check(txn.entries)  # a misspelt type would otherwise settle nothing, silently
-        self.partitioned: dict[str, PartitionedMerge] = {}
-        self.problems: list[Violation] = []
         keys = [key for key in merge_input.table_keys if key in txn.entries]
         self.tables = {key: combined for key in keys if (combined := self._combine(key))}
+        self.staged: dict[str, Staged] = {}
         self.committed = CommittedRows(store.tables, txn)
+        self.unreported = 0  # conflicts of large tables
         found = sorted(self._conflicts(), key=lambda one: (one.table_key, one.id or "", one.kind, one.message))
         self.conflicts = tuple(found)
 
-    def _combine(self, key: str) -> MergedTable | None:
+    def _combine(self, key: str) -> MergedTable | LargeMergedTable | None:
         source, target = self.input.source.entries.get(key), self.txn.entries[key]
         tables = self.store.tables
         declared, theirs = declared_of(self.txn.catalog, key), source.table if source else None
         one = TableMerge(declared, self.input.past, theirs, target.table)
         # Row counts first: they are known, while the number of changed rows takes a look at the files of both tables.
-        rows, most = target.row_count + (source.row_count if source else 0), three_way.MOST_ROWS
+        rows, most = target.row_count + (source.row_count if source else 0), large_merge.MOST_ROWS
         # By the rows that changed and not by the size of the table: a small change of a huge table is merged in memory.
-        if rows <= most or one.most_rows(tables) <= most:
+        if self.choose is None or rows <= most or (rows := one.most_rows(tables)) <= most:
             return one.run(tables, self.input.resolution)
-        self.partitioned[key] = PartitionedMerge(tables, one, self.input.resolution)
-        combined, problems = self.partitioned[key].compare(self.choose)
-        self.problems += problems
-        return combined
+        base = None if one.adopts and self._is_adoptable(key) else self.txn.writable_table(tables, key)
+        return LargeMerge(tables, one, self.input.resolution, base).run(self.choose(rows))
+
+    @property
+    def _large(self) -> dict[str, LargeMergedTable]:
+        return {key: one for key, one in self.tables.items() if isinstance(one, LargeMergedTable)}
 
     def _conflicts(self) -> tuple[MergeConflict, ...]:
         """Find rows that conflict; if there are none, the rules of the schema that the result would break."""
         # Rows first: if two sides contradict each other, violations of the schema by a half-merged result mean nothing.
         clashes = tuple(conflict for combined in self.tables.values() for conflict in combined.conflicts)
+        self.unreported = sum(one.unreported for one in self._large.values())
         if clashes or self.input.is_checked:
             return clashes
-        changes = {key: combined.change for key, combined in self.tables.items() if not combined.is_empty}
-        found = [*self.problems]  # a partitioned merge has checked its values already, and has kept only keys
-        for key in changes.keys() - self.partitioned:
-            found += value_violations(changes[key].declared, changes[key].rows)
-        found += relation_violations(self.txn.catalog, self.committed, changes)
-        return tuple(_broken(violation, changes) for violation in found)
+        changes = {
+            key: one.change for key, one in self.tables.items() if isinstance(one, MergedTable) and not one.is_empty
+        }
+        found = [problem for one in self._large.values() for problem in one.problems]
+        for change in changes.values():
+            found += value_violations(change.declared, change.rows)
+        if not any(one.problems for one in self._large.values()):  # a large table with problems is not written
+            found += self._relation_violations(changes)
+        return tuple(_broken(violation, self.tables) for violation in found)
+
+    def _relation_violations(self, changes: Mapping[str, TableChange]) -> list[Violation]:
+        large = {key: one for key, one in self._large.items() if not one.is_empty}
+        if not large or self.choose is None:
+            return list(relation_violations(self.txn.catalog, self.committed, changes))
+        # What is large is compared by tasks, which read every table as it will be.
+        state = {key: self._after(key) for key in self.txn.entries}
+        checked = {
+            key: checks.CheckedTable(self.txn.entries[key].table, state[key], one.counts.deleted > 0)
+            for key, one in large.items()
+        }
+        found, read = checks.relation_violations(self.store.tables, self.txn.catalog, state, checked, self.choose)
+        self.committed.read_set |= read
+        self.unreported += found.unreported
+        self.committed.ahead = {key: state[key] for key in large}
+        return [*found, *relation_violations(self.txn.catalog, self.committed, changes)]
+
+    def _after(self, key: str) -> TableVersion:
+        """Return a table as the merge will leave it. It is staged, and read before anything refers to it."""
+        one = self.tables.get(key)
+        if one is None or one.is_empty:
+            return self.txn.entries[key].table
+        if one.adopts and self._is_adoptable(key):
+            return self.input.source.entries[key].table
+        return replace(self._stage(key).base, version=int(self.store.tables.read_staged(self._stage(key)).version))
 
     @property
     def counts(self) -> dict[str, ChangeCounts]:
-        return {
-            key: ChangeCounts(one.inserted.num_rows, one.updated.num_rows, one.deleted.num_rows)
-            for key, one in self.tables.items()
-            if not one.is_empty
-        }
+        return {key: one.counts for key, one in self.tables.items() if not one.is_empty}
 
     @property
     def compared(self) -> tuple[str, ...]:
@@ -413,30 +446,29 @@ class MergeAttempt:
         )
 
     def _adoption(self, key: str) -> VersionRow | None:
-        """Return the version of main that a branch can refer to instead of copying rows, if there is one.
+        """Return the version of main that a branch can refer to instead of copying rows, if there is one."""
+        if not self.tables[key].adopts or not self._is_adoptable(key):
+            return None
+        entry = self.input.source.entries[key]
+        return VersionRow(key, entry.table.version, None, entry.row_count)
 
-        Only main qualifies: any other branch may be deleted together with its files.
+    def _is_adoptable(self, key: str) -> bool:
+        """Whether a branch can refer to the table of the source: only to one of main.
+
+        Any other branch may be deleted together with its files.
         """
         entry, target = self.input.source.entries.get(key), self.txn.entries[key].table
         on_main = self.txn.branch is not None and entry is not None and entry.table.branch is None
-        if entry is None or not on_main or not self.tables[key].adopts or entry.table.version <= target.version:
-            return None
-        return VersionRow(key, entry.table.version, None, entry.row_count)
+        return on_main and entry is not None and entry.table.version > target.version
 
     def _stage(self, key: str) -> Staged:
-        combined, tables = self.tables[key], self.store.tables
-        base = self.txn.writable_table(tables, key)
-        replaced, rows = combined.replaced, combined.rows
-        if not rows.num_rows:
-            return tables.stage_delete_rows(base, replaced, f"omnigraph: {len(replaced)} rows")
-        if key in self.partitioned:
-            # The comparison kept only keys, so the rows are made again, and written by the tasks that make them.
-            return tables.stage_written(base, self.partitioned[key].write(self.choose, base), replaced)
-        written = tables.write_rows(base, to_store(combined.declared, rows))
-        return tables.stage_written(base, written, replaced)
+        if key not in self.staged:
+            base = self.txn.writable_table(self.store.tables, key)
+            self.staged[key] = self.tables[key].stage(self.store.tables, base)
+        return self.staged[key]
 
 
-def _broken(violation: Violation, changes: Mapping[str, TableChange]) -> MergeConflict:
+def _broken(violation: Violation, changes: Mapping[str, object]) -> MergeConflict:
     # A violation has the name of a type, and a node and an edge type may share one: the rule or the change decides.
     kind = _KINDS.get(violation.rule, "value_constraint_violation")
     of_node = violation.rule not in ("endpoint", "cardinality") and f"node:{violation.type_name}" in changes

@@ -1,28 +1,24 @@
-"""Three-way merge of one table: what the source changed since the merge base, on top of what the target changed.
-
-A large table is merged in partitions: ranges of ids, one in memory at a time, here or on Spark.
-"""
+"""Three-way merge of one table: what the source changed since the merge base, on top of what the target changed."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import pairwise
+from functools import partial
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from omnigraph.api.options import Resolution
-from omnigraph.api.results import TableVersion
-from omnigraph.core.executor import ChooseExecutor
-from omnigraph.core.location import Location
-from omnigraph.errors import MergeConflict, Violation
+from omnigraph.api.results import ChangeCounts, TableVersion
+from omnigraph.errors import MergeConflict
 from omnigraph.history.delta import (
     EDGE_KEYS,
     NODE_KEYS,
     Mask,
     Touched,
+    VersionPair,
     differing_rows,
     image_schema,
     most_touched,
@@ -31,11 +27,10 @@ from omnigraph.history.delta import (
 from omnigraph.lang.catalog import EdgeType, NodeType
 from omnigraph.storage.columns import table_key
 from omnigraph.storage.layout import Addresses, fragments
-from omnigraph.storage.read import ADDRESS, DST, ID, OFFSET_BITS, SRC, TableReader
-from omnigraph.storage.stage import TableStorage, data_files
-from omnigraph.storage.unpublished import note
+from omnigraph.storage.read import ADDRESS, ID, OFFSET_BITS, SRC, TableReader
+from omnigraph.storage.stage import Staged, TableStorage
 from omnigraph.write.pending import to_store, without_record
-from omnigraph.write.validate import TableChange, value_violations
+from omnigraph.write.validate import TableChange
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,8 +127,8 @@ def _moved(tables: TableReader, before: TableVersion, after: TableVersion, addre
     return np.where((addresses == _NOWHERE) | (new == _NOWHERE), _NOWHERE, (new << OFFSET_BITS) | offsets)
 
 
-Span = tuple[str | None, str | None]
-"""A range of ids: from the first, up to but without the last; None is no bound."""
+Find = Callable[[TableVersion | None, TableVersion | None], Touched]
+"""Finds the rows that two versions of a table do not share."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,6 +140,12 @@ class MergeBase:
 
     bases: Sequence[Mapping[str, TableVersion]]
     before: Sequence[MergeBase] = ()
+
+
+def _all(past: MergeBase) -> Iterator[MergeBase]:
+    yield past
+    for before in past.before:
+        yield from _all(before)
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,6 +179,16 @@ class MergedTable:
         return pa.concat_tables([self.inserted, self.updated])
 
     @property
+    def counts(self) -> ChangeCounts:
+        return ChangeCounts(self.inserted.num_rows, self.updated.num_rows, self.deleted.num_rows)
+
+    def stage(self, tables: TableStorage, base: TableVersion) -> Staged:
+        rows = self.rows
+        if not rows.num_rows:
+            return tables.stage_delete_rows(base, self.replaced, f"omnigraph: {len(self.replaced)} rows")
+        return tables.stage_written(base, tables.write_rows(base, to_store(self.declared, rows)), self.replaced)
+
+    @property
     def change(self) -> TableChange:
         """The same as a change to validate. Rows of a merge come from no statement and no input record."""
         keys = [ID, SRC] if isinstance(self.declared, EdgeType) else [ID]
@@ -187,58 +198,69 @@ class MergedTable:
 
 @dataclass(frozen=True, slots=True)
 class TableMerge:
-    """The three-way merge of one table, or of the entities in it whose ids are in a span."""
+    """The three-way merge of one table."""
 
     declared: NodeType | EdgeType
     past: MergeBase
     source: TableVersion | None
     target: TableVersion | None
-    span: Span = (None, None)
 
     @property
     def _bases(self) -> list[TableVersion | None]:
         return [base.get(table_key(self.declared)) for base in self.past.bases]
 
+    @property
+    def is_needed(self) -> bool:
+        """Whether the source has anything that the target may lack."""
+        return self.source != self.target and any(base != self.source for base in self._bases)
+
+    @property
+    def adopts(self) -> bool:
+        """Whether the target has not touched the table: then nothing can conflict."""
+        return all(base == self.target for base in self._bases)
+
+    @property
+    def pairs(self) -> list[VersionPair]:
+        """The versions that are compared with each other: what each base has become, here and there."""
+        bases = self._bases
+        if self.adopts:
+            return [(bases[0], self.source)]
+        known = dict.fromkeys(base.get(table_key(self.declared)) for past in _all(self.past) for base in past.bases)
+        return [*((one, self.source) for one in known), (bases[0], self.target)]
+
     def most_rows(self, tables: TableStorage) -> int:
         """Return an upper bound of the rows that the source changed."""
-        if self.source == self.target:
+        if not self.is_needed:
             return 0
         return max(most_touched(tables, base, self.source) for base in self._bases)
 
-    def ids(self, tables: TableStorage) -> pa.Array:
-        """Return the ids that the source may have changed."""
-        found = [self._touched(tables, base, self.source).ids for base in self._bases]
-        return pc.unique(pa.chunked_array(found, pa.string()))
-
-    def run(self, tables: TableStorage, resolution: Resolution) -> MergedTable | None:
+    def run(self, tables: TableStorage, resolution: Resolution, find: Find | None = None) -> MergedTable | None:
         """Merge the two sides; None if the source changed nothing that the target lacks."""
-        bases = self._bases
-        if self.source == self.target or all(base == self.source for base in bases):
+        if not self.is_needed:
             return None
-        # A fast-forward of this table: nothing can conflict, so no image of the target is needed.
-        if all(base == self.target for base in bases):
-            return self._adopted(tables, bases[0])
-        return self._merged(tables, bases, resolution)
+        touched = find or partial(touched_rows, tables, schema=image_schema(self.declared), keys=self.keys)
+        # A fast-forward of this table: no image of the target is needed.
+        return self._adopted(tables, touched) if self.adopts else self._merged(tables, resolution, touched)
 
-    def _adopted(self, tables: TableStorage, base: TableVersion | None) -> MergedTable:
-        change = self._touched(tables, base, self.source)
+    def _adopted(self, tables: TableStorage, find: Find) -> MergedTable:
+        base = self._bases[0]
+        change = find(base, self.source)
         delta = change.delta()
         rows = (delta.inserted, delta.updated, delta.deleted)
         combined = MergedTable(self.declared, *rows, adopts=True, compared=delta.compared)
-        return self._placed(tables, combined, self._touched(tables, base, base), change)
+        return self._placed(tables, combined, find(base, base), change)
 
-    def _merged(
-        self, tables: TableStorage, bases: Sequence[TableVersion | None], resolution: Resolution
-    ) -> MergedTable:
-        changes = {base: self._touched(tables, base, self.source) for base in bases}
+    def _merged(self, tables: TableStorage, resolution: Resolution, find: Find) -> MergedTable:
+        bases = self._bases
+        changes = {base: find(base, self.source) for base in bases}
         ids, source = latest(self.declared, [*changes.values()])
 
         def image_of(version: TableVersion | None) -> AlignedRows:
-            change = changes.get(version) or self._touched(tables, version, self.source)
+            change = changes.get(version) or find(version, self.source)
             return source.before(ids, change)
 
         # The target is not read as a whole: it is the base, with what the target changed since put over it.
-        since = self._touched(tables, bases[0], self.target)
+        since = find(bases[0], self.target)
         target = image_of(bases[0]).after(ids, since)
         past, unknown = self._common(self.past, image_of)
         ours, theirs = target.differs(past) | unknown, source.differs(past) | unknown
@@ -260,11 +282,8 @@ class TableMerge:
             return combined
         return replace(combined, replaced=row_addresses(tables, ids, since, change))
 
-    def _touched(self, tables: TableStorage, before: TableVersion | None, after: TableVersion | None) -> Touched:
-        return touched_rows(tables, before, after, image_schema(self.declared), self._keys).within(*self.span)
-
     @property
-    def _keys(self) -> Sequence[str]:
+    def keys(self) -> Sequence[str]:
         return EDGE_KEYS if isinstance(self.declared, EdgeType) else NODE_KEYS
 
     def _common(
@@ -288,7 +307,7 @@ class TableMerge:
             self.declared,
             source.rows.take(np.flatnonzero(changed & source.there & ~target.there)),
             source.rows.take(np.flatnonzero(changed & source.there & target.there)),
-            target.rows.take(np.flatnonzero(changed & ~source.there & target.there)).select(self._keys),
+            target.rows.take(np.flatnonzero(changed & ~source.there & target.there)).select(self.keys),
         )
 
 
@@ -327,104 +346,3 @@ def _kind(was: bool, source: bool, target: bool) -> tuple[str, str]:  # noqa: FB
         return "divergent_insert", "was inserted differently on both sides"
     by, other = ("source", "target") if target else ("target", "source")
     return "delete_vs_update", f"was deleted on the {by} and changed on the {other}"
-
-
-# Partitions ----------------------------------------------------------------------------------------
-
-MOST_ROWS = 500_000  # merged at once
-
-
-@dataclass(frozen=True, slots=True)
-class MergePartition:
-    """The entities of one table with ids in a range. With `base` their rows are written, without it only compared."""
-
-    location: Location
-    combination: TableMerge
-    resolution: Resolution
-    base: TableVersion | None
-
-
-@dataclass(frozen=True, slots=True)
-class PartitionResult:
-    """The result of a partition: the keys of its rows, the rules that their values break, the files written."""
-
-    combined: MergedTable | None
-    problems: tuple[Violation, ...]
-    written: tuple[str, ...]
-
-    @property
-    def rows(self) -> int:
-        return self.combined.size if self.combined else 0
-
-
-class PartitionedMerge:
-    """One table that is merged in partitions."""
-
-    def __init__(self, tables: TableStorage, combination: TableMerge, resolution: Resolution) -> None:
-        ids = combination.ids(tables)
-        self._location = tables.location
-        self._resolution = resolution
-        self._parts = [replace(combination, span=span) for span in spans(ids)]
-        self._rows = len(ids)
-
-    def compare(self, choose: ChooseExecutor) -> tuple[MergedTable, tuple[Violation, ...]]:
-        """Merge the two sides and check the values. Only keys are kept, so that memory follows ids and not rows."""
-        results = self._run(choose, None)
-        found = [result.combined for result in results if result.combined]
-        assert found, "the two sides are not the same"
-        return _joined(found), tuple(problem for result in results for problem in result.problems)
-
-    def write(self, choose: ChooseExecutor, base: TableVersion) -> list[str]:
-        """Merge again, and write the resulting rows to files of the table."""
-        written = [text for result in self._run(choose, base) for text in result.written]
-        note(base, data_files(written))  # tasks on other machines have written them
-        return written
-
-    def _run(self, choose: ChooseExecutor, base: TableVersion | None) -> list[PartitionResult]:
-        tasks = [MergePartition(self._location, part, self._resolution, base) for part in self._parts]
-        return choose(self._rows).run("write" if base else "compare", merge_partition, tasks)
-
-
-def merge_partition(partition: MergePartition) -> PartitionResult:
-    """Merge one partition."""
-    tables = TableStorage(partition.location)  # this may run on another machine
-    combined = partition.combination.run(tables, partition.resolution)
-    if combined is None:
-        return PartitionResult(None, (), ())
-    rows, problems, written = combined.rows, list[Violation](), list[str]()
-    if partition.base is None:
-        problems += value_violations(combined.declared, combined.change.rows)
-    elif rows.num_rows:
-        written += tables.write_rows(partition.base, to_store(combined.declared, rows))
-    return PartitionResult(_keys_of(combined), tuple(problems), tuple(written))
-
-
-def spans(ids: pa.Array) -> Iterator[Span]:
-    """Cut ids into ranges of at most `MOST_ROWS`, roughly."""
-    count = -(-len(ids) // MOST_ROWS)
-    ordered = ids.take(pc.sort_indices(ids))
-    # Equal bounds would make an empty range and skip ids: `fromkeys` makes them distinct.
-    at = np.linspace(0, len(ids), count + 1).astype(np.int64)[1:-1]
-    bounds: Sequence[str | None] = [None, *dict.fromkeys(ordered.take(at).to_pylist()), None]
-    return pairwise(bounds)
-
-
-def _keys_of(combined: MergedTable) -> MergedTable:
-    """Keep the columns that rules between entities need: ids, ends and unique properties."""
-    declared = combined.declared
-    ends = [SRC, DST] if isinstance(declared, EdgeType) else []
-    names = list(dict.fromkeys([ID, *ends, *(name for columns in declared.unique for name in columns)]))
-    return replace(combined, inserted=combined.inserted.select(names), updated=combined.updated.select(names))
-
-
-def _joined(parts: Sequence[MergedTable]) -> MergedTable:
-    tables = {
-        name: pa.concat_tables([getattr(part, name) for part in parts]) for name in ("inserted", "updated", "deleted")
-    }
-    return replace(
-        parts[0],
-        **tables,
-        replaced=np.concatenate([part.replaced for part in parts]),
-        conflicts=tuple(conflict for part in parts for conflict in part.conflicts),
-        compared=any(part.compared for part in parts),
-    )

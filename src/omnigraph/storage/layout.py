@@ -32,6 +32,7 @@ class Deletions:
     path: str
     is_plain: bool
     base: int | None
+    rows: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +61,9 @@ def _fragment(found: lance.FragmentMetadata) -> Fragment:
         found.id,
         files,
         found.physical_rows,
-        Deletions(deleted.path(found.id), deleted.file_type == _ARRAY, deleted.base_id) if deleted else None,
+        Deletions(deleted.path(found.id), deleted.file_type == _ARRAY, deleted.base_id, found.num_deletions)
+        if deleted
+        else None,
         found.row_id_meta is not None and found.last_updated_at_version_meta is not None,
     )
 

@@ -71,6 +71,19 @@ class Staged:
 
 
 @dataclass(frozen=True, slots=True)
+class Removed:
+    """Rows that are marked as deleted: descriptions of their fragments, and the numbers of those with no row left."""
+
+    updated: tuple[str, ...] = ()
+    emptied: tuple[int, ...] = ()
+
+    @property
+    def files(self) -> list[str]:
+        """The files that list the deleted rows, below the directory of the table."""
+        return list(deletion_files(map(lance.FragmentMetadata.from_json, self.updated)))
+
+
+@dataclass(frozen=True, slots=True)
 class SchemaChange:
     """A change of the columns of a table: first drop, then rename, then add. Added columns are nullable."""
 
@@ -165,6 +178,28 @@ class TableStorage(TableReader):
             updated, emptied = _delete_addresses(base, dataset, replaced)
         # One transaction for removal and addition: two would show a state without the replaced rows.
         operation = lance.LanceOperation.Update(emptied, updated, fragments, update_mode="rewrite_rows")
+        return _staged(base, lance.Transaction(base.version, operation))
+
+    def remove_rows(self, base: TableVersion, addresses: np.ndarray[Any, Any]) -> Removed:
+        """Mark rows as deleted; return descriptions that another process can stage together with others."""
+        dataset = self.open(base)
+        durable_write("remove rows", dataset.uri)
+        with lance_call(dataset.uri, "remove rows"):
+            updated, emptied = _delete_addresses(base, dataset, addresses)
+        return Removed(tuple(json.dumps(one.to_json()) for one in updated), tuple(emptied))
+
+    def stage_removed(self, base: TableVersion, written: Sequence[str], removed: Sequence[Removed]) -> Staged:
+        """Stage rows whose files are written, in place of rows that are marked as deleted."""
+        new, updated = (
+            [lance.FragmentMetadata.from_json(text) for text in texts]
+            for texts in (written, (text for one in removed for text in one.updated))
+        )
+        emptied = [number for one in removed for number in one.emptied]
+        operation: Any = lance.LanceOperation.Update(emptied, updated, new, update_mode="rewrite_rows")
+        if not updated and not emptied:
+            operation = lance.LanceOperation.Append(new)
+        elif not new:
+            operation = lance.LanceOperation.Delete(updated, emptied, "omnigraph: removed rows")
         return _staged(base, lance.Transaction(base.version, operation))
 
     def stage_overwrite_written(self, base: TableVersion, written: Sequence[str]) -> Staged:

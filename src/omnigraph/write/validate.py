@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from omnigraph.api.results import TableVersion
 from omnigraph.commit.plan import Inserted, WriteTxn
 from omnigraph.core.values import FLOATS
 from omnigraph.errors import PatternError, Violation
@@ -60,11 +62,15 @@ class TableChange:
 
 @dataclass(slots=True)
 class CommittedRows:
-    """The graph that a change is validated against. Records which tables were read."""
+    """The graph that a change is validated against. Records which tables were read.
+
+    `ahead` are tables that are staged already, and checked by other means: these are read as they will be.
+    """
 
     tables: TableStorage
     txn: WriteTxn
     read_set: set[str] = field(default_factory=set)
+    ahead: Mapping[str, TableVersion] = field(default_factory=dict)
 
     def lookup(self, declared: NodeType | EdgeType, column: str, values: pa.Array, columns: Sequence[str]) -> pa.Table:
         return self.tables.lookup(self._table(declared), column, values, columns)
@@ -86,7 +92,7 @@ class CommittedRows:
         # Everything that validation reads must be unchanged at the publish, or two valid changes could contradict each
         # other.
         self.read_set.add(key)
-        return self.txn.entries[key].table
+        return self.ahead.get(key) or self.txn.entries[key].table
 
 
 def violations(catalog: Catalog, committed: CommittedRows, changes: Mapping[str, TableChange]) -> Iterator[Violation]:
@@ -194,9 +200,16 @@ def _broken(declared: NodeType | EdgeType, rows: pa.Table, rule: str, name: str,
 
 def _uniqueness(change: TableChange, committed: CommittedRows) -> Iterator[Violation]:
     for columns in change.declared.unique:
-        rows = _complete(change.rows.select([ID, RECORD, *columns]), columns)
-        yield from _repeated(change, rows, columns)
-        yield from _taken(change, rows, columns, committed)
+        yield from repeated_values(change, columns, partial(committed.matching, change.declared))
+
+
+def repeated_values(
+    change: TableChange, columns: Sequence[str], matching: Callable[[pa.Table], pa.Table]
+) -> Iterator[Violation]:
+    """Yield the entities whose values occur twice; `matching` reads committed rows that may hold some values."""
+    rows = _complete(change.rows.select([ID, RECORD, *columns]), columns)
+    yield from _repeated(change, rows, columns)
+    yield from _taken(change, rows, columns, matching)
 
 
 def are_complete(rows: pa.Table, columns: Iterable[str]) -> pa.Array:
@@ -241,21 +254,23 @@ def _contested(declared: NodeType | EdgeType, rows: pa.Table) -> Inserted:
 
 def _repeated(change: TableChange, rows: pa.Table, columns: Sequence[str]) -> Iterator[Violation]:
     """Report every entity that repeats the values of an earlier one in the same change."""
+    if rows.group_by(list(columns)).aggregate([]).num_rows == rows.num_rows:
+        return
+    if rows[RECORD].null_count:  # of a merge: in the order of ids, however its work was divided
+        rows = rows.sort_by(ID)
     numbered = rows.append_column("at", pa.array(np.arange(rows.num_rows)))
     first = numbered.group_by(list(columns)).aggregate([("at", "min")])["at_min"]
-    if len(first) == rows.num_rows:
-        return
     later = np.setdiff1d(np.arange(rows.num_rows), first.to_numpy())
     yield from not_unique(change.declared, rows.take(later), columns, TWICE)
 
 
 def _taken(
-    change: TableChange, rows: pa.Table, columns: Sequence[str], committed: CommittedRows
+    change: TableChange, rows: pa.Table, columns: Sequence[str], matching: Callable[[pa.Table], pa.Table]
 ) -> Iterator[Violation]:
     """Report every entity that has the values of a committed one which the change leaves as it is."""
     if not rows.num_rows:
         return
-    found = committed.matching(change.declared, rows.select(list(columns)))
+    found = matching(rows.select(list(columns)))
     # An entity that the change replaces or removes gives up its values.
     others = _complete(_without(found, change.touched), columns).select(list(columns))
     held = rows.join(others.group_by(list(columns)).aggregate([]), keys=list(columns), join_type="left semi")
@@ -332,11 +347,8 @@ class _Relations:
             return
         # Committed edges that stay, plus those of the change: an edge that moves is counted once, at its new source.
         kept = _without(self.committed.lookup(edge, SRC, sources, [ID, SRC]), change.touched)
-        counts = _counts(sources, [*kept[SRC].chunks, *change.rows[SRC].chunks])
-        most = np.inf if bounds.upper is None else bounds.upper
-        for at in np.flatnonzero((counts < bounds.lower) | (counts > most)).tolist():
-            source = sources[at].as_py()
-            yield miscounted(edge, source, int(counts[at]), _last_record(change.rows, source))
+        for source, count in out_of_bounds(edge, sources, [*kept[SRC].chunks, *change.rows[SRC].chunks]):
+            yield miscounted(edge, source, count, _last_record(change.rows, source))
 
     def _affected_sources(self, change: TableChange, edge: EdgeType) -> pa.Array:
         """Return the sources of edges that are added, removed or moved, except those that are removed themselves."""
@@ -347,6 +359,8 @@ class _Relations:
             chunks += before[SRC].chunks
         sources = pc.unique(pa.chunked_array(chunks, pa.string()))
         nodes = self.changes.get(f"node:{edge.source}")
+        if f"node:{edge.source}" in self.committed.ahead:
+            return self.committed.lookup(self.catalog.nodes[edge.source], ID, sources, [ID])[ID].combine_chunks()
         return _except(sources, nodes.gone) if nodes else sources
 
 
@@ -370,10 +384,13 @@ def miscounted(edge: EdgeType, source: str, count: int, record: int | None) -> V
     return Violation("cardinality", edge.name, source, (SRC,), message, record)
 
 
-def _counts(sources: pa.Array, chunks: list[pa.Array]) -> np.ndarray[Any, Any]:
-    """Count how often each source occurs."""
+def out_of_bounds(edge: EdgeType, sources: pa.Array, chunks: Sequence[pa.Array]) -> Iterator[tuple[str, int]]:
+    """Yield the sources that occur too rarely or too often, and how often."""
     positions = pc.drop_null(pc.index_in(pa.chunked_array(chunks, pa.string()), value_set=sources))
-    return np.bincount(positions.to_numpy(), minlength=len(sources))
+    counts = np.bincount(positions.to_numpy(), minlength=len(sources))
+    most = np.inf if edge.cardinality.upper is None else edge.cardinality.upper
+    for at in np.flatnonzero((counts < edge.cardinality.lower) | (counts > most)).tolist():
+        yield sources[at].as_py(), int(counts[at])
 
 
 def _last_record(rows: pa.Table, source: str) -> int | None:
