@@ -665,7 +665,9 @@ class Graph(GraphAPI):
         from omnigraph.maintenance.doctor import examine
 
         backup = None if asked.backup is None else Location.parse(asked.backup)
-        return examine(self._store, self._compare_files().catalog, deep=asked.deep, backup=backup)
+        with finishing(asked.progress):
+            chosen = _choose_runner(asked) if asked.deep else None
+            return examine(self._store, self._compare_files().catalog, deep=chosen, backup=backup)
 
     # --- the schema ---
 
@@ -735,7 +737,9 @@ def _spark_executor(master: str | None, conf: Mapping[str, str] | None, progress
     return SparkExecutor(spark_session(master, conf), progress)
 
 
-def _choose_runner(asked: op.MergeBranch | op.EnsureIndices | op.Optimize, parallel: int = 1) -> ChooseExecutor:
+def _choose_runner(
+    asked: op.MergeBranch | op.EnsureIndices | op.Optimize | op.Doctor, parallel: int = 1
+) -> ChooseExecutor:
     """Choose by the number of rows whether this process does the work, with so many tasks in parallel, or Spark."""
     from omnigraph.ingest.executor import LocalExecutor
 

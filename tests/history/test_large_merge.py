@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import pickle
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -16,11 +15,11 @@ from hypothesis import strategies as st
 import omnigraph
 from omnigraph import Graph
 from omnigraph.api.options import Resolution
-from omnigraph.core.executor import Executor, Parcel
+from omnigraph.core.executor import Executor
 from omnigraph.errors import MergeConflictError
 from omnigraph.history import checks, large_merge
 from omnigraph.history.merge import MergeSpec, merge
-from omnigraph.ingest.executor import LocalExecutor
+from tests.support.executors import Weighed
 
 SCHEMA = """
 node Person { name: String @key  nick: String? @unique }
@@ -180,29 +179,6 @@ def test_random_changes_of_nodes_and_edges_are_merged_alike(ours: Side, theirs: 
         assert outcome(graph, "two", size=size) == outcome(graph, "one")
 
 
-class _Weighed(LocalExecutor):
-    """Counts the bytes of what returns from tasks, as Spark would bring it to the driver."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.bytes = 0
-
-    def run(self, phase: str, step: Callable[[Any], Any], tasks: Sequence[Any]) -> list[Any]:
-        return self._weighed(super().run(phase, step, tasks))
-
-    def scatter(self, phase: str, step: Callable[[Any], tuple[Any, Sequence[Parcel]]], tasks: Sequence[Any]) -> Any:
-        sent = super().scatter(phase, step, tasks)
-        self._weighed(sent.results)
-        return sent
-
-    def gather(self, *given: Any) -> list[Any]:
-        return self._weighed(super().gather(*given))
-
-    def _weighed(self, results: list[Any]) -> list[Any]:
-        self.bytes += len(pickle.dumps(results))
-        return results
-
-
 def _returned(directory: Path, count: int, *, clash: bool) -> tuple[int, str]:
     graph = omnigraph.init(str(directory), SCHEMA)
     people = [_person(f"p{number:05}") for number in range(count)]
@@ -213,7 +189,7 @@ def _returned(directory: Path, count: int, *, clash: bool) -> tuple[int, str]:
         graph.load([_person(f"p{number:05}", f"m{number}") for number in range(count)], mode="merge")
     else:
         graph.mutate('query q() { insert Person { name: "new" } }')
-    weighed, why = _Weighed(), ""
+    weighed, why = Weighed(), ""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(large_merge, "MOST_ROWS", count // 4)
         patch.setattr(large_merge, "MOST_REPORTED", 10)

@@ -402,14 +402,26 @@ class GraphMethods(Protocol):
         """Check that every file that the graph refers to is there; with `against`, that it is as in that backup."""
         return self.call(op.Verify(against, progress=progress))
 
-    def doctor(self, *, deep: bool = False, backup: str | os.PathLike[str] | None = None) -> HealthReport:
+    def doctor(
+        self,
+        *,
+        deep: bool = False,
+        backup: str | os.PathLike[str] | None = None,
+        engine: str = "auto",
+        master: str | None = None,
+        conf: Mapping[str, str] | None = None,
+        progress: Progress = SILENT,
+    ) -> HealthReport:
         """Report the health of the graph: what is broken, what could be better, and which command to run.
 
         Every file that branches, tags and later merges need is looked for. With `deep`, every row of them is read and
         compared with row counts, ids, the ends of edges and indices. With `backup`, the address of backups, every file
-        that the latest one has is read and compared with its digest.
+        that the latest one has is read and compared with its digest. Very many rows are read on Spark, unless `engine`
+        says otherwise.
         """
-        return self.call(op.Doctor(deep=deep, backup=backup))
+        return self.call(
+            op.Doctor(deep=deep, backup=backup, engine=engine, master=master, conf=conf, progress=progress)
+        )
 
 
 def _asynchronous(

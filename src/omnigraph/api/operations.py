@@ -639,9 +639,14 @@ class Doctor(Operation[HealthReport]):
 
     Every file that branches, tags and later merges need is looked for. With `deep`, every row of them is read and
     compared with row counts, ids, the ends of edges and indices. With `backup`, the address of backups, every file that
-    the latest one has is read and compared with its digest.
+    the latest one has is read and compared with its digest. Very many rows are read on Spark, unless `engine` says
+    otherwise.
     """
 
     _: KW_ONLY
     deep: bool = False
     backup: str | os.PathLike[str] | None = None
+    engine: EngineName = "auto"
+    master: Master = None
+    conf: Conf = None
+    progress: Reporting = SILENT

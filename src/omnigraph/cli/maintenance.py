@@ -338,9 +338,12 @@ def doctor(
     *,
     deep: Annotated[bool, switch("Read every row, and compare what must agree.", "--deep")] = False,
     backup: Annotated[str | None, option("Compare digests with the latest backup there.", "BACKUPS")] = None,
+    engine: Engine = "auto",
+    master: Master = None,
 ) -> None:
     """Report the health of a graph, and the commands that improve it."""
-    report = target.read().doctor(deep=deep, backup=backup)
+    options: dict[str, Any] = {"engine": engine_name(engine), "master": master, "progress": progress(target.scope)}
+    report = target.read().doctor(deep=deep, backup=backup, **options)
     target.emit({**asdict(report), "healthy": report.is_healthy}, _report(report))
     if not report.is_healthy:
         raise typer.Exit(1)

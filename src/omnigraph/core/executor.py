@@ -8,6 +8,9 @@ from contextvars import copy_context
 from dataclasses import dataclass
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
+from omnigraph.errors import SparkError
+
+_ATTEMPTS = 3
 T = TypeVar("T")
 R = TypeVar("R")
 
@@ -70,6 +73,21 @@ class Executor(Protocol):
         routes: Mapping[int, ParcelRoute],
     ) -> list[R]:
         """Run a step whose tasks receive the parcels of some sections, in the order of their senders."""
+
+
+def exchanged(scatter: Callable[[], Scattered[R]], gather: Callable[[Scattered[R]], list[T]]) -> list[T]:
+    """Send and receive parcels; send all of them again if some are lost."""
+    for attempt in range(_ATTEMPTS):
+        sent = scatter()
+        try:
+            return gather(sent)
+        except ParcelsLostError as error:
+            if attempt == _ATTEMPTS - 1:
+                message = f"Spark lost what its tasks sent {_ATTEMPTS} times, nothing was changed: {error}"
+                raise SparkError(message, hint="look for executors that die, and try again", detail="") from error
+        finally:
+            sent.close()
+    raise AssertionError("unreachable")
 
 
 class FrameExecutor(Executor, Protocol):

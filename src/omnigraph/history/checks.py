@@ -17,11 +17,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from omnigraph.api.results import TableVersion
-from omnigraph.core.executor import ChooseExecutor, Executor, Parcel, ParcelRoute, Scattered
+from omnigraph.core.executor import ChooseExecutor, Executor, Parcel, ParcelRoute, Scattered, exchanged
 from omnigraph.core.location import Location
 from omnigraph.errors import Violation
 from omnigraph.history.delta import TablePart, key_rows, unshared, whole_table
-from omnigraph.history.large_merge import MOST_REPORTED, exchanged
+from omnigraph.history.large_merge import MOST_REPORTED
 from omnigraph.lang.catalog import Catalog, EdgeType, NodeType
 from omnigraph.storage.columns import declared_of, table_key, table_schema
 from omnigraph.storage.layout import Addresses

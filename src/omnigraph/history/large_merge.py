@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import secrets
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from itertools import accumulate
 
@@ -19,9 +19,9 @@ import pyarrow.compute as pc
 
 from omnigraph.api.options import Resolution
 from omnigraph.api.results import ChangeCounts, TableVersion
-from omnigraph.core.executor import Executor, Parcel, ParcelRoute, ParcelsLostError, R, Scattered, T
+from omnigraph.core.executor import Executor, Parcel, ParcelRoute, Scattered, exchanged
 from omnigraph.core.location import Location
-from omnigraph.errors import MergeConflict, SparkError, Violation
+from omnigraph.errors import MergeConflict, Violation
 from omnigraph.history.delta import TablePart, Touched, VersionPair, image_schema, key_rows, matched, unshared
 from omnigraph.history.three_way import TableMerge
 from omnigraph.storage.layout import Addresses, fragments
@@ -39,7 +39,6 @@ _ROWS_PER_SLICE = 1_000_000
 _SAMPLES_PER_SHARE = 16
 _MOST_SAMPLED = 256  # slices
 _FRAGMENTS_PER_TASK = 256
-_ATTEMPTS = 3
 _PLACE = 8  # bytes
 
 
@@ -134,21 +133,6 @@ class LargeMerge:
         for one in removed:
             note(self.base, one.files)
         return tuple(removed)
-
-
-def exchanged(scatter: Callable[[], Scattered[R]], gather: Callable[[Scattered[R]], list[T]]) -> list[T]:
-    """Send and receive parcels; send all of them again if some are lost."""
-    for attempt in range(_ATTEMPTS):
-        sent = scatter()
-        try:
-            return gather(sent)
-        except ParcelsLostError as error:
-            if attempt == _ATTEMPTS - 1:
-                message = f"Spark lost the keys of the merge {_ATTEMPTS} times, nothing was changed: {error}"
-                raise SparkError(message, hint="look for executors that die, and merge again", detail="") from error
-        finally:
-            sent.close()
-    raise AssertionError("unreachable")
 
 
 # Keys ----------------------------------------------------------------------------------------------

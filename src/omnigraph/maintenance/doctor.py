@@ -12,6 +12,7 @@ from omnigraph.api.results import TableVersion
 from omnigraph.commit.sidecar import DIRECTORY, Sidecar
 from omnigraph.commit.staged_schema import fate_of
 from omnigraph.commit.store import Store
+from omnigraph.core.executor import ChooseExecutor
 from omnigraph.core.location import Location
 from omnigraph.core.refs import FOREIGN_LOCK, MAIN
 from omnigraph.errors import BranchNotFoundError, OmnigraphError
@@ -38,10 +39,13 @@ _MANY_VERSIONS = 100
 _LONG = 300.0  # seconds
 
 
-def examine(store: Store, catalog: Catalog, *, deep: bool = False, backup: Location | None = None) -> HealthReport:
+def examine(
+    store: Store, catalog: Catalog, *, deep: ChooseExecutor | None = None, backup: Location | None = None
+) -> HealthReport:
     """Examine every branch and every table. A part that cannot be read is a finding, and the rest is still examined.
 
-    `deep` reads every row as well; `backup` compares files with the digests of the latest backup there.
+    With `deep`, which chooses who does it, every row is read as well; `backup` compares files with the digests of the
+    latest backup there.
     """
     return _Examination(store, catalog, deep, backup).report()
 
@@ -50,7 +54,7 @@ def examine(store: Store, catalog: Catalog, *, deep: bool = False, backup: Locat
 class _Examination:
     store: Store
     catalog: Catalog
-    deep: bool
+    deep: ChooseExecutor | None
     backup: Location | None
     findings: list[Finding] = field(default_factory=list)
     tables: list[TableHealth] = field(default_factory=list)
@@ -92,7 +96,7 @@ class _Examination:
         found = damage.findings(self.store)
         if self.deep:
             known = {one.subject for one in found}  # a file that is gone cannot be read either
-            found += [one for one in deep.findings(self.store, self.catalog) if one.subject not in known]
+            found += [one for one in deep.findings(self.store, self.catalog, self.deep) if one.subject not in known]
         if self.backup is not None:
             found += self._differing(self.backup, {one.subject for one in found})
         self.findings += [one for one in found if one.subject not in self.lost]
