@@ -1,8 +1,8 @@
 """The driver of a load of ten billion edges, for real but for the rows: what its steps take in time, memory and bytes.
 
 10,000 splits are packed into tasks, 20,000 descriptors of fragments come back, 1,024 shares answer, and one commit
-publishes them. The data files are links to one small file, so that all else is as it would be. `docs/dev/scale.md`
-explains what follows from the figures.
+publishes them. The data files are links to one small file, so that all else is as it would be. Then some tasks send a
+parcel to each of 1,024 shares on Spark. `docs/dev/scale.md` explains what follows from the figures.
 """
 
 from __future__ import annotations
@@ -31,12 +31,13 @@ from omnigraph.core.executor import Parcel, ParcelRoute, R, Scattered, T
 from omnigraph.formats.sources import discover
 from omnigraph.ingest.executor import LocalExecutor, LocalParcels
 from omnigraph.ingest.load import LoadSpec, load
-from omnigraph.ingest.steps import StageResult, StageTask, stage
-from omnigraph.spark.executor import pack_tasks
+from omnigraph.ingest.steps import StageTask, stage
+from omnigraph.spark.executor import SparkExecutor, pack_tasks
+from omnigraph.spark.session import spark_session, stop_session
 
-ROWS_PER_FRAGMENT = 500_000
-FRAGMENTS_PER_SPLIT = 2
+EDGES = 10_000_000_000
 SPLIT_BYTES = 16 * 2**20
+SHARES = 1024
 
 
 class Clock:
@@ -58,9 +59,10 @@ class Clock:
 class CannedTasks(LocalExecutor):
     """Answers for the tasks of a large load with the result of one small one, each with files of its own."""
 
-    def __init__(self, clock: Clock) -> None:
+    def __init__(self, clock: Clock, fragments: int) -> None:
         super().__init__()
         self._clock = clock
+        self._fragments = fragments  # of each task
 
     def scatter(
         self, phase: str, step: Callable[[T], tuple[R, Sequence[Parcel]]], tasks: Sequence[T]
@@ -73,7 +75,7 @@ class CannedTasks(LocalExecutor):
         size = sum(map(len, packed.tasks)) + len(pickle.dumps(packed.common))
         self._clock.lap("pack the tasks", f"{size / len(tasks):,.0f} bytes a task")
         sent = LocalParcels[Any]()
-        received = _results(first, len(tasks))
+        received = _results(first, len(tasks), self._fragments)
         self._clock.lap("(make the results up)")
         for data in received:
             sent.add(pickle.loads(data), [])  # noqa: S301 - made above
@@ -95,7 +97,7 @@ class CannedTasks(LocalExecutor):
         return found
 
 
-def _results(task: StageTask, count: int) -> list[bytes]:
+def _results(task: StageTask, count: int, fragments: int) -> list[bytes]:
     """Return the pickled results of so many tasks, whose fragments are copies of those of a task of one row."""
     result, _ = stage(task)
     (key,) = result.tables
@@ -104,30 +106,35 @@ def _results(task: StageTask, count: int) -> list[bytes]:
     fragment = json.loads(text)
     directory = Path(task.exchange.location.uri, task.tables[key].path, "data")
     original = directory / fragment["files"][0]["path"]
+    each = EDGES // count // fragments
     found = []
     for split in range(count):
         written = []
-        for part in range(FRAGMENTS_PER_SPLIT):
+        for part in range(fragments):
             name = f"{split:08x}{part:02x}{original.name[10:]}"
             (directory / name).hardlink_to(original)
             files = [{**fragment["files"][0], "path": name}]
-            written.append(json.dumps({**fragment, "files": files, "physical_rows": ROWS_PER_FRAGMENT}))
-        rows = ROWS_PER_FRAGMENT * FRAGMENTS_PER_SPLIT
+            written.append(json.dumps({**fragment, "files": files, "physical_rows": each}))
+        rows = each * fragments
         copied = replace(table, written=tuple(written), rows=rows, first_record=0)
         keys = dict.fromkeys(result.keys, rows)
-        found.append(pickle.dumps(StageResult({key: copied}, (), rows, keys)))
+        found.append(pickle.dumps(replace(result, tables={key: copied}, lines=rows, keys=keys)))
     return found
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--splits", type=int, default=10_000)
+    parser.add_argument("--fragments", type=int, default=2, help="of each split")
+    parser.add_argument("--senders", type=int, default=64)
     asked = parser.parse_args()
     with tempfile.TemporaryDirectory() as directory:
-        simulate(Path(directory), asked.splits)
+        simulate(Path(directory), asked.splits, asked.fragments)
+    if asked.senders:
+        exchange(asked.senders)
 
 
-def simulate(root: Path, count: int) -> None:
+def simulate(root: Path, count: int, fragments: int) -> None:
     graph = omnigraph.init(root / "graph", SCHEMA)
     graph.load({"Person": pa.table({"name": ["a"]})}, mode="append", engine="local")
     source = root / "Knows.parquet"
@@ -135,7 +142,7 @@ def simulate(root: Path, count: int) -> None:
     clock = Clock()
     (split,) = discover([source], graph.catalog)
     splits = [replace(split, size=SPLIT_BYTES)] * count
-    request = LoadSpec(splits, LoadMode.APPEND, engine=Engine.SPARK, spark=lambda _: CannedTasks(clock))
+    request = LoadSpec(splits, LoadMode.APPEND, engine=Engine.SPARK, spark=lambda _: CannedTasks(clock, fragments))
     done = load(graph._store, request)  # noqa: SLF001 - the executor of a load cannot be chosen by users
     clock.lap("commit", f"{done.edges['Knows']:,} edges")
     largest = max((root / "graph").glob("**/*.manifest"), key=lambda path: path.stat().st_size)
@@ -148,6 +155,28 @@ def simulate(root: Path, count: int) -> None:
         for name in ("commit one edge more", "and another one"):
             again.mutate('query q() { insert Knows { from: "a" to: "a" } }')
             clock.lap(name)
+
+
+def exchange(senders: int) -> None:
+    """Send parcels of few and of many bytes through the shuffle: what each one costs, and what its bytes do."""
+    executor = SparkExecutor(spark_session())
+    receivers, routes = [None] * SHARES, {0: ParcelRoute(0, spread=True)}
+    for size in (24, 24, 24 * 1_000):  # the first is to warm up
+        clock = Clock()
+        sent = executor.scatter("send", send, [size] * senders)
+        clock.lap(f"send {senders * SHARES:,} parcels of {size:,} bytes")
+        assert sum(executor.gather("receive", receive, receivers, [sent], routes)) == senders * SHARES
+        clock.lap("receive them")
+        sent.close()
+    stop_session()
+
+
+def send(size: int) -> tuple[None, list[Parcel]]:
+    return None, [Parcel(0, share, bytes(size)) for share in range(SHARES)]
+
+
+def receive(_: None, parcels: list[Parcel]) -> int:
+    return len(parcels)
 
 
 if __name__ == "__main__":

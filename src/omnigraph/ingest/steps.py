@@ -41,6 +41,7 @@ from omnigraph.lang.catalog import Cardinality, Catalog, EdgeType, NodeType
 from omnigraph.storage.columns import declared_of, table_key
 from omnigraph.storage.objects import ObjectStore
 from omnigraph.storage.read import ADDRESS, DST, ID, SRC
+from omnigraph.storage.stage import MAX_ROWS_PER_FILE
 from omnigraph.storage.unpublished import leave_to_caller, noted, taking_back
 from omnigraph.write.pending import RECORD, to_store
 from omnigraph.write.validate import are_complete, value_violations, with_required
@@ -49,6 +50,7 @@ NEW, OLD, LOST = KeyOrigin.NEW, KeyOrigin.OLD, KeyOrigin.LOST
 _PLACE = 8  # bytes
 _LIST = ".json"
 _ROWS, _BYTES = 2**18, 2**26  # of a table at most, before they are written
+_LARGEST_FILE, _SHARES_PER_FILE = 16, 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +77,11 @@ class KeyExchange:
         """Return the files that tasks have listed."""
         listed = [name for name in self.objects.list(self.directory) if name.endswith(_LIST)]
         return [file for name in listed for file in json.loads(self.objects.read(f"{self.directory}/{name}"))]
+
+    @property
+    def rows_per_file(self) -> int:
+        """Up to a million rows if there are billions: a commit writes the list of all files of a table."""
+        return MAX_ROWS_PER_FILE * min(_LARGEST_FILE, max(1, self.shares // _SHARES_PER_FILE))
 
     @property
     def objects(self) -> ObjectStore:
@@ -204,7 +211,8 @@ class _Table:
         # One batch with ids of the input makes the whole task compare its ids. Batches before it were fresh and need
         # none.
         self.fresh &= fresh
-        if sum(len(part) for part in self._buffered) >= _ROWS or sum(part.nbytes for part in self._buffered) >= _BYTES:
+        most = max(_ROWS, self.task.exchange.rows_per_file)
+        if sum(len(part) for part in self._buffered) >= most or sum(part.nbytes for part in self._buffered) >= _BYTES:
             self._write()
 
     def _write(self) -> None:
@@ -218,7 +226,7 @@ class _Table:
         self.records.append(rows[RECORD].to_numpy())
         if rows.num_rows:
             store = tables_at(self.task.exchange.location)
-            self.written += store.write_rows(self.base, to_store(self.declared, rows))
+            self.written += store.write_rows(self.base, to_store(self.declared, rows), self.task.exchange.rows_per_file)
 
     def staged(self) -> StagedTable:
         if self._buffered:

@@ -149,7 +149,7 @@ class TableStorage(TableReader):
         """Replace all rows; an empty table of rows is allowed."""
         return self._stage_fragments(base, rows, "overwrite")
 
-    def write_rows(self, base: TableVersion, rows: pa.Table) -> list[str]:
+    def write_rows(self, base: TableVersion, rows: pa.Table, rows_per_file: int = MAX_ROWS_PER_FILE) -> list[str]:
         """Write the data files of new rows; return descriptions that another process can stage together with others."""
         uri = self._uri(base.path, base.branch)
         durable_write("write rows", uri)
@@ -158,7 +158,7 @@ class TableStorage(TableReader):
                 rows,
                 uri,
                 mode="append",
-                max_rows_per_file=MAX_ROWS_PER_FILE,
+                max_rows_per_file=rows_per_file,
                 data_storage_version=STORAGE_VERSION,
                 storage_options=self.location.storage_options,
             )
