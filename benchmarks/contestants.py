@@ -42,7 +42,7 @@ class Omnigraph:
         "two hops": "match { $a: Node { name: $name }  $a $e:link $m  $m $f:link $b } return { count($b) as answer }",
         "ends": "match { $a: Node { name: $name }  $a link{1,2} $b  $b.name != $name } return { count($b) as answer }",
     }
-    _WALKS = "query q() { match { $a: Node  $a $e:link $m  $m $f:link $b } return { count($b) as answer } }"
+    WALKS = "query q() { match { $a: Node  $a $e:link $m  $m $f:link $b } return { count($b) as answer } }"
     _HYBRID = """
     query q($text: String, $place: Vector(64)) {
         match { $a: Node }
@@ -76,7 +76,7 @@ class Omnigraph:
 
     def graph_questions(self) -> dict[str, Answerer]:
         named = {name: self._asking(f"query q($name: String) {{ {text} }}") for name, text in self._QUESTIONS.items()}
-        return {**named, "all walks": self._asking(self._WALKS)}
+        return {**named, "all walks": self._asking(self.WALKS)}
 
     def document_questions(self) -> dict[str, Answerer]:
         def hop(question: Question) -> Any:

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 
 from omnigraph.core.nonblocking import may_block
 from omnigraph.lang.ir import Direction
 from omnigraph.query.arrays import Integers, Mask, among, narrow, spread, without_repeats
-from omnigraph.query.ends import Ends, ends_of
+from omnigraph.query.ends import Ends, ends_of, growths, known_ends, own_ends
 from omnigraph.query.frame import check_room
 from omnigraph.query.view import GraphView, Positions
 
@@ -29,6 +30,7 @@ class Adjacency:
     starts: Integers  # of origin i: from starts[i] to starts[i + 1]
     targets: Integers
     find_edges: Callable[[], Integers] = field(repr=False)
+    dangling: int = 0  # edges that are left out, because a node is missing
 
     @classmethod
     def of(cls, codes: Integers, origins: int, targets_count: int, find_edges: Callable[[], Integers]) -> Adjacency:
@@ -104,6 +106,36 @@ class Adjacency:
             high = np.where(is_open & ~before, middle, high)
         return low
 
+    def resized(self, origins: int, targets_count: int, find_edges: Callable[[], Integers]) -> Adjacency:
+        """Return the same edges among more nodes."""
+        starts = np.append(self.starts, np.full(origins - self.origins, self.starts[-1]))
+        targets = self.targets.astype(narrow(targets_count), copy=False)
+        return Adjacency(origins, targets_count, starts, targets, find_edges, self.dangling)
+
+    def without(self, origins: Positions, targets: Positions) -> Adjacency:
+        """Return it without one edge for each of these pairs, which it has."""
+        order = np.lexsort((targets, origins))
+        origins, targets = origins[order], targets[order]
+        # Of parallel edges each takes a place of its own, behind those of the pairs before it that are the same.
+        new = np.ones(len(origins), bool)
+        new[1:] = (origins[1:] != origins[:-1]) | (targets[1:] != targets[:-1])
+        numbers = np.arange(len(origins))
+        places = self.places(origins, targets) + numbers - numbers[new][np.cumsum(new) - 1]
+        return replace(self, starts=self._shifted(origins, -1), targets=np.delete(self.targets, places))
+
+    def having(self, origins: Positions, targets: Positions, dangling: int) -> Adjacency:
+        """Return it with an edge more for each of these pairs, and so many that are left out."""
+        order = np.lexsort((targets, origins))
+        origins, targets = origins[order], targets[order]
+        found = np.insert(self.targets, self.places(origins, targets), targets.astype(self.targets.dtype))
+        return replace(self, starts=self._shifted(origins, 1), targets=found, dangling=dangling)
+
+    def _shifted(self, origins: Positions, by: int) -> Integers:
+        """Return where each origin begins after its edges have become more, or fewer."""
+        shifts = np.zeros(len(self.starts), self.starts.dtype)
+        np.add.at(shifts, origins + 1, by)
+        return np.asarray(self.starts + np.cumsum(shifts))
+
     @cached_property
     def loops(self) -> Mask:
         """Return which nodes have an edge to themselves."""
@@ -129,8 +161,32 @@ class Steps:
 
 def adjacency(graph: GraphView, edge_type: str, direction: Direction) -> Adjacency:
     """Return the adjacency of an edge type, built once per version of the three tables."""
-    key = adjacency_key(graph, edge_type, direction)
-    return graph.cache.get(key, lambda: build(ends_of(graph, edge_type), direction), lambda made: made.nbytes)
+    return graph.cache.grown(
+        (*(view.table.path for view in graph.ends(edge_type)), direction),
+        adjacency_key(graph, edge_type, direction),
+        lambda other, old: _grown(graph, edge_type, other, old),
+        lambda: build(ends_of(graph, edge_type), direction),
+        lambda made: made.nbytes,
+    )
+
+
+def _grown(graph: GraphView, edge_type: str, other: Any, old: Adjacency) -> Adjacency | None:
+    """Return the adjacency of these versions, made of that of others; None if nodes have moved, or too much is new."""
+    *versions, direction = other
+    found = growths(graph, edge_type, tuple(versions))
+    # Where nodes have moved, nearly every target is another number: then sorting the ends again costs no more.
+    if found is None or not found[1].is_plain or not found[2].is_plain:
+        return None
+    before, gone = known_ends(graph, tuple(versions)), found[0].gone
+    if (len(gone) or old.dangling) and before is None:
+        return None
+    if old.dangling and (len(found[1].added) or len(found[2].added)):
+        return None  # an edge that led nowhere may lead to a node that is new
+    added = own_ends(graph, edge_type, found[0])
+    made = old.resized(*added.counts(direction), lambda: _edges(ends_of(graph, edge_type), direction))
+    if before is not None and len(gone):
+        made = made.without(*before.chosen(gone).pairs(direction))
+    return made.having(*added.pairs(direction), old.dangling + len(added) - int(added.whole.sum()))
 
 
 def adjacency_key(graph: GraphView, edge_type: str, direction: Direction) -> Hashable:
@@ -140,15 +196,16 @@ def adjacency_key(graph: GraphView, edge_type: str, direction: Direction) -> Has
 
 def build(ends: Ends, direction: Direction) -> Adjacency:
     """Order the ends of all edges by origin and target."""
-
-    def find_edges() -> Integers:
-        # Parallel edges are in no order here; a step that returns edges sorts them by id.
-        edges = ends.edges(direction)
-        return edges[np.argsort(ends.codes(direction))].astype(narrow(len(ends)))
-
     codes = ends.codes(direction)
     codes.sort()  # in place: a second array of this size would double the memory
-    return Adjacency.of(codes, *ends.counts(direction), find_edges)
+    made = Adjacency.of(codes, *ends.counts(direction), lambda: _edges(ends, direction))
+    return replace(made, dangling=len(ends) - int(ends.whole.sum()))
+
+
+def _edges(ends: Ends, direction: Direction) -> Integers:
+    # Parallel edges are in no order here; a step that returns edges sorts them by id.
+    edges = ends.edges(direction)
+    return edges[np.argsort(ends.codes(direction))].astype(narrow(len(ends)))
 
 
 def walk(adjacent: Adjacency, origins: Positions, steps: Steps) -> tuple[Integers, Integers]:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Hashable, Mapping, Sequence, Sized
+from collections.abc import Callable, Hashable, Mapping, Sequence, Sized
 from dataclasses import dataclass, replace
 from functools import cache, partial
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -14,10 +14,12 @@ import pyarrow as pa
 from omnigraph.api.results import Entry, Snapshot, TableVersion
 from omnigraph.core.lru import LruCache
 from omnigraph.core.nonblocking import may_block
-from omnigraph.errors import CorruptGraphError
+from omnigraph.errors import CorruptGraphError, StorageError
 from omnigraph.lang.catalog import Catalog, EdgeType, NodeType
 from omnigraph.lang.ir import Operator
+from omnigraph.query.growth import Growth, growth
 from omnigraph.storage.columns import table_key
+from omnigraph.storage.lance_errors import Failure, classify
 from omnigraph.storage.predicates import AllOf, Compare, Predicate, arrow_expression
 from omnigraph.storage.read import ADDRESS, ID
 from omnigraph.storage.stage import TableStorage
@@ -28,16 +30,57 @@ SMALL_TABLE = 200_000
 _FEW = 16  # a selection is small up to one row in this many
 _HASHED, _LOOKED_UP = 500_000, 4096  # ids that are hashed in the time of a lookup; ids of one lookup
 _ORDER = "@order"
+_NOTE = 1024  # bytes that a small value is taken for
 _MOST_TEXT = 2**31 - 1  # bytes of an Arrow column of texts; beyond, it needs offsets of 64 bits
 _MOST_NOTES = 10_000
+_MEMBERS = 4  # versions that are remembered of a family
+_OWN = 8  # what is made of a version grows into another one if at most one row in so many is new
+_FEW_OWN = 10_000  # or if no more are
+_V = TypeVar("_V")
 
 
 class TableCache(LruCache):
-    """Columns, adjacency and indices of immutable tables, and what doing without each has cost so far."""
+    """Columns, adjacency and indices of immutable tables, and what doing without each has cost so far.
+
+    Values of one family are the same thing of several versions: what is made of one version can grow into another one.
+    """
 
     def __init__(self, budget: int) -> None:
         super().__init__(budget)
         self._spent: dict[Hashable, float] = {}
+        self._families: dict[Hashable, tuple[Hashable, ...]] = {}
+
+    def peek(self, key: Hashable) -> Any:
+        """Return a value if it is cached."""
+        found = self._entries.get(key)
+        return None if found is None else found[1]
+
+    def grown(
+        self,
+        family: Hashable,
+        key: Hashable,
+        grow: Callable[[Any, _V], _V | None],
+        make: Callable[[], _V],
+        size: Callable[[_V], int],
+    ) -> _V:
+        """Return the cached value; else let one of its family grow into it; else make it."""
+
+        def made() -> _V:
+            for other in self._families.get(family, ()):
+                old = None if other == key else self.peek(other)
+                found = None if old is None else _unless_reclaimed(lambda: grow(other, old))  # noqa: B023
+                if found is not None:
+                    return found
+            return make()
+
+        found = self.get(key, made, size)
+        members = self._families.get(family, ())
+        if members[:1] != (key,):
+            with self._lock:
+                if len(self._families) > _MOST_NOTES:
+                    self._families.clear()
+                self._families[family] = (key, *(one for one in members if one != key))[:_MEMBERS]
+        return found
 
     def spent(self, key: Hashable) -> float:
         """The cost of all lookups that were made because a value was not cached."""
@@ -49,6 +92,16 @@ class TableCache(LruCache):
             if len(self._spent) > _MOST_NOTES:
                 self._spent.clear()
             self._spent[key] = self._spent.get(key, 0.0) + cost
+
+
+def _unless_reclaimed(grow: Callable[[], _V | None]) -> _V | None:
+    """Return None where a cleanup has removed the version that something would grow out of."""
+    try:
+        return grow()
+    except StorageError as error:
+        if classify(error) is Failure.NOT_FOUND:
+            return None
+        raise
 
 
 @dataclass(frozen=True)
@@ -74,7 +127,50 @@ class TableView:
         def made(name: str) -> pa.Array:
             return (together() if name in missing else self._read([name]))[name]
 
-        return [self.cache.get((self.table, name), partial(made, name), lambda one: int(one.nbytes)) for name in stored]
+        return [
+            self.cache.grown(
+                (self.table.path, name),
+                (self.table, name),
+                partial(self._grown_column, name),
+                partial(made, name),
+                lambda one: int(one.nbytes),
+            )
+            for name in stored
+        ]
+
+    def _grown_column(self, name: str, other: tuple[TableVersion, str], old: pa.Array) -> pa.Array | None:
+        grown = self.growth(other[0])
+        if grown is None:
+            return None
+        own = self.own(grown, name)
+        rest = own[0].cast(old.type) if own else pa.nulls(0, old.type)
+        parts, at = [], 0
+        for piece in grown.pieces:
+            if piece.kept is None:
+                parts.append(rest.slice(at, piece.count))
+                at += piece.count
+            elif isinstance(piece.kept, slice):
+                parts.append(old.slice(piece.kept.start, piece.count))
+            else:
+                parts.append(old.take(pa.array(piece.kept)))
+        return _whole(pa.chunked_array(parts, old.type))
+
+    def growth(self, since: TableVersion) -> Growth | None:
+        """Return what this version has of another one; None if starting over costs less than what differs."""
+        key = (since, self.table, "@growth")
+        found = self.cache.get(key, lambda: growth(self.tables, since, self.table), lambda _: _NOTE)
+        if found is None or found.kept + len(found.added) != self.count:
+            return None
+        return found if len(found.added) <= max(self.count // _OWN, _FEW_OWN) else None
+
+    def own(self, grown: Growth, *names: str) -> list[pa.Array] | None:
+        """Read columns of the rows that another version lacks; None if there are none."""
+        if not grown.own:
+            return None
+        may_block()
+        rows = self.tables.scan_fragments(self.table, grown.own, names)
+        self._expect(rows, len(grown.added))
+        return [_whole(rows[name]) for name in names]
 
     def columns_once(self, *names: str) -> list[pa.Array]:
         """Return whole columns, for a caller that keeps what it makes of them: they are not cached."""
@@ -132,6 +228,8 @@ class TableView:
 
     def locate(self, ids: pa.Array) -> pa.Array:
         """Like `positions_of`, but without reading all ids of a large table for a few."""
+        if not len(ids):
+            return pa.nulls(0, pa.int64())
         is_cached = self.cache.holds((self.table, ID))
         # Comparing with cached ids hashes all of them, every time. An index finds a few among millions sooner.
         if self.is_worth_a_scan(ids) or (is_cached and (self.count <= _HASHED or len(ids) > _LOOKED_UP)):
@@ -150,7 +248,19 @@ class TableView:
 
     @property
     def ids(self) -> SortedTexts:
-        return self.cache.get((self.table, _ORDER), lambda: SortedTexts.of(self.column(ID)), lambda made: made.nbytes)
+        return self.cache.grown(
+            (self.table.path, _ORDER),
+            (self.table, _ORDER),
+            self._grown_order,
+            lambda: SortedTexts.of(self.column(ID)),
+            lambda made: made.nbytes,
+        )
+
+    def _grown_order(self, other: tuple[TableVersion, str], old: SortedTexts) -> SortedTexts | None:
+        grown = self.growth(other[0])
+        if grown is None or len(grown.added) > _LOOKED_UP:
+            return None
+        return old.grown(self.column(ID), grown)
 
     def id_ranks(self, positions: Positions) -> Positions:
         """Return the ranks of some rows in the order of their ids."""
@@ -188,11 +298,14 @@ class TableView:
 
     def _read(self, names: Sequence[str]) -> dict[str, pa.Array]:
         rows = self.tables.scan(self.table, names)
-        # Positions of one column index all others, so a column of another length would give wrong answers silently.
-        if rows.num_rows != self.count:
-            message = f"table '{self.table.key}' has {rows.num_rows} rows; the manifest says {self.count}"
-            raise CorruptGraphError(message, path=self.table.path, hint="run `omnigraph doctor`")
+        self._expect(rows, self.count)
         return {name: _whole(rows[name]) for name in names}
+
+    def _expect(self, rows: pa.Table, count: int) -> None:
+        # Positions of one column index all others, so a column of another length would give wrong answers silently.
+        if rows.num_rows != count:
+            message = f"table '{self.table.key}' has {rows.num_rows} rows; the manifest says {count}"
+            raise CorruptGraphError(message, path=self.table.path, hint="run `omnigraph doctor`")
 
 
 def _whole(column: pa.ChunkedArray) -> pa.Array:
@@ -220,6 +333,14 @@ class SortedTexts:
     @classmethod
     def of(cls, texts: pa.Array) -> SortedTexts:
         return cls(texts, pa.compute.sort_indices(texts).to_numpy().astype(np.int64))
+
+    def grown(self, texts: pa.Array, grown: Growth) -> SortedTexts:
+        """Return the order of a version that has some rows more, and lacks some."""
+        order = self.order if grown.is_plain else grown.moved[self.order]
+        there = SortedTexts(texts, order if grown.is_plain else order[order >= 0])
+        added = sorted(grown.added.tolist(), key=lambda at: bytes(texts[at].as_buffer()))
+        places = [bisect_left(there, bytes(texts[at].as_buffer())) for at in added]
+        return SortedTexts(texts, np.insert(there.order, places, added))
 
     @property
     def nbytes(self) -> int:

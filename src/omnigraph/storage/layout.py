@@ -44,6 +44,7 @@ class Fragment:
     rows: int  # deleted rows included
     deletions: Deletions | None
     is_traced: bool  # whether Lance tracks the row ids and versions of its rows
+    live: int  # rows without the deleted ones
 
 
 def fragments(tables: TableReader, table: TableVersion) -> list[Fragment]:
@@ -65,7 +66,15 @@ def _fragment(found: lance.FragmentMetadata) -> Fragment:
         if deleted
         else None,
         found.row_id_meta is not None and found.last_updated_at_version_meta is not None,
+        found.num_rows,
     )
+
+
+def column_numbers(tables: TableReader, table: TableVersion) -> dict[str, int]:
+    """Return the number that each column has in the files: by a change of the schema a name may get another one."""
+    dataset = tables.open(table)
+    with lance_call(dataset.uri, "read"):
+        return {one.name(): one.id() for one in dataset.lance_schema.fields()}
 
 
 def path_of(file: DataFile) -> str:
