@@ -45,9 +45,9 @@ GOALS = (
 
 
 COMMITS = {
-    "a node": 'insert Node { name: "new"  number: -1 }',
+    "a node": 'insert Node { name: "new"  number: 1 }',
     "an edge": 'insert Link { from: "new"  to: "new" }',
-    "an update": 'update Node set { number: -2 } where name = "new"',
+    "an update": 'update Node set { number: 2 } where name = "new"',
     "deleted edges": 'delete Link where from = "new"',
     "a deleted node": 'delete Node where name = "new"',
 }
