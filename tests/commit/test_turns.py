@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from itertools import pairwise
@@ -10,9 +12,13 @@ from pathlib import Path
 
 import pytest
 
+from omnigraph.commit import lease as leases
 from omnigraph.commit.file_locks import Queue
-from omnigraph.commit.gates import DIRECTORY, Gate, LocalGates, remote_pause, waits
+from omnigraph.commit.gates import DIRECTORY, Gate, LeaseGates, LocalGates, remote_pause, waits
+from omnigraph.commit.lease import Lease
+from omnigraph.core.location import Location
 from omnigraph.errors import GateTimeoutError
+from omnigraph.storage.objects import ObjectStore, Version
 from tests.commit.child import COUNTER, Child, store_at
 
 BRANCH = Gate("branch:main")
@@ -131,3 +137,171 @@ def test_who_waits_longer_for_a_lease_looks_more_often() -> None:
     pauses = [remote_pause(waited) for waited in (0, 1, 5, 15, 60)]
     assert all(later <= earlier for earlier, later in pairwise(pauses))
     assert pauses[0] == 10 * pauses[-1]
+
+
+# The line of a lease -------------------------------------------------------------------------------
+
+LEASE = f"{DIRECTORY}/branch%3Amain.json"
+_LIFETIME = 0.5  # of a lease that is to end
+
+
+class Contender:
+    """A process that wants a lease, and looks at it when the test says so."""
+
+    def __init__(self, objects: ObjectStore, lifetime: float = 600) -> None:
+        self.objects, self.lifetime = objects, lifetime
+        self.seen: dict[str, tuple[object, float]] = {}
+        self.released: dict[str, Version] = {}
+        self.lease = self.new_lease()
+
+    def new_lease(self) -> Lease:
+        return Lease(self.objects, BRANCH.name, LEASE, self.lifetime, self.seen, released=self.released)
+
+    def takes_it(self) -> bool:
+        return self.lease.try_acquire(stands_in_line=True)
+
+    def comes_again(self) -> bool:
+        self.lease = self.new_lease()
+        return self.takes_it()
+
+
+@pytest.fixture
+def contender(s3_uri: str, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Contender]:
+    monkeypatch.setattr(leases, "IN_LINE_AFTER", 0.0)
+    objects = ObjectStore(Location.parse(s3_uri))
+    return lambda **options: Contender(objects, **options)
+
+
+def body(one: Contender) -> dict[str, object]:
+    found: dict[str, object] = json.loads(one.objects.read(LEASE))
+    return found
+
+
+def test_a_lease_that_is_released_belongs_to_the_first_in_line(contender: Callable[..., Contender]) -> None:
+    holder, first, second, newcomer = contender(), contender(), contender(), contender()
+    assert holder.takes_it()
+    assert not first.takes_it()
+    assert not second.takes_it()
+    holder.lease.release()
+    assert not holder.comes_again()
+    assert not newcomer.takes_it()
+    assert not second.takes_it()
+    assert first.takes_it()
+    first.lease.check()
+    assert not second.takes_it()
+    first.lease.release()
+    assert not first.comes_again()
+    assert second.takes_it()
+
+
+def test_who_has_not_waited_long_and_who_does_not_wait_are_not_in_line(
+    contender: Callable[..., Contender], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    holder, brief, passing = contender(), contender(), contender()
+    assert holder.takes_it()
+    assert not passing.lease.try_acquire()
+    monkeypatch.setattr(leases, "IN_LINE_AFTER", 60.0)
+    assert not brief.takes_it()
+    assert "line" not in body(holder)
+    holder.lease.release()
+    assert holder.comes_again()
+
+
+def test_a_holder_keeps_its_lease_and_the_line_when_it_renews_it(contender: Callable[..., Contender]) -> None:
+    holder, first, second = contender(), contender(), contender()
+    assert holder.takes_it()
+    for one in (first, second):
+        assert not one.takes_it()
+        before = body(holder)
+        holder.lease.renew()
+        holder.lease.check()
+        assert body(holder)["serial"] != before["serial"]
+        assert body(holder)["line"] == before["line"]
+    holder.lease.release()
+    assert first.takes_it()
+
+
+def test_a_place_in_line_does_not_make_a_dead_holder_look_alive(contender: Callable[..., Contender]) -> None:
+    dead, watching = contender(), contender(lifetime=_LIFETIME)
+    assert dead.takes_it()
+    assert not watching.lease.try_acquire()
+    since = watching.seen[LEASE]
+    assert not contender().takes_it()
+    assert not watching.lease.try_acquire()
+    assert not watching.lease.was_renewed
+    assert watching.seen[LEASE] == since
+    dead.lease.renew()
+    assert not watching.lease.try_acquire()
+    assert watching.lease.was_renewed
+
+
+def test_who_gives_up_leaves_the_line(contender: Callable[..., Contender]) -> None:
+    holder, first, second = contender(), contender(), contender()
+    assert holder.takes_it()
+    assert not first.takes_it()
+    assert not second.takes_it()
+    first.lease.withdraw()
+    holder.lease.check()
+    holder.lease.release()
+    assert second.takes_it()
+    assert "line" not in body(holder)
+
+
+def test_who_dies_in_line_keeps_others_waiting_for_one_lifetime(contender: Callable[..., Contender]) -> None:
+    holder, dead, waiting = contender(), contender(), contender(lifetime=_LIFETIME)
+    assert holder.takes_it()
+    assert not dead.takes_it()
+    assert not waiting.takes_it()
+    holder.lease.release()
+    deadline = time.monotonic() + _PATIENCE
+    while not waiting.takes_it():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    assert "line" not in body(holder)
+    waiting.lease.release()
+    assert holder.comes_again()
+
+
+@pytest.mark.usefixtures("contender")
+def test_a_waiter_for_a_lease_has_its_turn_after_those_in_line_before_it_however_often_others_come_again(
+    s3_uri: str,
+) -> None:
+    turns: list[str] = []
+
+    def take(name: str, times: int) -> None:
+        gates = LeaseGates(ObjectStore(Location.parse(s3_uri)), _PATIENCE)
+        for _ in range(times):
+            with gates.hold([BRANCH]):
+                turns.append(name)
+
+    def in_line() -> int:
+        return len(json.loads(ObjectStore(Location.parse(s3_uri)).read(LEASE)).get("line", ()))
+
+    def until_in_line(number: int) -> None:
+        deadline = time.monotonic() + _PATIENCE
+        while in_line() != number:
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+
+    loopers = 3
+    with ThreadPoolExecutor(loopers + 1) as pool:
+        with LeaseGates(ObjectStore(Location.parse(s3_uri)), _PATIENCE).hold([BRANCH]):
+            work = [pool.submit(take, "looper", 4) for _ in range(loopers)]
+            until_in_line(loopers)
+            work.append(pool.submit(take, "latecomer", 1))
+            until_in_line(loopers + 1)
+        for one in work:
+            one.result()
+    assert turns.index("latecomer") == loopers
+    assert len(turns) == 4 * loopers + 1
+
+
+def test_a_wait_for_a_lease_that_ends_leaves_no_place_in_line(contender: Callable[..., Contender], s3_uri: str) -> None:
+    holder = contender()
+    assert holder.takes_it()
+    gates = LeaseGates(ObjectStore(Location.parse(s3_uri)), timeout=0.2 - 600, lifetime=600)
+    with pytest.raises(GateTimeoutError) as gave_up, gates.hold([BRANCH]):
+        pytest.fail("two holders at once")
+    assert gave_up.value.waited > 0
+    holder.lease.renew()
+    assert "line" not in body(holder)

@@ -100,7 +100,8 @@ def _wait(
 def remote_pause(waited: float) -> float:
     """Return the longest pause between two looks at a lease, each of which is a request.
 
-    Who has waited longer looks more often, and so comes before those who arrived later, though not always.
+    Who has waited longer looks more often, and so comes before those who arrived later most of the time. After
+    `IN_LINE_AFTER` a waiter stands in line, and always does.
     """
     return max(_LONGEST_REMOTE_WAIT / (1 + waited / _HALVED), _SHORTEST_REMOTE_WAIT)
 
@@ -243,7 +244,7 @@ class LeaseGates:
         self._lifetime = lifetime
         self.patience = lifetime * 1.2  # long enough to distinguish a dead holder from a live one
         # Since when each lease has been unchanged. Kept between writes, so that short waits add up to one observation.
-        self._seen: dict[str, tuple[Version, float]] = {}
+        self._seen: dict[str, tuple[object, float]] = {}
         # The versions of leases that this process released last: unchanged, they are still free.
         self._released: dict[str, Version] = {}
 
@@ -284,7 +285,7 @@ class LeaseGates:
         try:
             for gate in gates:
                 lease = self._lease(gate)
-                wait.until(lease, lease.try_acquire)
+                wait.take(lease)
                 leases.append(lease)
             yield leases
         finally:
@@ -312,13 +313,25 @@ class _Wait:
     worth_it: Callable[[], bool] | None
     for_the_dead: bool
 
+    def take(self, lease: Lease) -> None:
+        """Wait until a lease is ours; leave its line if that takes too long."""
+        try:
+            # Who only asks whether the holder is dead stands in no one's way.
+            self.until(lease, partial(lease.try_acquire, stands_in_line=not self.for_the_dead))
+        except BaseException:
+            lease.withdraw()
+            raise
+
     def until(self, lease: Lease, attempt: Callable[[], bool]) -> None:
         def worth_it() -> bool:
             alive = self.for_the_dead and lease.was_renewed
             return not alive and (self.worth_it is None or self.worth_it())
 
+        def longest(waited: float) -> float:
+            return _SHORTEST_REMOTE_WAIT if lease.is_next else remote_pause(waited)
+
         left = self.deadline - now()
-        _wait(lease.name, left, attempt, lease.in_the_way, worth_it=worth_it, longest=remote_pause)
+        _wait(lease.name, left, attempt, lease.in_the_way, worth_it=worth_it, longest=longest)
 
 
 class _Leases:
