@@ -1,4 +1,4 @@
-"""Leases that can be waited for without much time going by."""
+"""Leases that can be waited for without much time going by, and writers that are not published together."""
 
 from __future__ import annotations
 
@@ -17,3 +17,9 @@ def short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
 def many_renewals(monkeypatch: pytest.MonkeyPatch) -> None:
     """A lease is soon renewed, and its holder seen to be alive."""
     monkeypatch.setattr("omnigraph.commit.gates._RENEWALS", 50)
+
+
+@pytest.fixture
+def without_groups(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Publish each write by itself, here and in children."""
+    monkeypatch.setenv("OMNIGRAPH_GROUP_COMMIT", "off")

@@ -107,6 +107,12 @@ def test_threads_that_write_to_the_same_tables_lose_and_double_nothing(root_uri:
     assert_settled(store)
 
 
+@pytest.mark.usefixtures("without_groups")
+@mostly_local("stores", ["a store each"], [])
+def test_threads_that_are_not_published_together_lose_and_double_nothing(root_uri: str, stores: str) -> None:
+    test_threads_that_write_to_the_same_tables_lose_and_double_nothing(root_uri, stores)
+
+
 def test_threads_that_write_to_different_tables_lose_and_double_nothing(root_uri: str) -> None:
     store = store_at(init(root_uri, SCHEMA).uri)
     writers, commits = (8, 3) if store.location.is_local else (4, 2)
@@ -154,6 +160,12 @@ def test_a_process_that_is_killed_among_others_takes_nothing_of_theirs_with_it(r
     assert [row.kind for row in store.audit.rows()] == [RecoveryKind.ROLLED_BACK]
     assert len(history(store)) == len(expected) + 1
     assert_settled(store)
+
+
+@pytest.mark.usefixtures("without_groups")
+@pytest.mark.parametrize("root_uri", ["local"], indirect=True)
+def test_a_process_without_group_commit_that_is_killed_among_others_takes_nothing_of_theirs(root_uri: str) -> None:
+    test_a_process_that_is_killed_among_others_takes_nothing_of_theirs_with_it(root_uri)
 
 
 @contextmanager

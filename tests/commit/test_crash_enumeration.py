@@ -157,6 +157,17 @@ def test_a_publish_that_dies_when_old_commits_leave_the_manifest_happened_whole_
     assert found == dict(zip(deaths, (*ENDS[:7], *[ROLLED_FORWARD] * 5), strict=True))
 
 
+@pytest.mark.usefixtures("without_groups")
+def test_a_publish_without_group_commit_that_dies_at_any_durable_write_happened_whole_or_not_at_all(
+    tmp_path: Path,
+) -> None:
+    scene = _scene(_make(str(tmp_path / "alone")))
+    deaths = _deaths(scene.uri, "publish", scene.writes)
+    die(deaths.values())
+    found = {name: recovery.end for name, recovery in _recover_each(deaths, scene).items()}
+    assert found == dict(zip(deaths, ENDS, strict=True))
+
+
 def test_a_publish_that_moves_no_table_is_one_step_and_needs_no_record(small: Scene) -> None:
     store = store_at(copied(small.uri))
     with failpoints.armed(failpoints.RECOVERY_SIDECAR_WRITE, pytest.fail):
@@ -192,6 +203,18 @@ def test_a_publish_that_is_killed_from_outside_happened_whole_or_not_at_all(
         seen = contents(store_at(uri))
         child.kill()
     assert seen == (small.after if failpoint in VISIBLE else small.before)
+    assert _recover(uri, small).end == STOPS[failpoint, number]
+
+
+@pytest.mark.usefixtures("without_groups")
+@mostly_local("failpoint, number", [*STOPS][2:6], on_s3=[])
+def test_a_publish_without_group_commit_that_is_killed_from_outside_happened_whole_or_not_at_all(
+    small: Scene, failpoint: str, number: int
+) -> None:
+    uri = copied(small.uri)
+    with Child("publish", uri, "--stop-at", failpoint, "--pass", str(number)) as child:
+        child.wait_until_stopped()
+        child.kill()
     assert _recover(uri, small).end == STOPS[failpoint, number]
 
 
