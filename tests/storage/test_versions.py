@@ -36,7 +36,9 @@ class Dataset:
 
     def newest(self, count: int = 1) -> list[int]:
         found = versions.newest_files(self.uri, count)
-        assert [path.name for _, path in found] == [path.name for _, path in versions.version_files(self.uri)[:count]]
+        assert [Path(path).name for _, path in found] == [
+            path.name for _, path in versions.version_files(self.uri)[:count]
+        ]
         return [number for number, _ in found]
 
 
@@ -50,7 +52,7 @@ def listings(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
     made: list[Path] = []
     real = versions._from_listing
 
-    def listed(directory: str, count: int) -> list[tuple[int, Path]]:
+    def listed(directory: str, count: int) -> list[tuple[int, str]]:
         made.append(Path(directory))
         return real(directory, count)
 

@@ -150,10 +150,11 @@ def archived(rows: pa.Table, segments: Segments, new: int = 1) -> pa.Table:
     Rows leave many at a time: a segment for each commit would be a request for each commit. The newest `new` commits
     stay: their states are made of this one.
     """
-    kinds = rows["object_type"]
-    count = pc.sum(pc.equal(kinds, COMMIT)).as_py() or 0
-    described = rows["metadata"].filter(pc.is_in(kinds, pa.array([COMMIT, PAST])))
-    staying = max(_staying(described, count), new)
+    # Not by Arrow: a state has so few rows that a call costs more than all of them, and every publish comes by here.
+    described = [*zip(rows["object_type"].to_pylist(), rows["metadata"].to_pylist(), strict=True)]
+    count = sum(kind == COMMIT for kind, _ in described)
+    size = sum(len(text.encode()) for kind, text in described if text and kind in (COMMIT, PAST))
+    staying = max(_staying(size, count), new)
     if count == staying:
         return rows
     commits = of_kind(rows, COMMIT)
@@ -172,9 +173,9 @@ def archived(rows: pa.Table, segments: Segments, new: int = 1) -> pa.Table:
     return pa.concat_tables([rest, named])
 
 
-def _staying(metadata: pa.ChunkedArray, commits: int) -> int:
+def _staying(size: int, commits: int) -> int:
     """Return how many of the commits of a state stay in it, by the size of what is known about them."""
-    if (pc.sum(pc.binary_length(metadata)).as_py() or 0) > LARGE:
+    if size > LARGE:
         # One large commit, such as a merge with a long past, must not be written again with each of the next fifteen.
         return min(commits, 1)
     return WINDOW if commits >= 2 * WINDOW else commits

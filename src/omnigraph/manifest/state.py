@@ -271,11 +271,10 @@ class ManifestState:
 
     def rows_with(self, added: pa.Table) -> pa.Table:
         """Return the rows of the next state: those of this one and the added ones, which replace rows of their id."""
-        gone = pc.or_(
-            pc.is_in(self.rows[OBJECT_ID], value_set=added[OBJECT_ID].combine_chunks()),
-            pc.equal(self.rows["object_type"], GRAPH_HEAD),  # also that of the branch from which this one was made
-        )
-        kept = self.rows.filter(pc.invert(gone)).select(added.column_names)
+        new = set(added[OBJECT_ID].to_pylist())
+        # Without every head, also that of the branch from which this one was made.
+        staying = [name not in new and row["object_type"] != GRAPH_HEAD for name, row in self._named.items()]
+        kept = self.rows.filter(pa.array(staying, pa.bool_())).select(added.column_names)
         kept = kept if kept.schema == added.schema else kept.cast(added.schema)
         # In one piece: a piece for each commit would make every look at the rows slower.
         return pa.concat_tables([kept, added]).combine_chunks()

@@ -15,6 +15,7 @@ import lance
 from omnigraph.api.results import TableVersion
 from omnigraph.errors import OmnigraphError
 from omnigraph.storage.files import directory_of, files_below_root
+from omnigraph.storage.layout import path_of
 from omnigraph.storage.objects import ObjectStore
 from omnigraph.storage.read import TableReader
 
@@ -129,7 +130,7 @@ def named_by(transaction: lance.Transaction) -> Iterator[str]:
     yield transaction_file(transaction)
     yield from new_in(transaction)
     for fragment in _fragments(transaction, "updated_fragments"):
-        yield from (f"data/{file.path}" for file in fragment.files)
+        yield from (f"data/{path_of(file)}" for file in fragment.files)
 
 
 def transaction_file(transaction: lance.Transaction) -> str:
@@ -141,7 +142,7 @@ def new_in(transaction: lance.Transaction) -> Iterator[str]:
     if isinstance(transaction.operation, lance.LanceOperation.Merge):
         return  # a change of columns: its fragments are those of its base
     for fragment in _fragments(transaction, "fragments", "new_fragments"):
-        yield from (f"data/{file.path}" for file in fragment.files)
+        yield from (f"data/{path_of(file)}" for file in fragment.files)
     yield from deletion_files(_fragments(transaction, "fragments", "new_fragments", "updated_fragments"))
     yield from (f"_indices/{index.uuid}" for index in getattr(transaction.operation, "new_indices", None) or ())
 

@@ -68,13 +68,14 @@ def version_files(uri: str) -> list[tuple[int, Path]]:
 
 
 @disk_look
-def newest_files(uri: str, count: int) -> list[tuple[int, Path]]:
+def newest_files(uri: str, count: int) -> list[tuple[int, str]]:
     """Return the newest one or two versions of a local dataset, torn or not, and their files, newest first."""
+    # A commit does this six times. So files are texts here: a `Path` takes longer to make than to look at.
     directory = f"{uri}/_versions"
     return _hinted(directory, count) or _from_listing(directory, count)
 
 
-def _hinted(directory: str, count: int) -> list[tuple[int, Path]]:
+def _hinted(directory: str, count: int) -> list[tuple[int, str]]:
     """Return the newest versions by the hint; nothing if only a listing can answer.
 
     Every commit of Lance writes the hint, after the version. It is behind if its writer died in between: then the next
@@ -96,29 +97,33 @@ def _hinted(directory: str, count: int) -> list[tuple[int, Path]]:
 
 def _read_hint(directory: str) -> int | None:
     try:
-        with open(f"{directory}/{HINT}", "rb") as file:  # noqa: PTH123 - a commit does this six times
+        with open(f"{directory}/{HINT}", "rb") as file:  # noqa: PTH123 - as above
             number = json.loads(file.read())["version"]
     except (OSError, ValueError, TypeError, KeyError):
         return None  # of an early release, or torn: a listing raises what is wrong with the directory
     return number if isinstance(number, int) else None
 
 
-def _file_of(directory: str, version: int) -> Path | None:
+def _file_of(directory: str, version: int) -> str | None:
     """Return the file of a version; None if there is none. Early Lance releases name it by its number."""
-    paths = (f"{directory}/{name}" for name in (file_name(version), f"{version}{_MANIFEST}"))
-    return next((Path(path) for path in paths if os.path.lexists(path)), None)
+    path = f"{directory}/{file_name(version)}"
+    if os.path.lexists(path):
+        return path
+    path = f"{directory}/{version}{_MANIFEST}"
+    return path if os.path.lexists(path) else None
 
 
-def _from_listing(directory: str, count: int) -> list[tuple[int, Path]]:
+def _from_listing(directory: str, count: int) -> list[tuple[int, str]]:
     # Before the listing: a directory that takes its place meanwhile is then known by another number.
-    at, inode, folder = time.monotonic(), _inode(directory), Path(directory)
-    names = _names(folder)
+    at, inode = time.monotonic(), _inode(directory)
+    names = _names(Path(directory))
     # By name the newest comes first. Names of early Lance releases are shorter, and are looked at one by one.
     first = [min(names)] if count == 1 and names else sorted(names)[:count]
-    found = [(version_number(one), folder / one) for one in first if len(one) == _DIGITS + len(_MANIFEST)]
+    found = [(version_number(one), f"{directory}/{one}") for one in first if len(one) == _DIGITS + len(_MANIFEST)]
     newest = [(number, path) for number, path in found if number is not None]
     if len(newest) < count:
-        newest = version_files(str(folder.parent))[:count]
+        every = version_files(directory.removesuffix("/_versions"))
+        newest = [(number, str(path)) for number, path in every[:count]]
     if newest and inode is not None:
         if len(_listed) >= _MOST_LISTED:
             _listed.clear()
