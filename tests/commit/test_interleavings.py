@@ -451,7 +451,7 @@ def test_whoever_changes_a_lease_does_not_wait_for_an_answer_until_it_is_over(
 def test_a_lease_that_is_seen_for_the_first_time_is_not_over(s3_uri: str) -> None:
     """Others of this process note what they saw in the same place, and may be late to."""
 
-    class Shared(dict[str, tuple[Version, float]]):
+    class Shared(dict[str, tuple[object, float]]):
         def __setitem__(self, path: str, _: object) -> None:
             super().__setitem__(path, (Version("another"), 0.0))
 

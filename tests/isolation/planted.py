@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from omnigraph.commit import publish
+from omnigraph.commit import checks, publish
 from omnigraph.graph import Graph
 from omnigraph.lang.source import Source
 from omnigraph.storage import observe
@@ -51,7 +51,7 @@ def views_move(patch: pytest.MonkeyPatch) -> None:
 
 def conflicts_are_retried(patch: pytest.MonkeyPatch) -> None:
     """A change of rows that others changed since is applied to whatever is there now."""
-    patch.setattr(publish, "_refuse_if_lost", lambda *_: None)
+    patch.setattr(publish, "refuse_if_lost", lambda *_: None)
 
 
 def nothing_counts_as_read(patch: pytest.MonkeyPatch) -> None:
@@ -66,5 +66,5 @@ def nothing_counts_as_read(patch: pytest.MonkeyPatch) -> None:
 
 
 def preconditions_are_ignored(patch: pytest.MonkeyPatch) -> None:
-    for module in (publish, mutation):
+    for module in (checks, mutation):
         patch.setattr(module, "check_head_commit", lambda *_: None)

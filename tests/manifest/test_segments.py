@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 import omnigraph
-from omnigraph.commit.publish import OPERATION_WINDOW
+from omnigraph.commit.checks import OPERATION_WINDOW
 from omnigraph.commit.store import Store
 from omnigraph.core.location import Location
 from omnigraph.errors import CorruptGraphError, HistoryReclaimedError, OperationDoneError, StorageError

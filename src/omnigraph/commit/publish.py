@@ -1,62 +1,52 @@
-"""Publish plans: the only code that moves the head of a table, and that compares heads with pins."""
+"""Publish plans: the only code that moves the head of a table."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Sequence
 from contextvars import Context, copy_context
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import NoReturn, TypeVar
+from typing import TypeVar
 
 from omnigraph.api.results import SchemaRow, TableVersion
 from omnigraph.commit import failpoints
+from omnigraph.commit.checks import Looked, check, check_head, check_identity, refuse_if_lost, refuse_pending
 from omnigraph.commit.gates import Held
 from omnigraph.commit.plan import OpClass, PublishPlan, TableAction, WriteTxn, gates_for, table_gates
 from omnigraph.commit.queue import Queue, Waiting, is_grouping, queue_of
 from omnigraph.commit.recovery import (
-    RECOVERY_ACTOR,
     head_row,
     heal,
     nothing_moved,
     recover,
     recover_operation,
-    set_aside_table,
     set_aside_torn,
 )
-from omnigraph.commit.sidecar import Sidecar, arm, arm_undo
+from omnigraph.commit.sidecar import Sidecar, arm
 from omnigraph.commit.store import Store
 from omnigraph.commit.together import can_follow, can_wait, carried, moved_by
-from omnigraph.core.refs import MAIN
 from omnigraph.errors import (
-    ConflictError,
-    CorruptGraphError,
     DriftError,
     ExpectedVersionMismatchError,
     GateTimeoutError,
     GraphNotFoundError,
-    GraphReplacedError,
     OmnigraphError,
-    OperationDoneError,
     OutcomeUnknownError,
-    PreconditionFailedError,
     RecoveryRequiredError,
     StorageError,
 )
 from omnigraph.manifest.publisher import Changes, Lineage, Member, Published, Ready
-from omnigraph.manifest.rows import SCHEMA_ID, TombstoneRow, VersionRow
+from omnigraph.manifest.rows import VersionRow
 from omnigraph.manifest.schema_files import FILES, promote
 from omnigraph.manifest.state import HEAD, ManifestState
 from omnigraph.storage.lance_errors import Failure, classify
-from omnigraph.storage.maintain import can_rebase, second_step
+from omnigraph.storage.maintain import second_step
 from omnigraph.storage.stage import CommittedVersion, Staged, staged_on
 from omnigraph.storage.unpublished import leave_to_recovery, note_again, taking_back
 
 _LOG = logging.getLogger(__name__)
 _GATED_ATTEMPTS = 3
-# An operation id is recognized among at least so many newest commits. The ids of all commits would have to be read.
-OPERATION_WINDOW = 1024
-_REOPEN = "reopen the graph read-write; that finishes or undoes it"
 
 T = TypeVar("T")
 Prepare = Callable[[WriteTxn], tuple[PublishPlan | None, T]]
@@ -138,8 +128,8 @@ def was_cleaned_up(store: Store, txn: WriteTxn, error: StorageError) -> bool:
 def _write_gated(store: Store, first: PublishPlan, prepare: Prepare[T]) -> tuple[Published | None, T]:
     # Only the gate of the branch: the plan, made inside, decides which tables it needs. No one else can publish here.
     with store.gates.hold(gates_for(first.branch, ())) as held:
-        _refuse_pending(store, first, store.sidecars.pending())
-        _refuse_if_lost(store, first)
+        refuse_pending(store, first, store.sidecars.pending())
+        refuse_if_lost(store, first)
         plan, made = prepare(capture(store, first.branch))
         if plan is None:
             return None, made
@@ -197,13 +187,13 @@ def _publish_waiting(store: Store, queue: Queue, waiting: Sequence[Waiting], hel
     group: list[Waiting] = []
     plans: list[PublishPlan] = []
     later: list[Waiting] = []
-    looked = _Looked()
+    looked = Looked()
     # In the order of their commits: the head of a branch is the greatest.
     for one in sorted(waiting, key=lambda one: (one.plan.lineage.created_at, one.plan.lineage.commit_id)):
         try:
-            _check_identity(store, one.plan.txn.base, state)
+            check_identity(store, one.plan.txn.base, state)
             plan = carried(one.plan, state, queue.recent)
-            _check(store, plan, state, held, looked)
+            check(store, plan, state, held, looked)
         except OmnigraphError as error:
             one.done.set_exception(error)
             continue
@@ -257,8 +247,8 @@ def publish_held(store: Store, plan: PublishPlan, held: Held) -> Published:
     failpoints.reach(failpoints.PUBLISH_AFTER_GATES)
     # Read inside the gates. What was read before them may be out of date, and everything below is checked against this.
     state = store.manifest.load(plan.branch)
-    _check_identity(store, plan.txn.base, state)
-    _check(store, plan, state, held, _Looked())
+    check_identity(store, plan.txn.base, state)
+    check(store, plan, state, held, Looked())
     if plan.moves_tables:
         return _move(store, [_Checked(plan, copy_context())], state, held)[0]
     # A single step, the publish: there is nothing to recover, so no record is needed.
@@ -294,23 +284,6 @@ def _ready(store: Store, held: Held, tables: Iterable[TableVersion]) -> Ready:
     return ready
 
 
-def _check_identity(store: Store, base: ManifestState, state: ManifestState) -> None:
-    """Raise if another graph lies at the address than the plan was prepared on: its staged files are not there."""
-    if state is base or not store.manifest.is_replaced(base, state):
-        return
-    if base.graph_id != state.graph_id:
-        uri = store.location.uri
-        message = f"another graph lies at {uri} since the write was prepared"
-        raise GraphReplacedError(message, uri=uri, hint="check that it is the right one, then try again")
-    raise ExpectedVersionMismatchError(
-        "the graph was replaced by another copy of it after the write was prepared",
-        table_key=HEAD,
-        expected=base.version,
-        actual=state.version,
-        hint="read again and retry",
-    )
-
-
 def undo_unrecorded(store: Store, branch: str | None = None) -> None:
     """Undo movements of a branch's tables whose record did not survive a power cut.
 
@@ -335,7 +308,7 @@ def _settle_head(store: Store, branch: str | None, table_key: str) -> None:
             state = store.manifest.load_to_write(branch)
             entry = state.snapshot.entries.get(table_key)
             if entry is not None:
-                _check_head(store, held, entry.table, state)
+                check_head(store, held, entry.table, state)
     except RecoveryRequiredError as error:
         recover_operation(store, error.operation_id)
     except (DriftError, GateTimeoutError) as error:  # of another program, or of a living writer: not ours to undo
@@ -352,39 +325,6 @@ class _Checked:
     @property
     def staged(self) -> list[Staged]:
         return [action.staged for action in self.plan.actions]
-
-
-@dataclass(slots=True)
-class _Looked:
-    """What was looked at under the gates, for several plans: the heads of tables, and the pending records."""
-
-    heads: set[str] = field(default_factory=set)
-    pending: list[str] | None = None
-
-
-def _check(store: Store, plan: PublishPlan, state: ManifestState, held: Held, looked: _Looked) -> None:
-    """Raise unless everything that the plan was prepared on still holds, now that the gates are held."""
-    _check_not_done(plan, state)
-    _check_head_commit(plan, state)
-    _check_schema(plan, state)
-    adopted = {row.table_key for row in plan.adoptions}
-    for key in sorted({*plan.read_set, *plan.must_be_unchanged, *plan.txn.forks, *adopted}):
-        _check_place(key, plan.txn.base, state)
-    for action in plan.actions:
-        _check_base(action, plan, state)
-        base = action.staged.base
-        pinned = replace(base, version=state.actual_version(base.key))
-        if base.key not in looked.heads:
-            _check_head(store, held, pinned, state)
-            looked.heads.add(base.key)
-        # Maintenance may have been staged on an earlier version. It is committed only if it means the same on this one.
-        if pinned != base and not can_rebase(store.tables, action.staged, pinned):
-            _mismatch(base.key, base.version, state)
-    for tombstone in plan.tombstones:
-        _check_tombstone(store, held, tombstone, state)
-    if looked.pending is None:
-        looked.pending = store.sidecars.pending()
-    _refuse_pending(store, plan, looked.pending)
 
 
 def _move(store: Store, checked: Sequence[_Checked], state: ManifestState, held: Held) -> list[Published]:
@@ -434,165 +374,6 @@ def _make_durable(store: Store, tables: Iterable[TableVersion], published: Publi
         message = f"operation {published.commit.commit_id} is visible, but may be lost in a power cut: {error.message}"
         hint = "check the disk, then check the outcome of the operation"
         raise OutcomeUnknownError(message, operation_id=published.commit.commit_id, hint=hint) from error
-
-
-def _refuse_pending(store: Store, plan: PublishPlan, pending: Iterable[str]) -> None:
-    """Raise if a dead writer left a record on what the plan concerns.
-
-    Under the gate of the branch no writer is alive. If recovery finished that record later, it could contradict a
-    change that was validated without it.
-    """
-    for operation_id in pending:
-        sidecar = store.sidecars.read(operation_id)
-        if sidecar is None or sidecar.branch != plan.branch:
-            continue
-        if plan.if_head or HEAD in plan.read_set or sidecar.if_head or plan.relied_on & {*sidecar.table_keys}:
-            message = f"operation {operation_id} was interrupted and must be recovered first"
-            raise RecoveryRequiredError(message, operation_id=operation_id, hint=_REOPEN)
-
-
-def _refuse_if_lost(store: Store, plan: PublishPlan) -> None:
-    """Raise if a table that was searched for rows has other content now. Maintenance does not change content."""
-    state = store.manifest.load(plan.branch)
-    for key in sorted(plan.must_be_unchanged):
-        before = plan.txn.entries[key].table
-        if state.actual_version(key) != before.version and not store.tables.has_same_content(
-            before, state.actual_version(key)
-        ):
-            _check_pin(key, before.version, state)
-
-
-def _check_not_done(plan: PublishPlan, state: ManifestState) -> None:
-    """Raise if the operation id was committed before: a request that is sent again must not be applied twice."""
-    operation_id = plan.lineage.operation_id
-    done = state.commit_of_operation(operation_id, OPERATION_WINDOW) if operation_id else None
-    if operation_id and done:
-        message = f"operation {operation_id} is already committed, as {done.commit_id}"
-        hint = "there is nothing to do; use a new operation id for a new change"
-        raise OperationDoneError(message, operation_id=operation_id, commit_id=done.commit_id, hint=hint)
-
-
-def _check_head_commit(plan: PublishPlan, state: ManifestState) -> None:
-    if plan.if_head is not None:
-        check_head_commit(plan.if_head, state)
-
-
-def check_head_commit(expected: str, state: ManifestState) -> None:
-    """Raise unless the branch is at the expected commit, or at one that differs from it only by maintenance."""
-    commit, actual = state.head, state.head.commit_id if state.head else None
-    # A writer folds tables after its own commit: a caller that relied on that commit must not have to read again.
-    while commit and commit.commit_id != expected and commit.is_maintenance and commit.parent_id:
-        commit = state.commit(commit.parent_id)
-    if commit is None or commit.commit_id != expected:
-        message = f"branch '{state.branch or MAIN}' is at commit {actual}, not at {expected}"
-        raise PreconditionFailedError(
-            message,
-            expected=expected,
-            actual=actual,
-            hint="review the changes since then, and try again on the new head",
-        )
-
-
-def _check_schema(plan: PublishPlan, state: ManifestState) -> None:
-    """Raise if the schema changed since the plan was prepared: it may have types that the plan does not know."""
-    before = plan.txn.base
-    if before.schema != state.schema:
-        raise ExpectedVersionMismatchError(
-            "the schema changed after the write was prepared",
-            table_key=SCHEMA_ID,
-            expected=before.version,
-            actual=state.version,
-            hint="read again and retry",
-        )
-
-
-def _check_pin(table_key: str, prepared_on: int, state: ManifestState) -> None:
-    if state.actual_version(table_key) != prepared_on:
-        _mismatch(table_key, prepared_on, state)
-
-
-def _mismatch(table_key: str, prepared_on: int, state: ManifestState) -> NoReturn:
-    pin = state.actual_version(table_key)
-    message = f"table '{table_key}' is at version {pin}; the write was prepared on {prepared_on}"
-    raise ExpectedVersionMismatchError(
-        message, table_key=table_key, expected=prepared_on, actual=pin, hint="read again and retry"
-    )
-
-
-def _check_place(table_key: str, before: ManifestState, state: ManifestState) -> None:
-    """Raise unless a table is at the same version of the same fork as when the plan was prepared."""
-    if not state.is_placed_alike(table_key, before):
-        _mismatch(table_key, before.actual_version(table_key), state)
-
-
-def _check_base(action: TableAction, plan: PublishPlan, state: ManifestState) -> None:
-    """Raise unless the base still holds: logical actions need it exactly, maintenance may be rebased."""
-    base, branch = action.staged.base, plan.branch
-    if base.owner != branch:
-        message = (
-            f"table '{base.key}' belongs to branch '{base.owner or MAIN}'; a write to '{branch or MAIN}' must fork it"
-        )
-        raise ConflictError(message, hint="fork the table first")
-    entry = state.snapshot.entries.get(base.key)
-    # The branch has another fork of the table now than the one that the plan was staged on.
-    if entry and base.key not in plan.txn.forks and entry.table.branch != base.branch:
-        _mismatch(base.key, base.version, state)
-    if action.op_class is OpClass.LOGICAL or entry is None:
-        _check_pin(base.key, base.version, state)
-
-
-def _check_tombstone(store: Store, held: Held, tombstone: TombstoneRow, state: ManifestState) -> None:
-    """Raise unless the table is still at the version that the plan saw; the tombstone is one version behind it."""
-    entry = state.snapshot.entries.get(tombstone.table_key)
-    if entry is None:
-        raise ConflictError(f"table '{tombstone.table_key}' does not exist any more", hint="read again and retry")
-    _check_pin(tombstone.table_key, tombstone.version - 1, state)
-    if entry.table.branch == state.branch:  # otherwise another branch owns it, and may have moved it
-        _check_head(store, held, entry.table, state)
-
-
-def _check_head(store: Store, held: Held, pinned: TableVersion, state: ManifestState) -> None:
-    """Raise if the head of a table is not its pin.
-
-    Under its gate no live writer of ours can be moving it: a head past the pin is foreign, or of a dead write.
-    """
-    key, pin, head = pinned.key, pinned.version, store.tables.head_version(pinned)
-    if head > pin and set_aside_table(store, state, pinned):
-        head = store.tables.head_version(pinned)
-    if head == pin:
-        return
-    if head < pin:
-        message = f"the head of table '{key}' is version {head}, before its pin {pin}"
-        raise CorruptGraphError(message, path=pinned.path, hint="run `omnigraph doctor`")
-    drift = f"table '{key}' is at version {head}, past its pin {pin}"
-    sidecar = _explained(store, pinned, head, drift, state)
-    if sidecar is None:
-        if not all(_is_ours(store, replace(pinned, version=version)) for version in range(head, pin, -1)):
-            message = f"{drift}, and no operation of omnigraph explains it"
-            raise DriftError(message, table_key=key, pin=pin, head=head, hint="run `omnigraph repair`")
-        # On an object store a request can arrive after its sender lost its lease and was recovered: undo it.
-        sidecar = arm_undo(pinned, state, RECOVERY_ACTOR)
-        held.check()
-        store.sidecars.write(sidecar)
-    message = f"operation {sidecar.operation_id} was interrupted on table '{key}'; a rollback is pending"
-    raise RecoveryRequiredError(message, operation_id=sidecar.operation_id, hint=_REOPEN)
-
-
-def _explained(store: Store, pinned: TableVersion, head: int, drift: str, state: ManifestState) -> Sidecar | None:
-    """Return the record of the operation that moved a table, if there is one."""
-    try:
-        pending = [sidecar for name in store.sidecars.pending() if (sidecar := store.sidecars.read(name))]
-    except StorageError as error:
-        message = f"{drift}, and the records that could explain it cannot be read: {error.message}"
-        hint = f"if a rollback is pending, {_REOPEN}; if not, run `omnigraph repair`"
-        raise DriftError(message, table_key=pinned.key, pin=pinned.version, head=head, hint=hint) from error
-    named = (one for one in pending if one.branch == state.branch and pinned.key in one.table_keys)
-    return next(named, None)
-
-
-def _is_ours(store: Store, table: TableVersion) -> bool:
-    made_by = store.tables.made_by(table)
-    return made_by is not None and made_by.is_ours
 
 
 def _move_heads(

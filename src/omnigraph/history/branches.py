@@ -7,8 +7,8 @@ from contextlib import suppress
 
 from omnigraph.api.results import Tag
 from omnigraph.commit import failpoints
+from omnigraph.commit.checks import check_head_commit
 from omnigraph.commit.plan import ref_gates
-from omnigraph.commit.publish import check_head_commit
 from omnigraph.commit.recovery import heal
 from omnigraph.commit.store import Store
 from omnigraph.core.refs import MAIN, checked_name, checked_tag, parse_ref, reads_as_commit

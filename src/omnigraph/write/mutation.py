@@ -12,8 +12,9 @@ import numpy as np
 import pyarrow as pa
 
 from omnigraph.api.results import MutationResult, TableVersion
+from omnigraph.commit.checks import check_head_commit
 from omnigraph.commit.plan import PublishPlan, TableAction, WriterKind, WriteTxn
-from omnigraph.commit.publish import check_head_commit, write
+from omnigraph.commit.publish import write
 from omnigraph.commit.store import Store
 from omnigraph.core.refs import MAIN
 from omnigraph.core.values import ConversionError, Scalar, scalar_value
