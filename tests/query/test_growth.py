@@ -18,6 +18,7 @@ from omnigraph.lang.ir import Direction
 from omnigraph.query import view as views
 from omnigraph.query.adjacency import Adjacency, adjacency
 from omnigraph.query.ends import ends_of
+from omnigraph.query.rank import all_vectors
 from omnigraph.query.view import GraphView, TableCache, TableView
 from omnigraph.storage.read import ID
 from tests.query.scene import edge, node
@@ -25,7 +26,7 @@ from tests.support.graphs import append, plan
 from tests.support.mutations import store_of
 
 SCHEMA = """
-node P { name: String @key  x: I64?  text: String?  place: Vector(2)? }
+node P { name: String @key  x: I64?  place: Vector(2)? }
 node Q { name: String @key }
 edge R: P -> P { w: I32? }
 edge S: P -> Q
@@ -51,7 +52,8 @@ class History:
     def load(self) -> None:
         names = [f"{self.random.choice('abcxyz')}{self.serial + at}" for at in range(self.random.randint(1, 12))]
         self.serial += len(names)
-        records = [node("P", name=name, x=len(name), text=f"word {name}", place=[1.0, 2.0]) for name in names]
+        places = [None if self.random.random() < 0.2 else [self.random.random(), 2.0] for _ in names]
+        records = [node("P", name=name, x=len(name), place=place) for name, place in zip(names, places, strict=True)]
         records += [node("Q", name=name) for name in names[:3]]
         self.graph.load(records, mode="append", branch=self.branch)
         self.edges()
@@ -109,6 +111,10 @@ def facts(graph: GraphView) -> dict[str, Any]:
         table = graph.node(name)
         found[f"{name}.ids"] = table.column(ID).to_pylist()
         found[f"{name}.order"] = table.ids.order.tolist()
+    vectors = all_vectors(graph.node("P"), "place", 2)
+    found["P.filled"] = (vectors.rows >= 0).tolist()
+    found["P.place"] = vectors.chosen(vectors.rows[vectors.rows >= 0]).tolist()
+    found["P.lengths"] = vectors.lengths[vectors.rows[vectors.rows >= 0]].tolist()
     found["P.x"] = graph.node("P").column("x").to_pylist()
     found["R.w"] = graph.edge("R").column("w").to_pylist()
     for name in ("R", "S"):

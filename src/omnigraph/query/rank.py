@@ -9,11 +9,13 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from omnigraph.api.results import TableVersion
 from omnigraph.errors import ParameterError
 from omnigraph.lang import ir
 from omnigraph.lang.types import Type
 from omnigraph.query.evaluate import Values
 from omnigraph.query.frame import Frame
+from omnigraph.query.growth import Growth
 from omnigraph.query.text_search import text_index, wanted_words
 from omnigraph.query.view import Positions, TableView
 
@@ -76,7 +78,7 @@ class _Ranker:
         entities, rows, vectors = _vectors_of(self.view, ranking.vector, self.left)
         near = vectors.near(query, rows, self.limit)
         # Computed from differences: the product that chose the candidates is not exact enough to order them.
-        away = vectors.matrix[rows[near]] - query
+        away = vectors.chosen(rows[near]) - query
         distances = np.einsum("ij,ij->i", away, away).astype(np.float64)
         return self._in_order(entities[near], distances, self.limit)
 
@@ -143,23 +145,35 @@ def _name(query: ir.Value) -> str | None:
 
 
 @dataclass(frozen=True, slots=True)
-class _Vectors:
-    """Vectors as one matrix, their squared lengths, and the row of each entity; -1 where there is none."""
+class Vectors:
+    """Vectors as matrices, their squared lengths, and the row of each entity; -1 where there is none.
 
-    matrix: np.ndarray[Any, Any]
+    A commit adds a matrix of its own, so that the large one is not copied; a vector that is gone has no entity.
+    """
+
+    matrices: tuple[np.ndarray[Any, Any], ...]
     lengths: np.ndarray[Any, Any]
     rows: Positions
 
     @classmethod
-    def of(cls, column: pa.FixedSizeListArray, size: int) -> _Vectors:
+    def of(cls, column: pa.FixedSizeListArray, size: int) -> Vectors:
         filled = column.is_valid().to_numpy(zero_copy_only=False)
         numbers = column.drop_null().flatten().fill_null(0).to_numpy(zero_copy_only=False)
         matrix = np.asarray(numbers, np.float32).reshape(-1, size)
-        return cls(matrix, np.einsum("ij,ij->i", matrix, matrix), np.where(filled, np.cumsum(filled) - 1, -1))
+        return cls((matrix,), np.einsum("ij,ij->i", matrix, matrix), np.where(filled, np.cumsum(filled) - 1, -1))
 
     @property
     def nbytes(self) -> int:
-        return int(self.matrix.nbytes + self.lengths.nbytes + self.rows.nbytes)
+        return int(sum(one.nbytes for one in self.matrices) + self.lengths.nbytes + self.rows.nbytes)
+
+    def grown(self, grown: Growth, own: Vectors) -> Vectors | None:
+        """Return those of a version that has some more rows, and lacks some; None if most vectors are gone."""
+        matrices = (*self.matrices, *(one for one in own.matrices if len(one)))
+        if len(matrices) > _MOST_MATRICES:
+            matrices = (matrices[0], np.concatenate(matrices[1:]))
+        rows = grown.arranged(self.rows, np.where(own.rows >= 0, own.rows + len(self.lengths), -1))
+        lengths = np.concatenate([self.lengths, own.lengths])
+        return Vectors(matrices, lengths, rows) if 2 * int((rows >= 0).sum()) >= len(lengths) else None
 
     def near(self, query: np.ndarray[Any, Any], rows: Positions, limit: int | None) -> Positions | slice:
         """Return which of the rows surely include the nearest. A product excludes most others, up to rounding."""
@@ -172,25 +186,55 @@ class _Vectors:
         last = np.partition(about, limit - 1)[limit - 1] + 2 * error
         return np.flatnonzero(about <= last) if np.isfinite(last) else slice(None)
 
+    def chosen(self, rows: Positions) -> np.ndarray[Any, Any]:
+        """Return some of the vectors."""
+        found = np.empty((len(rows), self.matrices[0].shape[1]), np.float32)
+        start = 0
+        for matrix in self.matrices:
+            here = (rows >= start) & (rows < start + len(matrix))
+            found[here] = matrix[rows[here] - start]
+            start += len(matrix)
+        return found
+
     def _products(self, query: np.ndarray[Any, Any], rows: Positions) -> np.ndarray[Any, Any]:
         # Not `@`: the threads of a BLAS library wait for each other on a busy machine.
-        few = len(rows) * _FEW_ROWS < len(self.matrix)
-        products: np.ndarray[Any, Any] = np.einsum("ij,j->i", self.matrix[rows] if few else self.matrix, query)
+        if len(rows) * _FEW_ROWS < len(self.lengths):
+            return np.asarray(np.einsum("ij,j->i", self.chosen(rows), query))
         # Of all rows, and then chosen: a copy of most of the matrix costs more than the products of the others.
-        return products if few else products[rows]
+        return np.asarray(np.concatenate([np.einsum("ij,j->i", one, query) for one in self.matrices])[rows])
 
 
 _FEW_ROWS = 4  # up to one row in so many is copied
+_MOST_MATRICES = 8
+_MATRIX = "@matrix"
 
 
-def _vectors_of(view: TableView, vector: ir.PropertyRef, entities: Positions) -> tuple[Positions, Positions, _Vectors]:
+def _vectors_of(view: TableView, vector: ir.PropertyRef, entities: Positions) -> tuple[Positions, Positions, Vectors]:
     """Return the entities that have a vector, the row of each, and the vectors."""
     name, size = vector.property, vector.type.dimension
     if not view.is_worth_a_scan(entities):
-        found = _Vectors.of(view.take(entities, name), size)
-        return entities[found.rows >= 0], np.arange(len(found.matrix)), found
-    key = (view.table, name, "@matrix")
-    whole = view.cache.get(key, lambda: _Vectors.of(view.column(name), size), lambda made: made.nbytes)
+        found = Vectors.of(view.take(entities, name), size)
+        return entities[found.rows >= 0], np.arange(len(found.lengths)), found
+    whole = all_vectors(view, name, size)
     rows = whole.rows[entities]
     filled = rows >= 0
     return entities[filled], rows[filled], whole
+
+
+def all_vectors(view: TableView, name: str, size: int) -> Vectors:
+    """Return the vectors of a whole table."""
+
+    def grow(other: tuple[TableVersion, str, str], old: Vectors) -> Vectors | None:
+        grown = view.growth(other[0])
+        if grown is None:
+            return None
+        own = view.own(grown, name)
+        return old.grown(grown, Vectors.of(own[0] if own else pa.nulls(0, pa.list_(pa.float32(), size)), size))
+
+    return view.cache.grown(
+        (view.table.path, name, _MATRIX),
+        (view.table, name, _MATRIX),
+        grow,
+        lambda: Vectors.of(view.columns_once(name)[0], size),
+        lambda made: made.nbytes,
+    )
