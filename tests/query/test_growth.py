@@ -15,6 +15,7 @@ import omnigraph
 from omnigraph.commit.publish import begin, publish
 from omnigraph.graph import Graph
 from omnigraph.lang.ir import Direction
+from omnigraph.query import rank
 from omnigraph.query import view as views
 from omnigraph.query.adjacency import Adjacency, adjacency
 from omnigraph.query.ends import ends_of
@@ -135,6 +136,7 @@ def test_what_has_grown_is_what_is_made_from_scratch(
     seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(views, "SMALL_TABLE", [0, 200_000][seed % 2])
+    monkeypatch.setattr(rank, "_MOST_MATRICES", [8, 2][seed % 2])
     graph = omnigraph.init(tmp_path / "g", SCHEMA, upkeep="off" if seed % 3 else "auto")
     history = History(graph, Random(seed))  # noqa: S311
     cache = TableCache(2**28)
