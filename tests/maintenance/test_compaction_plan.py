@@ -97,7 +97,7 @@ def test_a_large_index_is_built_in_parts_and_one_on_texts_whole() -> None:
     made = table([FULL] * 130)
     everything = tuple(range(130))
     assert list(map(len, build_parts(made, IndexBuild(ID, everything)))) == [64, 64, 2]
-    assert build_parts(made, IndexBuild(IndexSpec("bio", "INVERTED"), everything)) == [everything]
+    assert list(map(len, build_parts(made, IndexBuild(IndexSpec("bio", "INVERTED"), everything)))) == [64, 64, 2]
 
 
 def test_the_schema_says_which_indices_there_are() -> None:

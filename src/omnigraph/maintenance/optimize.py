@@ -35,6 +35,7 @@ from omnigraph.maintenance.tasks import (
     rows_of,
     run_build,
     run_rewrite,
+    trainable_parts,
     unwanted_segments,
     wanted_indices,
 )
@@ -269,7 +270,7 @@ class _Upkeep:
         return [
             BuildTask(self.store.location, seen, build.spec, part, rows_of(made_of, part))
             for build in work.builds
-            for part in build_parts(made_of, build)
+            for part in trainable_parts(self.store.tables, seen, build, build_parts(made_of, build))
         ]
 
     # Reporting

@@ -199,12 +199,27 @@ def _is_untrainable(tables: TableReader, table: TableVersion, build: IndexBuild)
 
 
 def build_parts(made_of: TableLayout, build: IndexBuild) -> list[tuple[int, ...]]:
-    """Cut the fragments of an index into parts that are built separately. Only a BTREE index can be split."""
-    if build.spec.kind != BTREE:
-        return [build.fragments]
+    """Cut the fragments of an index into parts that are built side by side, each a segment."""
     chosen = set(build.fragments)
     shares = _filled((part for part in made_of.parts if part.number in chosen), _ROWS_PER_SEGMENT)
     return [tuple(part.number for part in share) for share in shares]
+
+
+def trainable_parts(
+    tables: TableReader, table: TableVersion, build: IndexBuild, parts: Sequence[FragmentGroup]
+) -> list[FragmentGroup]:
+    """Join parts of an index on vectors that have none with their neighbours: there is nothing to train on in them."""
+    if build.spec.kind != VECTOR or len(parts) == 1:
+        return list(parts)
+    found: list[FragmentGroup] = []
+    waiting: FragmentGroup = ()
+    for part in parts:
+        waiting += part
+        if has_value(tables, table, build.spec.column, part):
+            found.append(waiting)
+            waiting = ()
+    assert found, "an index without any vector is not built"
+    return [*found[:-1], found[-1] + waiting]
 
 
 @dataclass(frozen=True, slots=True)
