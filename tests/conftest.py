@@ -13,13 +13,30 @@ from hypothesis import HealthCheck, Phase, settings
 from tests.support import groups, markers
 from tests.support.inbox import inbox
 from tests.support.s3 import s3_server, s3_uri
-from tests.support.spark import _one_cluster, _one_session, only_where_marked, spark, spark_cluster
+from tests.support.spark import (
+    _one_cluster,
+    _one_session,
+    connect_server,
+    only_where_marked,
+    spark,
+    spark_cluster,
+)
 from tests.support.templates import templates
 
 pytest_xdist_make_scheduler, pytest_configure_node = groups.pytest_xdist_make_scheduler, groups.pytest_configure_node
 
 # Here and in no other conftest.py, so that a process has one server, one session and one cluster for all of its tests.
-__all__ = ["_one_cluster", "_one_session", "inbox", "s3_server", "s3_uri", "spark", "spark_cluster", "templates"]
+__all__ = [
+    "_one_cluster",
+    "_one_session",
+    "connect_server",
+    "inbox",
+    "s3_server",
+    "s3_uri",
+    "spark",
+    "spark_cluster",
+    "templates",
+]
 
 # The size of a generated text varies a lot, and so does the time it takes.
 settings.register_profile(

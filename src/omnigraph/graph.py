@@ -384,7 +384,7 @@ class Graph(GraphAPI):
         from omnigraph.ingest.export import ExportSpec, export_files
 
         state, _ = self._state(export.branch, export.snapshot)
-        spark = partial(_spark_executor, export.master, export.conf)
+        spark = partial(_spark_executor, "export", export.master, export.conf)
         engine = option(Engine, "engine", export.engine)
         request = ExportSpec(os.fspath(export.path), export.types, export.format, engine, export.progress, spark)
         with _explaining_reclaimed(self._store.tables, state):
@@ -444,7 +444,8 @@ class Graph(GraphAPI):
         how, by = option(LoadMode, "mode", asked.mode), option(Engine, "engine", asked.engine)
         self._look()
         data, found = without_frames(asked.data)
-        frames, spark = self._frames(found, by) if found else ((), partial(_spark_executor, asked.master, asked.conf))
+        spark: Callable[[Progress], Executor] = partial(_spark_executor, "load", asked.master, asked.conf)
+        frames, spark = self._frames(found, by) if found else ((), spark)
         with as_files(data, self._store.location, self.catalog) as (addresses, own):
             mapping = asked.mapping if own is None else own
             splits = discover(addresses, self.catalog, format=asked.format, mapping=mapping, csv=asked.csv)
@@ -463,7 +464,7 @@ class Graph(GraphAPI):
         from omnigraph.spark.frames import frame_inputs
 
         frames, session = frame_inputs(found, self.catalog, engine)
-        return frames, partial(SparkExecutor, session)
+        return frames, partial(SparkExecutor, session, operation="load")
 
     @_handles(op.EmbedTexts)
     def _embed(self, asked: op.EmbedTexts) -> EmbedResult:
@@ -730,11 +731,11 @@ def _drops(asked: op.PlanSchema | op.ApplySchema) -> DropMode:
     return DropMode.HARD if asked.allow_data_loss else DropMode.SOFT
 
 
-def _spark_executor(master: str | None, conf: Mapping[str, str] | None, progress: Progress) -> Executor:
+def _spark_executor(operation: str, master: str | None, conf: Mapping[str, str] | None, progress: Progress) -> Executor:
     from omnigraph.spark.executor import SparkExecutor
     from omnigraph.spark.session import spark_session
 
-    return SparkExecutor(spark_session(master, conf), progress)
+    return SparkExecutor(spark_session(master, conf), progress, operation)
 
 
 def _choose_runner(
@@ -747,7 +748,7 @@ def _choose_runner(
 
     def choose(rows: int) -> Executor:
         if chosen is Engine.SPARK or (chosen is Engine.AUTO and rows > _LOCAL_MAINTENANCE_ROWS):
-            return _spark_executor(asked.master, asked.conf, asked.progress)
+            return _spark_executor(type(asked).__name__, asked.master, asked.conf, asked.progress)
         return LocalExecutor(asked.progress, parallel)
 
     return choose

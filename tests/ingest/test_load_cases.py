@@ -29,7 +29,7 @@ import pytest
 from omnigraph.api.results import LoadResult
 from omnigraph.errors import LoadRejectedError
 from omnigraph.graph import Graph
-from tests.support.loads import PIPELINE, SMALL, SPARK, difference, load_by, look, make_graph, nothing_changes
+from tests.support.loads import PIPELINE, SMALL, difference, load_by, look, make_graph, nothing_changes
 from tests.support.templates import Templates
 
 _COUNTS = re.compile(r"(\d+)/(\d+)")
@@ -111,7 +111,6 @@ def _case(file: str, line: int, block: Sequence[str]) -> Case:
 CASES = [case for path in sorted(_FOLDER.glob("*.load")) for case in read_cases(path)]
 LOADED = [case for case in CASES if case.counts]
 REFUSED = [case for case in CASES if not case.counts]
-ON_SPARK = ("L1", "L12", "L13", "E34", "E43")
 TESTED_ELSEWHERE = {"L18", "E40", "E42"}  # other line ends: test_loads.py; branches; there is no such limit
 OMITTED = {"L20", "L24", "L25", "L27"}  # of the compatible parser, which is not here, and of branches
 
@@ -175,13 +174,6 @@ def test_a_refused_load_names_every_problem_and_changes_nothing(
     case: Case, way: str, copy_of: Callable[[str], Graph]
 ) -> None:
     check_refused(way, copy_of(Path(case.file).stem), case)
-
-
-@pytest.mark.usefixtures("spark")
-@pytest.mark.parametrize("case", [case for case in CASES if case.name.split()[0] in ON_SPARK], ids=str)
-def test_spark_does_the_same(case: Case, copy_of: Callable[[str], Graph]) -> None:
-    check = check_loaded if case.counts else check_refused
-    check(SPARK, copy_of(Path(case.file).stem), case)
 
 
 def test_every_numbered_behaviour_has_a_case() -> None:

@@ -1,4 +1,5 @@
 import _thread
+import os
 import pickle
 import threading
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ from omnigraph.lang import Source, compile_schema
 from omnigraph.lang.catalog import Catalog
 from omnigraph.spark.executor import SparkExecutor, _in_order, pack_tasks, unpack_task
 from omnigraph.spark.session import in_thread, is_connect
+from omnigraph.spark.worker import Work
 from tests.support import steps
 
 # The same on both
@@ -146,6 +148,13 @@ def test_a_worker_reaches_storage_as_its_driver_does_now(
     assert executor.run("read", steps.variable, ["AWS_ENDPOINT_URL"] * 2) == ["http://127.0.0.1:4711"] * 2
     monkeypatch.delenv("AWS_ENDPOINT_URL")
     assert executor.run("read", steps.variable, ["AWS_ENDPOINT_URL"] * 2) == [None, None]
+
+
+def test_a_worker_that_cannot_read_the_credentials_of_a_driver_uses_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_REGION", "mine")
+
+    assert list(Work(iter, "/nowhere")(iter([]))) == []
+    assert os.environ["AWS_REGION"] == "mine"
 
 
 def test_lance_is_never_loaded_where_workers_are_forked(session: SparkSession) -> None:

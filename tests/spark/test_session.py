@@ -1,6 +1,8 @@
 import mmap
 import os
+import re
 import signal
+import sys
 import tempfile
 import time
 from functools import partial
@@ -12,7 +14,7 @@ from pyspark.sql import SparkSession
 import omnigraph
 from omnigraph.errors import JavaMissingError, LibraryMissingError, SparkError
 from omnigraph.spark.java import ClassArchive, Java, cache_directory, find_java
-from omnigraph.spark.session import in_thread, refuses_mixed_attempts, spark_session
+from omnigraph.spark.session import in_thread, spark_session
 from tests.support import steps
 from tests.support.spark import PATIENCE, program, said
 
@@ -193,6 +195,18 @@ def test_the_session_is_set_up_for_us(spark: SparkSession) -> None:
     assert "PYSPARK_PYTHON" not in os.environ or os.environ["PYSPARK_PYTHON"]
 
 
+def test_the_active_session_of_a_thread_wins_over_another_one(spark: SparkSession) -> None:
+    other = spark.newSession()
+    other.createDataFrame([(1,)], "number int")  # makes it the active one, in this thread
+    wrapped = SparkSession(spark.sparkContext, other._jsparkSession)
+
+    found = spark_session()
+    elsewhere = in_thread(spark_session).result()
+
+    assert found._jsparkSession.equals(wrapped._jsparkSession)
+    assert elsewhere is spark
+
+
 @pytest.mark.usefixtures("spark")
 def test_the_session_is_that_of_the_thread_that_asks_for_it() -> None:
     session = spark_session()
@@ -223,52 +237,77 @@ def test_another_master_or_other_settings_are_refused_while_it_runs(spark: Spark
             ask()
 
 
-def test_a_shuffle_of_ours_never_mixes_the_rows_of_two_attempts(session: SparkSession) -> None:
-    name = "spark.sql.shuffle.orderIndependentChecksum.enabled"
-
-    assert refuses_mixed_attempts(session)
-    session.conf.set(name, "false")
-    assert not refuses_mixed_attempts(session)
-    session.conf.unset(name)
-
-
 def test_python_keeps_its_own_handler_for_ctrl_c(spark: SparkSession) -> None:
     assert spark is not None
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
-def test_a_master_that_makes_no_sense_is_named() -> None:
-    code = """
-from omnigraph.errors import SparkError
-from omnigraph.spark.session import spark_session
-try:
-    spark_session("nowhere")
-except SparkError as error:
-    print(error.message)
-"""
-
-    assert said(code) == (0, "Spark did not start: Master must either be yarn or start with spark, k8s, or local\n", "")
-
-
 OWN_SESSION = """
+import os, sys
+from pathlib import Path
 from pyspark.sql import SparkSession
+from omnigraph.errors import SparkError
+from omnigraph.spark.executor import SparkExecutor
 from omnigraph.spark.session import spark_session, stop_session
+from tests.support import steps
+
+for master in ("nowhere", "spark://127.0.0.1:1,127.0.0.1:2"):
+    try:
+        spark_session(master)
+    except SparkError as error:
+        print(error.message)
+
 lean = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-mine = SparkSession.builder.master("local[1]").config("spark.driver.extraJavaOptions", lean).getOrCreate()
+mine = (
+    SparkSession.builder.master("local[1]")
+    .config("spark.driver.extraJavaOptions", lean)
+    .config("spark.eventLog.enabled", "true").config("spark.eventLog.dir", sys.argv[1])
+    .config("spark.eventLog.compress", "false").config("spark.ui.enabled", "false")
+    .getOrCreate()
+)
 assert spark_session(master="local[7]", conf={"a": "b"}) is mine
+os.environ["AWS_SECRET_ACCESS_KEY"] = "mum's the word"
+executor = SparkExecutor(mine, operation="load")
+assert executor.run("check", steps.variable, ["AWS_SECRET_ACCESS_KEY"]) == ["mum's the word"]
 stop_session()
 assert not mine.sparkContext._jsc.sc().isStopped()
 mine.stop()
+events = "".join(file.read_text() for file in Path(sys.argv[1]).rglob("*") if file.is_file())
+assert "omnigraph load: check keys" in events and "MapInArrow" in events
+assert "mum's" not in events
 assert spark_session().sparkContext.master == "local[*,4]"
 stop_session()
-print("fine")
+
+os.environ["PYSPARK_PYTHON"] = sys.argv[2]
+bare = SparkSession.builder.master("local[1]").getOrCreate()
+try:
+    SparkExecutor(bare).run("read", steps.squared, [3])
+except SparkError as error:
+    print(error)
+bare.stop()
+"""
+SAID = """\
+Spark did not start: Master must either be yarn or start with spark, k8s, or local
+no master of a Spark cluster answers at spark://127.0.0.1:1,127.0.0.1:2
+Spark could not finish the phase 'read': No module named '(\\w+)'
+hint: install (\\w+) where Spark runs its tasks: the dependencies of omnigraph are needed there, in the same \
+versions; PYSPARK_PYTHON names the Python that runs them
 """
 
 
-def test_the_session_of_a_caller_is_used_as_it_is_and_never_stopped() -> None:
-    code, out, err = said(OWN_SESSION)
+def test_a_session_of_a_caller_is_used_as_it_is_and_what_it_lacks_is_named(tmp_path: Path) -> None:
+    """One program, because a JVM takes its time to start."""
+    events, bare = tmp_path / "events", tmp_path / "python"
+    events.mkdir()
+    bare.write_text(f'#!/bin/sh\nexec {sys.executable} -S "$@"\n')  # without its site-packages
+    bare.chmod(0o755)
 
-    assert (code, out) == (0, "fine\n"), err
+    code, out, err = said(OWN_SESSION, str(events), str(bare), PYSPARK_PYTHON=sys.executable)
+
+    found = re.fullmatch(SAID, out)
+    assert code == 0, err
+    assert found, out
+    assert found[1] == found[2]
 
 
 INTERRUPTED = """

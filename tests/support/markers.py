@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 _TESTS = Path(__file__).parents[1]
-_FIXTURES = {"s3_server": "s3", "spark": "spark", "spark_cluster": "spark"}
+_FIXTURES = {"s3_server": "s3", "spark": "spark", "connect_server": "spark", "spark_cluster": "spark"}
 _PARAMETERS = {"s3", "spark"}  # fixtures with these parameters ask for the server or the session only then
 # Files that search, enumerate or race, by how their names end. A slow test elsewhere has the marker written above it.
 _SLOW = (
@@ -50,12 +50,21 @@ _STARTERS = {
 def mark(item: pytest.Item) -> None:
     """Give a test the markers that it needs, and a group: tests of a group run in one process.
 
-    A file is a group, for what its tests share. So are all that use Spark: one session or cluster serves them all.
+    A file is a group, for what its tests share. So are all that use Spark: one session serves them all, and one
+    cluster those that run elsewhere.
     """
     needed = _needed(item)
     for name in needed:
         item.add_marker(name)
-    item.add_marker(pytest.mark.xdist_group("spark" if "spark" in needed else item.path.stem))
+    own = "spark" if _shares_session(item) else "cluster"
+    item.add_marker(pytest.mark.xdist_group(own if "spark" in needed else item.path.stem))
+
+
+def _shares_session(item: pytest.Item) -> bool:
+    """Return whether a test uses the session of this process, or the server of Spark Connect."""
+    names = {*getattr(item, "fixturenames", ())}
+    parameters = item.callspec.id.split("-") if hasattr(item, "callspec") else []
+    return bool(names & {"spark", "connect_server"}) or "spark" in parameters
 
 
 def once_on_s3(items: list[pytest.Item]) -> list[pytest.Item]:

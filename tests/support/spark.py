@@ -1,4 +1,4 @@
-"""Spark for tests: the one session of this process, and a cluster of a master and two workers."""
+"""Spark for tests: the one session of this process, a server of Spark Connect, and a cluster."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,14 +19,28 @@ from typing import TYPE_CHECKING
 import pytest
 
 from omnigraph.spark import session
-from omnigraph.spark.session import spark_session, stop_session
+from omnigraph.spark.java import ClassArchive, cache_directory, find_java
+from omnigraph.spark.session import make_active, spark_session, stop_session
 
 if TYPE_CHECKING:  # this module is imported for all tests, and PySpark takes its time
     from pyspark.sql import SparkSession
 
 ROOT = Path(__file__).parents[2]
-PATIENCE = 300
-_LEAN = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+PATIENCE = 900
+_SERVER = "org.apache.spark.sql.connect.service.SparkConnectServer"
+_CONF = {
+    "spark.executor.memory": "512m",
+    "spark.python.task.killTimeout": "100ms",
+    "spark.sql.shuffle.partitions": "2",
+    "spark.ui.enabled": "false",
+}
+_CONNECT_CONF = _CONF | {
+    "spark.connect.grpc.binding.address": "127.0.0.1",
+    "spark.connect.grpc.binding.port": "0",
+    "spark.connect.progress.reportInterval": "100ms",
+    "spark.eventLog.compress": "false",
+    "spark.eventLog.enabled": "true",
+}
 
 
 @pytest.fixture(scope="session")
@@ -36,7 +52,11 @@ def _one_session() -> Iterator[None]:
 @pytest.fixture
 def spark(_one_session: None) -> SparkSession:
     """The session that all tests of this process share, started by the first."""
-    return spark_session()
+    found = spark_session()
+    # A test that has made a DataFrame with a session of its own leaves that one active.
+    shared = type(found)._instantiatedSession or found
+    make_active(shared)
+    return shared
 
 
 @contextmanager
@@ -52,54 +72,78 @@ class Cluster:
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
-        self._master, log = self._start("master.Master", "--port", "0")
+        self._master, log = self._start("master.Master", "127.0.0.1", "--port", "0")
         self.master = _found(log, r"spark://127\.0\.0\.1:\d+")
-        self._workers: list[subprocess.Popen[bytes]] = []
+        self._workers: dict[str, subprocess.Popen[bytes]] = {}
 
     def replenish(self, count: int = 2) -> None:
         """See to it that there are so many workers."""
-        self._workers = [worker for worker in self._workers if worker.poll() is None]
+        self._workers = {host: worker for host, worker in self._workers.items() if worker.poll() is None}
         options = ["--port", "0", "--cores", "1", "--memory", "2g", "--work-dir", str(self._directory / "work")]
-        started = [self._start("worker.Worker", *options, self.master) for _ in range(count - len(self._workers))]
-        self._workers += [worker for worker, _ in started]
-        for _, log in started:
+        # Each has an address of its own: Spark starts no copy of a slow task on the same one.
+        free = [f"127.0.0.{at + 1}" for at in range(count) if f"127.0.0.{at + 1}" not in self._workers]
+        started = {host: self._start("worker.Worker", host, *options, self.master) for host in free}
+        for host, (worker, log) in started.items():
             _found(log, "Successfully registered with master")
+            self._workers[host] = worker
 
     def kill_a_worker(self) -> None:
-        worker = self._workers.pop()
+        _, worker = self._workers.popitem()
         worker.kill()
         worker.wait()
 
     def stop(self) -> None:
-        for process in [*self._workers, self._master]:
+        for process in [*self._workers.values(), self._master]:
             process.send_signal(signal.SIGTERM)
-        for process in [*self._workers, self._master]:
+        for process in [*self._workers.values(), self._master]:
             process.wait(timeout=PATIENCE)
 
-    def _start(self, role: str, *options: str) -> tuple[subprocess.Popen[bytes], Path]:
-        found = find_spec("pyspark")
-        assert found is not None
-        home = Path(str(found.origin)).parent
+    def _start(self, role: str, host: str, *options: str) -> tuple[subprocess.Popen[bytes], Path]:
         log = self._directory / f"{role}-{time.monotonic_ns()}.log"
-        command = [str(home / "bin" / "spark-class"), f"org.apache.spark.deploy.{role}", "--host", "127.0.0.1"]
-        with log.open("wb") as opened:
-            process = subprocess.Popen(
-                [*command, "--webui-port", "0", *options],
-                env=os.environ | _environment(home),
-                stdin=subprocess.DEVNULL,
-                stdout=opened,
-                stderr=opened,
-            )
-        return process, log
+        command = [str(_home() / "bin" / "spark-class"), f"org.apache.spark.deploy.{role}", "--host", host]
+        return _logged([*command, "--webui-port", "0", *options], log), log
 
 
-def _environment(home: Path) -> dict[str, str]:
+def _logged(command: list[str], log: Path, **variables: str) -> subprocess.Popen[bytes]:
+    """Start a program of Spark, which is talkative."""
+    with log.open("wb") as opened:
+        return subprocess.Popen(
+            command,
+            cwd=log.parent,
+            env=os.environ | _environment() | variables,
+            stdin=subprocess.DEVNULL,
+            stdout=opened,
+            stderr=opened,
+        )
+
+
+def _settings(conf: dict[str, str]) -> list[str]:
+    lean = {f"spark.{role}.extraJavaOptions": _lean() for role in ("driver", "executor")}
+    return [word for name, value in (lean | conf).items() for word in ("--conf", f"{name}={value}")]
+
+
+@cache
+def _home() -> Path:
+    found = find_spec("pyspark")
+    assert found is not None
+    return Path(str(found.origin)).resolve().parent
+
+
+@cache
+def _lean() -> str:
+    """Options of a JVM that lives a short time; most of its start is loading classes, and there may be an archive."""
+    archive = ClassArchive.of(find_java(), _home() / "jars", cache_directory()).file
+    return "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC" + f" -XX:SharedArchiveFile={archive}" * archive.exists()
+
+
+def _environment() -> dict[str, str]:
     return {
-        "SPARK_HOME": str(home),
+        "SPARK_HOME": str(_home()),
         "SPARK_LOCAL_IP": "127.0.0.1",
         "SPARK_DAEMON_MEMORY": "256m",
-        "SPARK_DAEMON_JAVA_OPTS": _LEAN,
-        "SPARK_LAUNCHER_OPTS": _LEAN,
+        "SPARK_DAEMON_JAVA_OPTS": _lean(),
+        "SPARK_LAUNCHER_OPTS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+        "PYSPARK_PYTHON": sys.executable,
         "PYTHONPATH": str(ROOT),  # for the steps of the tests; our package travels with the driver
     }
 
@@ -125,6 +169,28 @@ def spark_cluster(_one_cluster: Cluster) -> Cluster:
     """A cluster with two workers, whatever the test before has done to it. Its driver is a process of its own."""
     _one_cluster.replenish()
     return _one_cluster
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectServer:
+    """Where a server of Spark Connect listens, and where it writes its logs."""
+
+    address: str
+    directory: Path
+
+
+@pytest.fixture(scope="session")
+def connect_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ConnectServer]:
+    """A server of Spark Connect, as somebody else would run it: it does not know our package."""
+    directory = tmp_path_factory.mktemp("connect")
+    settings = _settings(_CONNECT_CONF | {"spark.eventLog.dir": str(directory)})
+    submit = [str(_home() / "bin" / "spark-submit"), "--class", _SERVER, "--master", "local[2,4]", *settings]
+    log = directory / "server.log"
+    server = _logged([*submit, "spark-internal"], log)
+    port = _found(log, r"Connect server started at: \S*:\d+").rpartition(":")[2]
+    yield ConnectServer(f"sc://127.0.0.1:{port}", directory)
+    server.terminate()
+    server.wait(timeout=PATIENCE)
 
 
 @contextmanager

@@ -14,7 +14,7 @@ from omnigraph.core.executor import Parcel
 from omnigraph.errors import ConstraintError, StorageFullError, Violation
 from omnigraph.lang import Source, compile_schema
 
-_PATIENCE = 300
+_PATIENCE = 900
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,3 +182,33 @@ def sends_after_a_failure(task: SendingTask) -> tuple[str, list[Parcel]]:
 
 def receives(task: str, parcels: list[Parcel]) -> tuple[str, list[tuple[int, int, bytes, int]]]:
     return task, [(one.section, one.share, one.data, one.sender) for one in parcels]
+
+
+@dataclass(frozen=True, slots=True)
+class SpreadTask:
+    directory: str
+    shares: int
+
+
+def sends_to_all(task: SpreadTask) -> tuple[str, list[Parcel]]:
+    """Name the attempt in the result and in a parcel for each share; leave a mark."""
+    attempt = uuid.uuid4().hex
+    (Path(task.directory) / f"{attempt}.sent").touch()
+    return attempt, [Parcel(1, share, attempt.encode()) for share in range(task.shares)]
+
+
+def receives_and_loses(mark: str, parcels: list[Parcel]) -> list[tuple[int, str]]:
+    """Receive; the first to do so deletes all rows and shuffle files of Spark, and those beside it wait for that."""
+    try:
+        Path(f"{mark}.first").touch(exist_ok=False)
+        for directory in os.environ["SPARK_LOCAL_DIRS"].split(","):  # those of this executor; Spark sets it for workers
+            for kind in ("rdd_*", "shuffle_*"):
+                for file in Path(directory).rglob(kind):
+                    file.unlink(missing_ok=True)
+        Path(mark).touch()
+    except FileExistsError:
+        deadline = time.monotonic() + _PATIENCE
+        while not Path(mark).exists():
+            assert time.monotonic() < deadline, "the files are not lost"
+            time.sleep(0.02)
+    return [(one.sender, one.data.decode()) for one in parcels]

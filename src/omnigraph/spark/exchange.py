@@ -1,10 +1,10 @@
 """Parcels on Spark: tasks send them as rows of a DataFrame, and the shuffle of Spark brings them together.
 
 A step that sends parcels may run twice for a task, and writes other files each time. So its rows are persisted, and
-each carries a token of the attempt that made it. Spark computes rows again that were on a lost executor, and under some
-settings does not say so. A task that receives a parcel of another attempt than the one whose result the driver has
-fails, and the load starts over. (A local checkpoint is never computed again, but on Connect it needs to be of the
-active session, and nothing frees it.)
+each carries a token of the attempt that made it. Spark computes rows again that were on a lost executor; under some
+settings it does not say so, under others it ends the job. A task that receives a parcel of another attempt than the one
+whose result the driver has fails. In both cases the load starts over. (A local checkpoint is never computed again, but
+on Connect it needs to be of the active session, and nothing frees it.)
 """
 
 from __future__ import annotations
@@ -33,6 +33,8 @@ R = TypeVar("R")
 Sending = Callable[[Iterator[pa.RecordBatch]], Iterator[tuple[int, Any, Sequence[Parcel]]]]
 """Runs the tasks of a partition; yields the number, the result and the parcels of each."""
 
+# How Spark ends a job whose lost rows it has computed again, and found to be others; it has no class for it.
+_COMPUTED_AGAIN = "shuffle map stage with indeterminate output"
 _RESULT = -1  # the section of the row that has the result of a task
 _BATCH = 16 * 2**20  # bytes; a row of Spark may have 2 GB, but is copied several times
 # Spark converts no types: a batch with others than it expects fails in the JVM, which names no column.
@@ -123,13 +125,22 @@ def gather(
         routed = _routed(parts, routes, len(tasks))
         return routed.mapInArrow(work, _RECEIVED).collect()
 
-    rows = jobs.run(phase, action, len(tasks)) if parts and tasks else []
+    rows = _received(jobs, phase, action, len(tasks)) if parts and tasks else []
     expected, received = sum(part.count(routes) for part in parts), sum(row.parcels for row in rows)
     if expected != received:
         raise ParcelsLostError(f"{received} of {expected} parcels arrived in the phase '{phase}'")
     found = {row.task: pickle.loads(row.result) for row in rows}  # noqa: S301 - of our workers
     # A task that nothing was sent to has no rows, so it does not run on Spark.
     return [found[number] if number in found else step(task, []) for number, task in enumerate(tasks)]
+
+
+def _received(jobs: SparkJobs, phase: str, action: Callable[[], list[Row]], tasks: int) -> list[Row]:
+    try:
+        return jobs.run(phase, action, tasks)
+    except SparkError as error:
+        if _COMPUTED_AGAIN in error.detail:
+            raise ParcelsLostError(f"Spark has lost rows, and others came of computing them again: {error}") from error
+        raise
 
 
 def _routed(parts: Sequence[SparkParcels[Any]], routes: Mapping[int, ParcelRoute], tasks: int) -> DataFrame:

@@ -36,10 +36,10 @@ _RESULT_SCHEMA = pa.schema([("task", pa.int32()), ("rows", pa.int64()), ("result
 class SparkExecutor:
     """Runs the tasks on the executors of a Spark session, classic or Connect."""
 
-    def __init__(self, spark: SparkSession, progress: Progress = SILENT) -> None:
+    def __init__(self, spark: SparkSession, progress: Progress = SILENT, operation: str = "") -> None:
         self._spark = spark
         self._progress = progress
-        self._jobs = SparkJobs(spark, progress)
+        self._jobs = SparkJobs(spark, progress, operation)
 
     def run(self, phase: str, step: Callable[[T], R], tasks: Sequence[T]) -> list[R]:
         assert _is_of_a_module(step), f"{step} is no function of a module, so no executor can find it"

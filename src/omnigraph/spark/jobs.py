@@ -7,12 +7,15 @@ names, groups, pools and tags belong to a thread.
 from __future__ import annotations
 
 import itertools
+import math
+import re
+import socket
 import threading
 import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, wait
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
@@ -24,11 +27,13 @@ from omnigraph.spark.session import (
     in_thread,
     is_connect,
     make_active,
+    missing_on_executors,
     reason_in,
     runs_on_this_machine,
+    server_of,
     ship_package,
 )
-from omnigraph.spark.worker import ArrowFunction, Work, failure_in
+from omnigraph.spark.worker import ArrowFunction, Work, credentials_file, failure_in
 
 if TYPE_CHECKING:
     from pyspark import SparkStageInfo
@@ -38,7 +43,11 @@ T = TypeVar("T")
 
 _POLL_SECONDS = 0.1
 _CANCEL_SECONDS, _SETTLE_SECONDS = 15.0, 5.0
-_KILL_SECONDS = 2.5  # Spark kills the worker of a cancelled task after `spark.python.task.killTimeout`, 2 s by default
+_KILL_TIMEOUT = "spark.python.task.killTimeout"  # Spark gives a cancelled task so long before it kills its worker
+_ANSWER_SECONDS = 60.0  # a client of Spark Connect would try for ten minutes to reach its server
+_CONNECT_SECONDS = 2.0
+_ABSENT_SECONDS = 20.0  # a server that nothing connects to for so long is gone
+_PHASES = {"keys": "read keys", "check": "check keys"}  # for those who see no more of the job than its description
 _POOL = "spark.scheduler.pool"
 _POOLS = 8
 _NUMBERS = itertools.count()
@@ -47,15 +56,16 @@ _NUMBERS = itertools.count()
 class SparkJobs:
     """Runs the jobs of one session."""
 
-    def __init__(self, spark: SparkSession, progress: Progress = SILENT) -> None:
+    def __init__(self, spark: SparkSession, progress: Progress = SILENT, operation: str = "") -> None:
         self._spark = spark
         self._progress = progress
+        self._operation = operation
         self._here = self.call("start", self._prepare)
 
     def work(self, function: ArrowFunction) -> Work:
-        """Wrap a function for `mapInArrow`. Make it for each job: it holds the credentials of this moment."""
+        """Wrap a function for `mapInArrow`. Make it for each job: it uses the credentials of this moment."""
         # Credentials are not sent to other machines.
-        return Work(function, dict(credentials()) if self._here else None)
+        return Work(function, credentials_file(credentials()) if self._here else None)
 
     def collect(
         self, phase: str, frame: Callable[[], DataFrame], tasks: int, partitions: int | None = None
@@ -69,7 +79,7 @@ class SparkJobs:
         Progress is shown as `tasks`, which Spark runs as so many partitions, of all stages together.
         """
         self._progress.phase(phase, tasks)
-        job = _Job(self._spark, phase, action)
+        job = _Job(self._spark, phase, action, described(self._operation, phase))
         try:
             return self._follow(job, tasks, partitions or tasks)
         finally:
@@ -78,7 +88,10 @@ class SparkJobs:
     def call(self, phase: str, function: Callable[[], T]) -> T:
         """Call a function that asks Spark, but starts no jobs."""
         with _explaining(self._spark, phase):
-            return in_thread(function).result()
+            asking = in_thread(function)
+            if not wait([asking], _ANSWER_SECONDS if is_connect(self._spark) else None).done:
+                raise _gone(self._spark, phase)
+            return asking.result()
 
     def _prepare(self) -> bool:
         ship_package(self._spark)
@@ -89,6 +102,8 @@ class SparkJobs:
         reported = 0
         running = job.start()
         while not wait([running], _POLL_SECONDS).done:
+            if job.is_gone:
+                raise _gone(self._spark, job.phase)
             reported = self._report(reported, min(job.completed, partitions) * tasks // partitions)
         result = running.result()
         self._report(reported, tasks)
@@ -100,17 +115,25 @@ class SparkJobs:
         return max(now, reported)
 
 
+def described(operation: str, phase: str) -> str:
+    """Describe a job to those who look at Spark: `omnigraph load: check keys`."""
+    words = re.sub(r"\B([A-Z])", r" \1", f"omnigraph {operation}".strip()).lower()
+    return f"{words}: {_PHASES.get(phase, phase)}"
+
+
 # One job -------------------------------------------------------------------------------------------
 
 
 class _Job(Generic[T]):
     """A thread that runs an action, and one that counts its tasks and cancels it when it is closed early."""
 
-    def __init__(self, spark: SparkSession, phase: str, action: Callable[[], T]) -> None:
+    def __init__(self, spark: SparkSession, phase: str, action: Callable[[], T], description: str) -> None:
+        self.phase = phase
         self.completed = 0
+        self.is_gone = False
         self._spark = spark
-        self._phase = phase
         self._action = action
+        self._description = description
         self._closed = threading.Event()
         self._done = threading.Event()
         self._succeeded = False
@@ -119,9 +142,9 @@ class _Job(Generic[T]):
     def start(self) -> Future[T]:
         # py4j prints an error when a thread that has called the JVM before calls it after its end.
         if _has_died(self._spark):
-            raise _died(self._phase, "its JVM has ended")
-        with _explaining(self._spark, self._phase):  # a thread that inherits properties asks the JVM for them
-            self._control = _control(self._spark, self._phase)
+            raise _died(self.phase, "its JVM has ended")
+        with _explaining(self._spark, self.phase):  # a thread that inherits properties asks the JVM for them
+            self._control = _control(self._spark, self._description)
             running = in_thread(self._run, self._control.thread)
             self._watcher = in_thread(self._watch, self._control.thread)
             return running
@@ -134,7 +157,7 @@ class _Job(Generic[T]):
 
     def _run(self) -> T:
         try:
-            with _explaining(self._spark, self._phase), self._control.labelled():
+            with _explaining(self._spark, self.phase), self._control.labelled():
                 result = self._action()
             self._succeeded = True
             return result
@@ -147,6 +170,7 @@ class _Job(Generic[T]):
             if self._closed.is_set():
                 self._control.cancel()
             self.completed = self._control.completed()
+            self.is_gone = self._control.is_gone()
         if not self._succeeded:
             # A cancelled task goes on until it notices, and would write files after they were cleaned up.
             self._control.settle()
@@ -164,6 +188,9 @@ class _Control(Protocol):
 
     def cancel(self) -> None: ...
 
+    def is_gone(self) -> bool:
+        """Return whether Spark has gone away in a way that it does not notice itself."""
+
     def completed(self) -> int:
         """Return how many tasks of Spark have completed, in all stages."""
 
@@ -171,27 +198,27 @@ class _Control(Protocol):
         """Wait until no task of a failed or cancelled job is running."""
 
 
-def _control(spark: SparkSession, phase: str) -> _Control:
-    return _Connect(spark, phase) if is_connect(spark) else _Classic(spark, phase)
+def _control(spark: SparkSession, description: str) -> _Control:
+    return _Connect(spark, description) if is_connect(spark) else _Classic(spark, description)
 
 
 class _Classic:
     """Jobs of a classic session are found by their group, which is unique: cancelling one cancels all its jobs."""
 
-    def __init__(self, spark: SparkSession, phase: str) -> None:
+    def __init__(self, spark: SparkSession, description: str) -> None:
         from pyspark import InheritableThread  # noqa: PLC0415
 
         self.thread: Callable[..., threading.Thread] = partial(InheritableThread, session=spark)
         self._spark = spark
         self._context = spark.sparkContext
-        self._phase = phase
+        self._description = description
         self._name = f"omnigraph-{uuid.uuid4().hex}"
 
     @contextmanager
     def labelled(self) -> Iterator[None]:
         context = self._context
         make_active(self._spark)  # Python functions are registered with the active session
-        context.setJobGroup(self._name, f"omnigraph: {self._phase}", interruptOnCancel=True)
+        context.setJobGroup(self._name, self._description, interruptOnCancel=True)
         # A broadcast runs in a group of its own, and has the tags of the job that needs it.
         context.addJobTag(self._name)
         # A pool of the caller wins. Ours are few: the fair scheduler keeps each pool for ever.
@@ -202,6 +229,9 @@ class _Classic:
     def cancel(self) -> None:
         self._context.cancelJobGroup(self._name)
         self._context.cancelJobsWithTag(self._name)
+
+    def is_gone(self) -> bool:
+        return False  # a JVM that dies ends all calls to it
 
     def completed(self) -> int:
         return sum(stage.numCompletedTasks for stage in self._stages())
@@ -223,10 +253,11 @@ class _Connect:
 
     thread = threading.Thread
 
-    def __init__(self, spark: SparkSession, phase: str) -> None:
+    def __init__(self, spark: SparkSession, description: str) -> None:
         self._spark = spark
         self._inherited = set(spark.getTags())
-        self._tag = f"omnigraph-{phase}-{uuid.uuid4().hex}".replace(",", "-")  # Spark joins tags by commas
+        self._tag = f"{description} {uuid.uuid4().hex}".replace(",", "")  # Spark joins tags by commas
+        self._presence = Presence(server_of(spark), _ABSENT_SECONDS)
         self._thread: int | None = None
         self._completed: dict[str | None, int] = {}
 
@@ -244,12 +275,15 @@ class _Connect:
     def cancel(self) -> None:
         self._spark.interruptTag(self._tag)
 
+    def is_gone(self) -> bool:
+        return self._presence.is_over()
+
     def completed(self) -> int:
         return sum(list(self._completed.values()))
 
     def settle(self) -> None:
         # A client cannot ask which tasks are running.
-        time.sleep(_KILL_SECONDS)
+        time.sleep(_kill_seconds(self._spark))
 
     def _hear(
         self,
@@ -262,6 +296,34 @@ class _Connect:
         """Note the progress of an operation: of this job, if it is reported in its thread."""
         if threading.get_ident() == self._thread:
             self._completed[operation_id] = sum(stage.num_completed_tasks for stage in stages or ())
+
+
+class Presence:
+    """Notices when a server that could be connected to has been away for some time.
+
+    Only then: through a proxy, a client may reach a server that nothing else connects to.
+    """
+
+    def __init__(self, address: tuple[str, int] | None, patience: float) -> None:
+        self._address = address
+        self._patience = patience
+        self._seen: float | None = None
+        self._asked = -math.inf
+
+    def is_over(self) -> bool:
+        now = time.monotonic()
+        if self._address is not None and now - self._asked > self._patience / 10:
+            self._asked = now
+            with suppress(OSError), socket.create_connection(self._address, timeout=_CONNECT_SECONDS):
+                self._seen = now
+        return self._seen is not None and now - self._seen > self._patience
+
+
+def _kill_seconds(spark: SparkSession) -> float:
+    """Return how long a cancelled task may go on, and a little more."""
+    text = str(spark.conf.get(_KILL_TIMEOUT, None) or "2s")
+    found = re.fullmatch(r"(\d+)\s*(ms|s)?", text)
+    return 0.5 + (int(found[1]) / (1 if found[2] == "s" else 1_000) if found else 2.0)
 
 
 # Errors --------------------------------------------------------------------------------------------
@@ -291,10 +353,17 @@ def _died(phase: str, text: str) -> SparkError:
     return SparkError(f"Spark died in the phase '{phase}'", hint="try again: the next call restarts it", detail=text)
 
 
+def _gone(spark: SparkSession, phase: str) -> SparkError:
+    host, port = server_of(spark) or (spark.client.host, "")
+    return SparkError(
+        f"the server of Spark Connect at {host}:{port} does not answer, in the phase '{phase}'",
+        hint="see whether it runs, connect to it again, and try again",
+        detail="",
+    )
+
+
 def _explained(phase: str, text: str) -> Exception:
     """Find the error of a task in the output of Spark; without one, Spark itself failed."""
-    return failure_in(text) or SparkError(
-        f"Spark could not finish the phase '{phase}': {reason_in(text)}",
-        hint="a worker that was killed may have had too little memory",
-        detail=text,
-    )
+    hint = missing_on_executors(text) or "a worker that was killed may have had too little memory"
+    message = f"Spark could not finish the phase '{phase}': {reason_in(text)}"
+    return failure_in(text) or SparkError(message, hint=hint, detail=text)

@@ -10,6 +10,7 @@ import atexit
 import os
 import re
 import shutil
+import socket
 import subprocess
 import sys
 import tempfile
@@ -42,8 +43,6 @@ _JAVA_OPTIONS = "spark.driver.extraJavaOptions"
 _SUBMITTED = "PYSPARK_GATEWAY_PORT"  # spark-submit sets it for the program that it runs
 _LOOPBACK = "127.0.0.1"
 _THIS_MACHINE = {_LOOPBACK, "localhost", "::1", "[::1]"}
-_CHECKSUM = "spark.sql.shuffle.orderIndependentChecksum"
-_CHECKSUMS = [f"{_CHECKSUM}.enabled", f"{_CHECKSUM}.enableFullRetryOnMismatch"]
 # The JVM only schedules, so the second compiler would cost more than it brings.
 _LEAN_JVM = ["-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC"]
 _PATIENCE = 20.0
@@ -106,7 +105,7 @@ def spark_session(master: str | None = None, conf: Mapping[str, str] | None = No
     if connected is not None:
         return connected
     options = _SparkOptions(master, dict(conf or {}))
-    session = in_thread(lambda: _session_of(_context(options))).result()
+    session = _active_session(in_thread(lambda: _session_of(_context(options))).result())
     make_active(session)
     return session
 
@@ -141,17 +140,29 @@ class _Call(Future[_T]):
 
 
 def _connect_session() -> SparkSession | None:
-    """Return the session of a caller that uses Spark Connect; such a process has no context."""
+    """Return the session of a caller that uses Spark Connect: the active one of this thread, else the default one."""
     if "pyspark.sql.connect.session" not in sys.modules:
         return None
     from pyspark.sql import is_remote  # noqa: PLC0415
     from pyspark.sql.connect.session import SparkSession as ConnectSession  # noqa: PLC0415
 
-    if not is_remote():
-        return None
-    # The default one too: only the thread that started a session has an active one.
-    session = ConnectSession.getActiveSession() or ConnectSession._get_default_session()  # noqa: SLF001
+    session = ConnectSession.getActiveSession()
+    if session is None and is_remote():
+        session = ConnectSession._get_default_session()  # noqa: SLF001
     return cast("SparkSession | None", session)
+
+
+def _active_session(other: SparkSession) -> SparkSession:
+    """Return the active session of this thread, which may have settings of its own; without one, the other."""
+    SparkSession = type(other)  # noqa: N806 - the class itself is meant
+    # Asked in the JVM: pyspark remembers the session that made the last DataFrame, in whichever thread.
+    found = SparkSession._get_j_spark_session_class(other._jvm).getActiveSession()  # noqa: SLF001
+    if not found.isDefined() or found.get().sparkContext().isStopped():
+        return other
+    for known in (other, SparkSession._activeSession):  # noqa: SLF001
+        if known is not None and known._jsparkSession.equals(found.get()):  # noqa: SLF001
+            return known
+    return SparkSession(other.sparkContext, found.get())
 
 
 def _session_of(context: SparkContext) -> SparkSession:
@@ -187,10 +198,15 @@ def _check_same(options: _SparkOptions, running: _SparkOptions) -> None:
     same_master = options.master in (None, running.master)
     if not same_master or (options.conf and options.conf != running.conf):
         raise SparkError(
-            f"Spark is running already, with master {running.master} and settings {running.conf}",
+            f"Spark is running already, with master {running.master} and {_named(running.conf)}",
             hint="call `stop_session` first, or use the same options",
-            detail=f"asked for: master {options.master}, settings {options.conf}",
+            detail=f"asked for: master {options.master}, {_named(options.conf)}",
         )
+
+
+def _named(conf: Mapping[str, str]) -> str:
+    """Name settings without their values: some are passwords."""
+    return f"own values of {', '.join(sorted(conf))}" if conf else "no settings of its own"
 
 
 # Running contexts ----------------------------------------------------------------------------------
@@ -266,6 +282,7 @@ def _end(gateway: JavaGateway) -> None:
 
 def _start(options: _SparkOptions) -> _RunningSpark:
     require("pyspark", "omnigraph[spark]")
+    _check_answers(_master(options))
     java = find_java()  # before pyspark is imported, which takes a second and fails without Java in its own words
     with _environment(_variables(_master(options))):
         from py4j.protocol import Py4JError  # noqa: PLC0415
@@ -287,6 +304,17 @@ def _start(options: _SparkOptions) -> _RunningSpark:
 
 def _master(options: _SparkOptions) -> str:
     return options.master or options.conf.get("spark.master") or os.environ.get(MASTER_VARIABLE) or DEFAULT_MASTER
+
+
+def _check_answers(master: str) -> None:
+    """Refuse the address of a cluster where nothing listens: Spark would try for a minute, and then say less."""
+    addresses = re.findall(r"([^,/]+):(\d+)", master.removeprefix("spark://")) if master.startswith("spark://") else []
+    for host, port in addresses:
+        with suppress(OSError), socket.create_connection((host.strip("[]"), int(port)), timeout=_PATIENCE):
+            return
+    if addresses:
+        hint = "see whether the master of the cluster runs there, and whether this machine can reach it"
+        raise SparkError(f"no master of a Spark cluster answers at {master}", hint=hint, detail="")
 
 
 def _settings(options: _SparkOptions, java: Java) -> SparkConf:
@@ -391,6 +419,17 @@ def reason_in(text: str) -> str:
     return reason[1] if reason else text.strip().partition("\n")[0] or "no reason given"
 
 
+def missing_on_executors(text: str) -> str | None:
+    """Return what to do if a module was not found; None if that is not what happened."""
+    found = re.search(r"No module named '?([\w.]+)", text)
+    if found is None:
+        return None
+    return (
+        f"install {found[1].partition('.')[0]} where Spark runs its tasks: the dependencies of omnigraph are needed "
+        "there, in the same versions; PYSPARK_PYTHON names the Python that runs them"
+    )
+
+
 # Sessions of all kinds -----------------------------------------------------------------------------
 
 
@@ -406,25 +445,18 @@ def runs_on_this_machine(spark: SparkSession) -> bool:
     return spark.client.host in _THIS_MACHINE and is_local(spark.conf.get("spark.master", None))
 
 
+def server_of(spark: SparkSession) -> tuple[str, int] | None:
+    """Return host and port of the server that a client of Spark Connect talks to; None if it has its own ways."""
+    # Of the ways to address a server, the one by URL has a port, and no public name for it.
+    host, _, port = str(getattr(spark.client._builder, "endpoint", "")).rpartition(":")  # noqa: SLF001
+    return (host.strip("[]"), int(port)) if host and port.isdigit() else None
+
+
 def parallelism(spark: SparkSession) -> int:
     """Return how many tasks run at once, or 0 if a server does not say."""
     if is_connect(spark):
         return int(spark.conf.get("spark.default.parallelism", None) or 0)
     return spark.sparkContext.defaultParallelism
-
-
-def refuses_mixed_attempts(spark: SparkSession) -> bool:
-    """Return whether a shuffle fails, or starts over, when a task that runs again sends other rows than before.
-
-    Otherwise some readers of the shuffle see one attempt and some another. Spark 4.2 is the first to do so by default.
-    """
-    from pyspark.errors import PySparkException  # noqa: PLC0415
-
-    try:
-        # Without a default of ours, which would hide that of Spark.
-        return all(spark.conf.get(name) == "true" for name in _CHECKSUMS)
-    except PySparkException:  # Spark 4.0 knows neither of them
-        return False
 
 
 # Sending this package to the executors of a cluster ------------------------------------------------

@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import atexit
 import base64
 import gc
+import json
+import os
 import pickle
 import re
+import shutil
+import tempfile
 import traceback
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, lru_cache
+from pathlib import Path
 
 import pyarrow as pa
 
 from omnigraph.errors import OmnigraphError, SparkError
-from omnigraph.ingest.executor import set_credentials
+from omnigraph.ingest.executor import Credentials, set_credentials
 
 ArrowFunction = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
@@ -23,20 +29,47 @@ _FAILURE = re.compile(r"omnigraph-failure:([A-Za-z0-9+/=]+):")
 
 @dataclass(frozen=True)
 class Work:
-    """A function for `mapInArrow`. `variables` are the storage credentials, None where workers have their own."""
+    """A function for `mapInArrow`. `credentials` is the file that has them, None where workers have their own."""
 
     function: ArrowFunction
-    variables: Mapping[str, str] | None
+    credentials: str | None
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         _freeze_imports()
-        if self.variables is not None:
-            set_credentials(self.variables)
+        if self.credentials is not None:
+            _take_credentials(Path(self.credentials))
         try:
             yield from self.function(batches)
         except Exception as error:  # noqa: BLE001 - raised again on the driver
             # As text: the JVM passes on the message of an exception and nothing else.
             raise _TaskFailedError(_packed(error)) from None
+
+
+@lru_cache(maxsize=16)
+def credentials_file(credentials: Credentials) -> str:
+    """Write the storage credentials to a file that only this user can read, and return its name.
+
+    A function goes through Spark as bytes, which keeps them in files of its own and on servers: no place for a secret.
+    """
+    path = Path(_private_directory(), os.urandom(8).hex())
+    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as file:
+        json.dump(dict(credentials), file)
+    return str(path)
+
+
+@cache
+def _private_directory() -> str:
+    directory = tempfile.mkdtemp(prefix="omnigraph-")
+    atexit.register(shutil.rmtree, directory, ignore_errors=True)
+    return directory
+
+
+def _take_credentials(path: Path) -> None:
+    """Reach storage as the driver does; a worker that cannot read the file, in a container, say, has its own ways."""
+    try:
+        set_credentials(json.loads(path.read_text(encoding="utf-8")))
+    except (FileNotFoundError, PermissionError):
+        return
 
 
 def failure_in(text: str) -> Exception | None:
