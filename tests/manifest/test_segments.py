@@ -95,6 +95,14 @@ def test_segments_of_one_size_become_one(local: Store) -> None:
     assert len(fresh(local).commits()) == WINDOW * (FAN_OUT + 1) + 1
 
 
+def test_segments_come_newest_first(local: Store) -> None:
+    publish(local, 4 * WINDOW)
+
+    newest = [one.newest for one in fresh(local).segments]
+    assert len(newest) > 1
+    assert newest == sorted(newest, reverse=True)
+
+
 def test_a_tombstone_leaves_when_it_hides_nothing(local: Store) -> None:
     local.manifest.publish(None, Changes((), (), (TombstoneRow(COMPANY, 1),)), {}, Lineage.new())
     publish(local, MOST)
