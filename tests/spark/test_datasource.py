@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import json
+import shutil
 from collections.abc import Iterator
 from decimal import Decimal
 from pathlib import Path
@@ -14,23 +15,32 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, DataFrameReader, Row, SparkSession
 from pyspark.sql import functions as fn
 from pyspark.sql.datasource import DataSource, DataSourceReader, EqualTo, Filter, InputPartition
-from pyspark.sql.types import StructType
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import IntegerType, StringType, StructField, StructType
 
 import omnigraph
 from omnigraph.api.options import LoadMode
+from omnigraph.commit import failpoints
 from omnigraph.core.location import Location
 from omnigraph.errors import (
     BranchNotFoundError,
     CommitNotFoundError,
+    ConflictError,
     ExportTypeError,
     InputColumnsError,
+    InputTypeError,
+    LoadRejectedError,
     OmnigraphError,
     ParameterError,
     StorageError,
     UnsupportedUriError,
 )
 from omnigraph.graph import Graph
-from omnigraph.spark.datasource import LoadTarget, OmnigraphSource, TypeWriter, register, where_predicate
+from omnigraph.ingest.distributed import DistributedLoad
+from omnigraph.spark.datasource import OmnigraphSource, register
+from omnigraph.spark.where import where_predicate
+from omnigraph.spark.write import TypeWriter, WriteTarget, type_writer
+from tests.support.faults import CrashError, crash
 
 SCHEMA = """
 node Person {
@@ -63,18 +73,42 @@ def session(spark: SparkSession) -> SparkSession:
     return spark
 
 
-@pytest.fixture
-def graph(tmp_path: Path) -> Graph:
+@pytest.fixture(scope="module")
+def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Two people, each in a fragment of their own, who know each other."""
-    graph = omnigraph.init(tmp_path / "graph", SCHEMA)
+    uri = tmp_path_factory.mktemp("graphs") / "people"
+    graph = omnigraph.init(uri, SCHEMA)
     graph.load([{"type": "Person", "data": ANN}], mode="append")
     bob = {"type": "Person", "data": {"name": "bob", "age": 40, "seen": 1000}}
     graph.load([bob, {"edge": "Knows", "from": "ann", "to": "bob", "data": {"id": "k"}}], mode="append")
-    return graph
+    return uri
+
+
+@pytest.fixture
+def graph(template: Path, tmp_path: Path) -> Graph:
+    return omnigraph.open(shutil.copytree(template, tmp_path / "graph"))
 
 
 def reading(session: SparkSession, graph: Graph, type_: str = "Person", **options: str) -> DataFrameReader:
     return session.read.format("omnigraph").options(graph=graph.uri, type=type_, **options)
+
+
+def options(graph: Graph, type_: str = "Person", **more: str) -> dict[str, str]:
+    return {"graph": graph.uri, "type": type_, **more}
+
+
+def rows_of(source: OmnigraphSource) -> pa.Table:
+    """Read a source in this process, as the tasks of Spark would."""
+    schema = source.schema()
+    reader = source.reader(schema)
+    batches = [batch for part in reader.partitions() for batch in reader.read(part)]
+    return pa.Table.from_batches(batches, to_arrow_schema(schema, timezone="UTC"))
+
+
+@pytest.fixture(autouse=True)
+def _shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A worker that shows an error plainly sets this for itself, and ends."""
+    monkeypatch.setenv("SPARK_HIDE_TRACEBACK", "")
 
 
 def names(rows: DataFrame) -> list[str]:
@@ -125,17 +159,84 @@ def test_a_dataframe_shows_one_state_for_ever(session: SparkSession, graph: Grap
     assert names(reading(session, graph, branch="main").load()) == ["ann", "eve"]
 
 
-def test_an_empty_type_is_a_dataframe_without_rows(session: SparkSession, tmp_path: Path) -> None:
+def test_an_empty_type_has_no_rows(tmp_path: Path) -> None:
     graph = omnigraph.init(tmp_path / "empty", SCHEMA)
 
-    assert reading(session, graph).load().collect() == []
+    assert rows_of(OmnigraphSource(options(graph))).num_rows == 0
+    assert rows_of(OmnigraphSource(options(graph, limit="3"))).num_rows == 0
 
 
-def test_rows_can_be_chosen_where_they_are_read(session: SparkSession, graph: Graph) -> None:
-    old = reading(session, graph, where='[["age", ">", 35]]').load()
+def test_rows_can_be_chosen_where_they_are_read(graph: Graph) -> None:
+    assert rows_of(OmnigraphSource(options(graph, where='[["age", ">", 35]]', columns="id")))["id"].to_pylist() == [
+        "bob"
+    ]
 
-    assert names(old.where("age < 50")) == ["bob"]
-    assert names(old.where("age < 35")) == []
+
+@pytest.mark.parametrize("limit, count", [(0, 0), (1, 1), (2, 2), (3, 2)])
+def test_a_limit_is_exact_and_one_task_reads(graph: Graph, limit: int, count: int) -> None:
+    source = OmnigraphSource(options(graph, limit=str(limit)))
+
+    assert rows_of(source).num_rows == count
+    assert len(source.reader(source.schema()).partitions()) == 1
+
+
+def test_a_limit_counts_the_rows_that_the_conditions_leave(graph: Graph) -> None:
+    graph.load([{"type": "Person", "data": {"name": f"p{at}", "age": 50 + at}} for at in range(9)], mode="append")
+
+    found = rows_of(OmnigraphSource(options(graph, where='[["age", ">", 52]]', limit="4")))
+
+    assert found["age"].to_pylist() == [53, 54, 55, 56]
+
+
+def test_a_source_is_pinned_when_its_columns_are_asked_for(graph: Graph) -> None:
+    source = OmnigraphSource(options(graph, columns="id"))
+    source.schema()
+    graph.load([{"type": "Person", "data": {"name": "eve"}}], mode="append")
+
+    assert sorted(rows_of(source)["id"].to_pylist()) == ["ann", "bob"]
+
+
+# Changes
+
+
+def test_changes_between_two_states_have_the_row_before_and_after(graph: Graph) -> None:
+    since = graph.commits()[0].commit_id
+    graph.mutate('query q() { delete Person where name = "bob" }')
+    graph.load([{"type": "Person", "data": {**ANN, "age": 31}}], mode="merge")
+    graph.load([{"type": "Person", "data": {"name": "eve", "photo": "base64:AAE="}}], mode="append")
+    until = graph.commits()[0].commit_id
+    graph.load([{"type": "Person", "data": {"name": "later"}}], mode="append")
+
+    found = rows_of(OmnigraphSource(options(graph, since=since, until=until, columns="id,age,photo"))).to_pylist()
+
+    assert sorted(found, key=lambda row: row["id"]) == [
+        {
+            "operation": "update",
+            "id": "ann",
+            "before": {"age": 30, "photo": b"\0\1"},
+            "after": {"age": 31, "photo": b"\0\1"},
+        },
+        {"operation": "delete", "id": "bob", "before": {"age": 40, "photo": None}, "after": None},
+        {"operation": "insert", "id": "eve", "before": None, "after": {"age": None, "photo": b"\0\1"}},
+    ]
+
+
+def test_changes_of_an_edge_have_its_ends_and_none_are_no_rows(graph: Graph) -> None:
+    [change] = rows_of(OmnigraphSource(options(graph, "Knows", since="main~1"))).to_pylist()
+
+    assert change["after"] == {"src": "ann", "dst": "bob", "since": None}
+    assert rows_of(OmnigraphSource(options(graph, since="main", until="main"))).num_rows == 0
+
+
+def test_all_columns_can_be_changes(graph: Graph) -> None:
+    [ann, bob] = sorted(rows_of(OmnigraphSource(options(graph, since="main~2"))).to_pylist(), key=lambda row: row["id"])
+
+    assert ann["after"]["tags"] == ["a", ""]
+    assert ann["after"]["big"] == Decimal(2**64 - 1)
+    assert bob["after"]["face"] is None
+
+
+# Options
 
 
 @pytest.mark.parametrize(
@@ -220,7 +321,7 @@ def _pushing_source() -> type[DataSource]:
 
 
 @pytest.mark.parametrize(
-    "options, error, reason",
+    "given, error, reason",
     [
         ({"type": "Persom"}, ExportTypeError, "unknown type 'Persom'"),
         ({"type": ""}, ExportTypeError, "no type given"),
@@ -229,13 +330,19 @@ def _pushing_source() -> type[DataSource]:
         ({"graph": "nowhere"}, StorageError, "nowhere"),
         ({"snapshot": "01J00000000000000000000000"}, CommitNotFoundError, "commit '01J0+' not found"),
         ({"branch": "none"}, BranchNotFoundError, "none"),
+        ({"since": "none"}, CommitNotFoundError, "none"),
+        ({"until": "main"}, ParameterError, "there is no `since`"),
+        ({"since": "main", "limit": "1"}, ParameterError, "changes are read as a whole"),
+        ({"since": "main", "where": '[["age", ">", 3]]'}, ParameterError, "changes are read as a whole"),
+        ({"limit": "-1"}, ParameterError, "the limit '-1' is no number"),
+        ({"option.graph": "x"}, ParameterError, "a graph cannot be a table of the catalog"),
     ],
 )
 def test_what_is_not_there_is_told_at_once(
-    graph: Graph, options: dict[str, str], error: type[OmnigraphError], reason: str
+    graph: Graph, given: dict[str, str], error: type[OmnigraphError], reason: str
 ) -> None:
     with pytest.raises(error, match=reason):
-        OmnigraphSource({"graph": graph.uri, "type": "Person", **options}).schema()
+        OmnigraphSource({"graph": graph.uri, "type": "Person", **given}).schema()
 
 
 def test_spark_says_what_the_source_says(session: SparkSession, graph: Graph) -> None:
@@ -248,6 +355,10 @@ def test_spark_says_what_the_source_says(session: SparkSession, graph: Graph) ->
 
 def write(rows: DataFrame, graph: Graph, mode: str, type_: str = "Person", **options: str) -> None:
     rows.write.format("omnigraph").options(graph=graph.uri, type=type_, **options).mode(mode).save()
+
+
+def data_files(graph: Graph) -> list[Path]:
+    return list(Path(graph.uri, "nodes").rglob("*.lance"))
 
 
 def leftovers(graph: Graph) -> list[Path]:
@@ -299,14 +410,165 @@ def test_a_task_that_fails_changes_nothing_and_leaves_nothing(session: SparkSess
     assert leftovers(graph) == []
 
 
-def test_only_the_files_of_the_tasks_that_count_are_loaded(session: SparkSession, graph: Graph) -> None:
-    schema = session.createDataFrame([], "name string").schema
-    writer = TypeWriter(LoadTarget(Location.parse(graph.uri), "Person", LoadMode.APPEND, None, None), schema)
-    batch = pa.record_batch({"name": ["eve"]})
-    writer.write(iter([batch]))  # by a task that was lost, and ran again
-    part = writer.write(iter([batch]))
+# The steps of a write, in this process
 
-    writer.commit([part, None])
+NAMES = StructType([StructField("name", StringType()), StructField("age", IntegerType())])
 
-    assert graph.snapshot().entries["node:Person"].row_count == 3
+
+def writer_of(graph: Graph, mode: LoadMode = LoadMode.APPEND, branch: str | None = None, **columns: str) -> TypeWriter:
+    return type_writer(WriteTarget(Location.parse(graph.uri), "Person", mode, branch, "eve", columns), NAMES)
+
+
+def people(*rows: tuple[str | None, int | None]) -> Iterator[pa.RecordBatch]:
+    ages = pa.array([age for _, age in rows], pa.int32())
+    return iter([pa.record_batch({"name": [name for name, _ in rows], "age": ages})])
+
+
+def test_only_the_files_of_the_tasks_that_count_are_loaded(graph: Graph) -> None:
+    before = data_files(graph)
+    writer = writer_of(graph)
+    writer.stage(0, people(("eve", 5)))  # by a task that was lost, and ran again
+    parts = [writer.stage(1, people(("ida", 7))), writer.stage(0, people(("eve", 5)))]
+
+    writer.commit([*parts, None])
+
+    assert graph.snapshot().entries["node:Person"].row_count == 4
+    assert len(data_files(graph)) == len(before) + 2
+    assert graph.commits()[0].actor_id == "eve"
     assert leftovers(graph) == []
+
+
+def test_a_merge_replaces_rows_and_rows_of_two_tasks_may_not_have_one_key(graph: Graph) -> None:
+    writer = writer_of(graph, LoadMode.MERGE)
+    writer.commit([writer.stage(0, people(("ann", 77))), writer.stage(1, people(("eve", 5)))])
+    assert ages(graph) == {"ann": 77, "bob": 40, "eve": 5}
+
+    writer = writer_of(graph, LoadMode.MERGE)
+    parts = [writer.stage(0, people(("ida", 1))), writer.stage(1, people(("bob", 2), ("ida", 2)))]
+    before = graph.snapshot()
+    with pytest.raises(LoadRejectedError) as caught:
+        writer.commit([*parts])
+    assert graph.snapshot() == before
+    assert [(one.file, one.line, one.rule) for one in caught.value.violations] == [("<Person>", 3, "unique")]
+    assert leftovers(graph) == []
+
+
+def test_a_write_on_a_branch_forks_the_table_for_its_tasks(graph: Graph) -> None:
+    graph.create_branch("draft")
+    writer = writer_of(graph, branch="draft")
+
+    writer.commit([writer.stage(0, people(("eve", 5)))])
+
+    assert ages(graph, "draft") == {"ann": 30, "bob": 40, "eve": 5}
+    assert ages(graph) == {"ann": 30, "bob": 40}
+
+
+@pytest.mark.parametrize("branch", [None, "draft"])
+def test_an_aborted_write_leaves_nothing(graph: Graph, branch: str | None) -> None:
+    graph.create_branch("draft")
+    files = everything(graph)
+    writer = writer_of(graph, branch=branch)
+    part = writer.stage(0, people(("eve", 5)))
+
+    writer.abort([part, None])
+
+    assert everything(graph) == files
+
+
+def test_an_abort_after_a_commit_touches_nothing(graph: Graph) -> None:
+    writer = writer_of(graph)
+    part = writer.stage(0, people(("eve", 5)))
+    writer.commit([part])
+    files = everything(graph)
+
+    writer.abort([part])
+
+    assert everything(graph) == files
+
+
+def test_an_abort_after_a_commit_that_died_leaves_the_files_to_a_recovery(
+    graph: Graph, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writer = writer_of(graph)
+    part = writer.stage(0, people(("eve", 5)))
+    monkeypatch.setattr(DistributedLoad, "delete_exchange", DistributedLoad._free_keys)  # the dead delete no files
+    with failpoints.armed(failpoints.PUBLISH_BEFORE_MANIFEST, crash), pytest.raises(CrashError):
+        writer.commit([part])
+
+    writer.abort([part])
+
+    graph = omnigraph.open(graph.uri)
+    graph.refresh()
+    assert ages(graph) == {"ann": 30, "bob": 40, "eve": 5}
+
+
+def test_a_change_of_the_schema_meanwhile_refuses_the_write(graph: Graph) -> None:
+    writer = writer_of(graph)
+    part = writer.stage(0, people(("eve", 5)))
+    graph.apply_schema(SCHEMA.replace("age: I32?", "age: I32? height: I32?"))
+    before = graph.snapshot()
+
+    with pytest.raises(ConflictError, match="write again"):
+        writer.commit([part])
+
+    assert graph.snapshot() == before
+    assert leftovers(graph) == []
+
+
+def test_another_write_to_the_type_meanwhile_does_not_matter(graph: Graph) -> None:
+    writer = writer_of(graph)
+    part = writer.stage(0, people(("eve", 5)))
+    graph.load([{"type": "Person", "data": {"name": "ida", "age": 1}}], mode="append")
+
+    writer.commit([part])
+
+    assert ages(graph) == {"ann": 30, "bob": 40, "eve": 5, "ida": 1}
+
+
+def test_columns_are_renamed_or_left_out_by_a_mapping(graph: Graph) -> None:
+    source = OmnigraphSource(options(graph, columns='{"full": "name", "remark": null}'))
+    writer = source.writer(StructType().add("full", "string").add("remark", "string"), overwrite=True)
+    assert isinstance(writer, TypeWriter)
+
+    writer.commit([writer.stage(0, iter([pa.record_batch({"full": ["ann", "bob"], "remark": ["x", "y"]})]))])
+
+    assert ages(graph) == {"ann": None, "bob": None}
+
+
+@pytest.mark.parametrize(
+    "schema, given, error, reason",
+    [
+        ("nam string", {}, InputColumnsError, "column 'nam' is not a property of Person"),
+        ("name string, age timestamp_ntz", {}, InputColumnsError, "a local time without a time zone"),
+        ("name string", {"type": "Persom"}, InputTypeError, "unknown type 'Persom'"),
+        ("name string", {"mode": "merge"}, ParameterError, "do not go together"),
+        ("name string", {"mode": "upsert"}, ParameterError, "do not go together"),
+        ("name string", {"columns": "name"}, ParameterError, "is no mapping of columns"),
+        ("name string", {"columns": '{"nam": "name"}'}, InputColumnsError, "there is no column 'nam' to map"),
+        ("name string", {"branch": "none"}, BranchNotFoundError, "none"),
+    ],
+)
+def test_a_write_that_cannot_be_is_refused_before_any_row_is_read(
+    graph: Graph, schema: str, given: dict[str, str], error: type[OmnigraphError], reason: str
+) -> None:
+    columns = StructType()
+    for column in schema.split(", "):
+        name, kind = column.split()
+        columns = columns.add(name, kind)
+    files = everything(graph)
+
+    with pytest.raises(error, match=reason):
+        OmnigraphSource({**options(graph), **given}).writer(columns, "mode" in given)
+
+    assert everything(graph) == files
+
+
+def ages(graph: Graph, branch: str = "main") -> dict[str, int | None]:
+    rows = graph.query(
+        "query q() { match { $p: Person } return { $p.name as name, $p.age as age } }", branch=branch
+    ).rows
+    return {row["name"]: row["age"] for row in sorted(rows, key=lambda row: row["name"])}
+
+
+def everything(graph: Graph) -> set[Path]:
+    return {file for file in Path(graph.uri).rglob("*") if file.is_file() and "lock" not in file.name}

@@ -294,7 +294,7 @@ def _rule(path: str | None, pattern: str, entry: Any, catalog: Catalog, options:
     columns = entry.get("columns", {})
     if not isinstance(columns, Mapping) or not all(isinstance(name, str | None) for name in columns.values()):
         raise _wrong(path, f"the columns of {pattern!r} must be an object of names")
-    declared = _named(entry["type"], catalog)
+    declared = declared_named(entry["type"], catalog)
     if declared is None:
         raise _wrong(path, f"unknown type {entry['type']!r}")
     dialect = CsvDialect.of({**options, **_options(entry)})
@@ -304,7 +304,8 @@ def _rule(path: str | None, pattern: str, entry: Any, catalog: Catalog, options:
         raise _wrong(path, f"{pattern!r} is not a pattern: {error}") from None
 
 
-def _named(name: object, catalog: Catalog) -> NodeType | EdgeType | None:
+def declared_named(name: object, catalog: Catalog) -> NodeType | EdgeType | None:
+    """Find a type by name, or as `node:Name` or `edge:Name`."""
     kind, _, bare = str(name).rpartition(":")
     node = catalog.nodes.get(bare) if kind in ("", "node") else None
     return node or (catalog.edge_by_word(bare) if kind in ("", "edge") else None)

@@ -56,11 +56,13 @@ _NONE: U64 = np.empty(0, np.uint64)
 
 @dataclass(frozen=True, slots=True)
 class FrameInput:
-    """A DataFrame with rows of one type, and its name for messages."""
+    """A DataFrame with rows of one type, its name for messages, its columns in Arrow, and their names in the type."""
 
     type_key: str
     source: str
     rows: Any
+    schema: pa.Schema
+    columns: tuple[tuple[str, str | None], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +127,7 @@ class DistributedLoad:
             self.staged.append(self.executor.scatter("read", steps.stage, tasks))
         for frame in self.input.frames:
             executor, first = cast("FrameExecutor", self.executor), len(self.results)
-            task = steps.FrameTask(frame.type_key, frame.source, *shared)
+            task = steps.FrameTask(frame.type_key, frame.source, frame.schema, frame.columns, *shared)
             self.staged.append(executor.scatter_frame("read", steps.stage_rows, task, frame.rows, first))
 
     @property

@@ -43,7 +43,7 @@ from omnigraph.errors import (
 from omnigraph.formats.batch import ConvertedBatch, joined
 from omnigraph.formats.files import Split
 from omnigraph.formats.packs import part_of
-from omnigraph.formats.sources import convert_split, packed, split_batches
+from omnigraph.formats.sources import convert_split, declared_named, packed, split_batches
 from omnigraph.history.branches import create_branch, delete_branch
 from omnigraph.ingest.distributed import (
     TASK_BITS,
@@ -201,7 +201,7 @@ def _load_by_executor(store: Store, request: LoadSpec, lineage: Lineage) -> Load
         data = LoadInput(request.splits, request.frames)
         big = DistributedLoad(store, executor, data, request.mode, _shares(data))
         try:
-            return _run_big(store, request, lineage, big)
+            return publish_staged(store, request, lineage, big)
         except ParcelsLostError as error:
             if attempt == _ATTEMPTS - 1:
                 message = f"Spark lost the keys of the load {_ATTEMPTS} times, nothing was changed: {error}"
@@ -226,7 +226,9 @@ def _shares(data: LoadInput) -> int:
     return min(_MOST_SHARES, max(fewest, sum(split.size for split in data.splits) // _BYTES_PER_SHARE))
 
 
-def _run_big(store: Store, request: LoadSpec, lineage: Lineage, big: DistributedLoad) -> LoadResult:
+def publish_staged(store: Store, request: LoadSpec, lineage: Lineage, big: DistributedLoad) -> LoadResult:
+    """Stage the input, compare its keys, and publish it in one commit."""
+
     def prepare(txn: WriteTxn) -> tuple[PublishPlan | None, dict[str, int]]:
         if not big.can_commit_on(txn):
             big.stage(txn)
@@ -403,7 +405,7 @@ def _write_tables(
 
 def type_named(name: str, catalog: Catalog) -> NodeType | EdgeType:
     """Return the type that the data of a program is for."""
-    declared = catalog.nodes.get(name) or catalog.edge_by_word(name)
+    declared = declared_named(name, catalog)
     if declared is None:
         hint = did_you_mean(name, [*catalog.nodes, *catalog.edges])
         raise InputTypeError(f"unknown type '{name}'", path=name, hint=hint)

@@ -107,10 +107,15 @@ class StageTask:
 
 @dataclass(frozen=True, slots=True)
 class FrameTask:
-    """What all partitions of a DataFrame share: the type of its rows, and its name for messages."""
+    """What all partitions of a DataFrame share: the type of its rows, its name for messages, and its columns.
+
+    `columns` are the names that its columns have in the type, as in a mapping of files.
+    """
 
     type_key: str
     source: str
+    schema: pa.Schema
+    columns: tuple[tuple[str, str | None], ...]
     catalog: Catalog
     tables: dict[str, TableVersion]
     exchange: KeyExchange
@@ -153,9 +158,13 @@ def stage_rows(task: FrameTask, number: int, batches: Iterator[pa.RecordBatch]) 
 
 def _converted_rows(task: FrameTask, batches: Iterator[pa.RecordBatch]) -> Iterator[ConvertedBatch]:
     first = next(batches, None)
-    if first is not None:  # the columns of a DataFrame are checked on the driver, also of one without rows
-        reader = pa.RecordBatchReader.from_batches(first.schema, chain([first], batches))
-        yield from table_batches(reader, declared_of(task.catalog, task.type_key), {}, source=task.source)
+    # Without rows too: to overwrite a type by nothing empties it.
+    reader = (
+        pa.RecordBatchReader.from_batches(task.schema, [])
+        if first is None
+        else pa.RecordBatchReader.from_batches(first.schema, chain([first], batches))
+    )
+    yield from table_batches(reader, declared_of(task.catalog, task.type_key), dict(task.columns), source=task.source)
 
 
 def _stage_kept(

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import os
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from omnigraph.api.protocol import GraphAPI
 from omnigraph.api.results import LoadResult
+from omnigraph.core.location import Location
+from omnigraph.core.refs import MAIN
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, SparkSession
+
+# pyspark is imported by the functions: it takes a second, and the workers of Spark import this package.
 
 
 def write(graph: GraphAPI, frames: Mapping[str, DataFrame], *, mode: str, **options: Any) -> LoadResult:
@@ -18,3 +23,64 @@ def write(graph: GraphAPI, frames: Mapping[str, DataFrame], *, mode: str, **opti
     Their rows are converted, checked and written where they are. The options are those of `Graph.load`.
     """
     return graph.load(dict(frames), mode=mode, **options)
+
+
+def read(
+    graph: GraphAPI | str | os.PathLike[str],
+    type_name: str,
+    *,
+    columns: Sequence[str] = (),
+    where: Sequence[Sequence[Any]] | str = (),
+    limit: int | None = None,
+    branch: str = MAIN,
+    snapshot: str | None = None,
+    spark: SparkSession | None = None,
+) -> DataFrame:
+    """Return a type of a graph as a DataFrame: `read(graph, "Person", where=[["age", ">", 35]])`.
+
+    Its state is that of now, whatever is committed later. Columns, conditions and the limit are applied where the data
+    is read. `limit` has one task read, which stops when it has enough rows.
+    """
+    from omnigraph.spark.read import read_frame  # noqa: PLC0415
+    from omnigraph.spark.scans import ReadRequest  # noqa: PLC0415
+
+    request = ReadRequest(_location(graph), type_name, columns, where, limit, branch, snapshot)
+    return read_frame(request, spark)
+
+
+def changes(
+    graph: GraphAPI | str | os.PathLike[str],
+    type_name: str,
+    *,
+    since: str,
+    until: str = MAIN,
+    columns: Sequence[str] = (),
+    spark: SparkSession | None = None,
+) -> DataFrame:
+    """Return the changes of a type from one state to another as a DataFrame.
+
+    Its columns are `operation` (insert, update, delete), `id`, and `before` and `after`, the row without its id as
+    structs; the one that does not exist is null.
+    """
+    from omnigraph.spark.read import read_frame  # noqa: PLC0415
+    from omnigraph.spark.scans import ReadRequest  # noqa: PLC0415
+
+    return read_frame(ReadRequest(_location(graph), type_name, columns, since=since, until=until), spark)
+
+
+def create_views(
+    graph: GraphAPI | str | os.PathLike[str],
+    *,
+    branch: str = MAIN,
+    snapshot: str | None = None,
+    prefix: str = "",
+    spark: SparkSession | None = None,
+) -> list[str]:
+    """Make a temporary view of each type of a graph for SQL, all of them of one state; return their names."""
+    from omnigraph.spark.read import type_views  # noqa: PLC0415
+
+    return type_views(_location(graph), spark, branch, snapshot, prefix)
+
+
+def _location(graph: GraphAPI | str | os.PathLike[str]) -> Location:
+    return Location.parse(graph if isinstance(graph, str | os.PathLike) else graph.uri)

@@ -37,7 +37,7 @@ class Work:
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         _freeze_imports()
         if self.credentials is not None:
-            _take_credentials(Path(self.credentials))
+            take_credentials(Path(self.credentials))
         try:
             yield from self.function(batches)
         except Exception as error:  # noqa: BLE001 - raised again on the driver
@@ -64,7 +64,7 @@ def _private_directory() -> str:
     return directory
 
 
-def _take_credentials(path: Path) -> None:
+def take_credentials(path: Path) -> None:
     """Reach storage as the driver does; a worker that cannot read the file, in a container, say, has its own ways."""
     try:
         set_credentials(json.loads(path.read_text(encoding="utf-8")))
