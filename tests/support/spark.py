@@ -73,7 +73,7 @@ class Cluster:
     def __init__(self, directory: Path) -> None:
         self._directory = directory
         self._master, log = self._start("master.Master", "127.0.0.1", "--port", "0")
-        self.master = _found(log, r"spark://127\.0\.0\.1:\d+")
+        self.master = _found(log, r"spark://127\.0\.0\.1:\d+", self._master)
         self._workers: dict[str, subprocess.Popen[bytes]] = {}
 
     def replenish(self, count: int = 2) -> None:
@@ -84,7 +84,7 @@ class Cluster:
         free = [f"127.0.0.{at + 1}" for at in range(count) if f"127.0.0.{at + 1}" not in self._workers]
         started = {host: self._start("worker.Worker", host, *options, self.master) for host in free}
         for host, (worker, log) in started.items():
-            _found(log, "Successfully registered with master")
+            _found(log, "Successfully registered with master", worker)
             self._workers[host] = worker
 
     def kill_a_worker(self) -> None:
@@ -148,11 +148,11 @@ def _environment() -> dict[str, str]:
     }
 
 
-def _found(log: Path, pattern: str) -> str:
-    """Wait for something in a log."""
+def _found(log: Path, pattern: str, writer: subprocess.Popen[bytes]) -> str:
+    """Wait for something in the log of a running program."""
     deadline = time.monotonic() + PATIENCE
     while not (match := re.search(pattern, log.read_text(encoding="utf-8"))):
-        assert time.monotonic() < deadline, log.read_text(encoding="utf-8")
+        assert writer.poll() is None and time.monotonic() < deadline, log.read_text(encoding="utf-8")
         time.sleep(0.05)
     return match[0]
 
@@ -186,8 +186,8 @@ def connect_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Connect
     settings = _settings(_CONNECT_CONF | {"spark.eventLog.dir": str(directory)})
     submit = [str(_home() / "bin" / "spark-submit"), "--class", _SERVER, "--master", "local[2,4]", *settings]
     log = directory / "server.log"
-    server = _logged([*submit, "spark-internal"], log)
-    port = _found(log, r"Connect server started at: \S*:\d+").rpartition(":")[2]
+    server = _logged([*submit, "spark-internal"], log, SPARK_DAEMON_MEMORY="1g")
+    port = _found(log, r"Connect server started at: \S*:\d+", server).rpartition(":")[2]
     yield ConnectServer(f"sc://127.0.0.1:{port}", directory)
     server.terminate()
     server.wait(timeout=PATIENCE)
