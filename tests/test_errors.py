@@ -15,7 +15,16 @@ from rich.cells import cell_len
 
 import omnigraph
 from omnigraph import errors
-from omnigraph.errors import CompileError, Diagnostic, MergeConflict, OmnigraphError, Place, SourceError, Violation
+from omnigraph.errors import (
+    CompileError,
+    Diagnostic,
+    MergeConflict,
+    OmnigraphError,
+    Place,
+    ProblemCount,
+    SourceError,
+    Violation,
+)
 from omnigraph.lang import Source, compile_schema
 from omnigraph.lang.source import Span
 
@@ -33,6 +42,7 @@ _SAMPLES: dict[Any, object] = {
     list[str]: ["a", "b"],
     Place | None: _PLACE,
     tuple[Violation, ...]: (_VIOLATION, _VIOLATION),
+    tuple[ProblemCount, ...]: (ProblemCount("range", "Book", 2),),
     tuple[MergeConflict, ...]: (_CONFLICT, _CONFLICT),
 }
 
@@ -98,7 +108,7 @@ def test_every_code_of_the_first_release_still_exists() -> None:
 
 
 def test_a_star_import_brings_the_errors_and_the_values_they_hold() -> None:
-    assert set(errors.__all__) == {*_classes(), "Diagnostic", "MergeConflict", "Place", "Violation"}
+    assert set(errors.__all__) == {*_classes(), "Diagnostic", "MergeConflict", "Place", "ProblemCount", "Violation"}
 
 
 # Fields
@@ -245,7 +255,15 @@ def test_a_rejected_load_shows_the_first_problems_and_counts_the_rest(count: int
 
     shown = min(count, 20)
     assert str(problem) == "refused" + "\n  0 pages" * shown + rest + "\nhint: fix them"
-    assert problem.details() == {"count": count, "violations": [_VIOLATION.to_dict()] * shown}
+    assert problem.details() == {"count": count, "counts": [], "violations": [_VIOLATION.to_dict()] * shown}
+
+
+def test_a_rejected_load_counts_the_problems_that_it_does_not_have() -> None:
+    counts = (ProblemCount("range", "Book", 30_000), ProblemCount("json", None, 2))
+    problem = errors.LoadRejectedError("refused", violations=(_VIOLATION,) * 30, counts=counts)
+
+    assert str(problem).endswith("\n  and 29,982 more\n  in all: 30,000 range of Book, 2 json")
+    assert (problem.count, problem.details()["counts"][1]) == (30_002, {"rule": "json", "type": None, "count": 2})
 
 
 @pytest.mark.parametrize("count, rest", [(1, ""), (20, ""), (21, "\n  and 1 more"), (2020, "\n  and 2,000 more")])

@@ -26,7 +26,7 @@ from omnigraph.api.maintenance import (
     VerifyResult,
 )
 from omnigraph.api.operation import Operation, description_of
-from omnigraph.api.options import Engine, LoadMode, Resolution, Upkeep, option
+from omnigraph.api.options import Engine, LoadMode, Resolution, Upkeep, dedupe_option, max_bad_option, option
 from omnigraph.api.progress import SILENT, Progress, finishing
 from omnigraph.api.protocol import GraphAPI, StateView
 from omnigraph.api.results import (
@@ -442,6 +442,7 @@ class Graph(GraphAPI):
         if asked.base is not None and asked.branch.strip() not in self.branches():
             self._admit(Access(Action.BRANCH_CREATE, asked.base, asked.branch))
         how, by = option(LoadMode, "mode", asked.mode), option(Engine, "engine", asked.engine)
+        dedupe, most = dedupe_option(asked.dedupe, how), max_bad_option(asked.max_bad)
         self._look()
         data, found = without_frames(asked.data)
         spark: Callable[[Progress], Executor] = partial(_spark_executor, "load", asked.master, asked.conf)
@@ -454,6 +455,7 @@ class Graph(GraphAPI):
             request = LoadSpec(
                 splits, how, on, actor, by, asked.dry_run, asked.progress, spark, begins, self._operation, frames
             )
+            request = replace(request, rejects=asked.rejects, max_bad=most, dedupe=dedupe)
             return load(self._store, request)
 
     def _frames(

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from pathlib import Path
@@ -17,6 +18,7 @@ import pytest
 import omnigraph
 from omnigraph.errors import LoadRejectedError
 from omnigraph.graph import Graph
+from omnigraph.ingest.problems import FIRST
 from tests.support.faults import assert_settled, pins
 from tests.support.loads import edge, left_over, node, store_of
 
@@ -151,18 +153,21 @@ def test_every_defect_among_many_records_is_found_at_its_line_and_the_clean_ones
     if not SOAKING:
         monkeypatch.setattr("omnigraph.formats.sources.SPLIT", 2**19)
     before = state(graph)
-    edges, nodes = tmp_path / "edges.jsonl", tmp_path / "nodes.jsonl"
+    edges, nodes, rejects = (tmp_path / name for name in ("edges.jsonl", "nodes.jsonl", "rejects"))
     expected = [
         *write_dirty(edges, planted(clean_edges(), EDGES, edge_defects)),
         *write_dirty(nodes, planted(clean_nodes(), NODES, node_defects)),
     ]
 
     with pytest.raises(LoadRejectedError) as caught:
-        graph.load([edges, nodes], mode="append", engine=ENGINE)
+        graph.load([edges, nodes], mode="append", engine=ENGINE, rejects=rejects)
 
     found = [(Path(str(one.file)).name, one.line, one.rule) for one in caught.value.violations]
-    assert sorted(found) == sorted(expected)
-    assert found == expected
+    assert found == expected[:FIRST]
+    told = [json.loads(line) for line in rejects.read_text().splitlines()]
+    assert sorted((Path(one["file"]).name, one["line"], one["rule"]) for one in told) == sorted(expected)
+    by_rule = Counter(rule for _, _, rule in expected)
+    assert sum((Counter({one.rule: one.count}) for one in caught.value.counts), Counter()) == by_rule
     assert state(graph) == before
 
     write_clean(edges, clean_edges())

@@ -18,6 +18,7 @@ from omnigraph.errors import (
     MergeConflict,
     OmnigraphError,
     Place,
+    ProblemCount,
     ServerAnswerError,
     Violation,
 )
@@ -33,6 +34,7 @@ FIELDS: dict[Any, st.SearchStrategy[Any]] = {
     str | None: st.none() | TEXTS,
     list[str]: st.lists(TEXTS, max_size=3),
     Place | None: st.none() | PLACES,
+    tuple[ProblemCount, ...]: st.lists(st.builds(ProblemCount), max_size=2).map(tuple),
     tuple[Violation, ...]: st.lists(st.builds(Violation), min_size=1, max_size=2).map(tuple),
     tuple[MergeConflict, ...]: st.lists(st.builds(MergeConflict), max_size=2).map(tuple),
 }

@@ -117,6 +117,9 @@ class GraphMethods(Protocol):
         mapping: str | os.PathLike[str] | Mapping[str, Any] | None = None,
         csv: Mapping[str, Any] | None = None,
         dry_run: bool = False,
+        rejects: str | os.PathLike[str] | None = None,
+        max_bad: int | None = None,
+        dedupe: str | None = None,
         master: str | None = None,
         conf: Mapping[str, str] | None = None,
         progress: Progress = SILENT,
@@ -126,8 +129,10 @@ class GraphMethods(Protocol):
         `mode` is append, merge or overwrite. A branch that does not exist is created from `base`, another branch.
         `engine` is local, spark, or auto: then small data is loaded in this process and large data on Spark, which
         `master` and `conf` configure. `csv` says how CSV files are written, such as {"delimiter": ";"}. `dry_run` only
-        checks. A client sends files to the server; `s3://` addresses the server reads itself, if its load roots allow
-        it.
+        checks. All problems are written to the file `rejects`, as JSON lines. With `max_bad`, up to so many bad records
+        are left out, and the others are loaded. `dedupe="ends"` has a merge replace edges that have no id by those with
+        the same ends. A client sends files to the server; `s3://` addresses the server reads itself, if its load roots
+        allow it.
         """
         return self.call(
             op.LoadData(
@@ -141,6 +146,9 @@ class GraphMethods(Protocol):
                 mapping=mapping,
                 csv=csv,
                 dry_run=dry_run,
+                rejects=rejects,
+                max_bad=max_bad,
+                dedupe=dedupe,
                 master=master,
                 conf=conf,
                 progress=progress,

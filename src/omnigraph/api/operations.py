@@ -232,8 +232,10 @@ class LoadData(Operation[LoadResult]):
 
     `mode` is append, merge or overwrite. A branch that does not exist is created from `base`, another branch. `engine`
     is local, spark, or auto: then small data is loaded in this process and large data on Spark, which `master` and
-    `conf` configure. `csv` says how CSV files are written, such as {"delimiter": ";"}. `dry_run` only checks. A client
-    sends files to the server; `s3://` addresses the server reads itself, if its load roots allow it.
+    `conf` configure. `csv` says how CSV files are written, such as {"delimiter": ";"}. `dry_run` only checks. All
+    problems are written to the file `rejects`, as JSON lines. With `max_bad`, up to so many bad records are left out,
+    and the others are loaded. `dedupe="ends"` has a merge replace edges that have no id by those with the same ends. A
+    client sends files to the server; `s3://` addresses the server reads itself, if its load roots allow it.
     """
 
     data: Any
@@ -247,6 +249,9 @@ class LoadData(Operation[LoadResult]):
     mapping: str | os.PathLike[str] | Mapping[str, Any] | None = None
     csv: Mapping[str, Any] | None = None
     dry_run: bool = False
+    rejects: str | os.PathLike[str] | None = None
+    max_bad: int | None = None
+    dedupe: str | None = None
     master: Master = None
     conf: Conf = None
     progress: Reporting = SILENT

@@ -53,6 +53,31 @@ class LoadMode(StrEnum):
     OVERWRITE = "overwrite"  # of every type that comes, they make room for what comes
 
 
+class Dedupe(StrEnum):
+    """How a merge recognises edges that have no id."""
+
+    ENDS = "ends"  # by the nodes that they connect
+
+
+MOST_BAD = 1_000_000
+
+
+def dedupe_option(given: str | None, mode: LoadMode) -> Dedupe | None:
+    """Read the option `dedupe` of a load, which is for merges."""
+    if given is None:
+        return None
+    if mode is not LoadMode.MERGE:
+        raise OptionError(f"dedupe is for the mode merge, not {mode}", option="dedupe", hint="leave it out")
+    return option(Dedupe, "dedupe", given)
+
+
+def max_bad_option(given: int | None) -> int | None:
+    """Read the option `max_bad` of a load."""
+    if given is not None and not 0 <= given <= MOST_BAD:
+        raise OptionError(f"max_bad must be 0 to {MOST_BAD:,}, not {given:,}", option="max_bad", hint="fix the data")
+    return given
+
+
 class EmbedMode(StrEnum):
     """Which vectors are made."""
 

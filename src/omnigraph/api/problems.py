@@ -14,6 +14,7 @@ from omnigraph.errors import (
     ExpectedVersionMismatchError,
     HistoryReclaimedError,
     KeyConflictError,
+    LoadRejectedError,
     MergeConflictError,
     OmnigraphError,
     OutcomeUnknownError,
@@ -87,6 +88,10 @@ def _key_conflict(error: KeyConflictError) -> Body:
     return {"key_conflict": {name: value for name, value in found.items() if value is not None}}
 
 
+def _problem_counts(error: LoadRejectedError) -> Body:
+    return {"load_problems": [one.to_dict() for one in error.counts]} if error.counts else {}
+
+
 def _merge_conflicts(error: MergeConflictError) -> Body:
     items = [
         {"table_key": one.table_key, "row_id": one.id, "kind": one.kind, "message": one.message}
@@ -118,6 +123,7 @@ def _recovery(error: RecoveryRequiredError | OutcomeUnknownError) -> Body:
 _DETAILS: dict[type[OmnigraphError], Callable[[Any], Body]] = {
     ExpectedVersionMismatchError: _version_conflict,
     KeyConflictError: _key_conflict,
+    LoadRejectedError: _problem_counts,
     MergeConflictError: _merge_conflicts,
     ChangeRefusedError: _diff_refusal,
     HistoryReclaimedError: lambda error: {"change_feed_gap": {"first_unreadable_commit_id": error.commit_id}},
@@ -154,6 +160,7 @@ def _rebuilt(problem: Mapping[str, Any]) -> OmnigraphError:
     # Errors pretend to live in `omnigraph.errors` (see `__init_subclass__`), where some names of their types are
     # missing.
     hints = get_type_hints(kind, {**vars(errors), "ClassVar": ClassVar})
-    # Only declared fields: a newer server may send more.
-    fields = {name: decode(hints[name], problem["fields"][name]) for name in kind.field_names}
+    # Only declared fields: a newer server may send more. An older one may lack optional ones.
+    sent = {name: problem["fields"][name] for name in kind.field_names if name in problem["fields"]}
+    fields = {name: decode(hints[name], value) for name, value in sent.items()}
     return kind(problem["message"], hint=problem["hint"], **fields)

@@ -8,7 +8,7 @@ from enum import StrEnum
 from typing import Any
 
 from omnigraph.api.options import EmbedMode, LoadMode
-from omnigraph.errors import MergeConflict
+from omnigraph.errors import MergeConflict, ProblemCount, Violation
 from omnigraph.lang.evolution import SchemaPlan
 from omnigraph.lang.identity import is_new_id
 
@@ -160,6 +160,12 @@ class LoadResult:
     # Reported as asked for, also if the branch existed and the base had no effect.
     base_branch: str | None = None
     branch_created: bool = False
+    # With `max_bad`: how many records were left out, their problems by rule, and the first of these.
+    rejected: int = 0
+    counts: tuple[ProblemCount, ...] = ()
+    violations: tuple[Violation, ...] = ()
+    # Edges by type that a merge brought without ids: each of them may be there already.
+    may_double: dict[str, int] = field(default_factory=dict)
 
     @property
     def total(self) -> int:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 from collections.abc import Iterator
@@ -96,7 +95,11 @@ def load(
     format_: Format = None,
     mapping: Annotated[str | None, option("Maps files to types.", "FILE", "--map")] = None,
     csv: CsvOptions,
-    errors: Annotated[str | None, option("Write every problem to it, as JSONL.", "FILE")] = None,
+    rejects: Annotated[
+        str | None, option("Write every problem to it, as JSONL.", "FILE", "--rejects", "--errors")
+    ] = None,
+    max_bad: Annotated[int | None, option("Leave out up to so many bad records.", "N", min=0)] = None,
+    dedupe: Annotated[str | None, option("ends: merge edges without ids by their ends.", "HOW")] = None,
     dry_run: Annotated[bool, switch("Check the data and change nothing.")] = False,
 ) -> None:
     """Load JSONL, CSV or Parquet, checked against the schema, in one commit."""
@@ -106,6 +109,9 @@ def load(
         "mapping": mapping,
         "csv": csv.given(),
         "dry_run": dry_run,
+        "rejects": rejects,
+        "max_bad": max_bad,
+        "dedupe": None if dedupe is None else one_of("--dedupe", dedupe, ("ends",)),
         **engine.checked(target.scope),
     }
     # Asked before the data is read: a person should not wait for minutes to be asked.
@@ -114,9 +120,13 @@ def load(
     # A check changes nothing, so there is nothing to announce.
     graph = target.write() if dry_run else target.write_aloud()
     # A small load leaves its bar on the terminal, so it is finished here before anything is printed.
-    with _problems_in(errors), finishing(options["progress"]):
+    with _problems_in(rejects), finishing(options["progress"]):
         done = graph.load(data, **options)
     target.emit(_load_document(target.uri, done), _loaded(target.uri, done, "checked" if dry_run else "loaded"))
+    for name, count in () if target.scope.flags.quiet else sorted(done.may_double.items()):
+        output.note(
+            f"{count:,} edges of {name} have no id and may be stored twice: give them ids, or use --dedupe ends"
+        )
 
 
 def _load_options(target: Target, mode: str, branch: str | None, base: str | None) -> dict[str, Any]:
@@ -138,6 +148,8 @@ def _load_document(uri: str, done: LoadResult) -> Document:
 def _loaded(uri: str, done: LoadResult, verb: str) -> Lines:
     counts = f"{done.total} entities across {len(done.nodes)} node types and {len(done.edges)} edge types"
     yield f"{verb} {uri} on branch {done.branch} with {done.mode}: {counts}"
+    if done.rejected:
+        yield f"left out {done.rejected:,} bad records: {', '.join(map(str, done.counts))}"
     if done.branch_created:
         yield f"branch {done.branch} created from {done.base_branch}"
 
@@ -170,15 +182,12 @@ def _ingested(done: LoadResult, data: list[str]) -> Lines:
 
 @contextmanager
 def _problems_in(path: str | None) -> Iterator[None]:
-    """Write the problems of a refused load into a file, if one is given."""
+    """Name the file with the problems of a refused load, if there is one."""
     try:
         yield
     except LoadRejectedError as error:
         if path is not None:
-            lines = (json.dumps(one.to_dict(), ensure_ascii=False) + "\n" for one in error.violations)
-            with _writing(path) as file:
-                file.writelines(line.encode() for line in lines)
-            output.note(f"{len(error.violations)} problems are in {path}")
+            output.note(f"{error.count} problems are in {path}")
         raise
 
 

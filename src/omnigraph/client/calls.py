@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 from collections import Counter
@@ -34,7 +35,7 @@ from omnigraph.client.requests import (
     segment,
 )
 from omnigraph.core.location import Location
-from omnigraph.errors import LoadRejectedError, NotServedError, ServerUnavailableError
+from omnigraph.errors import FileAccessError, LoadRejectedError, NotServedError, ServerUnavailableError, Violation
 from omnigraph.lang.catalog import Catalog
 from omnigraph.lang.schema_check import compile_schema
 from omnigraph.lang.source import Source
@@ -92,9 +93,30 @@ def _explain(operation: ExplainQuery) -> Steps[Explanation]:
 
 
 def load(asked: LoadData) -> Steps[LoadResult]:
-    """Load data in one commit, or nothing."""
+    """Load data in one commit, or nothing. A file of problems gets those that the server sends, the first 1,000."""
+    try:
+        done = yield from _load(asked)
+    except LoadRejectedError as error:
+        _write_rejects(asked.rejects, error.violations)
+        raise
+    _write_rejects(asked.rejects, done.violations)
+    return done
+
+
+def _write_rejects(path: str | os.PathLike[str] | None, found: Sequence[Violation]) -> None:
+    if path is None or not (found or Path(path).exists()):
+        return
+    try:
+        Path(path).write_text("".join(f"{json.dumps(one.to_dict(), ensure_ascii=False)}\n" for one in found))
+    except OSError as error:
+        name = os.fspath(path)
+        raise FileAccessError(f"cannot write {name}: {error.strerror}", path=name) from None
+
+
+def _load(asked: LoadData) -> Steps[LoadResult]:
     mode = option(LoadMode, "mode", asked.mode)
-    how = {"mode": mode, "branch": asked.branch, "from": asked.base, "dry_run": asked.dry_run or None}
+    how: dict[str, Any] = {"mode": mode, "branch": asked.branch, "from": asked.base, "dry_run": asked.dry_run or None}
+    how |= {"max_bad": asked.max_bad, "dedupe": asked.dedupe}
     # Only if all of them are: a mixed list is read on this side, where both kinds can be reached.
     addresses = server_addresses(asked.data)
     if addresses is not None:

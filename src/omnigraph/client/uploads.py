@@ -15,8 +15,8 @@ from omnigraph.errors import LoadRejectedError, Violation
 from omnigraph.formats.files import BOM, Split, decompressed
 from omnigraph.formats.sources import discover, split_batches
 from omnigraph.formats.writers import contents, json_lines
-from omnigraph.ingest.distributed import TASK_BITS, numbered_across_input
-from omnigraph.ingest.load import RecordLocations, as_files, raise_problems
+from omnigraph.ingest.load import as_files
+from omnigraph.ingest.problems import TASK_BITS, ProblemLog, RecordLocations, in_input_order, numbered_across_input
 from omnigraph.lang.catalog import Catalog
 from omnigraph.write.pending import RECORD
 
@@ -34,17 +34,13 @@ class Upload:
 
     def located(self, error: LoadRejectedError) -> LoadRejectedError:
         """Tell problems by the files of this side, as if they had been loaded here."""
-        found = tuple(sorted(map(self._located, error.violations), key=_order))
-        return type(error)(error.message, hint=error.hint, violations=found)
+        found = tuple(sorted(map(self._located, error.violations), key=in_input_order))
+        return type(error)(error.message, hint=error.hint, violations=found, counts=error.counts)
 
     def _located(self, problem: Violation) -> Violation:
         if problem.line is None or not 0 < problem.line <= len(self.records):
             return problem
         return self.places.located(replace(problem, record=int(self.records[problem.line - 1])))
-
-
-def _order(problem: Violation) -> tuple[bool, int, str]:
-    return problem.record is None, problem.record or 0, problem.message
 
 
 @contextmanager
@@ -73,7 +69,9 @@ def _written(file: IO[bytes], splits: Sequence[Split], catalog: Catalog) -> Uplo
             begun.add(split.file)
             writing.copy(task, split)
     places = RecordLocations(splits, writing.counts)
-    raise_problems(writing.problems, places)
+    log = ProblemLog(places)
+    log.add(writing.problems)
+    log.raise_any()
     return Upload(file, np.concatenate([np.empty(0, np.int64), *writing.records]), places)
 
 

@@ -100,8 +100,9 @@ class _Declared:
 class OmnigraphError(Exception, _Declared):
     """Base class of all errors. `code` is stable and meant for programs, `str()` is meant for people.
 
-    A subclass declares its fields as annotations. They are passed by keyword, become attributes, and make up
-    `details()`. A missing or misspelt field is a type error for mypy and a TypeError at run time.
+    A subclass declares its fields as annotations, optional ones with a default. They are passed by keyword, become
+    attributes, and make up `details()`. A missing or misspelt field is a type error for mypy and a TypeError at run
+    time.
     """
 
     # The defaults of an error that no subclass classifies: the fault is ours, not the caller's.
@@ -121,7 +122,8 @@ class OmnigraphError(Exception, _Declared):
 
     def __init__(self, message: str, *, hint: str | None = None, **fields: Any) -> None:
         # mypy checks calls in this code base; this checks fields that come from an answer, see `api.problems`.
-        if fields.keys() != set(self.field_names):
+        optional = {name for name in self.field_names if hasattr(type(self), name)}
+        if fields.keys() | optional != set(self.field_names):
             raise TypeError(f"{type(self).__name__} takes the fields {self.field_names}, not {tuple(fields)}")
         super().__init__(message)
         self.message = message
@@ -150,8 +152,8 @@ def _rebuild(cls: type[OmnigraphError], message: str, hint: str | None, fields: 
     return cls(message, hint=hint, **fields)
 
 
-def shown_lines(problems: Sequence[object]) -> str:
-    """List the first problems, one per indented line, and count the rest."""
+def shown_lines(problems: Sequence[object], count: int | None = None) -> str:
+    """List the first problems, one per indented line, and count the rest; `count` is the number of all."""
     shown = "\n".join(f"  {problem}" for problem in problems[:SHOWN])
-    rest = len(problems) - SHOWN
+    rest = (len(problems) if count is None else count) - SHOWN
     return f"{shown}\n  and {rest:,} more" if rest > 0 else shown

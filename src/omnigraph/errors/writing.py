@@ -77,18 +77,48 @@ class ConstraintError(PlacedError, code="constraint_violated"):
         return {**super().details(), "violations": [violation.to_dict() for violation in self.violations]}
 
 
-class LoadRejectedError(OmnigraphError, code="load_rejected", status=400):
-    """Records cannot be loaded; `violations` lists every problem in order. Nothing was changed."""
+@dataclass(frozen=True, slots=True)
+class ProblemCount:
+    """How many problems of one rule and type a load has."""
 
-    violations: tuple[Violation, ...]
+    rule: str
+    type_name: str | None
+    count: int
 
     def __str__(self) -> str:
-        return f"{self.message}\n{shown_lines(self.violations)}" + (f"\nhint: {self.hint}" if self.hint else "")
+        return f"{self.count:,} {self.rule}" + (f" of {self.type_name}" if self.type_name else "")
+
+    def to_dict(self) -> dict[str, Any]:
+        return {"rule": self.rule, "type": self.type_name, "count": self.count}
+
+
+class LoadRejectedError(OmnigraphError, code="load_rejected", status=400):
+    """Records cannot be loaded; `violations` has the first problems, up to 1,000, in order. Nothing was changed.
+
+    `counts` has the numbers of all problems, by rule and type; `rejects` of a load is the file that lists all of them.
+    """
+
+    violations: tuple[Violation, ...]
+    counts: tuple[ProblemCount, ...] = ()  # an older server sends none
+
+    @property
+    def count(self) -> int:
+        """The number of all problems."""
+        return sum(one.count for one in self.counts) or len(self.violations)
+
+    def __str__(self) -> str:
+        shown = shown_lines(self.violations, self.count)
+        if self.count > SHOWN and self.counts:
+            shown += f"\n  in all: {', '.join(map(str, self.counts))}"
+        return f"{self.message}\n{shown}" + (f"\nhint: {self.hint}" if self.hint else "")
 
     def details(self) -> dict[str, Any]:
         # A load can have as many violations as records; an answer carries the first ones and how many there are.
-        shown = self.violations[:SHOWN]
-        return {"count": len(self.violations), "violations": [violation.to_dict() for violation in shown]}
+        return {
+            "count": self.count,
+            "counts": [one.to_dict() for one in self.counts],
+            "violations": [violation.to_dict() for violation in self.violations[:SHOWN]],
+        }
 
 
 class KeyConflictError(LoadRejectedError, code="key_conflict", status=409):

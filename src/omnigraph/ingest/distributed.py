@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
@@ -19,21 +19,28 @@ from omnigraph.api.results import TableVersion
 from omnigraph.commit.plan import PublishPlan, TableAction, WriterKind, WriteTxn
 from omnigraph.commit.store import Store
 from omnigraph.core.executor import Executor, FrameExecutor, ParcelRoute, Scattered
-from omnigraph.errors import OmnigraphError, Violation
-from omnigraph.formats.batch import ConvertedBatch, Declared, Numbers
+from omnigraph.errors import OmnigraphError, OptionError, Violation
+from omnigraph.formats.batch import Declared, Numbers
 from omnigraph.formats.files import Split, grouped
 from omnigraph.ingest import steps
-from omnigraph.ingest.keys import U64, EdgeEnd, KeyKind, KeySpace, key_sections, row_of, task_of
+from omnigraph.ingest.executor import LocalExecutor
+from omnigraph.ingest.keys import U64, EdgeEnd, KeyKind, KeySpace, ends_of, key_sections, places, row_of, task_of
+from omnigraph.ingest.problems import TASK_BITS, Counts, ProblemLog
 from omnigraph.ingest.steps import (
+    DEFAULT_OPTIONS,
     LOST,
     NEW,
     OLD,
     CompareTask,
     Excluded,
+    FoundRows,
     KeyExchange,
     KeyExtract,
+    RowRemoval,
     ShareCheck,
+    StagedLayout,
     StageResult,
+    first_rows,
 )
 from omnigraph.lang.catalog import Catalog, EdgeType, NodeType
 from omnigraph.manifest.publisher import Lineage
@@ -41,17 +48,11 @@ from omnigraph.storage.columns import declared_of, table_key
 from omnigraph.storage.files import directory_of
 from omnigraph.storage.predicates import OneOf
 from omnigraph.storage.read import DST, ID, SRC
-from omnigraph.storage.stage import Staged, data_files
+from omnigraph.storage.stage import Removed, Staged, data_files
 from omnigraph.storage.unpublished import note
-from omnigraph.write.load import existing
+from omnigraph.write.load import doubles, existing
 from omnigraph.write.pending import RECORD
 from omnigraph.write.validate import TAKEN, TWICE, dangling, miscounted, not_unique
-
-_ROWS_PER_TASK = 1_000_000
-TASK_BITS = 32
-_KEYS_PER_TASK = 100_000  # comparing so many takes about as long as scheduling a task
-_PROBED_KEYS, _ROWS_PER_PROBED_KEY = 40_000, 8  # at most, and at least: beyond, reading all ids is quicker
-_NONE: U64 = np.empty(0, np.uint64)
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +87,16 @@ class StagedInput:
 class DistributedLoad:
     """One load. Its input is staged once; the checks against the graph run again for each state that it is tried on."""
 
-    def __init__(self, store: Store, executor: Executor, data: LoadInput, mode: LoadMode, shares: int) -> None:
+    def __init__(
+        self,
+        store: Store,
+        executor: Executor,
+        data: LoadInput,
+        mode: LoadMode,
+        shares: int,
+        *,
+        options: steps.StageOptions = DEFAULT_OPTIONS,
+    ) -> None:
         self.store = store
         self.executor = executor
         self.input = data
@@ -94,6 +104,7 @@ class DistributedLoad:
         directory = f"__tmp/load-{secrets.token_hex(8)}"
         # A random seed: no one can prepare an input whose keys collide, and a retry has another one.
         self.exchange = KeyExchange(store.location, directory, secrets.randbits(64), shares)
+        self.exchange = replace(self.exchange, options=options)
         self.staged: list[Scattered[StageResult]] = []
         self._catalog: Catalog | None = None
         self.bases: dict[str, TableVersion] = {}
@@ -187,25 +198,41 @@ class DistributedLoad:
         return found
 
 
-def input_problems(parts: Iterable[StageResult | ConvertedBatch]) -> Iterator[Violation]:
-    """Yield the problems of all parts of an input."""
-    for task, part in enumerate(parts):
-        for problem in part.problems:
-            yield numbered_across_input(problem, task)
+# Checks against the graph -------------------------------------------------------------------------
 
 
-def numbered_across_input(problem: Violation, task: int) -> Violation:
-    """Number the record of a problem across the whole input."""
-    return problem if problem.record is None else replace(problem, record=(task << TASK_BITS) | problem.record)
+_ROWS_PER_TASK = 1_000_000
+_KEYS_PER_TASK = 100_000  # comparing so many takes about as long as scheduling a task
+_PROBED_KEYS, _ROWS_PER_PROBED_KEY = 40_000, 8  # at most, and at least: beyond, reading all ids is quicker
+_REMOVED_PER_TASK = 4_000_000
+_NONE: U64 = np.empty(0, np.uint64)
+
+
+@dataclass(frozen=True, slots=True)
+class BrokenRule:
+    """Rows that break one rule, as the shares found them, and the function that describes some of them.
+
+    `uncounted`: some of the rows may be no problem, which only describing them shows.
+    """
+
+    rule: str
+    type_name: str
+    parts: Sequence[FoundRows]
+    described: Callable[[U64], Iterator[Violation]]
+    uncounted: bool = False
+
+    @property
+    def count(self) -> int:
+        return sum(part.count for part in self.parts)
 
 
 @dataclass(frozen=True, slots=True)
 class _KeyCheck:
-    """A comparison of one key space, and the function that turns the results of its tasks into violations."""
+    """A comparison of one key space, and the function that turns the results of its tasks into findings."""
 
     space: KeySpace
     comparison: ShareCheck
-    violations: Callable[[list[Any]], Iterator[Violation]]
+    findings: Callable[[list[Any]], Iterator[BrokenRule]]
 
 
 class KeyComparison:
@@ -219,21 +246,92 @@ class KeyComparison:
         self.exchange = load.exchange
         self.overwrites = load.mode is LoadMode.OVERWRITE
         self.read_set: set[str] = set()
-        self.superseded: dict[str, U64] = defaultdict(lambda: _NONE)
-        self.replaced: dict[str, U64] = defaultdict(lambda: _NONE)
+        self.superseded: dict[str, Sequence[FoundRows]] = {}
+        self.replaced: dict[str, Sequence[FoundRows]] = {}
+        self.left_out: dict[str, U64] = {}
+        self._excluded_rows: dict[str, Excluded] = {}
+        self._ignored: dict[str, Excluded] = {}
         # Opened once: building the dataset of all staged fragments costs as much as a commit.
         self._appends: dict[str, lance.LanceDataset] = {}
 
-    def problems(self) -> Iterator[Violation]:
-        """Yield all violations of keys, endpoints, uniqueness and cardinality; find the rows that are replaced."""
+    def log_problems(self, log: ProblemLog) -> None:
+        """Log all violations of keys, endpoints, uniqueness and cardinality; find the rows that are replaced."""
+        for finding in self._all_findings():
+            self._log(log, finding)
+
+    def leave_out_bad(self, log: ProblemLog) -> None:
+        """Leave out the records that break a rule, and those that now do, until none does or they are too many."""
+        while log.tolerated:
+            broken = [finding for finding in self._all_findings() if finding.count]
+            # Too many or too few edges of a source may be so because of records that are left out.
+            of_records = [finding for finding in broken if finding.rule != "cardinality"]
+            known = set(log.bad)
+            for finding in of_records or broken:
+                self._log(log, finding)
+            if not of_records:
+                return
+            assert log.bad - known or not log.tolerated, "a record that is left out breaks no rule"
+            self._leave_out({record for record in log.bad - known if record is not None})
+
+    def _leave_out(self, records: set[int]) -> None:
+        for key in self.loaded:
+            self.left_out[key] = np.concatenate([self.left_out.get(key, _NONE), self._places_of(key, records)])
+        for found in (self.superseded, self.replaced, self._excluded_rows, self._ignored):
+            found.clear()
+
+    def _places_of(self, key: str, records: set[int]) -> U64:
+        """Return the places of the rows of a table that come from some records."""
+        by_task: dict[int, list[int]] = defaultdict(list)
+        for record in sorted(records):
+            by_task[record >> TASK_BITS].append(record & (2**TASK_BITS - 1))
+        results = self.load.results
+        tasks = [task for task in sorted(by_task) if key in results[task].tables]
+        parcels = self._record_parcels(key, tasks)
+        found = [_NONE]
+        for task in tasks:
+            table = results[task].tables[key]
+            numbers = parcels[task] if table.first_record is None else table.first_record + np.arange(table.rows)
+            found.append(places(task, table.rows)[np.isin(numbers, by_task[task])])
+        return np.concatenate(found)
+
+    def _all_findings(self) -> Iterator[BrokenRule]:
         # Two rounds: the rows that a later record or the load itself replaces are known only from the ids.
-        yield from self._violations([*self._id_checks(), *self._end_checks()])
-        yield from self._violations([*self._unique_checks(), *self._cardinality_checks()])
+        ids = list(self._id_checks())
+        late = any(check.comparison.repeats and check.space.table.startswith("edge:") for check in ids)
+        yield from self._findings(ids if late else [*ids, *self._end_checks(self._left_out_of)])
+        # An edge that a later record replaces is never stored, so its ends may be missing.
+        ends = self._end_checks(self._excluded) if late else ()
+        yield from self._findings([*ends, *self._unique_checks(), *self._cardinality_checks()])
+
+    @property
+    def may_double(self) -> dict[str, int]:
+        """The number of edges by type that have no identity, in a merge into a table that has some already."""
+        if self.load.mode is not LoadMode.MERGE or self.exchange.options.by_ends:
+            return {}
+        found = {}
+        for key, loaded in self.loaded.items():
+            fresh = sum(
+                one.tables[key].rows for one in self.load.results if key in one.tables and one.tables[key].fresh
+            )
+            if fresh and self.txn.entries[key].row_count and doubles(loaded.declared):
+                found[key] = fresh
+        return found
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """The number of rows that the load brings to each table."""
+        return {key: loaded.rows - self._excluded(key).new for key, loaded in self.loaded.items()}
+
+    @property
+    def changed(self) -> list[str]:
+        """The tables that the load changes: not those whose records are all left out."""
+        leaves_out = self.exchange.options.leave_out
+        return [key for key, count in self.counts.items() if count or not leaves_out]
 
     def plan(self, lineage: Lineage) -> PublishPlan:
-        actions = tuple(TableAction(self._staged(key)) for key in self.loaded)
+        actions = tuple(TableAction(self._staged(key)) for key in self.changed)
         # An overwrite has not compared the rows that it replaces: those that others add meanwhile would be lost.
-        must_be_unchanged = frozenset(self.loaded) if self.overwrites else frozenset[str]()
+        must_be_unchanged = frozenset(self.changed) if self.overwrites else frozenset[str]()
         return PublishPlan(
             self.txn,
             WriterKind.LOAD,
@@ -243,81 +341,129 @@ class KeyComparison:
             must_be_unchanged=must_be_unchanged,
         )
 
+    def _log(self, log: ProblemLog, finding: BrokenRule) -> None:
+        if self.exchange.options.keep_all or finding.uncounted:
+            for part in finding.parts:
+                for rows in part.chunks(self.exchange.objects):
+                    log.add(finding.described(rows))
+        elif finding.count:
+            counts: Counts = Counter({(finding.rule, finding.type_name): finding.count})
+            log.add_counted(counts, finding.described(first_rows(finding.parts)))
+
     # Checks
 
     def _id_checks(self) -> Iterator[_KeyCheck]:
         for key, loaded in self.loaded.items():
-            if not loaded.fresh:
-                space = KeySpace(KeyKind.ID, key)
-                answer = partial(self._identities, key, loaded.declared)
-                yield _KeyCheck(space, ShareCheck(steps.compare_ids), answer)
+            keyed = isinstance(loaded.declared, NodeType) and bool(loaded.declared.key)
+            comparison = ShareCheck(
+                steps.compare_ids,
+                key,
+                {key: self._left_out_of(key)},
+                repeats=self.load.mode is LoadMode.MERGE and not keyed,
+                exists=self.load.mode is not LoadMode.APPEND,
+            )
+            findings = partial(self._identities, key, loaded.declared)
+            by_ends = self.exchange.options.by_ends and isinstance(loaded.declared, EdgeType)
+            if by_ends and not loaded.fresh:
+                raise _has_ids(loaded.declared)
+            if by_ends or not loaded.fresh:
+                yield _KeyCheck(ends_of(key) if by_ends else KeySpace(KeyKind.ID, key), comparison, findings)
 
-    def _identities(self, key: str, declared: Declared, parts: Sequence[steps.IdMatches]) -> Iterator[Violation]:
-        again, superseded, there, replaced = _joined(parts)
+    def _identities(self, key: str, declared: Declared, parts: Sequence[steps.IdMatches]) -> Iterator[BrokenRule]:
+        again, self.superseded[key], there, self.replaced[key] = map(list, zip(*parts, strict=True))
         if isinstance(declared, NodeType) and declared.key:
-            yield from not_unique(declared, self._rows(key, again, declared.key), declared.key, TWICE)
-        elif self.load.mode is not LoadMode.MERGE:
-            yield from existing(declared, self._rows(key, again, ()))
+            yield self._not_unique(declared, declared.key, TWICE, again)
         else:
-            self.superseded[key] = superseded
-        if self.load.mode is LoadMode.APPEND:
-            yield from existing(declared, self._rows(key, there, ()))
-        elif not self.overwrites:
-            self.replaced[key] = replaced
+            yield self._existing(declared, again)
+        yield self._existing(declared, there)
 
-    def _end_checks(self) -> Iterator[_KeyCheck]:
+    def _existing(self, declared: Declared, parts: Sequence[FoundRows]) -> BrokenRule:
+        def described(rows: U64) -> Iterator[Violation]:
+            return existing(declared, self._rows(table_key(declared), rows[:, 0], ()))
+
+        return BrokenRule("key", declared.name, parts, described)
+
+    def _not_unique(
+        self, declared: Declared, columns: Sequence[str], why: str, parts: Sequence[FoundRows]
+    ) -> BrokenRule:
+        def described(rows: U64) -> Iterator[Violation]:
+            return not_unique(declared, self._rows(table_key(declared), rows[:, 0], columns), columns, why)
+
+        return BrokenRule("unique", declared.name, parts, described)
+
+    def _end_checks(self, excluded_of: Callable[[str], Excluded]) -> Iterator[_KeyCheck]:
+        edges = {key: excluded_of(key) for key in self.loaded if key.startswith("edge:")}
         for node in self.txn.catalog.nodes.values():
-            space = KeySpace(KeyKind.ID, table_key(node))
-            yield _KeyCheck(space, ShareCheck(steps.find_dangling), partial(self._endpoints, node))
+            key = table_key(node)
+            # Nodes count whether others replace them or not: an id stays.
+            excluded = {**edges, key: self._left_out_of(key)}
+            comparison = ShareCheck(steps.find_dangling, key, excluded)
+            yield _KeyCheck(KeySpace(KeyKind.ID, key), comparison, partial(self._endpoints, node))
 
-    def _endpoints(self, node: NodeType, parts: Sequence[dict[EdgeEnd, U64]]) -> Iterator[Violation]:
+    def _endpoints(self, node: NodeType, parts: Sequence[dict[EdgeEnd, FoundRows]]) -> Iterator[BrokenRule]:
         for end in sorted({end for part in parts for end in part}):
-            at = np.concatenate([part[end] for part in parts if end in part])
             edge = declared_of(self.txn.catalog, end.table)
             assert isinstance(edge, EdgeType)
-            if end.origin is NEW:
-                # An edge that a later record replaces is never stored, so its ends may be missing.
-                at = at[~np.isin(at, self.superseded[end.table])]
-                rows = self._rows(end.table, at, (end.column,))
-            else:
-                rows = self._committed_rows(end.table, at, (end.column,))
-            yield from dangling(edge, end.column, node.name, rows)
+            described = partial(self._dangling, edge, end, node.name)
+            yield BrokenRule("endpoint", edge.name, [part[end] for part in parts if end in part], described)
+
+    def _dangling(self, edge: EdgeType, end: EdgeEnd, type_name: str, rows: U64) -> Iterator[Violation]:
+        read = self._rows if end.origin is NEW else self._committed_rows
+        return dangling(edge, end.column, type_name, read(end.table, rows[:, 0], (end.column,)))
 
     def _unique_checks(self) -> Iterator[_KeyCheck]:
         for key, loaded in self.loaded.items():
             for columns in loaded.declared.unique:
                 space = KeySpace(KeyKind.UNIQUE, key, columns)
-                comparison = ShareCheck(steps.compare_unique, self._excluded(key))
-                yield _KeyCheck(space, comparison, partial(self._unique, loaded.declared, space))
+                comparison = ShareCheck(steps.compare_unique, key, {key: self._excluded(key)})
+                yield _KeyCheck(space, comparison, partial(self._unique, loaded.declared, columns))
 
-    def _unique(self, declared: Declared, space: KeySpace, parts: Sequence[tuple[U64, U64]]) -> Iterator[Violation]:
-        for at, why in zip(_joined(parts), (TWICE, TAKEN), strict=True):
-            yield from not_unique(declared, self._rows(space.table, at, space.columns), space.columns, why)
+    def _unique(
+        self, declared: Declared, columns: Sequence[str], parts: Sequence[tuple[FoundRows, FoundRows]]
+    ) -> Iterator[BrokenRule]:
+        for found, why in zip(zip(*parts, strict=True), (TWICE, TAKEN), strict=True):
+            yield self._not_unique(declared, columns, why, found)
 
     def _cardinality_checks(self) -> Iterator[_KeyCheck]:
         for key, loaded in self.loaded.items():
             edge = loaded.declared
             if isinstance(edge, EdgeType) and steps.is_bounded(edge.cardinality):
-                comparison = ShareCheck(steps.count_sources, self._excluded(key), edge.cardinality)
+                comparison = ShareCheck(steps.count_sources, key, {key: self._excluded(key)}, edge.cardinality)
                 yield _KeyCheck(KeySpace(KeyKind.SOURCE, key), comparison, partial(self._cardinality, edge))
 
-    def _cardinality(self, edge: EdgeType, parts: Sequence[steps.EdgeCounts]) -> Iterator[Violation]:
-        key = table_key(edge)
-        at, is_new, counts = _joined(parts)
-        # Shares come in the order of hashes; rows are read in the order of their places.
-        order = np.argsort(at)
-        at, fresh, counts = at[order], is_new[order], counts[order]
-        new = self._rows(key, at[fresh], (SRC,))
-        for row, count in zip(new.to_pylist(), counts[fresh].tolist(), strict=True):
+    def _cardinality(self, edge: EdgeType, parts: Sequence[steps.EdgeCounts]) -> Iterator[BrokenRule]:
+        new, old = zip(*parts, strict=True)
+        yield BrokenRule("cardinality", edge.name, new, partial(self._miscounted, edge))
+        yield BrokenRule("cardinality", edge.name, old, partial(self._miscounted_of_committed, edge), uncounted=True)
+
+    def _miscounted(self, edge: EdgeType, rows: U64) -> Iterator[Violation]:
+        found = self._rows(table_key(edge), rows[:, 0], (SRC,))
+        for row, count in zip(found.to_pylist(), rows[:, 1].tolist(), strict=True):
             yield miscounted(edge, row[SRC], count, row[RECORD])
-        old = self._committed_rows(key, at[~fresh], (SRC,))
+
+    def _miscounted_of_committed(self, edge: EdgeType, rows: U64) -> Iterator[Violation]:
+        old = self._committed_rows(table_key(edge), rows[:, 0], (SRC,))
         stay = self._nodes_among(edge.source, old[SRC].combine_chunks()) if old.num_rows else set()
-        for row, count in zip(old.to_pylist(), counts[~fresh].tolist(), strict=True):
+        for row, count in zip(old.to_pylist(), rows[:, 1].tolist(), strict=True):
             if row[SRC] in stay:
                 yield miscounted(edge, row[SRC], count, None)
 
     def _excluded(self, key: str) -> Excluded:
-        return Excluded.of(self.superseded[key], self.replaced[key], self.exchange)
+        """Return the rows of a table that are ignored, once the ids have been compared."""
+        if key not in self._excluded_rows:
+            old, new = self.replaced.get(key, ()), [*self.superseded.get(key, ()), *self._left_out_rows(key)]
+            self._excluded_rows[key] = Excluded.of(new, old, self.exchange)
+        return self._excluded_rows[key]
+
+    def _left_out_of(self, key: str) -> Excluded:
+        """Return the rows of a table whose records are left out."""
+        if key not in self._ignored:
+            self._ignored[key] = Excluded.of(self._left_out_rows(key), (), self.exchange)
+        return self._ignored[key]
+
+    def _left_out_rows(self, key: str) -> list[FoundRows]:
+        at = self.left_out.get(key, _NONE)
+        return [FoundRows(len(at), at.reshape(-1, 1))]
 
     def _nodes_among(self, type_name: str, ids: pa.Array) -> set[str]:
         """Return which of the ids are nodes after the load: a node that is removed may have too few edges."""
@@ -330,8 +476,8 @@ class KeyComparison:
 
     # Keys
 
-    def _violations(self, checks: Sequence[_KeyCheck]) -> Iterator[Violation]:
-        """Run checks, all of them in one job, and yield their violations."""
+    def _findings(self, checks: Sequence[_KeyCheck]) -> Iterator[BrokenRule]:
+        """Run checks, all of them in one job, and yield what they find."""
         by_space: dict[KeySpace, list[_KeyCheck]] = defaultdict(list)
         for check in checks:
             by_space[check.space].append(check)
@@ -348,7 +494,7 @@ class KeyComparison:
         for check in checks:
             at = by_space[check.space].index(check)
             if found := results[of_space[check.space]]:
-                yield from check.violations([result[at] for result in found])
+                yield from check.findings([result[at] for result in found])
 
     def _compare(self, tasks: Sequence[CompareTask], routes: Mapping[int, ParcelRoute]) -> list[tuple[Any, ...]]:
         sent: list[Scattered[Any]] = [*self.load.staged, self._committed]
@@ -450,6 +596,8 @@ class KeyComparison:
             return
         if not loaded.fresh:
             yield KeyExtract(KeySpace(KeyKind.ID, key), OLD, (ID,))
+        elif self.exchange.options.by_ends and isinstance(declared, EdgeType):
+            yield KeyExtract(ends_of(key), OLD, (SRC, DST))
         for columns in declared.unique:
             yield KeyExtract(KeySpace(KeyKind.UNIQUE, key, columns), OLD, columns)
 
@@ -473,10 +621,13 @@ class KeyComparison:
 
     def _positions(self, key: str, at: U64) -> Numbers:
         """Return the positions of rows among all staged rows of a table."""
-        sizes = [result.tables[key].rows if key in result.tables else 0 for result in self.load.results]
-        before = np.concatenate([[0], np.cumsum(sizes)])
-        positions: Numbers = before[task_of(at)] + row_of(at)
+        positions: Numbers = self._rows_before(key)[task_of(at)] + row_of(at)
         return positions
+
+    def _rows_before(self, key: str) -> Numbers:
+        """Return how many staged rows of a table come before those of each task."""
+        sizes = [result.tables[key].rows if key in result.tables else 0 for result in self.load.results]
+        return np.concatenate([[0], np.cumsum(sizes)])
 
     def _records(self, key: str, at: U64) -> list[int]:
         """Return the record numbers of rows: `task << 32 | record`."""
@@ -511,19 +662,41 @@ class KeyComparison:
         return self._appends[key]
 
     def _staged(self, key: str) -> Staged:
-        base = self.txn.writable_table(self.tables, key)
-        written = self.loaded[key].written
-        if len(self.superseded[key]):
-            positions = self._positions(key, np.sort(self.superseded[key]))
-            written = self.tables.without_rows(base, self._appended(key), written, positions)
+        base, excluded = self.txn.writable_table(self.tables, key), self._excluded(key)
+        written = self._without_superseded(key) if excluded.new else self.loaded[key].written
         if self.overwrites:
             return self.tables.stage_overwrite_written(base, written)
-        return self.tables.stage_written(base, written, np.sort(self.replaced[key]))
+        if not excluded.old:
+            return self.tables.stage_written(base, written, _NONE)
+        fragments = sorted(self.tables.fragment_rows(base))
+        whole = RowRemoval(base, base.version, (0, 0), excluded, OLD, None, self.exchange)
+        return self.tables.stage_removed(base, written, self._removed(whole, fragments, excluded.old))
+
+    def _without_superseded(self, key: str) -> list[str]:
+        """Return the staged files of a table without the rows that others of the input replace."""
+        base, excluded, opened = self.txn.writable_table(self.tables, key), self._excluded(key), self._appended(key)
+        numbered = self.tables.numbered_written(opened, self.loaded[key].written)
+        described = [lance.FragmentMetadata.from_json(text) for text in numbered]
+        fragments = [one.id for one in described]
+        ends = np.cumsum([one.physical_rows for one in described])
+        layout = StagedLayout(self._rows_before(key), ends, np.array(fragments))
+        whole = RowRemoval(base, int(opened.version), (0, 0), excluded, NEW, layout, self.exchange)
+        return self.tables.without_removed(numbered, self._removed(whole, fragments, excluded.new))
+
+    def _removed(self, whole: RowRemoval, fragments: Sequence[int], count: int) -> list[Removed]:
+        """Remove rows from fragments: many of them by tasks, so that the driver never holds them."""
+        parts = np.array_split(np.array(fragments), min(len(fragments), 1 + count // _REMOVED_PER_TASK))
+        tasks = [replace(whole, fragments=(int(part[0]), int(part[-1]) + 1)) for part in parts]
+        executor = self.load.executor if len(tasks) > 1 else LocalExecutor()
+        done = executor.run("publish", steps.remove_rows, tasks)
+        for part in done:
+            note(whole.base, part.files)
+        return done
 
 
-def _joined(parts: Sequence[tuple[Numbers, ...]]) -> tuple[Numbers, ...]:
-    """Join the results of tasks, column by column."""
-    return tuple(np.concatenate(columns) for columns in zip(*parts, strict=True))
+def _has_ids(declared: Declared) -> OptionError:
+    message = f"records of {declared.name} have ids, so that they cannot be merged by their ends"
+    return OptionError(message, option="dedupe", hint="leave out dedupe, or the ids")
 
 
 def _no_rows(names: Sequence[str]) -> pa.Table:

@@ -158,6 +158,7 @@ def row_of(at: U64) -> Numbers:
 class KeyKind(StrEnum):
     ID = "id"
     UNIQUE = "unique"
+    ENDS = "ends"  # of an edge that has no id of its own
     SOURCE = "source"  # the source of an edge, to count the edges of a node
     RECORD = "record"  # no keys: the record number of each row
 
@@ -169,6 +170,10 @@ class KeySpace:
     kind: KeyKind
     table: str
     columns: tuple[str, ...] = ()
+
+
+def ends_of(table: str) -> KeySpace:
+    return KeySpace(KeyKind.ENDS, table, (SRC, DST))
 
 
 class KeyOrigin(StrEnum):
@@ -209,7 +214,7 @@ def _sections_of(declared: NodeType | EdgeType) -> Iterator[KeySection]:
     yield KeySection(KeySpace(KeyKind.RECORD, key), KeyOrigin.NEW)
     spaces = [KeySpace(KeyKind.ID, key), *(KeySpace(KeyKind.UNIQUE, key, columns) for columns in declared.unique)]
     if isinstance(declared, EdgeType):
-        spaces.append(KeySpace(KeyKind.SOURCE, key))
+        spaces += [KeySpace(KeyKind.SOURCE, key), ends_of(key)]
         for column, end in ((SRC, declared.source), (DST, declared.target)):
             for origin in (KeyOrigin.NEW, KeyOrigin.OLD):
                 yield KeySection(KeySpace(KeyKind.ID, f"node:{end}"), EdgeEnd(key, column, origin))

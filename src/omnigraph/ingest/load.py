@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import io
 import json
-import re
+import os
 import secrets
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
@@ -13,14 +13,14 @@ from dataclasses import dataclass, replace
 from decimal import Decimal
 from functools import partial
 from itertools import chain
-from typing import Any
+from typing import IO, Any
 from uuid import UUID
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from omnigraph.api.options import Engine, LoadMode
+from omnigraph.api.options import Dedupe, Engine, LoadMode
 from omnigraph.api.progress import SILENT, Progress
 from omnigraph.api.results import LoadResult
 from omnigraph.commit.plan import PublishPlan, WriteTxn
@@ -32,36 +32,35 @@ from omnigraph.core.refs import MAIN, branch_of
 from omnigraph.errors import (
     InputError,
     InputTypeError,
-    KeyConflictError,
-    LoadRejectedError,
     OmnigraphError,
     OutcomeUnknownError,
     RefExistsError,
     SparkError,
-    Violation,
 )
 from omnigraph.formats.batch import ConvertedBatch, joined
 from omnigraph.formats.files import Split
-from omnigraph.formats.packs import part_of
 from omnigraph.formats.sources import convert_split, declared_named, packed, split_batches
 from omnigraph.history.branches import create_branch, delete_branch
-from omnigraph.ingest.distributed import (
-    TASK_BITS,
-    DistributedLoad,
-    FrameInput,
-    KeyComparison,
-    LoadInput,
-    input_problems,
-)
+from omnigraph.ingest.distributed import DistributedLoad, FrameInput, KeyComparison, LoadInput
 from omnigraph.ingest.executor import StartSpark, executor_for
+from omnigraph.ingest.problems import (
+    TASK_BITS,
+    ProblemLog,
+    RecordLocations,
+    in_input_order,
+    log_staged,
+    numbered_across_input,
+    rejects_file,
+)
+from omnigraph.ingest.steps import StageOptions
 from omnigraph.lang.catalog import Catalog, EdgeType, NodeType
 from omnigraph.lang.source import did_you_mean
 from omnigraph.manifest.publisher import Lineage, Published
 from omnigraph.storage import reclaim
 from omnigraph.storage.columns import declared_of, table_key
 from omnigraph.storage.objects import ObjectStore
-from omnigraph.write.load import Batch, SmallLoad
-from omnigraph.write.pending import RECORD
+from omnigraph.write.load import Batch, SmallLoad, doubles
+from omnigraph.write.pending import RECORD, newest
 
 MOST_RECORDS = 8192
 _ABANDONED = dt.timedelta(days=1)
@@ -87,14 +86,34 @@ class LoadSpec:
     base: str | None = None
     operation_id: str | None = None
     frames: Sequence[FrameInput] = ()
+    rejects: str | os.PathLike[str] | None = None
+    max_bad: int | None = None
+    dedupe: Dedupe | None = None
+    rejects_file: IO[bytes] | None = None  # while the load runs
+
+    @property
+    def options(self) -> StageOptions:
+        leave_out = self.max_bad is not None
+        return StageOptions(leave_out or self.rejects is not None, leave_out, self.dedupe is Dedupe.ENDS)
+
+    def log(self, places: RecordLocations) -> ProblemLog:
+        """Begin to log problems: those of an earlier attempt are forgotten."""
+        if self.rejects_file is not None:
+            self.rejects_file.seek(0)
+            self.rejects_file.truncate()
+        return ProblemLog(places, self.rejects_file, self.max_bad)
 
 
 def load(store: Store, request: LoadSpec) -> LoadResult:
-    """Load data in one commit, or raise an error that lists every problem.
+    """Load data in one commit, or raise an error that counts every problem and lists the first.
 
     A branch that does not exist is created from the base first, if one is given, and deleted if the load fails.
     """
-    request = replace(request, splits=packed(request.splits))
+    with rejects_file(request.rejects) as file:
+        return _load_onto(store, replace(request, splits=packed(request.splits), rejects_file=file))
+
+
+def _load_onto(store: Store, request: LoadSpec) -> LoadResult:
     base, branch, refs = request.base, request.branch, store.manifest.table
     if base is None or branch is None or refs.has_branch(branch):
         return replace(_load(store, request), base_branch=base)
@@ -133,6 +152,9 @@ def _load(store: Store, request: LoadSpec) -> LoadResult:
         and not request.frames
         and sum(split.size for split in request.splits) <= MOST_BYTES
     ):
+        if request.max_bad is not None or request.dedupe is not None:
+            # By the plan of large loads, which leaves records out and compares ends, and in this process.
+            return _load_by_executor(store, replace(request, engine=Engine.LOCAL), lineage)
         contract = store.schema_of(store.manifest.load())
         assert contract, "the graph was opened"
         request.progress.phase("read", len(request.splits))
@@ -160,22 +182,31 @@ def _convert(splits: Sequence[Split], catalog: Catalog, most: int) -> list[Conve
 def _load_in_memory(
     store: Store, request: LoadSpec, lineage: Lineage, catalog: Catalog, converted: Sequence[ConvertedBatch]
 ) -> LoadResult:
-    def prepare(txn: WriteTxn) -> tuple[PublishPlan | None, dict[str, int]]:
+    def prepare(txn: WriteTxn) -> tuple[PublishPlan | None, LoadResult]:
         nonlocal catalog, converted
         if txn.catalog != catalog:  # the schema changed after the input was converted
             catalog = txn.catalog
             converted = [convert_split(split, catalog) for split in request.splits]
         batches = _batches(catalog, converted)
         load = SmallLoad(store.tables, txn, request.mode)
-        problems = [*input_problems(converted), *load.problems(batches)]
-        raise_problems(problems, RecordLocations(request.splits, [part.lines for part in converted]))
-        counts = {key: batch.rows.num_rows for key, batch in batches.items()}
+        log = request.log(RecordLocations(request.splits, [part.lines for part in converted]))
+        found = [numbered_across_input(one, task) for task, part in enumerate(converted) for one in part.problems]
+        log.add(sorted([*found, *load.problems(batches)], key=in_input_order))
+        log.raise_any()
+        result = _result(request, {key: newest(batch.rows).num_rows for key, batch in batches.items()})
+        if request.mode is LoadMode.MERGE:
+            result = replace(result, may_double=_named(_doubled(txn, batches)))
         if request.dry_run or not batches:
-            return None, counts
-        return load.plan(batches, lineage), counts
+            return None, result
+        return load.plan(batches, lineage), result
 
-    published, counts = write(store, request.branch, prepare)
-    return _result(request, counts, published)
+    return _committed(*write(store, request.branch, prepare))
+
+
+def _doubled(txn: WriteTxn, batches: Mapping[str, Batch]) -> dict[str, int]:
+    """Return how many edges have no ids, by table, where there are edges already."""
+    found = {key: one for key, one in batches.items() if one.fresh and doubles(one.declared)}
+    return {key: one.rows.num_rows for key, one in found.items() if one.rows.num_rows and txn.entries[key].row_count}
 
 
 def _batches(catalog: Catalog, converted: Sequence[ConvertedBatch]) -> dict[str, Batch]:
@@ -199,7 +230,7 @@ def _load_by_executor(store: Store, request: LoadSpec, lineage: Lineage) -> Load
     for attempt in range(_ATTEMPTS):
         # All over again: other files, and other keys for them.
         data = LoadInput(request.splits, request.frames)
-        big = DistributedLoad(store, executor, data, request.mode, _shares(data))
+        big = DistributedLoad(store, executor, data, request.mode, _shares(data), options=request.options)
         try:
             return publish_staged(store, request, lineage, big)
         except ParcelsLostError as error:
@@ -229,66 +260,41 @@ def _shares(data: LoadInput) -> int:
 def publish_staged(store: Store, request: LoadSpec, lineage: Lineage, big: DistributedLoad) -> LoadResult:
     """Stage the input, compare its keys, and publish it in one commit."""
 
-    def prepare(txn: WriteTxn) -> tuple[PublishPlan | None, dict[str, int]]:
+    def prepare(txn: WriteTxn) -> tuple[PublishPlan | None, LoadResult]:
         if not big.can_commit_on(txn):
             big.stage(txn)
         comparison = KeyComparison(big, txn)
-        counts = {key: loaded.rows for key, loaded in comparison.loaded.items()}
+        log = request.log(RecordLocations(big.sources, [result.lines for result in big.results]))
         # All problems of an input at once, so that a file of a million lines needs one round of corrections.
         with closing(comparison):
-            problems = [*input_problems(big.results), *comparison.problems()]
-        raise_problems(problems, RecordLocations(big.sources, [result.lines for result in big.results]))
-        if request.dry_run or not comparison.loaded:
-            return None, counts
+            keep_all = request.options.keep_all
+            log_staged(log, [result.problems for result in big.results], store.objects, keep_all=keep_all)
+            (comparison.log_problems if request.max_bad is None else comparison.leave_out_bad)(log)
+        log.raise_any()
+        result = _result(request, {key: count for key, count in comparison.counts.items() if key in comparison.changed})
+        result = replace(result, rejected=len(log.bad), counts=log.by_rule, violations=log.first)
+        result = replace(result, may_double=_named(comparison.may_double))
+        if request.dry_run or not comparison.changed:
+            return None, result
         request.progress.phase("publish", 1)
-        return comparison.plan(lineage), counts
+        return comparison.plan(lineage), result
 
-    published, counts = write(store, request.branch, prepare)
-    return _result(request, counts, published)
-
-
-class RecordLocations:
-    """Finds the file and line of a record by its number."""
-
-    def __init__(self, splits: Sequence[Split], lines: Sequence[int]) -> None:
-        self._splits = splits
-        self._before: list[int] = []
-        so_far: dict[str, int] = {}
-        for split, count in zip(splits, lines, strict=True):
-            self._before.append(so_far.get(split.file, split.lines_before))
-            # Splits of one file follow each other; a file that is named twice was discovered once.
-            so_far[split.file] = self._before[-1] + count
-
-    def located(self, problem: Violation) -> Violation:
-        if problem.record is None:
-            return problem
-        task, record = problem.record >> TASK_BITS, problem.record & (2**TASK_BITS - 1)
-        part, within = part_of(self._splits[task], record)
-        before = part.lines_before if self._splits[task].parts else self._before[task]
-        return replace(problem, file=_named(part.file), line=before + within + 1)
+    return _committed(*write(store, request.branch, prepare))
 
 
-def raise_problems(problems: Iterable[Violation], places: RecordLocations) -> None:
-    """Raise an error with all problems, in the order of the input, if there are any."""
-    found = sorted(problems, key=lambda problem: (problem.record is None, problem.record or 0, problem.message))
-    if not found:
-        return
-    located = tuple(places.located(problem) for problem in found)
-    count = f"{len(found):,} problems" if len(found) > 1 else "1 problem"
-    message = f"the load was refused, nothing was changed: {count}"
-    hint = located[0].hint or "fix the records and load again"
-    if all(problem.rule == "key" for problem in found):
-        raise KeyConflictError(message, violations=located, hint=hint)
-    raise LoadRejectedError(message, violations=located, hint=hint)
+def _result(request: LoadSpec, counts: Mapping[str, int]) -> LoadResult:
+    nodes, edges = (
+        _named({key: count for key, count in counts.items() if key.startswith(kind)}) for kind in ("node", "edge")
+    )
+    return LoadResult(request.branch or MAIN, request.mode, nodes, edges, request.actor, None)
 
 
-def _result(request: LoadSpec, counts: dict[str, int], published: Published | None) -> LoadResult:
-    kinds = {
-        kind: {key.partition(":")[2]: count for key, count in sorted(counts.items()) if key.startswith(kind)}
-        for kind in ("node", "edge")
-    }
-    commit = published.commit if published else None
-    return LoadResult(request.branch or MAIN, request.mode, kinds["node"], kinds["edge"], request.actor, commit)
+def _named(counts: Mapping[str, int]) -> dict[str, int]:
+    return {key.partition(":")[2]: count for key, count in sorted(counts.items())}
+
+
+def _committed(published: Published | None, result: LoadResult) -> LoadResult:
+    return replace(result, commit=published.commit if published else None)
 
 
 # Data of a program ---------------------------------------------------------------------------------
@@ -320,11 +326,6 @@ def as_files(data: Any, location: Location, catalog: Catalog) -> Iterator[tuple[
         yield ([location.child(directory)] if data else []), mapping
     finally:
         objects.discard_below(directory)
-
-
-def _named(file: str) -> str:
-    """Return the name of a file for messages: for a temporary one, the name of its data."""
-    return re.sub(r".*/__tmp/input-[0-9a-f]{16}/(?:\d+/)?([^/]*)\.(?:jsonl|parquet)\Z", r"<\1>", file)
 
 
 def _is_records(data: Any) -> bool:

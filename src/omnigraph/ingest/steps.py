@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import chain, groupby
@@ -17,7 +18,6 @@ import pyarrow.compute as pc
 from omnigraph.api.results import TableVersion
 from omnigraph.core.executor import Parcel
 from omnigraph.core.location import Location
-from omnigraph.errors import Violation
 from omnigraph.formats.batch import ConvertedBatch, Numbers
 from omnigraph.formats.files import Split
 from omnigraph.formats.sources import split_batches
@@ -34,14 +34,18 @@ from omnigraph.ingest.keys import (
     KeySection,
     KeySpace,
     SortedKeys,
+    ends_of,
     places,
+    row_of,
+    task_of,
     unpacked,
 )
+from omnigraph.ingest.problems import FIRST, ProblemFile, StagedProblems
 from omnigraph.lang.catalog import Cardinality, Catalog, EdgeType, NodeType
 from omnigraph.storage.columns import declared_of, table_key
 from omnigraph.storage.objects import ObjectStore
-from omnigraph.storage.read import ADDRESS, DST, ID, SRC
-from omnigraph.storage.stage import MAX_ROWS_PER_FILE
+from omnigraph.storage.read import ADDRESS, DST, ID, OFFSET_BITS, SRC
+from omnigraph.storage.stage import MAX_ROWS_PER_FILE, Removed
 from omnigraph.storage.unpublished import leave_to_caller, noted, taking_back
 from omnigraph.write.pending import RECORD, to_store
 from omnigraph.write.validate import are_complete, value_violations, with_required
@@ -54,10 +58,26 @@ _LARGEST_FILE, _SHARES_PER_FILE = 16, 64
 
 
 @dataclass(frozen=True, slots=True)
+class StageOptions:
+    """What tasks do in a way of their own, for one load.
+
+    `keep_all`: every problem is needed, and not only the first ones. `leave_out`: records with a problem are not
+    staged. `by_ends`: edges are compared by their ends, because they have no ids of their own.
+    """
+
+    keep_all: bool = False
+    leave_out: bool = False
+    by_ends: bool = False
+
+
+DEFAULT_OPTIONS = StageOptions()
+
+
+@dataclass(frozen=True, slots=True)
 class KeyExchange:
     """How the tasks of a load exchange keys: the seed of the hash, the number of shares, the sections by number.
 
-    Its directory has the lists of staged files and of excluded rows.
+    Its directory has the lists of staged files, and what is too much for a result: problems and excluded rows.
     """
 
     location: Location
@@ -65,6 +85,7 @@ class KeyExchange:
     seed: int
     shares: int
     sections: tuple[KeySection, ...] = ()
+    options: StageOptions = DEFAULT_OPTIONS
 
     def number(self, space: KeySpace, role: KeyRole) -> int:
         return _numbers(self.sections)[space, role]
@@ -137,7 +158,7 @@ class StagedTable:
 @dataclass(frozen=True, slots=True)
 class StageResult:
     tables: dict[str, StagedTable]
-    problems: tuple[Violation, ...]
+    problems: StagedProblems
     lines: int
     keys: dict[int, int]  # how many of each section
 
@@ -171,31 +192,39 @@ def _stage_kept(
     task: StageTask | FrameTask, number: int, parts: Iterator[ConvertedBatch]
 ) -> tuple[StageResult, list[Parcel]]:
     """Stage rows. A task that fails deletes its files. One that succeeds lists them, because another one may fail."""
-    with taking_back(tables_at(task.exchange.location)):
-        done = _stage(task, number, parts)
+    problems = ProblemFile(keep_all=task.exchange.options.keep_all)
+    with closing(problems), taking_back(tables_at(task.exchange.location)):
+        done = _stage(task, number, parts, problems)
         task.exchange.list_staged(noted())
         leave_to_caller()
         return done
 
 
 def _stage(
-    task: StageTask | FrameTask, number: int, parts: Iterator[ConvertedBatch]
+    task: StageTask | FrameTask, number: int, parts: Iterator[ConvertedBatch], found: ProblemFile
 ) -> tuple[StageResult, list[Parcel]]:
     keys = KeyParcels()
     tables: dict[str, _Table] = {}
-    problems: list[Violation] = []
     lines = 0
     for part in parts:
-        problems += part.problems
+        problems = list(part.problems)
         lines += part.lines
         for key, rows in sorted(part.tables.items()):
+            problems += value_violations(declared_of(task.catalog, key), rows)
+        found.add(problems)
+        bad = {one.record for one in problems} if task.exchange.options.leave_out else set()
+        for key, rows in sorted(part.tables.items()):
             table = tables.setdefault(key, _Table(task, number, declared_of(task.catalog, key), keys))
-            problems += value_violations(table.declared, rows)
-            table.add(with_required(table.declared, rows), fresh=key in part.fresh)
+            table.add(_without_records(with_required(table.declared, rows), bad), fresh=key in part.fresh)
     staged = {key: table.staged() for key, table in sorted(tables.items())}
     records = [table.record_parcel() for key, table in tables.items() if staged[key].first_record is None]
-    result = StageResult(staged, tuple(problems), lines, keys.counts())
+    problem_file = found.write(task.exchange.objects, f"{task.exchange.directory}/{uuid.uuid4().hex}")
+    result = StageResult(staged, problem_file, lines, keys.counts())
     return result, [*keys.packed(task.exchange.shares), *records]
+
+
+def _without_records(rows: pa.Table, bad: set[int | None]) -> pa.Table:
+    return rows.filter(pc.invert(pc.is_in(rows[RECORD], pa.array(bad, pa.int64())))) if bad else rows
 
 
 class _Table:
@@ -228,7 +257,7 @@ class _Table:
         """Extract the keys of the buffered rows, and write the rows."""
         rows, self._buffered = pa.concat_tables(self._buffered), []
         at = places(self.number, rows.num_rows) + np.uint64(self.rows)
-        for key in _new_keys(self.declared, fresh=self.fresh):
+        for key in _new_keys(self.declared, self.task.exchange.options, fresh=self.fresh):
             number = self.task.exchange.number(key.space, key.role)
             self.keys.add(number, _complete_keys(rows, key.columns, at, self.task.exchange.seed))
         self.rows += rows.num_rows
@@ -259,7 +288,7 @@ class KeyExtract:
     columns: tuple[str, ...]
 
 
-def _new_keys(declared: NodeType | EdgeType, *, fresh: bool) -> Iterator[KeyExtract]:
+def _new_keys(declared: NodeType | EdgeType, options: StageOptions, *, fresh: bool) -> Iterator[KeyExtract]:
     """Yield the keys of new rows. Fresh ids are left out: none of them can exist already."""
     key = table_key(declared)
     if not fresh:
@@ -267,6 +296,8 @@ def _new_keys(declared: NodeType | EdgeType, *, fresh: bool) -> Iterator[KeyExtr
     for columns in declared.unique:
         yield KeyExtract(KeySpace(KeyKind.UNIQUE, key, columns), NEW, columns)
     if isinstance(declared, EdgeType):
+        if options.by_ends:
+            yield KeyExtract(ends_of(key), NEW, (SRC, DST))
         for column, end in ((SRC, declared.source), (DST, declared.target)):
             yield KeyExtract(KeySpace(KeyKind.ID, f"node:{end}"), EdgeEnd(key, column, NEW), (column,))
         if is_bounded(declared.cardinality):
@@ -318,7 +349,50 @@ def committed_keys(task: CommittedTask) -> tuple[dict[int, int], list[Parcel]]:
     return keys.counts(), keys.packed(task.exchange.shares)
 
 
-# Comparing keys ------------------------------------------------------------------------------------
+# Comparing keys -----------------------------------------------------------------------------------
+
+
+_WORD = 8  # bytes
+_CHUNK = 2**16  # rows
+_NONE: U64 = np.empty(0, np.uint64)
+
+
+@dataclass(frozen=True, slots=True)
+class FoundRows:
+    """Rows that a comparison found: how many, the first of them, and the file with all, if these are not all.
+
+    A row is its place, and behind it what was counted there. They are sorted by place.
+    """
+
+    count: int
+    first: U64
+    file: str = ""
+
+    @classmethod
+    def of(cls, columns: Sequence[U64], exchange: KeyExchange, *, keep_all: bool) -> Self:
+        rows = np.stack(columns, axis=1)
+        rows = rows[np.argsort(rows[:, 0], kind="stable")]
+        if len(rows) <= FIRST or not keep_all:
+            return cls(len(rows), rows[:FIRST])
+        name = f"{exchange.directory}/{uuid.uuid4().hex}"
+        exchange.objects.write(name, rows.tobytes())
+        return cls(len(rows), rows[:0], name)
+
+    def chunks(self, objects: ObjectStore) -> Iterator[U64]:
+        """Yield all rows, some at a time."""
+        if not self.file:
+            yield self.first
+            return
+        size = self.first.shape[1] * _WORD
+        for start in range(0, self.count, _CHUNK):
+            data = objects.read_range(self.file, start * size, min(_CHUNK, self.count - start) * size)
+            yield np.frombuffer(data, np.uint64).reshape(-1, self.first.shape[1])
+
+
+def first_rows(parts: Sequence[FoundRows]) -> U64:
+    """Return the first rows of all shares."""
+    rows = np.concatenate([part.first for part in parts])
+    return rows[np.argsort(rows[:, 0], kind="stable")][:FIRST]
 
 
 @dataclass(frozen=True, slots=True)
@@ -333,27 +407,39 @@ class Excluded:
     old: int = 0
 
     @classmethod
-    def of(cls, new: U64, old: U64, exchange: KeyExchange) -> Self:
-        if not len(new) and not len(old):
+    def of(cls, new: Sequence[FoundRows], old: Sequence[FoundRows], exchange: KeyExchange) -> Self:
+        counts = [sum(part.count for part in parts) for parts in (new, old)]
+        if not any(counts):
             return cls()
         name = f"{exchange.directory}/{uuid.uuid4().hex}"
-        exchange.objects.write(name, new.tobytes() + old.tobytes())
-        return cls(name, len(new), len(old))
+        places = (chunk[:, 0].tobytes() for part in (*new, *old) for chunk in part.chunks(exchange.objects))
+        exchange.objects.write_chunks(name, places)
+        return cls(name, *counts)
+
+    def chunks(self, origin: KeyRole, objects: ObjectStore) -> Iterator[U64]:
+        begin, count = (0, self.new) if origin == NEW else (self.new, self.old)
+        for start in range(begin, begin + count, _CHUNK):
+            length = min(_CHUNK, begin + count - start)
+            yield np.frombuffer(objects.read_range(self.file, start * _WORD, length * _WORD), np.uint64)
 
     def rows(self, origin: KeyRole, objects: ObjectStore) -> U64:
-        start, count = (0, self.new) if origin == NEW else (self.new, self.old)
-        if not count:
-            return np.empty(0, np.uint64)
-        return np.frombuffer(objects.read_range(self.file, start * _PLACE, count * _PLACE), np.uint64)
+        return np.concatenate([_NONE, *self.chunks(origin, objects)])
 
 
 @dataclass(frozen=True, slots=True)
 class ShareCheck:
-    """A check of the keys of a share: the function that compares them, the rows it ignores, the bounds it checks."""
+    """A check of the keys of a share: the function that compares them, and its parameters.
+
+    `excluded` are rows to ignore, by table; `table` is the one that the keys are of. `repeats` and `exists` say whether
+    an id may be in the input twice, and in the graph.
+    """
 
     step: Callable[[ComparedKeys], Any]
-    excluded: Excluded = field(default_factory=Excluded)
+    table: str
+    excluded: Mapping[str, Excluded] = field(default_factory=dict)
     bounds: Cardinality = field(default_factory=Cardinality)
+    repeats: bool = False
+    exists: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -370,7 +456,7 @@ class ComparedKeys:
 
     by_role: dict[KeyRole, HashedKeys]
     check: ShareCheck
-    objects: ObjectStore
+    exchange: KeyExchange
 
     def numbered(self, role: KeyRole) -> HashedKeys:
         return self._all(role).without(self._excluded(role))
@@ -384,11 +470,20 @@ class ComparedKeys:
         taken = old.where(np.isin(old.at, self._excluded(OLD)))
         return HashedKeys.joined([self.numbered(LOST), taken]).in_order()
 
+    def problems(self, *columns: U64) -> FoundRows:
+        """Return rows that break a rule."""
+        return FoundRows.of(columns, self.exchange, keep_all=self.exchange.options.keep_all)
+
+    def rows(self, *columns: U64) -> FoundRows:
+        """Return rows that have to be known all."""
+        return FoundRows.of(columns, self.exchange, keep_all=True)
+
     def _all(self, role: KeyRole) -> HashedKeys:
         return self.by_role.get(role) or HashedKeys.joined(())
 
     def _excluded(self, role: KeyRole) -> U64:
-        return self.check.excluded.rows(role, self.objects)
+        table, origin = (role.table, role.origin) if isinstance(role, EdgeEnd) else (self.check.table, role)
+        return self.check.excluded.get(table, Excluded()).rows(origin, self.exchange.objects)
 
     @property
     def edge_ends(self) -> list[EdgeEnd]:
@@ -403,47 +498,53 @@ def compare(task: CompareTask, parcels: list[Parcel]) -> tuple[Any, ...]:
         task.exchange.sections[number].role: unpacked(some)
         for number, some in groupby(by_section, key=lambda one: one.section)
     }
-    objects = task.exchange.objects
-    return tuple(one.step(ComparedKeys(by_role, one, objects)) for one in task.checks)
+    return tuple(one.step(ComparedKeys(by_role, one, task.exchange)) for one in task.checks)
 
 
 class IdMatches(NamedTuple):
     """Input rows whose id repeats an earlier one, repeats later, or exists; committed rows with an id of the input."""
 
-    again: U64
-    superseded: U64
-    existing: U64
-    replaced: U64
+    again: FoundRows
+    superseded: FoundRows
+    existing: FoundRows
+    replaced: FoundRows
 
 
 def compare_ids(found: ComparedKeys) -> IdMatches:
+    """Find ids that the input has twice, or that exist: as problems, or as rows that others replace."""
     new, old = found.keys(NEW), found.keys(OLD)
-    return IdMatches(new.later, new.earlier, new.at[new.within(old)], old.at[old.within(new)])
+    may_repeat, may_exist = found.check.repeats, found.check.exists
+    once = new.where(new.starts)  # a record that repeats an id is reported for that alone
+    return IdMatches(
+        found.problems(_NONE if may_repeat else new.later),
+        found.rows(new.earlier if may_repeat else _NONE),
+        found.problems(_NONE if may_exist else once.at[once.within(old)]),
+        found.rows(old.at[old.within(new)] if may_exist else _NONE),
+    )
 
 
-def compare_unique(found: ComparedKeys) -> tuple[U64, U64]:
+def compare_unique(found: ComparedKeys) -> tuple[FoundRows, FoundRows]:
     """Find input rows with the key of an earlier input row, and with that of a committed row."""
     new, old = found.keys(NEW), found.keys(OLD)
-    return new.later, new.at[new.within(old)]
+    return found.problems(new.later), found.problems(new.at[new.within(old)])
 
 
-def find_dangling(found: ComparedKeys) -> dict[EdgeEnd, U64]:
+def find_dangling(found: ComparedKeys) -> dict[EdgeEnd, FoundRows]:
     """Find the ends of edges that are not the id of any node."""
     # Nodes of the input count, so nodes and their edges can be loaded together.
     nodes = HashedKeys.joined([found.numbered(OLD), found.numbered(NEW)]).in_order()
-    missing: dict[EdgeEnd, U64] = {}
+    missing: dict[EdgeEnd, FoundRows] = {}
     for end in found.edge_ends:
         keys = found.numbered(end)
-        missing[end] = keys.at[~keys.within(nodes)]
+        missing[end] = found.problems(keys.at[~keys.within(nodes)])
     return missing
 
 
 class EdgeCounts(NamedTuple):
-    """Sources with too many or too few edges: one edge of each, whether it is of the input, and the count."""
+    """Sources with too many or too few edges: the last edge of the input, or else a committed one, and the count."""
 
-    at: U64
-    is_new: Numbers
-    counts: Numbers
+    new: FoundRows
+    old: FoundRows
 
 
 def count_sources(found: ComparedKeys) -> EdgeCounts:
@@ -456,8 +557,13 @@ def count_sources(found: ComparedKeys) -> EdgeCounts:
     counts = of_new + of_old
     most = np.inf if found.check.bounds.upper is None else found.check.bounds.upper
     wrong = ((of_new > 0) | (lost > 0)) & ((counts < found.check.bounds.lower) | (counts > most))
-    last = _last_places(keys, new)
-    return EdgeCounts(np.where(of_new > 0, last, keys.at)[wrong], (of_new > 0)[wrong], counts[wrong])
+    is_new, is_old = wrong & (of_new > 0), wrong & (of_new == 0)
+    counted = counts.astype(np.uint64)
+    return EdgeCounts(
+        found.problems(_last_places(keys, new)[is_new], counted[is_new]),
+        # All of them: a source that the load removes may have too few edges, and that is not known here.
+        found.rows(keys.at[is_old], counted[is_old]),
+    )
 
 
 def _occurrences(keys: SortedKeys, part: SortedKeys) -> Numbers:
@@ -473,3 +579,53 @@ def _last_places(keys: SortedKeys, part: SortedKeys) -> U64:
     at = np.zeros(len(keys), np.uint64)
     at[keys.index_of(part.where(part.starts))] = part.at[part.starts + part.counts - 1]
     return at
+
+
+# Removing rows -------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class StagedLayout:
+    """Where the staged rows of a table are: the rows before each task, the end and the number of each fragment."""
+
+    before: Numbers
+    ends: Numbers
+    fragments: Numbers
+
+    def addresses(self, at: U64) -> U64:
+        positions = self.before[task_of(at)] + row_of(at)
+        within = np.searchsorted(self.ends, positions, side="right")
+        starts = np.concatenate([[0], self.ends])[within]
+        found: U64 = (self.fragments[within] << OFFSET_BITS | (positions - starts)).astype(np.uint64)
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class RowRemoval:
+    """Removes rows from a range of the fragments of a table; with a layout, rows that are staged there."""
+
+    base: TableVersion
+    version: int
+    fragments: tuple[int, int]
+    excluded: Excluded
+    origin: KeyOrigin
+    layout: StagedLayout | None
+    exchange: KeyExchange
+
+    def addresses(self) -> U64:
+        """Return the addresses of the rows; those of other fragments are never held."""
+        first, last = (np.uint64(number << OFFSET_BITS) for number in self.fragments)
+        found = []
+        for chunk in self.excluded.chunks(self.origin, self.exchange.objects):
+            at = self.layout.addresses(chunk) if self.layout else chunk
+            found.append(at[(at >= first) & (at < last)])
+        return np.sort(np.concatenate(found))
+
+
+def remove_rows(task: RowRemoval) -> Removed:
+    """Write deletion files. A task that fails deletes its own; the driver knows those of one that succeeds."""
+    tables = tables_at(task.exchange.location)
+    with taking_back(tables):
+        removed = tables.remove_rows(task.base, task.addresses(), task.version)
+        leave_to_caller()
+        return removed

@@ -54,6 +54,8 @@ class LoadOrder:
     format: str | None = None
     mapping: dict[str, Any] | None = None
     dry_run: bool = False
+    max_bad: int | None = None
+    dedupe: str | None = None
     operation_id: str | None = None
 
 
@@ -126,7 +128,13 @@ class Loads:
     def _run(self, load_id: str, graph: Graph, order: LoadOrder, record: _Record) -> None:
         try:
             with self._metrics.loads.track_inprogress():
-                options = {"mode": order.mode, "branch": order.branch, "base": order.base, "format": order.format}
+                options: dict[str, Any] = {
+                    "mode": order.mode,
+                    "branch": order.branch,
+                    "base": order.base,
+                    "format": order.format,
+                }
+                options |= {"max_bad": order.max_bad, "dedupe": order.dedupe}
                 more = {"mapping": order.mapping, "dry_run": order.dry_run, "progress": record}
                 done = graph.load(list(order.data), **options, **more)  # type: ignore[arg-type]
             record.end(_DONE, result=INGEST.write(done, {"uri": graph.uri}))

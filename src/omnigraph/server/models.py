@@ -80,6 +80,8 @@ class LoadRequest(Request):
     format: Literal["jsonl", "csv", "parquet"] | None = Field(None, description="Default: by the names of the files.")
     mapping: dict[str, Any] | None = Field(None, description="Maps files to types.")
     dry_run: bool = Field(default=False, description="Check the data and change nothing.")
+    max_bad: int | None = Field(None, ge=0, description="Leave out up to so many bad records.")
+    dedupe: Literal["ends"] | None = Field(None, description="Merge edges without ids by their ends.")
 
 
 class ExportRequest(Request):

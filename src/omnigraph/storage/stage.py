@@ -180,9 +180,12 @@ class TableStorage(TableReader):
         operation = lance.LanceOperation.Update(emptied, updated, fragments, update_mode="rewrite_rows")
         return _staged(base, lance.Transaction(base.version, operation))
 
-    def remove_rows(self, base: TableVersion, addresses: np.ndarray[Any, Any]) -> Removed:
-        """Mark rows as deleted; return descriptions that another process can stage together with others."""
-        dataset = self.open(base)
+    def remove_rows(self, base: TableVersion, addresses: np.ndarray[Any, Any], version: int | None = None) -> Removed:
+        """Mark rows as deleted; return descriptions that another process can stage together with others.
+
+        `version` is one that has rows staged on the base.
+        """
+        dataset = self.open(base if version is None else replace(base, version=version))
         durable_write("remove rows", dataset.uri)
         with lance_call(dataset.uri, "remove rows"):
             updated, emptied = _delete_addresses(base, dataset, addresses)
@@ -209,28 +212,18 @@ class TableStorage(TableReader):
         operation = lance.LanceOperation.Overwrite(self.open(base).schema, fragments)
         return _staged(base, lance.Transaction(base.version, operation))
 
-    def without_rows(
-        self, base: TableVersion, dataset: lance.LanceDataset, written: Sequence[str], rows: np.ndarray[Any, Any]
-    ) -> list[str]:
-        """Remove rows from files that are written but not committed. Rows are numbered through the files.
-
-        `dataset` is the state that the files would make.
-        """
-        sizes = [json.loads(text)["physical_rows"] for text in written]
-        ends = np.cumsum(sizes)
+    def numbered_written(self, dataset: lance.LanceDataset, written: Sequence[str]) -> list[str]:
+        """Give files that are not committed the numbers they have in `dataset`, the state that they would make."""
+        # Deletion files are named after fragments, so the fragments must keep these numbers.
         ids = [fragment.fragment_id for fragment in dataset.get_fragments()][-len(written) :]
-        durable_write("take rows out", dataset.uri)
-        # Deletion files are named after fragments, so the fragments must keep the numbers they have in `dataset`.
-        left = [json.dumps({**json.loads(text), "id": number}) for text, number in zip(written, ids, strict=True)]
-        with lance_call(dataset.uri, "take rows out"):
-            for at in np.unique(np.searchsorted(ends, rows, side="right")).tolist():
-                inside = rows[(rows >= ends[at] - sizes[at]) & (rows < ends[at])] - (ends[at] - sizes[at])
-                fragment = dataset.get_fragment(ids[at])
-                assert fragment is not None
-                kept = fragment.delete_rows(inside.tolist())
-                left[at] = "" if kept is None else json.dumps(kept.to_json())
-                note(base, deletion_files([kept] if kept else []))
-        return [text for text in left if text]
+        return [json.dumps({**json.loads(text), "id": number}) for text, number in zip(written, ids, strict=True)]
+
+    def without_removed(self, numbered: Sequence[str], removed: Sequence[Removed]) -> list[str]:
+        """Return the descriptions of files, as `numbered_written` returns them, without the rows that were removed."""
+        left = {json.loads(text)["id"]: text for one in removed for text in one.updated}
+        emptied = {number for one in removed for number in one.emptied}
+        ids = [json.loads(text)["id"] for text in numbered]
+        return [left.get(id_, text) for id_, text in zip(ids, numbered, strict=True) if id_ not in emptied]
 
     def stage_upsert(self, base: TableVersion, rows: pa.Table) -> Staged:
         """Replace the rows whose id exists, insert the others. The ids of `rows` must be distinct."""

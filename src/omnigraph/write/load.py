@@ -14,7 +14,7 @@ from omnigraph.commit.plan import PublishPlan, TableAction, WriterKind, WriteTxn
 from omnigraph.errors import Violation
 from omnigraph.lang.catalog import EdgeType, NodeType
 from omnigraph.manifest.publisher import Lineage
-from omnigraph.storage.read import ID, SRC
+from omnigraph.storage.read import DST, ID, SRC
 from omnigraph.storage.stage import Staged, TableStorage
 from omnigraph.write.pending import RECORD, newest, to_store
 from omnigraph.write.validate import (
@@ -99,8 +99,10 @@ class SmallLoad:
             # Another writer may insert one of these ids before the publish.
             self.committed.read_set.add(key)
             ids = rows[ID].combine_chunks()
-            found = self.tables.lookup(self.txn.entries[key].table, ID, ids, [ID])[ID]
-            yield from existing(declared, rows.filter(pc.is_in(rows[ID], found.combine_chunks())))
+            found = self.tables.lookup(self.txn.entries[key].table, ID, ids, [ID])[ID].combine_chunks()
+            # A record that repeats an id has been reported for that.
+            once = rows.filter(pc.invert(pc.is_in(rows[RECORD], again[RECORD].combine_chunks())))
+            yield from existing(declared, once.filter(pc.is_in(once[ID], found)))
 
     def _stage(self, key: str, batch: Batch) -> Staged:
         table = self.txn.writable_table(self.tables, key)
@@ -112,6 +114,11 @@ class SmallLoad:
         if self.mode is LoadMode.MERGE and not batch.fresh and self.tables.lookup(table, ID, ids, [ID]).num_rows:
             return self.tables.stage_upsert(table, rows)
         return self.tables.stage_append(table, rows)
+
+
+def doubles(declared: NodeType | EdgeType) -> bool:
+    """Return whether a merge of edges without ids may store an edge a second time."""
+    return isinstance(declared, EdgeType) and not any(set(columns) <= {SRC, DST} for columns in declared.unique)
 
 
 def existing(declared: NodeType | EdgeType, rows: pa.Table) -> Iterator[Violation]:

@@ -69,9 +69,12 @@ def load_ndjson(
     ] = None,
     mode: Annotated[Literal["append", "merge", "overwrite"], Query()] = "merge",
     dry_run: Annotated[bool, Query(description="Check the data and change nothing.")] = False,
+    max_bad: Annotated[int | None, Query(ge=0, description="Leave out up to so many bad records.")] = None,
+    dedupe: Annotated[Literal["ends"] | None, Query(description="Merge edges without ids by their ends.")] = None,
 ) -> Response:
     """Load entities that are sent as they are, one JSON object per line."""
-    done = graph.load(call.lines, mode=mode, branch=branch, base=base, dry_run=dry_run)
+    more: dict[str, Any] = {"dry_run": dry_run, "max_bad": max_bad, "dedupe": dedupe}
+    done = graph.load(call.lines, mode=mode, branch=branch, base=base, **more)
     return replies.document(documents.to_document(done))
 
 
@@ -104,7 +107,7 @@ _ACCEPTED = 202
 def begin_load(call: CallNow, operation_id: OperationId, body: models.LoadRequest) -> Response:
     """Begin to load files that lie below the load roots of the server, in one commit, on Spark if they are large."""
     branch = or_main(body.branch)
-    how = (body.mode, branch, body.from_, body.format, body.mapping, body.dry_run)
+    how = (body.mode, branch, body.from_, body.format, body.mapping, body.dry_run, body.max_bad, body.dedupe)
     order = LoadOrder(tuple(body.data), *how, operation_id)
     load_id = call.service.loads.start(call.opened.graph_id, call.graph, order)
     return replies.document({"load_id": load_id}, _ACCEPTED)
