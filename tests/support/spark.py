@@ -152,7 +152,8 @@ def _found(log: Path, pattern: str, writer: subprocess.Popen[bytes]) -> str:
     """Wait for something in the log of a running program."""
     deadline = time.monotonic() + PATIENCE
     while not (match := re.search(pattern, log.read_text(encoding="utf-8"))):
-        assert writer.poll() is None and time.monotonic() < deadline, log.read_text(encoding="utf-8")
+        assert writer.poll() is None, log.read_text(encoding="utf-8")
+        assert time.monotonic() < deadline, log.read_text(encoding="utf-8")
         time.sleep(0.05)
     return match[0]
 
