@@ -123,7 +123,8 @@ def load(
     with _problems_in(rejects), finishing(options["progress"]):
         done = graph.load(data, **options)
     target.emit(_load_document(target.uri, done), _loaded(target.uri, done, "checked" if dry_run else "loaded"))
-    for name, count in () if target.scope.flags.quiet else sorted(done.may_double.items()):
+    is_silent = dry_run or target.scope.flags.quiet or target.scope.as_json
+    for name, count in () if is_silent else sorted(done.may_double.items()):
         output.note(
             f"{count:,} edges of {name} have no id and may be stored twice: give them ids, or use --dedupe ends"
         )

@@ -132,8 +132,9 @@ class ProblemLog:
         message = f"the load was refused, nothing was changed: {count}"
         first = self.first
         hint = (first[0].hint if first else None) or "fix the records and load again"
-        kind = KeyConflictError if all(rule == "key" for rule, _ in self.counts) else LoadRejectedError
-        raise kind(message, violations=first, counts=self.by_rule, hint=hint)
+        if all(rule == "key" for rule, _ in self.counts):
+            raise KeyConflictError(message, violations=first, counts=self.by_rule, hint=hint)
+        raise LoadRejectedError(message, violations=first, counts=self.by_rule, hint=hint)
 
 
 @contextmanager
