@@ -42,9 +42,9 @@ def read(
     is read. `limit` has one task read, which stops when it has enough rows.
     """
     from omnigraph.spark.read import read_frame  # noqa: PLC0415
-    from omnigraph.spark.scans import ReadRequest  # noqa: PLC0415
+    from omnigraph.spark.scans import ScanRequest  # noqa: PLC0415
 
-    request = ReadRequest(_location(graph), type_name, columns, where, limit, branch, snapshot)
+    request = ScanRequest(_location(graph), type_name, columns, where, limit, branch, snapshot)
     return read_frame(request, spark)
 
 
@@ -63,9 +63,9 @@ def changes(
     structs; the one that does not exist is null.
     """
     from omnigraph.spark.read import read_frame  # noqa: PLC0415
-    from omnigraph.spark.scans import ReadRequest  # noqa: PLC0415
+    from omnigraph.spark.scans import ScanRequest  # noqa: PLC0415
 
-    return read_frame(ReadRequest(_location(graph), type_name, columns, since=since, until=until), spark)
+    return read_frame(ScanRequest(_location(graph), type_name, columns, since=since, until=until), spark)
 
 
 def create_views(

@@ -29,9 +29,9 @@ from omnigraph.core.location import Location
 from omnigraph.core.refs import MAIN
 from omnigraph.errors import ExportTypeError, ParameterError, UnsupportedUriError
 from omnigraph.formats.tables import Columns
-from omnigraph.spark.refusals import shown_plainly
-from omnigraph.spark.scans import ChangeScan, ReadRequest, TableScan
+from omnigraph.spark.scans import ChangeScan, ScanRequest, TableScan
 from omnigraph.spark.session import make_active, ship_package
+from omnigraph.spark.worker import shown_plainly
 from omnigraph.spark.write import WriteTarget, type_writer
 
 if TYPE_CHECKING:
@@ -86,13 +86,13 @@ class OmnigraphSource(DataSource):
             self._scan = self._request().pin()
         return self._scan
 
-    def _request(self) -> ReadRequest:
+    def _request(self) -> ScanRequest:
         option = self.options.get
         graph, type_name = self._address()
         columns = [name.strip() for name in option("columns", "").split(",") if name.strip()]
         where, limit = option("where", "[]"), _limit(option("limit"))
         states = (option("branch", MAIN), option("snapshot"), option("since"), option("until"))
-        return ReadRequest(graph, type_name, columns, () if where == "[]" else where, limit, *states)
+        return ScanRequest(graph, type_name, columns, () if where == "[]" else where, limit, *states)
 
     def _refuse_table(self) -> None:
         if any(name.startswith(_OF_A_TABLE) for name in self.options):

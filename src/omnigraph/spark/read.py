@@ -15,16 +15,15 @@ from omnigraph.core.refs import MAIN
 from omnigraph.history.resolve import state_to_read
 from omnigraph.manifest.publisher import Manifest
 from omnigraph.spark.jobs import SparkJobs
-from omnigraph.spark.refusals import shown_plainly
-from omnigraph.spark.scans import ChangeScan, ReadRequest, TableScan
+from omnigraph.spark.scans import ChangeScan, ScanRequest, TableScan
 from omnigraph.spark.session import make_active, spark_session
-from omnigraph.spark.worker import take_credentials
+from omnigraph.spark.worker import shown_plainly, take_credentials
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 
-def read_frame(request: ReadRequest, session: SparkSession | None = None) -> DataFrame:
+def read_frame(request: ScanRequest, session: SparkSession | None = None) -> DataFrame:
     """Return a DataFrame of what a request names, pinned now and read when the DataFrame is used."""
     return _frame(request.pin(), session or spark_session())
 
@@ -32,7 +31,7 @@ def read_frame(request: ReadRequest, session: SparkSession | None = None) -> Dat
 def _frame(scan: TableScan | ChangeScan, session: SparkSession) -> DataFrame:
     jobs = SparkJobs(session)
     parts, schema = scan.parts(), scan.schema()
-    rows = _Rows(scan, parts, schema, jobs.work(_no_rows).credentials)
+    rows = _ScannedRows(scan, parts, schema, jobs.work(_no_rows).credentials)
 
     def make() -> DataFrame:
         make_active(session)  # Python functions are registered with the active session
@@ -42,7 +41,7 @@ def _frame(scan: TableScan | ChangeScan, session: SparkSession) -> DataFrame:
 
 
 @dataclass(frozen=True)
-class _Rows:
+class _ScannedRows:
     """Reads the parts whose numbers come in. `credentials` is their file, None where workers have their own."""
 
     scan: Any
@@ -71,7 +70,7 @@ def type_views(
     state = state_to_read(Manifest(graph), branch, snapshot)
     views = _view_names(sorted(state.snapshot.entries, reverse=True), prefix)
     for name, key in views.items():
-        request = ReadRequest(graph, key, branch=branch, snapshot=state.commit.commit_id)
+        request = ScanRequest(graph, key, branch=branch, snapshot=state.commit.commit_id)
         _frame(request.pin(), session).createOrReplaceTempView(name)
     return list(views)
 

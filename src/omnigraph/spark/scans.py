@@ -25,14 +25,13 @@ from omnigraph.ingest.scan import Fragments, column_names, groups, in_any_order
 from omnigraph.lang.source import did_you_mean
 from omnigraph.manifest.publisher import Manifest
 from omnigraph.manifest.state import GraphState
-from omnigraph.spark.columns import converted, spark_schema
-from omnigraph.spark.where import where_predicate
+from omnigraph.spark.columns import converted, spark_schema, where_predicate
 from omnigraph.storage.predicates import Predicate
 from omnigraph.storage.read import ID
 
 
 @dataclass(frozen=True, slots=True)
-class ReadRequest:
+class ScanRequest:
     """What a caller asks for: a type at one state, or with `since` its changes up to `until`."""
 
     graph: Location

@@ -13,6 +13,7 @@ import shutil
 import tempfile
 import traceback
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache, lru_cache
 from pathlib import Path
@@ -25,6 +26,7 @@ from omnigraph.ingest.executor import Credentials, set_credentials
 ArrowFunction = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
 _FAILURE = re.compile(r"omnigraph-failure:([A-Za-z0-9+/=]+):")
+_HIDE = "SPARK_HIDE_TRACEBACK"  # pyspark reads it when it prints the error that a worker ends with
 
 
 @dataclass(frozen=True)
@@ -117,3 +119,17 @@ def _packed(error: Exception) -> str:
 
 def _summary(error: Exception, trace: str) -> SparkError:
     return SparkError(f"a task failed: {type(error).__name__}: {error}", detail=trace)
+
+
+@contextmanager
+def shown_plainly() -> Iterator[None]:
+    """Have Spark show an error of ours as its text and its code, without the stack of the worker.
+
+    For functions that Spark itself reports on: it passes on the text that a worker prints, and nothing else.
+    """
+    try:
+        yield
+    except OmnigraphError as error:
+        os.environ[_HIDE] = "1"  # in this process, which ends with the error
+        error.add_note(f"code: {error.code}")
+        raise

@@ -38,7 +38,7 @@ from omnigraph.ingest.load import LoadSpec, publish_staged
 from omnigraph.ingest.steps import FrameTask, KeyExchange, StageResult
 from omnigraph.manifest.publisher import Lineage
 from omnigraph.spark.frames import rows_input
-from omnigraph.spark.refusals import shown_plainly
+from omnigraph.spark.worker import shown_plainly
 from omnigraph.storage.unpublished import note_fork, taking_back
 
 _SHARES = 64
