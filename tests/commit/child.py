@@ -24,7 +24,7 @@ from itertools import count
 from multiprocessing.connection import Connection
 from typing import Self
 
-from omnigraph.commit import failpoints
+from omnigraph.commit import failpoints, lease
 from omnigraph.commit.gates import DIRECTORY, LEASE_SECONDS, Gate, LeaseGates
 from omnigraph.commit.plan import PublishPlan, WriteTxn
 from omnigraph.commit.publish import begin, publish
@@ -128,7 +128,7 @@ def after_a_lifetime(store: Store) -> Store:
         for path in [f"{DIRECTORY}/{name}" for name in store.objects.list(DIRECTORY)]:
             found = store.objects.read_versioned(path)
             assert found
-            store.gates._seen[path] = (found[1], -math.inf)
+            store.gates._seen[path] = (lease._state(lease._read_body(found[0])), -math.inf)
     return store
 
 
