@@ -39,7 +39,7 @@ from omnigraph.graph import Graph
 from omnigraph.ingest.distributed import DistributedLoad
 from omnigraph.spark.columns import where_predicate
 from omnigraph.spark.datasource import OmnigraphSource, register
-from omnigraph.spark.write import TypeWriter, WriteTarget, type_writer
+from omnigraph.spark.writer import TypeWriter, WriteTarget, type_writer
 from tests.support.faults import CrashError, crash
 
 SCHEMA = """

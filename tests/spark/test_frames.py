@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import pkgutil
 import shutil
+from inspect import isfunction
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +12,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 import omnigraph
+import omnigraph.spark
 from omnigraph.errors import InputColumnsError, InputError, InputTypeError, LoadRejectedError, ParameterError
 from omnigraph.graph import Graph
 from omnigraph.spark import write
@@ -42,6 +45,15 @@ def uncollected(session: SparkSession, monkeypatch: pytest.MonkeyPatch) -> Spark
     for name in ("toArrow", "toPandas", "toLocalIterator", "take", "head"):
         monkeypatch.setattr(kind, name, refuse)
     return session
+
+
+def test_the_functions_of_the_package_are_not_hidden_by_its_modules() -> None:
+    """Importing a module sets its name in its package."""
+    modules = {one.name for one in pkgutil.iter_modules(omnigraph.spark.__path__)}
+    functions = {name for name, value in vars(omnigraph.spark).items() if isfunction(value)}
+
+    assert {"read", "write", "changes", "create_views"} <= functions
+    assert modules.isdisjoint(functions)
 
 
 def test_nodes_and_edges_are_one_commit_and_stay_on_spark(people: Graph, uncollected: SparkSession) -> None:

@@ -41,7 +41,7 @@ def read(
     Its state is that of now, whatever is committed later. Columns, conditions and the limit are applied where the data
     is read. `limit` has one task read, which stops when it has enough rows.
     """
-    from omnigraph.spark.read import read_frame  # noqa: PLC0415
+    from omnigraph.spark.reader import read_frame  # noqa: PLC0415
     from omnigraph.spark.scans import ScanRequest  # noqa: PLC0415
 
     request = ScanRequest(_location(graph), type_name, columns, where, limit, branch, snapshot)
@@ -62,7 +62,7 @@ def changes(
     Its columns are `operation` (insert, update, delete), `id`, and `before` and `after`, the row without its id as
     structs; the one that does not exist is null.
     """
-    from omnigraph.spark.read import read_frame  # noqa: PLC0415
+    from omnigraph.spark.reader import read_frame  # noqa: PLC0415
     from omnigraph.spark.scans import ScanRequest  # noqa: PLC0415
 
     return read_frame(ScanRequest(_location(graph), type_name, columns, since=since, until=until), spark)
@@ -77,7 +77,7 @@ def create_views(
     spark: SparkSession | None = None,
 ) -> list[str]:
     """Make a temporary view of each type of a graph for SQL, all of them of one state; return their names."""
-    from omnigraph.spark.read import type_views  # noqa: PLC0415
+    from omnigraph.spark.reader import type_views  # noqa: PLC0415
 
     return type_views(_location(graph), spark, branch, snapshot, prefix)
 

@@ -10,7 +10,7 @@ conditions such as `[["age", ">", 35]]`, and `limit` restrict the data that is r
 such a source. It would pass comparisons, but version 4.3.0 then applies those of one use of a DataFrame to every other.
 
 Writing: `branch`, `actor`, `mode` (merge, with the save mode append), and `columns`, names of columns as JSON. See
-`write.py`.
+`writer.py`.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from omnigraph.formats.tables import Columns
 from omnigraph.spark.scans import ChangeScan, ScanRequest, TableScan
 from omnigraph.spark.session import make_active, ship_package
 from omnigraph.spark.worker import shown_plainly
-from omnigraph.spark.write import WriteTarget, type_writer
+from omnigraph.spark.writer import WriteTarget, type_writer
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
