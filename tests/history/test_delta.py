@@ -126,7 +126,7 @@ def _bytes_read() -> int:
 
 def test_what_is_read_for_a_delta_follows_the_change_and_not_the_table(tmp_path: Path) -> None:
     versions = Versions.create(tmp_path, LINK)
-    many = [{"id": f"l{number:05d}", "src": token_hex(50), "dst": token_hex(50)} for number in range(20_000)]
+    many = [{"id": f"l{number:05d}", "src": token_hex(50), "dst": token_hex(50)} for number in range(60_000)]
     before = versions.append(versions.first, many)
     written = versions.upsert(before, [{**many[7], "weight": 1.5}])
     table_delta(versions.storage, versions.first, written, LINK)  # so that whatever is loaded once is there
@@ -137,4 +137,4 @@ def test_what_is_read_for_a_delta_follows_the_change_and_not_the_table(tmp_path:
         read = _bytes_read() - start
 
         assert found.updated["id"].to_pylist() == ["l00007"]
-        assert read < 3 * 2**18, "three blocks; the table has 4 MB"
+        assert read < 4 * 2**18, "a few blocks; the table has 12 MB"
