@@ -446,7 +446,7 @@ class Graph(GraphAPI):
         self._look()
         data, found = without_frames(asked.data)
         spark: Callable[[Progress], Executor] = partial(_spark_executor, "load", asked.master, asked.conf)
-        frames, spark = self._frames(found, by) if found else ((), spark)
+        frames, spark = self._frames(found, by, asked.mapping) if found else ((), spark)
         with as_files(data, self._store.location, self.catalog) as (addresses, own):
             mapping = asked.mapping if own is None else own
             splits = discover(addresses, self.catalog, format=asked.format, mapping=mapping, csv=asked.csv)
@@ -459,13 +459,13 @@ class Graph(GraphAPI):
             return load(self._store, request)
 
     def _frames(
-        self, found: Mapping[str, Any], engine: Engine
+        self, found: Mapping[str, Any], engine: Engine, mapping: str | os.PathLike[str] | Mapping[str, Any] | None
     ) -> tuple[Sequence[FrameInput], Callable[[Progress], Executor]]:
         """Check DataFrames; return them with the executor of their session."""
         from omnigraph.spark.executor import SparkExecutor
         from omnigraph.spark.frames import frame_inputs
 
-        frames, session = frame_inputs(found, self.catalog, engine)
+        frames, session = frame_inputs(found, self.catalog, engine, mapping)
         return frames, partial(SparkExecutor, session, operation="load")
 
     @_handles(op.EmbedTexts)

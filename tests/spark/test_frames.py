@@ -9,14 +9,23 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, Row, SparkSession
+from pyspark.sql.connect.session import SparkSession as ConnectSession
 
 import omnigraph
 import omnigraph.spark
-from omnigraph.errors import InputColumnsError, InputError, InputTypeError, LoadRejectedError, ParameterError
+from omnigraph.errors import (
+    InputColumnsError,
+    InputError,
+    InputTypeError,
+    LoadRejectedError,
+    ParameterError,
+    SparkError,
+)
 from omnigraph.graph import Graph
 from omnigraph.spark import write
 from tests.support.loads import difference, look, make_graph, nothing_changes
+from tests.support.spark import ConnectServer
 
 KNOWS = "src string, dst string"
 PERSON = "name string, age int"
@@ -44,6 +53,13 @@ def uncollected(session: SparkSession, monkeypatch: pytest.MonkeyPatch) -> Spark
     kind = type(session.range(1))
     for name in ("toArrow", "toPandas", "toLocalIterator", "take", "head"):
         monkeypatch.setattr(kind, name, refuse)
+    collect = kind.collect
+
+    def collect_no_rows(frame: DataFrame) -> list[Row]:
+        assert not {"name", "age", "src", "dst"}.intersection(frame.columns), "rows came to the driver"
+        return collect(frame)
+
+    monkeypatch.setattr(kind, "collect", collect_no_rows)
     return session
 
 
@@ -118,6 +134,22 @@ def test_a_frame_without_rows_changes_nothing(people: Graph, spark: SparkSession
     assert difference(before, look(people)) == []
 
 
+def test_a_frame_without_rows_empties_the_type_that_it_overwrites(people: Graph, spark: SparkSession) -> None:
+    people.load({"Knows": spark.createDataFrame([], KNOWS)}, mode="overwrite")
+
+    assert people.snapshot().entries["edge:Knows"].row_count == 0
+
+
+def test_a_mapping_renames_columns_as_for_files(people: Graph, spark: SparkSession) -> None:
+    frame = spark.createDataFrame([("Eve", 22, "x")], "full string, age int, remark string")
+    mapping = {"files": {"staff": {"type": "Person", "columns": {"full": "name", "remark": None}}}}
+    before = look(people)
+
+    write(people, {"staff": frame}, mode="append", mapping=mapping)
+
+    assert difference(before, look(people)) == ["+ Person#Eve age=22 name=Eve"]
+
+
 @pytest.mark.parametrize(
     "schema, expected",
     [
@@ -125,12 +157,13 @@ def test_a_frame_without_rows_changes_nothing(people: Graph, spark: SparkSession
         ("age int", "Person needs 'name'"),
         ("name string, age struct<a: int>", "Person.age is I32?, but its column is"),
         ("name string, age timestamp_ntz", "column 'age' is a timestamp_ntz"),
+        ("name string, age int, AGE int", "column 'AGE' is not a property of Person"),
     ],
 )
 def test_wrong_columns_are_refused_before_any_row_is_read(
-    people: Graph, spark: SparkSession, schema: str, expected: str
+    people: Graph, session: SparkSession, schema: str, expected: str
 ) -> None:
-    frame = spark.createDataFrame([], schema)
+    frame = session.createDataFrame([], schema)
 
     with nothing_changes(people), pytest.raises(InputColumnsError) as caught:
         people.load({"Person": frame}, mode="append")
@@ -154,3 +187,23 @@ def test_what_cannot_be_a_load_is_refused(people: Graph, spark: SparkSession) ->
             people.load({"Persn": frame}, mode="append")
         with pytest.raises(ParameterError, match="engine 'local'"):
             people.load({"Person": frame}, mode="append", engine="local")
+
+
+def test_bad_values_are_problems_of_their_rows(people: Graph, session: SparkSession) -> None:
+    rows = session.createDataFrame([(None, "1"), ("Eve", "22.5"), ("Finn", "7.0")], "name string, age string")
+    frame = rows.selectExpr("name", "cast(age as decimal(5,1)) as age").coalesce(1)
+
+    with nothing_changes(people), pytest.raises(LoadRejectedError) as caught:
+        people.load({"Person": frame}, mode="merge")
+
+    found = [(one.line, one.rule, one.properties) for one in caught.value.violations]
+    assert found == [(1, "required", ("name",)), (2, "type", ("age",))]
+
+
+def test_a_session_that_has_ended_is_an_error_of_ours(people: Graph, connect_server: ConnectServer) -> None:
+    session = ConnectSession(connection=connect_server.address)
+    frame: Any = session.createDataFrame([("Eve", 22)], PERSON)
+    session.stop()
+
+    with nothing_changes(people), pytest.raises(SparkError):
+        people.load({"Person": frame}, mode="append")

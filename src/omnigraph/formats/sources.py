@@ -288,6 +288,14 @@ def read_mapping(path: Path) -> Any:
         raise _wrong(str(path), getattr(error, "strerror", None) or str(error)) from None
 
 
+def mapped(
+    name: str, mapping: Address | Mapping[str, Any] | None, catalog: Catalog
+) -> tuple[NodeType | EdgeType, dict[str, str | None]] | None:
+    """Return the type and the columns that a mapping assigns to data of a name, as to a file; None without a rule."""
+    rule = next((rule for rule in _rules(mapping, catalog, None).files if rule.matches(name)), None)
+    return None if rule is None else (rule.declared, dict(rule.columns))
+
+
 def _rule(path: str | None, pattern: str, entry: Any, catalog: Catalog, options: Mapping[str, Any]) -> _Rule:
     if not isinstance(entry, Mapping) or not {"type"} <= set(entry) <= {"type", "columns", "csv"}:
         raise _wrong(path, f"{pattern!r} must have 'type', and may have 'columns' and 'csv'")

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
 from omnigraph.api.options import Engine
-from omnigraph.errors import InputColumnsError, InputError, ParameterError
+from omnigraph.errors import InputColumnsError, InputError, ParameterError, SparkError
+from omnigraph.formats.batch import Declared
+from omnigraph.formats.sources import mapped
 from omnigraph.formats.tables import Columns, table_batches
 from omnigraph.ingest.distributed import FrameInput
 from omnigraph.ingest.load import type_named
 from omnigraph.lang.catalog import Catalog
+from omnigraph.spark.jobs import SparkJobs
 from omnigraph.storage.columns import declared_of, table_key
 
 if TYPE_CHECKING:
@@ -21,9 +26,15 @@ if TYPE_CHECKING:
 
 
 def frame_inputs(
-    frames: Mapping[str, DataFrame], catalog: Catalog, engine: Engine
+    frames: Mapping[str, DataFrame],
+    catalog: Catalog,
+    engine: Engine,
+    mapping: str | os.PathLike[str] | Mapping[str, Any] | None = None,
 ) -> tuple[list[FrameInput], SparkSession]:
-    """Check DataFrames by type before any of them is read; return them and their session."""
+    """Check DataFrames by type before any of them is read; return them and their session.
+
+    The mapping is one of files: a DataFrame counts as a file of its name.
+    """
     if engine is Engine.LOCAL:
         message = "a Spark DataFrame cannot be loaded with engine 'local': its rows are on Spark"
         raise ParameterError(message, parameter="engine", hint='leave out engine, or pass "spark"')
@@ -31,23 +42,32 @@ def frame_inputs(
     if any(session is not sessions[0] for session in sessions):
         message = "the DataFrames belong to different Spark sessions"
         raise InputError(message, path="<data>", hint="make all of them with one session")
-    return [_checked(name, frame, catalog) for name, frame in frames.items()], sessions[0]
+    if getattr(sessions[0], "is_stopped", False):  # of a client of Connect, which would raise a ValueError of gRPC
+        message = "the Spark session of the DataFrames has ended"
+        raise SparkError(message, hint="make them again with a new session", detail="")
+    jobs = SparkJobs(sessions[0])
+    inputs = []
+    for name, frame in frames.items():
+        declared, columns = mapped(name, mapping, catalog) or (type_named(name, catalog), {})
+        # By `call`: a session that has died is then an error of ours.
+        _refuse_stream(name, is_stream=jobs.call("columns", partial(getattr, frame, "isStreaming")))
+        schema = jobs.call("columns", partial(getattr, frame, "schema"))
+        inputs.append(rows_input(declared, schema, catalog, columns, frame))
+    return inputs, sessions[0]
 
 
-def _checked(name: str, frame: DataFrame, catalog: Catalog) -> FrameInput:
-    if frame.isStreaming:
+def _refuse_stream(name: str, *, is_stream: bool) -> None:
+    if is_stream:
         hint = "load each batch with foreachBatch"
         raise InputError(f"the DataFrame for {name} is a stream", path=f"<{name}>", hint=hint)
-    return rows_input(name, frame.schema, catalog, {}, frame)
 
 
 def rows_input(
-    name: str, schema: StructType, catalog: Catalog, columns: Columns, rows: DataFrame | None = None
+    declared: Declared, schema: StructType, catalog: Catalog, columns: Columns, rows: DataFrame | None = None
 ) -> FrameInput:
     """Describe the rows of one type, and check their columns before any of them is read."""
     from pyspark.sql.pandas.types import to_arrow_schema  # noqa: PLC0415
 
-    declared = type_named(name, catalog)
     source = f"<{declared.name}>"
     _refuse_local_times(source, schema)
     found = FrameInput(

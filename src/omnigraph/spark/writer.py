@@ -34,7 +34,7 @@ from omnigraph.ingest import steps
 from omnigraph.ingest.distributed import DistributedLoad, FrameInput, LoadInput
 from omnigraph.ingest.executor import LocalExecutor, LocalParcels
 from omnigraph.ingest.keys import key_sections
-from omnigraph.ingest.load import LoadSpec, publish_staged
+from omnigraph.ingest.load import LoadSpec, publish_staged, type_named
 from omnigraph.ingest.steps import FrameTask, KeyExchange, StageResult
 from omnigraph.manifest.publisher import Lineage
 from omnigraph.spark.frames import rows_input
@@ -133,7 +133,7 @@ def type_writer(target: WriteTarget, schema: StructType) -> TypeWriter:
     """Check the columns, and prepare a write; a table that the branch has only inherited is forked for it."""
     store = Store.at(target.graph)
     txn = begin(store, target.branch)
-    rows = rows_input(target.type_name, schema, txn.catalog, target.columns)
+    rows = rows_input(type_named(target.type_name, txn.catalog), schema, txn.catalog, target.columns)
     before = txn.entries[rows.type_key].table
     directory, sections = f"__tmp/load-{secrets.token_hex(8)}", key_sections(txn.catalog)
     exchange = KeyExchange(store.location, directory, secrets.randbits(64), _SHARES, sections)
