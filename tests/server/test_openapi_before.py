@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import httpx
 
@@ -12,11 +13,26 @@ from tests.support.openapi_outline import outline
 BEFORE = Path(__file__).with_name("openapi-0.1.json")
 
 ADDED: dict[str, str] = {}
-"""Operations and members that are new since then, each with its reason."""
+"""Operations that are new since then, each with its reason."""
+ADDED_NAMES = {
+    name: reason
+    for word, reason in {
+        "dedupe": "a merge load may find edges without ids by their ends",
+        "max_bad": "a load may go on without a few bad records",
+    }.items()
+    for name in (word, f"query {word}")
+}
+"""Parameters and members of operations of then that are new, each with its reason. All can be left out."""
 
 
 def test_the_document_says_what_it_said_before(http: httpx.Client) -> None:
     before, now = json.loads(BEFORE.read_text()), outline(http.get("/openapi.json").json())
 
     assert set(now) - set(before) == set(ADDED)
-    assert {key: now.get(key) for key in before} == before
+    assert {key: _without_added(now.get(key)) for key in before} == before
+
+
+def _without_added(outlined: Any) -> Any:
+    if isinstance(outlined, dict):
+        return {name: _without_added(value) for name, value in outlined.items()}
+    return [one for one in outlined if one not in ADDED_NAMES] if isinstance(outlined, list) else outlined
