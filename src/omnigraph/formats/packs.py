@@ -2,7 +2,7 @@
 
 Only neighbours are packed, so the order of the input stays. Files of one kind are joined before they are converted:
 converting ten records takes about as long as converting a thousand. Each part of a packed split has as many record
-numbers as it can have lines, so the number of a record tells its file without a look at the others.
+numbers as it can have lines, so the number of a record gives its file without a look at the others.
 """
 
 from __future__ import annotations
