@@ -1,6 +1,7 @@
 """CSV files that are written in another way, and options that cannot be meant."""
 
 import datetime as dt
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -9,15 +10,21 @@ import pytest
 from omnigraph.errors import OptionError
 from omnigraph.formats import sources
 from omnigraph.formats.batch import ConvertedBatch, joined
-from omnigraph.formats.sources import convert_split, discover, packed
+from omnigraph.formats.cuts import QuoteScan, scan_quotes
+from omnigraph.formats.files import Split
+from omnigraph.formats.sources import convert_split, discover, divided, packed
 from omnigraph.lang import Source, compile_schema
 
 CATALOG = compile_schema(Source("node Thing { name: String @key  size: F64?  count: I32?  day: Date?  at: DateTime? }"))
 
 
+def _scan(ranges: Sequence[Split]) -> list[QuoteScan]:
+    return [scan_quotes(one) for one in ranges]
+
+
 def _csv(folder: Path, text: str, **given: Any) -> ConvertedBatch:
     (folder / "Thing.csv").write_bytes(text.encode())
-    return joined(convert_split(split, CATALOG) for split in discover(folder, CATALOG, **given))
+    return joined(convert_split(split, CATALOG) for split in divided(discover(folder, CATALOG, **given), _scan))
 
 
 def _rows(found: ConvertedBatch, *names: str) -> list[tuple[Any, ...]]:

@@ -5,6 +5,8 @@ import itertools
 import json
 import os
 import pickle
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,10 +25,10 @@ from omnigraph.errors import (
     InputUnreadableError,
     StorageError,
 )
-from omnigraph.formats import files, sources
-from omnigraph.formats.batch import ConvertedBatch
+from omnigraph.formats import cuts, files, sources
+from omnigraph.formats.batch import ConvertedBatch, joined
 from omnigraph.formats.files import Split
-from omnigraph.formats.sources import convert_split, discover
+from omnigraph.formats.sources import convert_split, discover, divided
 from omnigraph.lang import Source, compile_schema
 from tests.support.inbox import Inbox
 
@@ -52,6 +54,10 @@ def _zstd(data: bytes) -> bytes:
 def _names(parts: list[ConvertedBatch]) -> list[str]:
     assert [problem for part in parts for problem in part.problems] == []
     return [name for part in parts for table in part.tables.values() for name in table["name"].to_pylist()]
+
+
+def _divided(splits: list[Split]) -> list[Split]:
+    return divided(splits, lambda ranges: [cuts.scan_quotes(one) for one in ranges])
 
 
 def _loaded(found: list[Split]) -> list[str]:
@@ -340,10 +346,64 @@ def test_a_big_csv_file_is_cut_between_records_also_if_these_have_line_ends_in_t
     rows = "".join(f'"p{at}\n, ""x""",{at}\r\n' if at % 3 else f"plain {at},\n" for at in range(40))
     inbox.put("Person.csv", b"\xef\xbb\xbf" + f"name,age\n{rows}".encode())
 
-    found = discover(inbox.uri, CATALOG)
+    found = _divided(discover(inbox.uri, CATALOG))
 
     assert (len(found) > 1) == (size < 1000)
     assert _loaded(found) == [f'p{at}\n, "x"' if at % 3 else f"plain {at}" for at in range(40)]
+
+
+_RECORDS = st.lists(st.sampled_from(["a,1", '"b\n,",2', '"""\n\n""",', "\n", "c", '"d",x', "e\r"]), max_size=12)
+
+
+@given(records=_RECORDS, ended=st.booleans(), size=st.integers(1, 40), block=st.integers(1, 40))
+def test_a_divided_csv_file_has_the_same_rows_and_lines_as_the_whole(
+    tmp_path_factory: pytest.TempPathFactory, records: list[str], size: int, block: int, *, ended: bool
+) -> None:
+    path = tmp_path_factory.mktemp("csv") / "Person.csv"
+    path.write_bytes(("name,age\n" + "\n".join(records) + "\n" * ended).encode())
+    splits = discover(path, CATALOG)
+    (whole,) = (convert_split(split, CATALOG) for split in splits)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sources, "SPLIT", size)
+        patch.setattr(files, "CHUNK", block)
+        found = _divided(splits)
+        parts = [convert_split(split, CATALOG) for split in found]
+
+    before = [0, *itertools.accumulate(part.lines for part in parts)]
+    problems = [
+        replace(problem, record=problem.record + lines)
+        for part, lines in zip(parts, before, strict=False)
+        for problem in part.problems
+        if problem.record is not None
+    ]
+    assert [part.tables["node:Person"]["name"].to_pylist() for part in [joined(parts)]] == [
+        whole.tables["node:Person"]["name"].to_pylist()
+    ]
+    assert problems == whole.problems
+    assert [split.start for split in found[1:]] == [split.end for split in found[:-1]]
+
+
+def test_a_large_csv_file_is_not_read_before_tasks_divide_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "Person.csv"
+    path.write_text("name,age\n" + "".join(f'"p{at}",{at}\n' for at in range(5_000)))
+    monkeypatch.setattr(sources, "SPLIT", 2**12)
+    monkeypatch.setattr(sources, "_MOST_HEADER", 100)
+    read: list[int] = []
+
+    def reading(file: files.File, start: int, end: int) -> bytes:
+        read.append(min(end, file.size) - start)
+        return files.read_range(file, start, end)
+
+    for module in (sources, cuts):
+        monkeypatch.setattr(module, "read_range", reading)
+
+    splits = discover(path, CATALOG)
+
+    assert sum(read) <= 100
+    found = _divided(splits)
+    assert len(found) == -(-(path.stat().st_size - 9) // 2**12)
+    assert sum(read) <= 100 + path.stat().st_size, "each byte is read once to divide the file"
 
 
 def test_a_parquet_file_is_cut_at_its_row_groups(inbox: Inbox, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -437,16 +497,18 @@ def test_what_is_no_file_is_not_read(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["Person.csv", "Person.csv.gz"])
+@pytest.mark.parametrize("convert", [_divided, list], ids=["divided", "whole"])
 def test_a_quote_that_is_never_closed_does_not_take_the_rest_of_a_large_file_into_memory(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, convert: Callable[[list[Split]], list[Split]]
 ) -> None:
-    for module, sizes in ((files, {"CHUNK": 64, "MAX_RECORD": 256}), (sources, {"SPLIT": 64, "MAX_RECORD": 256})):
-        for constant, size in sizes.items():
-            monkeypatch.setattr(module, constant, size)
+    for constant, size in {"CHUNK": 64, "MAX_RECORD": 256}.items():
+        monkeypatch.setattr(files, constant, size)
+    monkeypatch.setattr(cuts, "MAX_RECORD", 256)
+    monkeypatch.setattr(sources, "SPLIT", 64)
     content = b'name\n"Ada\n' + b"Bob\n" * 1000
     (tmp_path / name).write_bytes(gzip.compress(content) if name.endswith("gz") else content)
 
     with pytest.raises(InputUnreadableError, match="a quote is not closed") as caught:
-        _loaded(discover(tmp_path / name, CATALOG))
+        _loaded(convert(discover(tmp_path / name, CATALOG)))
 
     assert caught.value.path == str(tmp_path / name)

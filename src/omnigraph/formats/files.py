@@ -389,19 +389,16 @@ def _rest_of_line(split: Split, most: int) -> bytes:
 
 def csv_blocks(split: Split) -> Iterator[bytes]:
     """Read the records of a CSV split in blocks of whole records; each block ends with a line end."""
-    whole = iter([read_range(split.found, split.start, split.end)])
-    for block in (
-        _whole(split, partial(last_record_end, quote=split.dialect.quote_byte)) if split.compression else whole
-    ):
+    for block in _whole(split, partial(last_record_end, quote=split.dialect.quote_byte)):
         if block:
             yield block if block.endswith(b"\n") else block + b"\n"
 
 
 def _whole(split: Split, last_end: Callable[[bytes], int], most: int | None = None) -> Iterator[bytes]:
-    """Decompress a file in blocks that end with a record; `most` bytes of an incomplete one are kept for the next."""
-    rest, skip = b"", split.start
-    for chunk in decompressed(split.found, split.compression, CHUNK):
-        data, skip = rest + chunk[skip:], max(skip - len(chunk), 0)
+    """Read a split in blocks that end with a record; `most` bytes of an incomplete one are kept for the next."""
+    rest = b""
+    for chunk in _chunks(split):
+        data = rest + chunk
         end = last_end(data)
         if end:
             yield data[:end]
@@ -410,6 +407,17 @@ def _whole(split: Split, last_end: Callable[[bytes], int], most: int | None = No
             raise unclosed(split)
     if rest:
         yield rest
+
+
+def _chunks(split: Split) -> Iterator[bytes]:
+    if not split.compression:
+        for start in range(split.start, split.end, CHUNK):
+            yield read_range(split.found, start, min(split.end, start + CHUNK))
+        return
+    skip = split.start
+    for chunk in decompressed(split.found, split.compression, CHUNK):
+        yield chunk[skip:]
+        skip = max(skip - len(chunk), 0)
 
 
 def last_record_end(data: bytes, quote: bytes) -> int:

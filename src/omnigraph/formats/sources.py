@@ -29,10 +29,10 @@ import pyarrow as pa
 from omnigraph.errors import InputError, InputFormatError, InputMappingError, InputTypeError, InputUnreadableError
 from omnigraph.formats.batch import ConvertedBatch, joined
 from omnigraph.formats.csv import csv_batches
+from omnigraph.formats.cuts import Scan, divide
 from omnigraph.formats.dialect import CsvDialect
 from omnigraph.formats.files import (
     BOM,
-    MAX_RECORD,
     File,
     Split,
     decompressed,
@@ -42,7 +42,6 @@ from omnigraph.formats.files import (
     pattern_of,
     read_range,
     record_start,
-    unclosed,
 )
 from omnigraph.formats.jsonl import jsonl_batches
 from omnigraph.formats.packs import pack, packed_batches
@@ -109,6 +108,11 @@ def packed(splits: Sequence[Split]) -> list[Split]:
     return pack(splits, SPLIT)
 
 
+def divided(splits: Sequence[Split], scan: Scan) -> list[Split]:
+    """Divide large CSV files, so that a task reads about 16 MiB of them; `scan` runs the tasks."""
+    return divide(splits, SPLIT, scan)
+
+
 def _described(file: File, format_: str | None) -> Split:
     """Determine format and compression of a file by its name."""
     name = file.uri.rpartition("/")[2]
@@ -135,7 +139,7 @@ def _splits(whole: Split, root: str, catalog: Catalog, rules: _Rules) -> Iterato
         raise InputTypeError(f"cannot tell which type {whole.file} holds", path=whole.file, hint=hint)
     typed = replace(whole, type_key=table_key(declared), columns=rule.columns if rule else ())
     typed = replace(typed, dialect=rule.dialect if rule else rules.dialect)
-    return _csv_splits(typed) if whole.format == "csv" else _parquet_splits(typed)
+    return iter([_csv_split(typed)]) if whole.format == "csv" else _parquet_splits(typed)
 
 
 def _type_by_name(uri: str, root: str, catalog: Catalog) -> NodeType | EdgeType | None:
@@ -165,16 +169,10 @@ def _cut_evenly(whole: Split) -> Iterator[Split]:
     return (_part(whole, start, end) for start, end in itertools.pairwise(places))
 
 
-def _csv_splits(whole: Split) -> Iterator[Split]:
+def _csv_split(whole: Split) -> Split:
+    """Read the header of a CSV file, which stays one split: `divided` has tasks divide it."""
     header, head = _header(whole)
-    start = len(head)
-    whole = replace(whole, header=header, start=start, lines_before=head.count(b"\n"))
-    if whole.compression:
-        yield whole
-        return
-    for end in (*_record_starts(whole), whole.end):
-        yield _part(whole, start, end)
-        start = end
+    return replace(whole, header=header, start=len(head), lines_before=head.count(b"\n"))
 
 
 def _header(split: Split) -> tuple[tuple[str, ...], bytes]:
@@ -206,23 +204,6 @@ def _names(split: Split, head: bytes) -> tuple[str, ...]:
     except (UnicodeDecodeError, Error) as error:
         raise InputUnreadableError(f"the header of {split.file} cannot be read: {error}", path=split.file) from None
     return tuple(name.strip(" \t") for name in names) if dialect.trim else tuple(names)
-
-
-def _record_starts(whole: Split) -> Iterator[int]:
-    """Yield the start of a record about every 16 MiB."""
-    # An end of line inside quotes does not end a record, so the quotes of the whole file are counted.
-    quote = whole.dialect.quote_byte
-    parity, at, begun = 0, whole.start, whole.start
-    while at + SPLIT < whole.end:
-        parity ^= read_range(whole.found, at, at + SPLIT).count(quote) & 1
-        at += SPLIT
-        cut = record_start(read_range(whole.found, at, at + SPLIT), parity, quote)
-        if cut and at + cut < whole.end:
-            at, parity = at + cut, 0
-            begun = at
-            yield at
-        elif at - begun > MAX_RECORD:
-            raise unclosed(whole)
 
 
 def _parquet_splits(whole: Split) -> Iterator[Split]:

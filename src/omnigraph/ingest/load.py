@@ -26,7 +26,7 @@ from omnigraph.api.results import LoadResult
 from omnigraph.commit.plan import PublishPlan, WriteTxn
 from omnigraph.commit.publish import write
 from omnigraph.commit.store import Store
-from omnigraph.core.executor import ParcelsLostError
+from omnigraph.core.executor import Executor, ParcelsLostError
 from omnigraph.core.location import Location
 from omnigraph.core.refs import MAIN, branch_of
 from omnigraph.errors import (
@@ -38,8 +38,9 @@ from omnigraph.errors import (
     SparkError,
 )
 from omnigraph.formats.batch import ConvertedBatch, joined
+from omnigraph.formats.cuts import QuoteScan, scan_quotes
 from omnigraph.formats.files import Split
-from omnigraph.formats.sources import convert_split, declared_named, packed, split_batches
+from omnigraph.formats.sources import convert_split, declared_named, divided, packed, split_batches
 from omnigraph.history.branches import create_branch, delete_branch
 from omnigraph.ingest.distributed import DistributedLoad, FrameInput, KeyComparison, LoadInput
 from omnigraph.ingest.executor import StartSpark, executor_for
@@ -227,6 +228,7 @@ def _numbered(rows: pa.Table, task: int) -> pa.Table:
 def _load_by_executor(store: Store, request: LoadSpec, lineage: Lineage) -> LoadResult:
     _reclaim_abandoned(store)
     executor = executor_for(request.engine, request.spark, request.progress)
+    request = replace(request, splits=_divided(request.splits, executor))
     for attempt in range(_ATTEMPTS):
         # All over again: other files, and other keys for them.
         data = LoadInput(request.splits, request.frames)
@@ -241,6 +243,15 @@ def _load_by_executor(store: Store, request: LoadSpec, lineage: Lineage) -> Load
             big.delete_exchange()
             request.progress.finish()
     raise AssertionError("unreachable")
+
+
+def _divided(splits: Sequence[Split], executor: Executor) -> list[Split]:
+    """Have tasks divide large CSV files: the driver would have to read them before any task starts."""
+
+    def scan(ranges: Sequence[Split]) -> Sequence[QuoteScan]:
+        return executor.run("divide", scan_quotes, ranges) if ranges else ()
+
+    return divided(splits, scan)
 
 
 def _reclaim_abandoned(store: Store) -> None:
