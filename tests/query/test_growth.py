@@ -15,11 +15,12 @@ import omnigraph
 from omnigraph.commit.publish import begin, publish
 from omnigraph.graph import Graph
 from omnigraph.lang.ir import Direction
-from omnigraph.query import rank
+from omnigraph.query import rank, text_search
 from omnigraph.query import view as views
 from omnigraph.query.adjacency import Adjacency, adjacency
 from omnigraph.query.ends import ends_of
 from omnigraph.query.rank import all_vectors
+from omnigraph.query.text_search import TextIndex, text_index
 from omnigraph.query.view import GraphView, TableCache, TableView
 from omnigraph.storage.read import ID
 from tests.query.scene import edge, node
@@ -27,12 +28,13 @@ from tests.support.graphs import append, plan
 from tests.support.mutations import store_of
 
 SCHEMA = """
-node P { name: String @key  x: I64?  place: Vector(2)? }
+node P { name: String @key  x: I64?  place: Vector(2)?  text: String? }
 node Q { name: String @key }
 edge R: P -> P { w: I32? }
 edge S: P -> Q
 """
 STEPS = 14
+WORDS = ("graph", "graphs", "Graphing", "the", "tie", "tying", "Überblick", "日本語", "naïve", "naive", "x1", "rose")
 
 
 class History:
@@ -54,10 +56,16 @@ class History:
         names = [f"{self.random.choice('abcxyz')}{self.serial + at}" for at in range(self.random.randint(1, 12))]
         self.serial += len(names)
         places = [None if self.random.random() < 0.2 else [self.random.random(), 2.0] for _ in names]
-        records = [node("P", name=name, x=len(name), place=place) for name, place in zip(names, places, strict=True)]
+        records = [
+            node("P", name=name, x=len(name), place=place, text=self.text())
+            for name, place in zip(names, places, strict=True)
+        ]
         records += [node("Q", name=name) for name in names[:3]]
         self.graph.load(records, mode="append", branch=self.branch)
         self.edges()
+
+    def text(self) -> str | None:
+        return self.random.choice((None, "", "the", " ".join(self.random.choices(WORDS, k=self.random.randint(1, 6)))))
 
     def edges(self) -> None:
         people, others = (self.names(kind) for kind in "PQ")
@@ -68,7 +76,7 @@ class History:
             self.graph.load(made, mode="append", branch=self.branch)
 
     def update(self) -> None:
-        self._mutate("update P set { x: 7 } where name = $n")
+        self._mutate('update P set { x: 7, text: "Graphs of a new Überblick" } where name = $n')
 
     def delete(self) -> None:
         self._mutate("delete P where name = $n")
@@ -116,6 +124,7 @@ def facts(graph: GraphView) -> dict[str, Any]:
     found["P.filled"] = (vectors.rows >= 0).tolist()
     found["P.place"] = vectors.chosen(vectors.rows[vectors.rows >= 0]).tolist()
     found["P.lengths"] = vectors.lengths[vectors.rows[vectors.rows >= 0]].tolist()
+    found["P.text"] = terms(text_index(graph.node("P"), "text"))
     found["P.x"] = graph.node("P").column("x").to_pylist()
     found["R.w"] = graph.edge("R").column("w").to_pylist()
     for name in ("R", "S"):
@@ -124,6 +133,13 @@ def facts(graph: GraphView) -> dict[str, Any]:
         ends = ends_of(graph, name)
         found[f"{name}.ends"] = (ends.sources.tolist(), ends.targets.tolist(), ends.source_count, ends.target_count)
     return found
+
+
+def terms(index: TextIndex) -> Any:
+    """The statistics of all terms, and scores to the last bit."""
+    known = sorted({one for part in index.parts for one in part.postings.terms.to_pylist()})
+    held = [(one, np.flatnonzero(index.holding([[one]])).tolist(), index.scores([one]).tolist()) for one in known]
+    return index.lengths(), [one for one in held if one[1]]
 
 
 def listed(adjacent: Adjacency) -> Any:
@@ -137,6 +153,7 @@ def test_what_has_grown_is_what_is_made_from_scratch(
 ) -> None:
     monkeypatch.setattr(views, "SMALL_TABLE", [0, 200_000][seed % 2])
     monkeypatch.setattr(rank, "_MOST_MATRICES", [8, 2][seed % 2])
+    monkeypatch.setattr(text_search, "_MOST_PARTS", [8, 2][seed % 2])
     graph = omnigraph.init(tmp_path / "g", SCHEMA, upkeep="off" if seed % 3 else "auto")
     history = History(graph, Random(seed))  # noqa: S311
     cache = TableCache(2**28)

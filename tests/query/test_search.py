@@ -17,7 +17,7 @@ from omnigraph.commit.plan import OpClass, PublishPlan, TableAction, WriterKind
 from omnigraph.commit.publish import begin, publish
 from omnigraph.errors import ParameterError
 from omnigraph.graph import Graph
-from omnigraph.query.text_search import term
+from omnigraph.query.words import term
 from omnigraph.storage.layout import IndexSpec
 from tests.query import search_oracle
 from tests.query.scene import edge, node

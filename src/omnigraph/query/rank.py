@@ -16,8 +16,9 @@ from omnigraph.lang.types import Type
 from omnigraph.query.evaluate import Values
 from omnigraph.query.frame import Frame
 from omnigraph.query.growth import Growth
-from omnigraph.query.text_search import text_index, wanted_words
+from omnigraph.query.text_search import text_index
 from omnigraph.query.view import Positions, TableView
+from omnigraph.query.words import wanted_words
 
 _Ranked = tuple[Positions, np.ndarray[Any, Any]]
 """Entities, the best first, and their scores."""
