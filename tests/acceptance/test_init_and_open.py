@@ -327,6 +327,7 @@ def _writes_of_an_init(uri: str) -> int:
     return len(tried)
 
 
+@pytest.mark.slow
 def test_an_init_that_fails_at_any_write_can_be_done_again(root_uri: str) -> None:
     for ordinal in range(
         1, _writes_of_an_init(root_uri)
@@ -343,6 +344,7 @@ def test_an_init_that_fails_at_any_write_can_be_done_again(root_uri: str) -> Non
         assert_usable(uri)
 
 
+@pytest.mark.slow
 def test_an_init_that_dies_at_any_write_can_be_forced(root_uri: str) -> None:
     """From some write on nothing gets through, as if the process were dead."""
     for ordinal in range(

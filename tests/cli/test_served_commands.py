@@ -146,6 +146,7 @@ def test_a_served_change_says_so_and_its_token_says_who(here: Path) -> None:
     assert "token" in refused.err
 
 
+@pytest.mark.slow
 def test_a_server_of_several_graphs_is_asked_which_it_has(url: str) -> None:
     unsaid = command("snapshot", "--server", "web")
 

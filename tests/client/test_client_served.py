@@ -58,6 +58,7 @@ def connected(address: str) -> Iterator[Callable[..., RemoteGraph]]:
 Connected = Callable[..., RemoteGraph]
 
 
+@pytest.mark.slow
 def test_a_token_decides_who_may_do_what(connected: Connected) -> None:
     for token in (None, "nobody"):
         with pytest.raises(UnauthorizedError):
@@ -112,6 +113,7 @@ def test_who_makes_a_change_is_who_the_token_stands_for(connected: Connected) ->
     assert (done.actor_id, done.commit.actor_id) == ("act-admin", "act-admin")
 
 
+@pytest.mark.slow
 def test_more_than_the_server_takes_at_once_is_refused_and_changes_nothing(connected: Connected) -> None:
     graph = connected()
     before = graph.commits()[0]

@@ -86,6 +86,7 @@ def graph(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RemoteGraph]:
         yield connected
 
 
+@pytest.mark.slow
 def test_stored_queries_are_listed_and_run(graph: RemoteGraph) -> None:
     known = {one.name: one for one in graph.stored_queries()}
 

@@ -116,6 +116,7 @@ def test_one_who_comes_second_to_making_the_log_adds_to_it(audit: Audit, locatio
     assert audit.rows() == [a_row("first"), a_row("second")]
 
 
+@pytest.mark.slow
 def test_those_who_make_the_log_at_once_are_all_in_it(tmp_path: Path) -> None:
     """Lance alone lets a second one overwrite what the first created, more often than not."""
     all_see_none = threading.Barrier(4, timeout=300)

@@ -51,6 +51,7 @@ def test_the_walk_over_the_sources_sees_a_literal_however_it_is_wrapped(source: 
     assert not isinstance(argument, ast.Attribute)
 
 
+@pytest.mark.slow
 def test_every_failpoint_has_a_name_of_its_own_and_is_reached() -> None:
     assert len(set(NAMES.values())) == len(NAMES)
     assert {f"failpoints.{name}" for name in NAMES} == set(all_reached())

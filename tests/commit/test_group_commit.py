@@ -271,6 +271,7 @@ def test_a_tag_names_one_member(graph: Graph, members: list[Commit]) -> None:
     assert names(graph, branch="t0") == SEEN[-1]
 
 
+@pytest.mark.slow
 def test_members_survive_when_their_rows_leave_the_manifest(graph: Graph, members: list[Commit]) -> None:
     for number in range(2 * WINDOW):
         graph.mutate(COMPANY, {"name": f"c{number}"})

@@ -326,6 +326,7 @@ def test_every_bad_record_of_many_is_found() -> None:
     assert converted.tables["node:Person"].num_rows == 5_000 - len(bad)
 
 
+@pytest.mark.slow
 def test_a_line_that_is_too_long_is_refused_without_being_parsed() -> None:
     line = b'{"type":"Note","data":{"text":"' + b"a" * (32 * 2**20) + b'"}}'
 

@@ -290,6 +290,7 @@ def test_a_big_file_of_lines_is_cut_and_nothing_is_lost_or_doubled(
 _LINES = st.lists(st.sampled_from([b"", b" ", b'{"type":"Person","data":{"name":"p"}}', b"x" * 30, b"\r"]), max_size=12)
 
 
+@pytest.mark.slow
 @given(lines=_LINES, ended=st.booleans(), bom=st.booleans(), size=st.integers(1, 60))
 def test_splits_give_the_same_lines_as_the_whole_file(
     tmp_path_factory: pytest.TempPathFactory, lines: list[bytes], size: int, *, ended: bool, bom: bool

@@ -124,6 +124,7 @@ def _bytes_read() -> int:
     return int(Path("/proc/self/io").read_text().split()[1])
 
 
+@pytest.mark.slow
 def test_what_is_read_for_a_delta_follows_the_change_and_not_the_table(tmp_path: Path) -> None:
     versions = Versions.create(tmp_path, LINK)
     many = [{"id": f"l{number:05d}", "src": token_hex(50), "dst": token_hex(50)} for number in range(60_000)]

@@ -122,7 +122,7 @@ def test_a_file_of_rejects_has_all_problems_of_a_refused_load(graph: Graph, way:
     rejects = tmp_path / "rejects.jsonl"
     bad = [node("Person", name=f"x{at}", age=200) for at in range(1_500)]
     with nothing_changes_of_people(graph), pytest.raises(LoadRejectedError) as caught:
-        load_by(way, graph, bad, "append", rejects=rejects)
+        load_by(way, graph, bad, "append", rejects=rejects, split=20_000)  # a few splits, not one for two records
 
     assert (caught.value.count, len(caught.value.violations)) == (1_500, 1_000)
     found = [json.loads(line) for line in rejects.read_text().splitlines()]

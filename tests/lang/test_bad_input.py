@@ -433,6 +433,7 @@ _LONG_QUERIES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("text", _SLOW_SCHEMAS.values(), ids=_SLOW_SCHEMAS)
 def test_a_schema_made_to_be_slow_is_refused_soon(text: str) -> None:
     with pytest.raises(SchemaError):

@@ -168,6 +168,7 @@ def test_any_text_is_read_as_a_date_or_gives_a_literal_error(parse: Callable[[st
         assert value.microsecond % 1000 == 0
 
 
+@pytest.mark.slow
 @given(st.datetimes(timezones=st.timezones()))
 def test_a_date_time_is_read_back_as_it_is_written(moment: dt.datetime) -> None:
     try:

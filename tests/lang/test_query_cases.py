@@ -25,6 +25,7 @@ def test_a_query_produces_exactly_what_its_case_expects(case: Case) -> None:
     case.check(_diagnostics(case.source, _catalog(case.file)))
 
 
+@pytest.mark.slow
 def test_windows_line_ends_change_no_diagnostic() -> None:
     changed = [case.name for case in CASES if _found(case) != _found(case, line_end="\r\n")]
     assert changed == []

@@ -26,6 +26,7 @@ def test_a_saved_parser_is_made_from_its_grammar(grammar: Grammar, _: str, monke
     assert replace(grammar).lark.parse("")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("grammar, files", LANGUAGES)
 def test_a_saved_parser_builds_the_tree_of_its_grammar(
     grammar: Grammar, files: str, monkeypatch: pytest.MonkeyPatch

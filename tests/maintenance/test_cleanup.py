@@ -85,6 +85,7 @@ def test_without_confirmation_it_tells_what_would_go_and_touches_nothing(graph: 
     assert removed(graph.cleanup(keep=1, confirm=True)) == {PERSON: 0, KNOWS: 0, PLACE: 0}
 
 
+@pytest.mark.slow
 def test_a_commit_goes_only_if_it_is_neither_young_nor_among_the_last(graph: Graph) -> None:
     commits = graph.commits()
     assert removed(graph.cleanup(older_than=DAY, confirm=True)) == {PERSON: 0, KNOWS: 0, PLACE: 0}
@@ -139,6 +140,7 @@ def test_what_a_branch_has_only_inherited_stays(graph: Graph) -> None:
     assert len(people(graph, branch="lazy")) == len(expected) + 1
 
 
+@pytest.mark.slow
 def test_what_a_fork_was_made_from_stays(graph: Graph) -> None:
     graph.ensure_indices()
     graph.create_branch("feature")
@@ -291,6 +293,7 @@ def test_an_export_of_what_was_cleaned_up_says_so(graph: Graph) -> None:
 # Orphans -------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("branch", ["main", "feature"])
 def test_files_of_a_write_that_was_killed_go_from_the_given_age_on(graph: Graph, store: Store, branch: str) -> None:
     graph.optimize()

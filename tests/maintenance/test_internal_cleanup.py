@@ -116,6 +116,7 @@ def test_a_removal_that_stopped_half_way_does_not_stop_the_next(graph: Graph, st
 # What somebody needs -------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_what_a_tag_names_and_what_a_branch_began_at_stays(graph: Graph, store: Store) -> None:
     commits = graph.commits()
     graph.create_tag("release", commits[6].commit_id)

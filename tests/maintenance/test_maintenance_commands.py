@@ -183,6 +183,7 @@ def test_repair_tells_on_which_branch_a_table_is(graph: Graph, store: Store) -> 
     assert line.startswith("  node:Person on feature  verified_maintenance: v")
 
 
+@pytest.mark.slow
 def test_backups_are_made_verified_and_restored_with_exit_codes_for_scripts(graph: Graph, tmp_path: Path) -> None:
     backups, other = str(tmp_path / "backups"), str(tmp_path / "other")
     made = document("backup", "create", backups, "--store", graph.uri)

@@ -57,6 +57,7 @@ def test_as_many_as_the_setting_says_are_worked_on_at_once(monkeypatch: pytest.M
     assert crowd.most == number
 
 
+@pytest.mark.slow
 def test_when_one_fails_those_that_have_not_begun_do_not() -> None:
     begun: list[int] = []
 

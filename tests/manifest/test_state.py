@@ -217,6 +217,7 @@ def test_the_fold_over_columns_is_the_fold_row_by_row(state: State, rows: list[R
     assert found.commits() == sorted(commits, key=lambda commit: commit.order)
 
 
+@pytest.mark.slow
 @given(_ROWS, _ROWS)
 def test_rows_that_are_published_replace_those_of_the_same_objects(
     state: State, before: list[Row], published: list[Row]

@@ -262,6 +262,7 @@ def little_memory(gibibytes: int) -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_AS, before)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux limits the memory of a process this way")
 def test_a_result_that_is_too_large_is_an_error_that_says_so(tmp_path: Path) -> None:
     graph = omnigraph.init(tmp_path / "g", "node N { name: String @key }")

@@ -18,6 +18,7 @@ WITHOUT_TOWN = CHANGES["drop a node type and its edges"].schema
 HUMAN = CHANGES["rename a node type"].schema
 
 
+@pytest.mark.slow
 def test_every_commit_is_read_by_the_schema_of_its_time(graph: Graph) -> None:
     seen = {graph.commits()[0].commit_id: look(graph)}
     for change in ("add a property", "drop a property", "rename a node type"):
@@ -67,6 +68,7 @@ def test_a_property_that_comes_again_is_empty_and_may_have_another_type(graph: G
     assert found.rows == [{"p.name": "ann"}]
 
 
+@pytest.mark.slow
 def test_a_new_type_may_take_the_name_that_another_gave_up(graph: Graph, store: Store) -> None:
     before, old = look(graph), graph.commits()[0].commit_id
     both = HUMAN + "node Person { name: String @key  rank: I64? }"
@@ -205,6 +207,7 @@ def test_a_diff_across_a_type_that_came_again_tells_its_entities_apart(graph: Gr
     assert sorted(changes) == [("delete", "Ulm"), ("insert", "Rom")]
 
 
+@pytest.mark.slow
 def test_cleanup_keeps_what_kept_commits_need_of_types_that_changed_their_names(graph: Graph) -> None:
     seen = {}
     for at in range(3):

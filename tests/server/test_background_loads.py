@@ -76,6 +76,7 @@ def test_a_load_runs_in_the_background_and_tells_what_came_of_it(place: Path, ht
     )
 
 
+@pytest.mark.slow
 def test_a_load_that_fails_tells_every_problem(place: Path, http: httpx.Client) -> None:
     before = http.get("/commits").json()
     state = ended(http, begin(http, place / "inbox" / "wrong.jsonl").json()["load_id"])

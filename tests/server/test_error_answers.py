@@ -218,6 +218,7 @@ def compact(value: Any) -> bytes:
     return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()
 
 
+@pytest.mark.slow
 def test_a_lost_race_for_a_table_has_the_documented_body_byte_for_byte(own: tuple[Path, httpx.Client]) -> None:
     path, http = own
     version = omnigraph.open(path).snapshot().entries["node:Person"].table.version
@@ -322,6 +323,7 @@ def test_a_body_beyond_the_limit_is_too_much(own: tuple[Path, httpx.Client]) -> 
     assert answer.json()["resource_limit"]["limit"] == 2**20
 
 
+@pytest.mark.slow
 def test_a_part_of_the_past_that_was_cleaned_up_is_gone(own: tuple[Path, httpx.Client]) -> None:
     path, http = own
     for age in (1, 2):

@@ -49,6 +49,7 @@ def stored(address_of_stored: str) -> Iterator[httpx.Client]:
         yield asking
 
 
+@pytest.mark.slow
 def test_the_catalog_tells_parameters_by_kind_and_what_is_exposed(address_of_stored: str) -> None:
     with client(address_of_stored, "read") as reader:
         found = {one["name"]: one for one in reader.get("/queries").json()["queries"]}
@@ -187,6 +188,7 @@ def test_two_stored_queries_of_one_name_are_refused(tmp_path: Path) -> None:
         create_app(Serving({"one": served}, "one"))
 
 
+@pytest.mark.slow
 def test_a_graph_that_is_not_there_is_made_with_its_schema(tmp_path: Path) -> None:
     (tmp_path / "people.pg").write_text(SCHEMA)
     served = ServedGraph(str(tmp_path / "new"), schema=str(tmp_path / "people.pg"))

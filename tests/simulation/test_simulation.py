@@ -45,6 +45,7 @@ def test_merges_among_branches_that_come_and_go_do_what_the_model_does() -> None
     print(f"{merges} merges, {seed + 1} histories")  # noqa: T201 - the number is part of the answer
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", CASES, ids=lambda path: path.stem)
 def test_a_case_that_failed_once_does_not_fail_again(case: Path) -> None:
     program.simulate(read(case), "mixed")

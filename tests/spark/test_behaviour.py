@@ -57,6 +57,7 @@ def same(found: Mapping[str, Outcome], expected: Mapping[str, Outcome]) -> None:
         assert found[name] == outcome, name
 
 
+@pytest.mark.slow
 def test_the_pipeline_in_this_process(history: Path, expected: Mapping[str, Outcome], tmp_path: Path) -> None:
     same(outcomes_of(history, tmp_path / "graph", "local"), expected)
 

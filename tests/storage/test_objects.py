@@ -121,6 +121,7 @@ def test_an_object_is_created_once(objects: ObjectStore) -> None:
     assert objects.create("a/b", b"third")
 
 
+@pytest.mark.slow
 def test_of_sixteen_creators_one_succeeds_in_every_round(objects: ObjectStore) -> None:
     for turn in range(50):
         name = f"claims/{turn}"

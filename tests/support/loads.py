@@ -152,11 +152,11 @@ def by_pipeline(split: int = 16 * 2**20, shares: int = 4) -> Iterator[None]:
         yield
 
 
-def load_by(way: str, graph: Graph, data: Any, mode: str, **options: Any) -> LoadResult:
-    """Load in one of the three ways."""
+def load_by(way: str, graph: Graph, data: Any, mode: str, *, split: int = SPLIT, **options: Any) -> LoadResult:
+    """Load in one of the three ways, in splits of so many bytes where there are splits."""
     if way == SMALL:
         return graph.load(data, mode=mode, engine="local", **options)
-    with by_pipeline(SPLIT, shares=3):
+    with by_pipeline(split, shares=3):
         return graph.load(data, mode=mode, engine="local" if way == PIPELINE else "spark", **options)
 
 

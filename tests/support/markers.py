@@ -18,23 +18,39 @@ import pytest
 _TESTS = Path(__file__).parents[1]
 _FIXTURES = {"s3_server": "s3", "spark": "spark", "connect_server": "spark", "spark_cluster": "spark"}
 _PARAMETERS = {"s3", "spark"}  # fixtures with these parameters ask for the server or the session only then
-# Files that search, enumerate or race, by how their names end. A slow test elsewhere has the marker written above it.
+# Files that search, enumerate or race, or whose tests take a third of a second on average, by how their names end.
+# A slow test elsewhere has the marker written above it.
 _SLOW = (
+    "backup",
+    "bounded_results",
     "concurrency",
     "costs",
     "crashes",
     "differential",
+    "doctor_damage",
     "equal",
     "faults",
     "fuzz",
+    "growth",
+    "large_merge",
     "model",
+    "moved_graphs",
+    "old_merges",
+    "oracles",
+    "partitions",
     "paths",
     "races",
     "recovery",
+    "retired_branches",
     "shares",
     "skew",
     "soak",
+    "taken_back",
+    "test_fold",
+    "test_runs",
+    "test_segments",
     "truth_table",
+    "upkeep_of_forks",
 )
 # About how many seconds a test takes, by its markers: enough to tell long groups of tests from short ones.
 _SECONDS = {"spark": 4.0, "docs": 2.0, "process": 1.0, "slow": 1.0, "s3": 0.4}
