@@ -7,6 +7,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
@@ -31,7 +32,8 @@ node Company { name: String @key }
 TABLES = ("node:Company", "node:Person")
 DEPTHS = (10, 100, 1000)
 WINDOW = 16  # one log segment
-TIME_LIMIT = 1.7
+CPU_LIMIT, TIME_LIMIT = 1.5, 1.7
+WARM, TURNS = 20, 200
 REQUEST_LIMIT = 0.10
 
 
@@ -75,15 +77,6 @@ class ByHand:
         lance.LanceDataset.commit(dataset, staged, max_retries=0)
 
 
-def median(task: Callable[[str], None], prefix: str, count: int = 40) -> float:
-    times = []
-    for number in range(count):
-        start = time.perf_counter()
-        task(f"{prefix}{number}")
-        times.append(time.perf_counter() - start)
-    return statistics.median(times)
-
-
 class SyncedByHand(ByHand):
     """The floor of a durable commit: the same calls, and a sync before and after the publish."""
 
@@ -99,26 +92,71 @@ class SyncedByHand(ByHand):
         self.medium.sync()
 
 
-def time_ratios(root: Path) -> list[float]:
-    """All four in turn, so that whatever disturbs the machine disturbs all."""
+class StagedByHand(ByHand):
+    """The least that Lance can do the same with: handles are kept, and files are staged before a table is committed."""
+
+    def __init__(self, root: Path) -> None:
+        super().__init__(root)
+        self.opened = {uri: lance.dataset(uri) for uri in self.tables}
+
+    def commit(self, name: str) -> None:
+        staged = {
+            uri: write_fragments(rows(name), opened, mode="append", return_transaction=True)
+            for uri, opened in self.opened.items()
+        }
+        self.opened = {uri: lance.LanceDataset.commit(self.opened[uri], one) for uri, one in staged.items()}
+        self.publish(name)
+
+
+@dataclass(frozen=True, slots=True)
+class Times:
+    """Seconds of a commit: those of the processor, of all threads, and those of the clock."""
+
+    processor: list[float] = field(default_factory=list)
+    clock: list[float] = field(default_factory=list)
+
+    def measure(self, task: Callable[[str], None], name: str) -> None:
+        processor, clock = time.process_time(), time.perf_counter()
+        task(name)
+        self.processor.append(time.process_time() - processor)
+        self.clock.append(time.perf_counter() - clock)
+
+
+def time_ratios(root: Path) -> list[str]:
+    """All in turn, commit by commit, so that whatever disturbs the machine disturbs all.
+
+    Without syncs a commit is work of the processor, so that is compared: other programs hardly change it.
+    """
+    floors = {"by hand, off": ByHand, "staged by hand, off": StagedByHand, "by hand, full": SyncedByHand}
     tasks: dict[str, Callable[[str], None]] = {}
-    for durability, floor in ((Durability.OFF, ByHand), (Durability.FULL, SyncedByHand)):
+    for durability in ("off", "full"):
         store = omnigraph.init(root / f"graph-{durability}", SCHEMA, durability=durability)._store  # noqa: SLF001
         tasks[f"durability {durability}"] = partial(commit, store)
-        (root / f"hand-{durability}").mkdir()
-        tasks[f"by hand, {durability}"] = floor(root / f"hand-{durability}").commit
-    times: dict[str, list[float]] = {name: [] for name in tasks}
-    for turn in range(6):
+    for name, floor in floors.items():
+        (root / name).mkdir()
+        tasks[name] = floor(root / name).commit
+    for turn in range(WARM):
+        for task in tasks.values():
+            task(f"w{turn}")
+    times = {name: Times() for name in tasks}
+    for turn in range(TURNS):
         for name, task in tasks.items():
-            times[name].append(median(task, f"t{turn}-"))
-    found = {name: statistics.median(one[1:]) for name, one in times.items()}  # the first turn warms up
-    for name, seconds in found.items():
-        print(f"one commit to two tables, {name:<18}{seconds * 1e3:6.1f} ms")
-    ratios = [found[f"durability {one}"] / found[f"by hand, {one}"] for one in (Durability.OFF, Durability.FULL)]
-    for durability, ratio in zip((Durability.OFF, Durability.FULL), ratios, strict=True):
-        print(f"ratio to the same calls by hand, {durability:<11}{ratio:6.2f}        (at most {TIME_LIMIT})")
-    print(f"ratio of full to off                        {found['durability full'] / found['durability off']:6.2f}")
-    return ratios
+            times[name].measure(task, f"t{turn}")
+    processor = {name: statistics.median(one.processor) for name, one in times.items()}
+    clock = {name: statistics.median(one.clock) for name, one in times.items()}
+    for name in tasks:
+        print(f"one commit to two tables, {name:<20}{processor[name] * 1e3:6.1f} ms of CPU{clock[name] * 1e3:7.1f} ms")
+    off = processor["durability off"] / processor["by hand, off"]
+    staged = processor["durability off"] / processor["staged by hand, off"]
+    full = clock["durability full"] / clock["by hand, full"]
+    print(f"ratio to the same calls by hand, off, CPU   {off:6.2f}        (at most {CPU_LIMIT})")
+    print(f"ratio to staged calls on kept handles, CPU  {staged:6.2f}")
+    print(f"ratio to the same calls by hand, full, time {full:6.2f}        (at most {TIME_LIMIT})")
+    print(f"ratio of full to off, time                  {clock['durability full'] / clock['durability off']:6.2f}")
+    return [
+        *([f"the ratio {off:.2f} exceeds {CPU_LIMIT}"] if off > CPU_LIMIT else []),
+        *([f"the ratio {full:.2f} with syncs exceeds {TIME_LIMIT}"] if full > TIME_LIMIT else []),
+    ]
 
 
 def requests_by_depth(root: Path) -> list[float]:
@@ -171,11 +209,11 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as directory:
         root = Path(directory)
         assert Location.parse(root).is_local
-        ratio = max(time_ratios(root))
+        slow = time_ratios(root)
         growth = requests_by_depth(root)
         few, many = requests_by_width(root)
     problems = [
-        *([f"the ratio {ratio:.2f} exceeds {TIME_LIMIT}"] if ratio > TIME_LIMIT else []),
+        *slow,
         *([f"requests grow by {max(growth):.1%} with the history"] if max(growth) > REQUEST_LIMIT else []),
         *([f"opening 60 types takes {many} requests, 3 types {few}"] if many > few else []),
     ]

@@ -28,29 +28,36 @@ def _close_inherited() -> None:
 os.register_at_fork(after_in_child=_close_inherited)
 
 
-@contextmanager
-def lock_file(path: Path) -> Iterator[int]:
-    """Open a file to lock. At the end its lock is released, and it is closed."""
-    file = _open_lock(path)
-    _open_locks.add(file)
-    try:
-        yield file
-    finally:
-        if file in _open_locks:  # otherwise this is a forked child, which has closed it
-            _open_locks.discard(file)
-            with suppress(OSError):  # closing alone would leave a lock that a forked child inherited
-                fcntl.flock(file, fcntl.LOCK_UN)
-            os.close(file)
-
-
-def _open_lock(path: Path) -> int:
+def open_lock(path: str) -> int:
+    """Open a file to lock. `close_lock` must follow."""
     # Closed on exec: a program that this one starts would keep the lock, and outlive it.
     flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
     try:
-        return os.open(path, flags, 0o666)
+        file = os.open(path, flags, 0o666)
     except FileNotFoundError:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        return os.open(path, flags, 0o666)
+        Path(path).parent.mkdir(parents=True, exist_ok=True)
+        file = os.open(path, flags, 0o666)
+    _open_locks.add(file)
+    return file
+
+
+def close_lock(file: int) -> None:
+    """Release the lock of a file, and close it."""
+    if file in _open_locks:  # otherwise this is a forked child, which has closed it
+        _open_locks.discard(file)
+        with suppress(OSError):  # closing alone would leave a lock that a forked child inherited
+            fcntl.flock(file, fcntl.LOCK_UN)
+        os.close(file)
+
+
+@contextmanager
+def lock_file(path: str) -> Iterator[int]:
+    """Open a file to lock. At the end its lock is released, and it is closed."""
+    file = open_lock(path)
+    try:
+        yield file
+    finally:
+        close_lock(file)
 
 
 def try_lock(file: int, *, shared: bool = False) -> bool:
@@ -71,8 +78,8 @@ class Queue:
     The queue only says who may try next. What keeps two holders apart is the lock itself.
     """
 
-    def __init__(self, directory: Path) -> None:
-        self._directory = directory
+    def __init__(self, directory: str | Path) -> None:
+        self._directory = str(directory)
 
     def is_empty(self) -> bool:
         return not self.ahead_of(None)
@@ -81,15 +88,15 @@ class Queue:
     def ticket(self) -> Iterator[Ticket]:
         """Stand in the queue for the length of a block."""
         name = f"{time.time_ns():020d}.{uuid.uuid4().hex}"
-        unnamed = self._directory / f".{name}"
-        with lock_file(unnamed) as file:
+        unnamed, named = Path(self._directory, f".{name}"), Path(self._directory, name)
+        with lock_file(str(unnamed)) as file:
             try_lock(file)
             # Locked before it has its name: a ticket that others see without a lock is that of a dead process.
-            unnamed.rename(self._directory / name)
+            unnamed.rename(named)
             try:
                 yield Ticket(self, name)
             finally:
-                (self._directory / name).unlink(missing_ok=True)
+                named.unlink(missing_ok=True)
 
     def ahead_of(self, ticket: str | None) -> int:
         """Return how many came before a ticket, or before a newcomer; 0 if all of them are gone."""
@@ -108,7 +115,7 @@ class Queue:
 
     def _is_alive(self, name: str) -> bool:
         """Return whether the process of a ticket lives; remove the ticket if not."""
-        path = self._directory / name
+        path = Path(self._directory, name)
         try:
             file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         except OSError:  # its turn has come, or it cannot be looked at: then it must not keep others waiting

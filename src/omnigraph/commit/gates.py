@@ -14,13 +14,13 @@ import threading
 import time
 import urllib.parse
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Protocol
 
-from omnigraph.commit.file_locks import Queue, lock_file, try_lock
+from omnigraph.commit.file_locks import Queue, close_lock, open_lock, try_lock
 from omnigraph.commit.lease import Lease, me, now
 from omnigraph.core.location import Location
 from omnigraph.errors import GateTimeoutError
@@ -59,10 +59,11 @@ class Held(Protocol):
 
 def gates_of(location: Location, objects: ObjectStore, timeout: float = DEFAULT_TIMEOUT) -> LocalGates | LeaseGates:
     if location.is_local:
-        return LocalGates(Path(location.child(DIRECTORY)), timeout)
+        return LocalGates(location.child(DIRECTORY), timeout)
     return LeaseGates(objects, timeout)
 
 
+@lru_cache(maxsize=1024)
 def _file_name(gate: str) -> str:
     """Return the file name of a gate. Long names, from long type names, are hashed."""
     # A name becomes one file: without quoting, `branch:a/b` would be a file in a directory.
@@ -135,8 +136,8 @@ class LocalGates:
     patience = 0.0  # the kernel knows at once whether a holder is alive
     can_be_lost = False  # the kernel keeps a lock until it is released
 
-    def __init__(self, directory: Path, timeout: float) -> None:
-        self._directory = directory
+    def __init__(self, directory: str | Path, timeout: float) -> None:
+        self._directory = str(directory)
         self.timeout = timeout
 
     @contextmanager
@@ -148,46 +149,49 @@ class LocalGates:
         `worth_it` is polled while waiting; when it returns false, the wait ends.
         """
         longest = self.timeout if timeout is None else timeout
-        with ExitStack() as stack:
-            yield _Locked([stack.enter_context(self._taken(gate, longest, worth_it)) for gate in gates])
+        taken: list[_LockFile] = []
+        try:
+            for gate in gates:
+                self._take(gate, longest, worth_it, taken)
+            yield _Locked(taken)
+        finally:
+            for one in reversed(taken):
+                close_lock(one.file)
 
-    @contextmanager
-    def _taken(self, gate: Gate, timeout: float, worth_it: Callable[[], bool] | None) -> Iterator[_LockFile]:
+    def _take(self, gate: Gate, timeout: float, worth_it: Callable[[], bool] | None, taken: list[_LockFile]) -> None:
         """Take one gate. The shared gate has a second lock in front of it.
 
         An exclusive holder locks that one first and keeps it, so overlapping shared holders cannot starve it.
         """
-        if gate.name != SHARED:
-            with self._locked(gate, gate.name, timeout, worth_it) as file:
-                yield file
-            return
-        with ExitStack() as before, ExitStack() as taken:
-            before.enter_context(self._locked(gate, f"before {gate.name}", timeout, worth_it))
-            file = taken.enter_context(self._locked(gate, gate.name, timeout, worth_it))
-            if gate.shared:
-                before.close()
-            yield file
+        if gate.name == SHARED:
+            before = self._locked(gate, f"before {gate.name}", timeout, worth_it)
+            taken.append(before)
+        taken.append(self._locked(gate, gate.name, timeout, worth_it))
+        if gate.shared:
+            taken.remove(before)
+            close_lock(before.file)
 
-    @contextmanager
-    def _locked(
-        self, gate: Gate, name: str, timeout: float, worth_it: Callable[[], bool] | None
-    ) -> Iterator[_LockFile]:
-        path = self._directory / f"{_file_name(name)}.lock"
-        with ExitStack() as stack:
-            with _lock_failures(path):
-                file = stack.enter_context(lock_file(path))
+    def _locked(self, gate: Gate, name: str, timeout: float, worth_it: Callable[[], bool] | None) -> _LockFile:
+        path = f"{self._directory}/{_file_name(name)}.lock"
+        with _lock_failures(path):
+            file = open_lock(path)
+            try:
                 _lock_in_turn(gate, path, file, timeout, worth_it)
                 # The file names the holder for error messages; only the lock itself has meaning.
                 os.ftruncate(file, 0)
                 if not gate.shared:
                     os.pwrite(file, me().encode(), 0)
-            yield _LockFile(gate.name, path, file)
+            except BaseException:
+                close_lock(file)
+                raise
+        return _LockFile(gate.name, path, file)
 
 
-def _lock_in_turn(gate: Gate, path: Path, file: int, timeout: float, worth_it: Callable[[], bool] | None) -> None:
+def _lock_in_turn(gate: Gate, path: str, file: int, timeout: float, worth_it: Callable[[], bool] | None) -> None:
     """Lock a file behind those who wait for it already; raise GateTimeoutError if the turn does not come in time."""
-    attempt, queue = partial(try_lock, file, shared=gate.shared), Queue(path.with_suffix(".queue"))
-    wait = partial(_wait, gate.name, timeout, holder=lambda: path.read_text() or "another process", worth_it=worth_it)
+    attempt, queue = partial(try_lock, file, shared=gate.shared), Queue(f"{path.removesuffix('.lock')}.queue")
+    holder = partial(_named_in, path)
+    wait = partial(_wait, gate.name, timeout, holder=holder, worth_it=worth_it)
     if gate.name.startswith(_IN_BRANCH):
         wait(attempt, longest=lambda _: _LONGEST_WAIT)
     # No ticket for a caller that does not wait: it asks whether the holder is alive, and must not pass those who queue.
@@ -198,27 +202,32 @@ def _lock_in_turn(gate: Gate, path: Path, file: int, timeout: float, worth_it: C
             wait(lambda: ticket.is_first() and attempt(), longest=ticket.pause)
 
 
+def _named_in(path: str) -> str:
+    return Path(path).read_text() or "another process"
+
+
 @dataclass(frozen=True, slots=True)
 class _LockFile:
     gate: str
-    path: Path
+    path: str
     file: int
 
     def is_in_place(self) -> bool:
         """Return whether the path still names the locked file: another copy of the graph has files of its own."""
         try:
-            return os.path.samestat(os.fstat(self.file), self.path.stat())
+            there = os.stat(self.path)  # noqa: PTH116 - quicker, and a commit does this many times
+            return os.path.samestat(os.fstat(self.file), there)
         except FileNotFoundError:
             return False
 
 
 @contextmanager
-def _lock_failures(path: Path) -> Iterator[None]:
+def _lock_failures(path: str) -> Iterator[None]:
     """Turn failures of the file system (no locks, no space) into storage errors."""
     try:
         yield
     except OSError as error:
-        raise storage_error(error, "lock", str(path)) from error
+        raise storage_error(error, "lock", path) from error
 
 
 class _Locked:

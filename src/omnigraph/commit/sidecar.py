@@ -109,7 +109,7 @@ class Sidecar:
         return any(operation_id in (own, (details or {}).get(OPERATION)) for own, details in known)
 
     def to_json(self) -> bytes:
-        return json.dumps(_plain(self), indent=2).encode()
+        return json.dumps(_plain(self)).encode()
 
 
 def arm(plans: Sequence[PublishPlan], state: ManifestState) -> Sidecar:
@@ -266,9 +266,9 @@ def _plain(value: Any) -> Any:
     if isinstance(value, tuple):
         return [_plain(item) for item in value]
     if hasattr(value, "__dataclass_fields__"):
-        pairs = ((name, _plain(getattr(value, name))) for name in value.__dataclass_fields__)
+        pairs = [(name, getattr(value, name)) for name in value.__dataclass_fields__]
         # `tables` is always written: readers of every version require it.
-        return {name: item for name, item in pairs if name == "tables" or item not in (None, [])}
+        return {name: _plain(item) for name, item in pairs if name == "tables" or (item is not None and item != ())}
     return value
 
 

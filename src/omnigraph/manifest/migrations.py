@@ -312,7 +312,8 @@ def _swap_whole(table: InternalTable, branch: str | None) -> None:
         head = [head_record(replace(state.head, branch=branch), state.graph_id)] if state.head else []
         # Said before the step that cannot be taken back: other programs may still use the graph.
         _LOG.warning("%s gets format %d; releases before 0.2 cannot open it any more", dataset.uri, WHOLE)
-        staged = table.stage(dataset, stamped(archived(state.rows_with(encode(head)), log)))
+        named = state.named_with(head)
+        staged = table.stage(dataset, stamped(archived(encode(named.values()), named.values(), log)))
         try:
             table.swap(dataset, staged)
         except ConflictError:

@@ -6,7 +6,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -385,8 +385,9 @@ class Manifest:
         _check_expected(state, expected)
         commits = _commits(state, [one.lineage for one in members])
         commit = commits[-1]
-        added = encode([*_records(state, _together(members)), *_history(state, members, commits)])
-        rows = archived(state.rows_with(added), self.log, len(members))
+        named = state.named_with([*_records(state, _together(members)), *_history(state, members, commits)])
+        whole = encode(named.values())
+        rows = archived(whole, named.values(), self.log, len(members))
         staged = self.table.stage(state.dataset, stamped(rows))
         ready()
         if self.table.is_behind(state.branch, state.version):
@@ -399,8 +400,7 @@ class Manifest:
         if newest[0][0] > commit.manifest_version:
             return self._followed(state.branch, commits)
         self._check_base(state, commit.manifest_version, newest[1:])
-        published = replace(state, version=int(dataset.version), rows=rows, dataset=dataset, tag=newest[0][1])
-        latest = self._noticed(published)
+        latest = self._noticed(state.followed(named if rows is whole else None, rows, dataset, newest[0][1]))
         # Only the last one made the step from one state to the other: what follows from it is done once.
         return [Published(one, latest, state if one is commit else latest) for one in commits]
 

@@ -7,7 +7,7 @@ goes into a segment. Segments of one size are merged, so their number grows with
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from itertools import takewhile
 from typing import Any
@@ -144,16 +144,16 @@ def _decoded(name: str, data: bytes) -> pa.Table:
         raise CorruptGraphError(message, path=name, hint="restore it from a backup") from error
 
 
-def archived(rows: pa.Table, segments: Segments, new: int = 1) -> pa.Table:
+def archived(rows: pa.Table, records: Iterable[dict[str, Any]], segments: Segments, new: int = 1) -> pa.Table:
     """Return the rows of a state without those that leave the window; those are written into a segment first.
 
-    Rows leave many at a time: a segment for each commit would be a request for each commit. The newest `new` commits
-    stay: their states are made of this one.
+    `records` are the same rows. Rows leave many at a time: a segment for each commit would be a request for each
+    commit. The newest `new` commits stay: their states are made of this one.
     """
     # Not by Arrow: a state has so few rows that a call costs more than all of them, and every publish comes by here.
-    described = [*zip(rows["object_type"].to_pylist(), rows["metadata"].to_pylist(), strict=True)]
+    described = [(one["object_type"], one["metadata"]) for one in records if one["object_type"] in (COMMIT, PAST)]
     count = sum(kind == COMMIT for kind, _ in described)
-    size = sum(len(text.encode()) for kind, text in described if text and kind in (COMMIT, PAST))
+    size = sum(len(text.encode()) for _, text in described if text)
     staying = max(_staying(size, count), new)
     if count == staying:
         return rows

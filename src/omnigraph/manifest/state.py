@@ -21,6 +21,7 @@ from omnigraph.manifest.rows import (
     MANIFEST_PATH,
     OBJECT_ID,
     PAST,
+    SCHEMA,
     SCHEMA_ID,
     SEGMENT,
     TABLE,
@@ -271,13 +272,23 @@ class ManifestState:
 
     def rows_with(self, added: pa.Table) -> pa.Table:
         """Return the rows of the next state: those of this one and the added ones, which replace rows of their id."""
-        new = set(added[OBJECT_ID].to_pylist())
+        return encode(self.named_with(added.to_pylist()).values())
+
+    def named_with(self, added: Iterable[dict[str, Any]]) -> dict[str, dict[str, Any]]:
+        """Return the same rows as records, by their ids."""
+        new = {record[OBJECT_ID]: {name: record.get(name) for name in SCHEMA.names} for record in added}
         # Without every head, also that of the branch from which this one was made.
-        staying = [name not in new and row["object_type"] != GRAPH_HEAD for name, row in self._named.items()]
-        kept = self.rows.filter(pa.array(staying, pa.bool_())).select(added.column_names)
-        kept = kept if kept.schema == added.schema else kept.cast(added.schema)
-        # In one piece: a piece for each commit would make every look at the rows slower.
-        return pa.concat_tables([kept, added]).combine_chunks()
+        kept = {id_: row for id_, row in self._named.items() if id_ not in new and row["object_type"] != GRAPH_HEAD}
+        return kept | new
+
+    def followed(
+        self, named: Mapping[str, dict[str, Any]] | None, rows: pa.Table, dataset: lance.LanceDataset, tag: str
+    ) -> ManifestState:
+        """Return the state that a publish made of this one. `named` are its rows as records, if they are known."""
+        made = replace(self, version=int(dataset.version), rows=rows, dataset=dataset, tag=tag)
+        if named is not None:  # the next publish needs them, and to read them from the table takes as long as to encode
+            vars(made)["_named"] = named
+        return made
 
     # Every answer needs a few of the rows, and a state is small: dictionaries find them much quicker than scans.
 

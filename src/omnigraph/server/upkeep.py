@@ -6,7 +6,6 @@ import logging
 import threading
 from collections.abc import Mapping
 from contextlib import ExitStack
-from pathlib import Path
 
 from omnigraph.api.maintenance import UpkeepReport
 from omnigraph.commit.file_locks import lock_file, try_lock
@@ -63,7 +62,7 @@ class BackgroundUpkeep:
         if self._folder is None:
             return True
         with ExitStack() as attempt:
-            file = attempt.enter_context(lock_file(Path(self._folder) / "upkeep.lock"))
+            file = attempt.enter_context(lock_file(f"{self._folder}/upkeep.lock"))
             if not try_lock(file):
                 return False
             # Kept until this process ends: if the lock went around, every process would open tables it has not cached.

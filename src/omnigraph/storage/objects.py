@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import itertools
 import logging
+import os
 import secrets
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, NewType, cast
+from typing import IO, TYPE_CHECKING, NewType, cast
 
 import obstore
 from obstore.exceptions import AlreadyExistsError, BaseError, PreconditionError
@@ -94,8 +95,10 @@ class ObjectStore:
         """Write an object atomically: a reader sees the old content or the new one."""
         with self._change("write", name):
             count("put")
-            # On a local disk obstore writes a temporary file and renames it, so this is atomic there too.
-            obstore.put(self._store, self._key(name), data)
+            if self._location.is_local:  # a fifth of the CPU time, as below: every commit writes and deletes a record
+                _write_local(self._path(name), [data])
+            else:
+                obstore.put(self._store, self._key(name), data)
 
     def chunks(self, name: str) -> Iterator[bytes]:
         """Read a large object that must exist, piece by piece."""
@@ -113,7 +116,7 @@ class ObjectStore:
         with self._change("write", name):
             count("put")
             if self._location.is_local:
-                _write_local(Path(self._location.child(name)), chunks)
+                _write_local(self._path(name), chunks)
             else:
                 obstore.put(self._store, self._key(name), _ahead(iter(chunks)), chunk_size=_PIECE)
 
@@ -158,10 +161,11 @@ class ObjectStore:
         """Delete an object if it exists."""
         with self._change("delete", name):
             count("delete")
-            try:
-                obstore.delete(self._store, self._key(name))
-            except FileNotFoundError:
-                return
+            with suppress(FileNotFoundError):
+                if self._location.is_local:
+                    os.unlink(self._path(name))  # noqa: PTH108 - a `Path` takes longer to make than the call
+                else:
+                    obstore.delete(self._store, self._key(name))
 
     def delete_below(self, prefix: str) -> None:
         """Delete every object below a prefix."""
@@ -202,8 +206,11 @@ class ObjectStore:
         """List the objects directly below a prefix: the last parts of their names, sorted."""
         count("list")
         with self._failures("list", prefix):
-            found = obstore.list_with_delimiter(self._store, self._key(prefix))
-        names = (str(meta["path"]).rpartition("/")[2] for meta in found["objects"])
+            if self._location.is_local:
+                names = _files_in(self._path(prefix))
+            else:
+                found = obstore.list_with_delimiter(self._store, self._key(prefix))
+                names = [str(meta["path"]).rpartition("/")[2] for meta in found["objects"]]
         return sorted(name for name in names if not is_temporary(name))
 
     def version(self, name: str) -> Version | None:
@@ -228,6 +235,11 @@ class ObjectStore:
         assert not is_temporary(name), f"{name} is the name of a temporary file"
         return f"{self._location.key}/{name}".strip("/")
 
+    def _path(self, name: str) -> str:
+        """Return the file of an object on a local disk."""
+        assert not is_temporary(name), f"{name} is the name of a temporary file"
+        return self._location.child(name)
+
     @contextmanager
     def _change(self, operation: str, name: str) -> Iterator[None]:
         durable_write(operation, self._location.child(name))
@@ -242,16 +254,40 @@ class ObjectStore:
             raise storage_error(error, operation, self._location.child(name)) from error
 
 
-def _write_local(path: Path, chunks: Iterable[bytes]) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
+def _write_local(path: str, chunks: Iterable[bytes]) -> None:
+    """Write a file under another name and rename it: a reader sees the old content or the new one."""
     # Named as obstore names its own: listings leave such files out.
-    part = path.with_name(f"{path.name}#{secrets.randbits(32)}")
+    part = f"{path}#{secrets.randbits(32)}"
     try:
-        with part.open("wb") as file:
+        with _created(part) as file:
             file.writelines(chunks)
-        part.replace(path)
-    finally:
-        part.unlink(missing_ok=True)
+        os.replace(part, path)  # noqa: PTH105 - quicker
+    except BaseException:
+        with suppress(FileNotFoundError):
+            os.unlink(part)  # noqa: PTH108 - as above
+        raise
+
+
+def _created(path: str) -> IO[bytes]:
+    """Open a new file, and make its directory if there is none."""
+    try:
+        return open(path, "xb")  # noqa: PTH123 - as above; the caller closes it
+    except FileNotFoundError:
+        os.makedirs(os.path.dirname(path), exist_ok=True)  # noqa: PTH103, PTH120 - as above
+        return open(path, "xb")  # noqa: PTH123 - as above
+
+
+def _files_in(directory: str) -> list[str]:
+    """List the files of a directory; none if there is no such directory."""
+    try:
+        with os.scandir(directory) as found:
+            return [one.name for one in found if one.is_file()]
+    except FileNotFoundError:
+        return []
+    except NotADirectoryError:
+        if Path(directory).is_file():  # there is nothing below an object; a file further up is an error
+            return []
+        raise
 
 
 def _ahead(chunks: Iterator[bytes]) -> Iterator[bytes]:
@@ -289,13 +325,14 @@ def storage_error(error: Exception, operation: str, path: str) -> StorageError:
             hint = "check that the path is a file below directories, and that the disk works"
         case _:
             hint = "check the network, AWS_REGION and AWS_ENDPOINT_URL; a plain http endpoint needs AWS_ALLOW_HTTP=true"
-    return StorageError(f"{failed}: {_reason(error)}", path=path, operation=operation, hint=hint)
+    return StorageError(f"{failed}: {_reason(error, path)}", path=path, operation=operation, hint=hint)
 
 
-def _reason(error: Exception) -> str:
+def _reason(error: Exception, path: str) -> str:
     """Return the innermost cause: the last part of the first line, without the server's answer and the debug dump."""
     if isinstance(error, OSError) and error.strerror:
-        return f"{error.strerror} ({error.filename})" if error.filename else error.strerror
+        elsewhere = error.filename if not str(error.filename).startswith(path) else None
+        return f"{error.strerror} ({elsewhere})" if elsewhere else error.strerror
     line = str(error).partition("\n")[0].partition(": <")[0]
     return line.rpartition(": ")[2].strip() or type(error).__name__
 

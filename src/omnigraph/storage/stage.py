@@ -336,8 +336,9 @@ class TableStorage(TableReader):
         dataset = self.open(base)
         durable_write(f"stage {mode}", dataset.uri)
         with lance_call(dataset.uri, f"stage {mode}"):
+            schema = dataset.schema  # Lance makes a new one at every look
             transaction = write_fragments(
-                rows.select(dataset.schema.names).cast(dataset.schema),  # a schema change can reorder columns
+                rows.select(schema.names).cast(schema),  # a schema change can reorder columns
                 dataset,
                 mode=mode,
                 return_transaction=True,

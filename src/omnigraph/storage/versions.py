@@ -21,6 +21,7 @@ from omnigraph.storage.objects import disk_call
 HINT = "latest_version_hint.json"
 LISTED_FOR = 60.0  # seconds for which a listing lets the hint be used
 _MOST_LISTED = 4096
+_LONGEST_HINT = 4096  # bytes; one that is longer is not read whole, and so not used
 _MANIFEST = ".manifest"
 _DIGITS = 20
 
@@ -86,9 +87,12 @@ def _hinted(directory: str, count: int) -> list[tuple[int, str]]:
     if known is None or time.monotonic() - known.at > LISTED_FOR or known.inode != _inode(directory):
         return []
     number = _read_hint(directory)
-    if number is None or number < known.newest or _file_of(directory, number + 1):
+    if number is None or number < known.newest or os.path.lexists(f"{directory}/{file_name(number + 1)}"):
         return []
     found = [(one, path) for one in range(number, number - count, -1) if (path := _file_of(directory, one))]
+    # Lance names all versions of a dataset alike. So only one that early releases made can have a next one of theirs.
+    if found and not found[0][1].endswith(file_name(number)) and _file_of(directory, number + 1):
+        return []
     if len(found) < count:
         return []
     _listed[directory] = _Listed(known.at, known.inode, number)
@@ -97,8 +101,11 @@ def _hinted(directory: str, count: int) -> list[tuple[int, str]]:
 
 def _read_hint(directory: str) -> int | None:
     try:
-        with open(f"{directory}/{HINT}", "rb") as file:  # noqa: PTH123 - as above
-            number = json.loads(file.read())["version"]
+        file = os.open(f"{directory}/{HINT}", os.O_RDONLY | os.O_CLOEXEC)  # less to do than for a file object
+        try:
+            number = json.loads(os.read(file, _LONGEST_HINT))["version"]
+        finally:
+            os.close(file)
     except (OSError, ValueError, TypeError, KeyError):
         return None  # of an early release, or torn: a listing raises what is wrong with the directory
     return number if isinstance(number, int) else None
