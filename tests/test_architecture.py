@@ -74,6 +74,11 @@ def modules() -> dict[str, ast.Module]:
     return {str(file.relative_to(SOURCE)): ast.parse(file.read_text(), str(file)) for file in files}
 
 
+@cache  # every rule walks every module
+def nodes(tree: ast.Module) -> tuple[ast.AST, ...]:
+    return tuple(ast.walk(tree))
+
+
 def findings(rule: Rule, trees: dict[str, ast.Module] | None = None) -> list[Finding]:
     found = [finding for name, tree in (trees or modules()).items() for finding in rule(name, tree)]
     return sorted(found)
@@ -81,7 +86,7 @@ def findings(rule: Rule, trees: dict[str, ast.Module] | None = None) -> list[Fin
 
 def _calls(tree: ast.Module) -> Iterator[tuple[ast.Call, str, str]]:
     """Each call with the last part of what is called, and the name that it is called on (`a.b().c()` is c on b)."""
-    for node in ast.walk(tree):
+    for node in nodes(tree):
         if isinstance(node, ast.Call):
             if isinstance(node.func, ast.Attribute):
                 yield node, node.func.attr, _name(node.func.value)
@@ -104,7 +109,7 @@ def heads_move_in_commit_only(name: str, tree: ast.Module) -> Iterator[Finding]:
     """`commit_staged` and `create` of the tables are for `commit/` and for making a graph; `storage/` defines them."""
     if name.startswith(("commit/", "storage/")):
         return
-    for node in ast.walk(tree):
+    for node in nodes(tree):
         if isinstance(node, ast.Attribute) and node.attr == "commit_staged":
             yield Finding(name, node.lineno, "commit_staged")
         if (
@@ -128,7 +133,7 @@ def lance_writes_in_storage_only(name: str, tree: ast.Module) -> Iterator[Findin
     if name.startswith("storage/"):
         return
     from_lance = set()
-    for node in ast.walk(tree):
+    for node in nodes(tree):
         if isinstance(node, ast.ImportFrom) and (node.module or "").partition(".")[0] == "lance":
             from_lance |= {alias.asname or alias.name for alias in node.names}
             for alias in node.names:
@@ -158,7 +163,7 @@ def _is_lance(node: ast.expr) -> bool:
 
 def no_error_is_swallowed(name: str, tree: ast.Module) -> Iterator[Finding]:
     """Catching everything is for those who raise it again or tell it to the log; nobody may carry on in silence."""
-    for node in ast.walk(tree):
+    for node in nodes(tree):
         if isinstance(node, ast.ExceptHandler) and _catches_everything(node.type) and not _is_told(node):
             yield Finding(name, node.lineno, "except everything")
         if isinstance(node, ast.Call) and _name(node.func) == "suppress" and any(map(_catches_everything, node.args)):
@@ -191,7 +196,7 @@ def spark_in_its_package_only(name: str, tree: ast.Module) -> Iterator[Finding]:
 
 
 def _imports(tree: ast.Module) -> Iterator[tuple[int, str]]:
-    for node in ast.walk(tree):
+    for node in nodes(tree):
         if isinstance(node, ast.Import):
             yield from ((node.lineno, alias.name) for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
@@ -209,7 +214,7 @@ def strings_of_lance_are_compared_in_one_place(name: str, tree: ast.Module) -> I
     """What pylance raises is told apart by its text, and only there."""
     if name == "storage/lance_errors.py":
         return
-    for node in ast.walk(tree):
+    for node in nodes(tree):
         if not isinstance(node, ast.ExceptHandler) or node.name is None:
             continue
         for inner in ast.walk(node):
@@ -405,10 +410,17 @@ def test_the_source_has_no_more_files_than_it_had() -> None:
 def test_of_a_hundred_class_names_at_most_one_is_in_two_modules() -> None:
     homes: dict[str, set[str]] = {}
     for name, tree in modules().items():
-        for node in ast.walk(tree):
+        for node in nodes(tree):
             if isinstance(node, ast.ClassDef):
                 homes.setdefault(node.name, set()).add(name)
 
     repeated = {name: sorted(where) for name, where in homes.items() if len(where) > 1}
 
     assert len(repeated) <= len(homes) // 100, repeated
+
+
+def test_of_a_hundred_lines_that_are_not_blank_three_or_more_are_comments() -> None:
+    lines = [line.strip() for file in SOURCE.rglob("*.py") for line in file.read_text().splitlines()]
+    comments = sum(line.startswith("#") for line in lines)
+
+    assert comments >= 0.03 * sum(map(bool, lines)), comments
