@@ -192,9 +192,10 @@ class _Weighing(LocalExecutor):
     ) -> list[R]:
         for some in sent:
             assert isinstance(some, LocalParcels)
-            for section, share, fetch in some.addressed():
-                if section in routes:
-                    self.weights[routes[section].receiver(share)] += len(fetch().data)
+            for parcel, fetch in some.addressed():
+                if parcel.section in routes:
+                    for receiver in routes[parcel.section].receivers(parcel.share, parcel.of):
+                        self.weights[receiver] += len(fetch().data)
         return super().gather(phase, step, tasks, sent, routes)
 
 

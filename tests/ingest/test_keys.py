@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -11,14 +12,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from omnigraph.core.executor import Parcel, ParcelRoute
 from omnigraph.ingest.keys import (
+    MOST_SHARES,
     HashedKeys,
     KeyParcels,
     hash_columns,
     places,
     row_of,
+    shares_of,
     task_of,
     unpacked,
+    within_share,
 )
 
 TEXTS = st.lists(st.text(max_size=20) | st.sampled_from(["", "a", "aa", "a\0", "\0", "ü", "abcdefgh", "abcdefghi"]))
@@ -102,7 +107,7 @@ def test_the_shares_of_an_exchange_hold_every_key_once(parts: list[list[str]], s
     for task, values in enumerate(parts):
         keys = KeyParcels()
         keys.add(3, numbered(values, task))
-        parcels += keys.packed(shares)
+        parcels += keys.packed(shares)  # so few keys are divided into the fewest shares
         assert sum(keys.counts().values()) == len(values)
 
     found = [unpacked(one for one in parcels if one.share == share).in_order() for share in range(shares)]
@@ -144,3 +149,48 @@ def test_distinct_keys_are_found_where_they_are(mine: list[tuple[int, int]]) -> 
     found = distinct.where(distinct.index_of(ours))
 
     assert list(zip(found.high.tolist(), found.low.tolist(), strict=True)) == mine
+
+
+@given(HALVES)
+def test_a_task_names_each_key_once(mine: list[tuple[int, int]]) -> None:
+    found = halves(mine).distinct()
+
+    assert sorted(zip(found.high.tolist(), found.low.tolist(), strict=True)) == sorted(set(mine))
+
+
+@given(
+    st.lists(st.tuples(TEXTS, st.sampled_from([1, 2, 4, 8])), max_size=4), st.sampled_from([1, 2, 4, 8]), st.booleans()
+)
+def test_each_receiver_gets_its_keys_however_the_senders_divided_them(
+    parts: list[tuple[list[str], int]],
+    width: int,
+    named: bool,  # noqa: FBT001 - drawn
+) -> None:
+    route = ParcelRoute(3, spread=width > 1, width=width)
+    received: dict[int, list[Parcel]] = {3 + share: [] for share in range(width)}
+    for task, (values, fewest) in enumerate(parts):
+        keys = KeyParcels()
+        (keys.add_names if named else keys.add)(0, numbered(values, task))
+        for parcel in keys.packed(fewest):
+            receivers = route.receivers(parcel.share, parcel.of)
+            assert len(receivers) == route.copies(parcel.of)
+            for receiver in receivers:
+                received[receiver].append(parcel)
+
+    shares = [
+        unpacked((within_share(one, at - 3, width, named=named) for one in some), named=named)
+        for at, some in received.items()
+    ]
+
+    whole = HashedKeys.joined(numbered(values, task) for task, (values, _) in enumerate(parts))
+    if named:
+        assert {high for share in shares for high in share.high.tolist()} == set(whole.high.tolist())
+    else:
+        assert sorted(at for share in shares for at in share.at.tolist()) == whole.at.tolist()
+    bounds = [share.high for share in shares if len(share)]
+    assert all(one.max() < other.min() for one, other in pairwise(bounds)), "shares are ranges of hashes"
+
+
+@pytest.mark.parametrize("keys, expected", [(0, 4), (100_000, 8), (3_000_000, 256), (10**9, MOST_SHARES)])
+def test_the_more_keys_the_more_shares(keys: int, expected: int) -> None:
+    assert shares_of(keys, 2**19, 4) == expected

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -13,21 +14,22 @@ import omnigraph
 from omnigraph.core.location import Location
 from omnigraph.formats.sources import discover
 from omnigraph.ingest.keys import key_sections
-from omnigraph.ingest.steps import KeyExchange, StageTask, stage
+from omnigraph.ingest.steps import KeyExchange, StageTask, rows_per_file, stage
 
 ROWS = 300_000
 
 
 @pytest.mark.parametrize(
-    "shares, expected",
-    [(4, [65_536] * 4 + [37_856]), (64, [65_536] * 4 + [37_856]), (256, [262_144, 37_856]), (1024, [ROWS])],
+    "size, expected",
+    [(2**29, [65_536] * 4 + [37_856]), (2**33, [65_536] * 4 + [37_856]), (2**35, [262_144, 37_856]), (2**37, [ROWS])],
 )
-def test_the_more_keys_a_load_has_the_more_rows_are_in_a_file(tmp_path: Path, shares: int, expected: list[int]) -> None:
+def test_the_more_bytes_a_load_has_the_more_rows_are_in_a_file(tmp_path: Path, size: int, expected: list[int]) -> None:
     graph = omnigraph.init(tmp_path / "graph", "node Person { age: I32 }")
     pq.write_table(pa.table({"age": pa.array(range(ROWS), pa.int32())}), tmp_path / "Person.parquet")
     (split,) = discover([tmp_path / "Person.parquet"], graph.catalog)
     location = Location.parse(tmp_path / "graph")
-    exchange = KeyExchange(location, "__tmp/load-0", 1, shares, key_sections(graph.catalog))
+    exchange = KeyExchange(location, "__tmp/load-0", 1, 4, key_sections(graph.catalog))
+    exchange = replace(exchange, rows_per_file=rows_per_file(size))
     tables = {"node:Person": graph.snapshot().entries["node:Person"].table}
 
     result, _ = stage(StageTask(0, split, graph.catalog, tables, exchange))

@@ -22,6 +22,7 @@ class Parcel(NamedTuple):
     share: int  # which part of the section, so that parts that belong together meet in one task
     data: bytes
     sender: int = 0  # the number of the task; set by the executor
+    of: int = 0  # into how many shares the sender divided the section; 0: into as many as there are receivers
 
 
 class ParcelsLostError(Exception):
@@ -30,13 +31,28 @@ class ParcelsLostError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class ParcelRoute:
-    """The tasks that receive a section: one for all of its shares, or one for each of them."""
+    """The tasks that receive a section: one for all of its shares, or one for each of them.
+
+    With a `width`, so many tasks receive it, each an equal part of its range. The senders may have divided it into more
+    shares, or into fewer: then a parcel goes to all tasks that it has a part for. One number is a multiple of the
+    other.
+    """
 
     first: int
     spread: bool
+    width: int = 0
 
-    def receiver(self, share: int) -> int:
-        return self.first + share if self.spread else self.first
+    def receivers(self, share: int, of: int) -> range:
+        if not of or not self.width or not self.spread:
+            first = self.first + share * self.spread
+            return range(first, first + 1)
+        first = self.first + share * self.width // of
+        return range(first, first + self.copies(of))
+
+    def copies(self, of: int) -> int:
+        """Return how many tasks receive each parcel of a section that was divided into so many shares."""
+        assert not of or not self.width or not of % self.width or not self.width % of, "shares are nested"
+        return max(1, self.width // of) if of and self.spread else 1
 
 
 class Scattered(Protocol, Generic[R]):

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
+from itertools import islice
 from typing import Any, cast
 
 import lance
@@ -24,7 +25,18 @@ from omnigraph.formats.batch import Declared, Numbers
 from omnigraph.formats.files import Split, grouped
 from omnigraph.ingest import steps
 from omnigraph.ingest.executor import LocalExecutor
-from omnigraph.ingest.keys import U64, EdgeEnd, KeyKind, KeySpace, ends_of, key_sections, places, row_of, task_of
+from omnigraph.ingest.keys import (
+    U64,
+    EdgeEnd,
+    KeyKind,
+    KeySpace,
+    ends_of,
+    key_sections,
+    places,
+    row_of,
+    shares_of,
+    task_of,
+)
 from omnigraph.ingest.problems import TASK_BITS, Counts, ProblemLog
 from omnigraph.ingest.steps import (
     DEFAULT_OPTIONS,
@@ -104,7 +116,8 @@ class DistributedLoad:
         directory = f"__tmp/load-{secrets.token_hex(8)}"
         # A random seed: no one can prepare an input whose keys collide, and a retry has another one.
         self.exchange = KeyExchange(store.location, directory, secrets.randbits(64), shares)
-        self.exchange = replace(self.exchange, options=options)
+        size = sum(split.size for split in data.splits)
+        self.exchange = replace(self.exchange, options=options, rows_per_file=steps.rows_per_file(size))
         self.staged: list[Scattered[StageResult]] = []
         self._catalog: Catalog | None = None
         self.bases: dict[str, TableVersion] = {}
@@ -204,6 +217,7 @@ class DistributedLoad:
 _ROWS_PER_TASK = 1_000_000
 _KEYS_PER_TASK = 100_000  # comparing so many takes about as long as scheduling a task
 _PROBED_KEYS, _ROWS_PER_PROBED_KEY = 40_000, 8  # at most, and at least: beyond, reading all ids is quicker
+_BYTES_PER_SHARE = 2**26  # of keys; a task holds them three times
 _REMOVED_PER_TASK = 4_000_000
 _NONE: U64 = np.empty(0, np.uint64)
 
@@ -253,6 +267,7 @@ class KeyComparison:
         self._ignored: dict[str, Excluded] = {}
         # Opened once: building the dataset of all staged fragments costs as much as a commit.
         self._appends: dict[str, lance.LanceDataset] = {}
+        self._ends: Scattered[dict[int, int]] | None = None
 
     def log_problems(self, log: ProblemLog) -> None:
         """Log all violations of keys, endpoints, uniqueness and cardinality; find the rows that are replaced."""
@@ -397,8 +412,45 @@ class KeyComparison:
             key = table_key(node)
             # Nodes count whether others replace them or not: an id stays.
             excluded = {**edges, key: self._left_out_of(key)}
-            comparison = ShareCheck(steps.find_dangling, key, excluded)
-            yield _KeyCheck(KeySpace(KeyKind.ID, key), comparison, partial(self._endpoints, node))
+            if self._ends is None:
+                findings = partial(self._unknown_ends, node, excluded)
+                yield _KeyCheck(KeySpace(KeyKind.ID, key), ShareCheck(steps.find_unknown, key, excluded), findings)
+            else:
+                yield self._end_check(node, excluded)
+
+    def _end_check(self, node: NodeType, excluded: Mapping[str, Excluded]) -> _KeyCheck:
+        comparison = ShareCheck(steps.find_dangling, table_key(node), excluded)
+        return _KeyCheck(KeySpace(KeyKind.ID, table_key(node)), comparison, partial(self._endpoints, node))
+
+    def _unknown_ends(
+        self, node: NodeType, excluded: Mapping[str, Excluded], parts: Sequence[steps.UnknownEnds]
+    ) -> Iterator[BrokenRule]:
+        """Yield the committed edges that would lose an end, and those of the input whose ends there are not."""
+        if not any(part.named for part in parts):
+            yield from self._endpoints(node, [part.ends for part in parts])
+            return
+        # Which edges name such a node is not known: each task has sent a node once, whatever the number of its edges.
+        if self._ends is None:
+            self._ends = self.load.executor.scatter("keys", steps.committed_keys, list(self._end_tasks()))
+        yield from self._findings([self._end_check(node, excluded)])
+
+    def _end_tasks(self) -> Iterator[steps.CommittedTask]:
+        """Yield tasks that extract the ends of all staged edges."""
+        for key, loaded in self.loaded.items():
+            edge = loaded.declared
+            if not isinstance(edge, EdgeType) or not loaded.written:
+                continue
+            wanted = tuple(
+                KeyExtract(KeySpace(KeyKind.ID, f"node:{end}"), EdgeEnd(key, column, NEW), (column,))
+                for column, end in ((SRC, edge.source), (DST, edge.target))
+            )
+            opened = self._appended(key)
+            table = replace(self.txn.writable_table(self.tables, key), version=int(opened.version))
+            numbers = iter([fragment.fragment_id for fragment in opened.get_fragments()][-len(loaded.written) :])
+            for task, result in enumerate(self.load.results):
+                files = len(result.tables[key].written) if key in result.tables else 0
+                if files:
+                    yield steps.CommittedTask(table, tuple(islice(numbers, files)), wanted, self.exchange, staged=task)
 
     def _endpoints(self, node: NodeType, parts: Sequence[dict[EdgeEnd, FoundRows]]) -> Iterator[BrokenRule]:
         for end in sorted({end for part in parts for end in part}):
@@ -488,8 +540,9 @@ class KeyComparison:
             sections = self._sections(space)
             width = self._width(sections)
             of_space[space] = slice(len(tasks), len(tasks) + width)
-            routes |= {number: ParcelRoute(len(tasks), spread=width > 1) for number in sections if width}
-            tasks += [CompareTask(tuple(check.comparison for check in some), self.exchange)] * width
+            routes |= {number: ParcelRoute(len(tasks), spread=width > 1, width=width) for number in sections if width}
+            comparisons = tuple(check.comparison for check in some)
+            tasks += [CompareTask(comparisons, self.exchange, share, width) for share in range(width)]
         results = self._compare(tasks, routes)
         for check in checks:
             at = by_space[check.space].index(check)
@@ -497,15 +550,21 @@ class KeyComparison:
                 yield from check.findings([result[at] for result in found])
 
     def _compare(self, tasks: Sequence[CompareTask], routes: Mapping[int, ParcelRoute]) -> list[tuple[Any, ...]]:
-        sent: list[Scattered[Any]] = [*self.load.staged, self._committed]
+        sent: list[Scattered[Any]] = [*self.load.staged, *self._scattered]
         return self.load.executor.gather("check", steps.compare, tasks, sent, routes)
 
     def _sections(self, space: KeySpace) -> dict[int, int]:
         """Return the sections of a space that have keys, and how many."""
         counted: Counter[int] = Counter()
-        for keys in (*(result.keys for result in self.load.results), *self._committed.results):
+        for keys in (result.keys for result in self.load.results):
+            counted.update(keys)
+        for keys in (keys for part in self._scattered for keys in part.results):
             counted.update(keys)
         return {number: count for number, count in counted.items() if self.exchange.sections[number].space == space}
+
+    @property
+    def _scattered(self) -> list[Scattered[dict[int, int]]]:
+        return [self._committed, *([self._ends] if self._ends else [])]
 
     def _width(self, sections: Mapping[int, int]) -> int:
         """Return how many tasks compare the keys of these sections."""
@@ -513,7 +572,8 @@ class KeyComparison:
         if all(self.exchange.sections[number].role == OLD for number in sections):
             return 0
         # All shares in one task if there are few keys: to schedule a task takes longer than to compare them.
-        return 1 if sum(sections.values()) < _KEYS_PER_TASK else self.exchange.shares
+        count = sum(sections.values())
+        return 1 if count < _KEYS_PER_TASK else shares_of(count, _BYTES_PER_SHARE, self.exchange.shares)
 
     @cached_property
     def _committed(self) -> Scattered[dict[int, int]]:
@@ -537,12 +597,8 @@ class KeyComparison:
         """Look up the ids of a small input by the index, instead of extracting all ids of a large table."""
         space = KeySpace(KeyKind.ID, key)
         ids = KeyExtract(space, OLD, (ID,))
-        count = sum(
-            count
-            for result in self.load.results
-            for number, count in result.keys.items()
-            if self.exchange.sections[number].space == space
-        )
+        # By rows, because all of these are read: a node that is named twice counts twice.
+        count = sum(self.loaded[table].rows for table, _ in self._naming(key))
         rows = self.txn.entries[key].row_count
         if self.overwrites or ids not in wanted or count > _PROBED_KEYS or rows < count * _ROWS_PER_PROBED_KEY:
             return None
@@ -550,13 +606,18 @@ class KeyComparison:
 
     def _named_ids(self, key: str) -> pa.Array:
         """Return the ids of one table that the input brings or refers to."""
-        found = [self._column(key, ID)] if key in self.loaded and not self.loaded[key].fresh else []
+        found = [self._column(table, column) for table, column in self._naming(key)]
+        return pa.chunked_array([chunk for column in found for chunk in column.chunks], pa.string()).unique()
+
+    def _naming(self, key: str) -> Iterator[tuple[str, str]]:
+        """Yield the staged tables and columns that have ids of one table."""
+        if key in self.loaded and not self.loaded[key].fresh:
+            yield key, ID
         for table, loaded in self.loaded.items():
             edge = loaded.declared
             if isinstance(edge, EdgeType):
                 ends = ((SRC, edge.source), (DST, edge.target))
-                found += [self._column(table, column) for column, end in ends if f"node:{end}" == key]
-        return pa.chunked_array([chunk for column in found for chunk in column.chunks], pa.string()).unique()
+                yield from ((table, column) for column, end in ends if f"node:{end}" == key)
 
     def _column(self, key: str, name: str) -> pa.ChunkedArray:
         base = self.txn.writable_table(self.tables, key)
@@ -564,9 +625,11 @@ class KeyComparison:
         return self.tables.take_staged(base, self._appended(key), positions, [name])[name]
 
     def close(self) -> None:
-        """Free the committed keys."""
+        """Free the committed keys, and the ends of edges."""
         if "_committed" in self.__dict__:
             self._committed.close()
+        if self._ends:
+            self._ends.close()
 
     def _wanted(self) -> dict[str, list[KeyExtract]]:
         wanted: dict[str, list[KeyExtract]] = defaultdict(list)

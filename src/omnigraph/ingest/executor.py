@@ -66,9 +66,10 @@ class LocalExecutor:
         received: dict[int, list[Callable[[], Parcel]]] = defaultdict(list)
         for some in sent:
             assert isinstance(some, LocalParcels), "an executor gathers what it scattered"
-            for section, share, fetch in some.addressed():
-                if section in routes:
-                    received[routes[section].receiver(share)].append(fetch)
+            for parcel, fetch in some.addressed():
+                if parcel.section in routes:
+                    for receiver in routes[parcel.section].receivers(parcel.share, parcel.of):
+                        received[receiver].append(fetch)
 
         def work(task: tuple[int, T]) -> R:
             return step(task[1], [fetch() for fetch in received[task[0]]])
@@ -97,9 +98,10 @@ class LocalParcels(Generic[R]):
             self._file.write(parcel.data)
         self.results.append(result)
 
-    def addressed(self) -> Iterator[tuple[int, int, Callable[[], Parcel]]]:
+    def addressed(self) -> Iterator[tuple[Parcel, Callable[[], Parcel]]]:
+        """Yield parcels without their data, and a function that fetches each with it."""
         for entry in self._index:
-            yield entry[0].section, entry[0].share, partial(self._fetch, *entry)
+            yield entry[0], partial(self._fetch, *entry)
 
     def read(self, section: int, senders: Collection[int]) -> list[Parcel]:
         chosen = [entry for entry in self._index if entry[0].section == section and entry[0].sender in senders]

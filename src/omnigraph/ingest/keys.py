@@ -35,6 +35,9 @@ _HALF = np.uint64(32)
 _NONE: U64 = np.empty(0, np.uint64)
 _PAIR = np.dtype([("high", np.uint64), ("low", np.uint64)])
 _TEXTS = 2**14
+_KEY_BYTES = 24
+_PARCEL_BYTES = 2**19
+MOST_SHARES = 1024
 # Odd multipliers with well spread bits, one for each half.
 _FACTORS = (np.uint64(0x9E3779B97F4A7C15), np.uint64(0xC2B2AE3D27D4EB4F))
 _FINISH = (np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB))
@@ -71,6 +74,19 @@ class HashedKeys:
     def without(self, at: U64) -> Self:
         """Leave out the keys from these places."""
         return self.where(~np.isin(self.at, at)) if len(at) else self
+
+    def distinct(self) -> HashedKeys:
+        """Return each key once, without a place."""
+        found = pc.dictionary_encode(pa.array(self.high))
+        index = found.indices.to_numpy()
+        first = np.empty(len(found.dictionary), np.int64)
+        first[index[::-1]] = np.arange(len(self))[::-1]
+        high, low = self.high[first], self.low[first]
+        unlike = low[index] != self.low
+        if unlike.any():  # other keys that have the same `high`
+            pairs = np.unique(_pairs(self, np.flatnonzero(unlike)))
+            high, low = np.append(high, pairs["high"]), np.append(low, pairs["low"])
+        return HashedKeys(high, low, _NONE)
 
     def within(self, others: SortedKeys) -> Numbers:
         """Return for each key whether it is among the others."""
@@ -182,6 +198,7 @@ class KeyOrigin(StrEnum):
     NEW = "new"  # the input
     OLD = "old"  # committed rows
     LOST = "lost"  # committed rows that an overwrite removes
+    NAMED = "named"  # edges of the input, which name nodes: each node once for a task, and without a place
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -227,21 +244,39 @@ class KeyParcels:
 
     def __init__(self) -> None:
         self._keys: dict[int, list[HashedKeys]] = defaultdict(list)
+        self._names: dict[int, HashedKeys] = {}
 
     def add(self, section: int, keys: HashedKeys) -> None:
         if len(keys):
             self._keys[section].append(keys)
 
-    def counts(self) -> dict[int, int]:
-        return {section: sum(map(len, parts)) for section, parts in self._keys.items()}
+    def add_names(self, section: int, keys: HashedKeys) -> None:
+        """Add keys of which only those that are not there yet count: a million edges may lead to one node."""
+        if len(keys):
+            known = [self._names[section]] if section in self._names else []
+            self._names[section] = HashedKeys.joined([*known, keys.distinct()]).distinct()
 
-    def packed(self, shares: int) -> list[Parcel]:
-        """Divide all keys into shares. Their places ascend within a share."""
+    def counts(self) -> dict[int, int]:
+        counted = {section: sum(map(len, parts)) for section, parts in self._keys.items()}
+        return counted | {section: len(keys) for section, keys in self._names.items()}
+
+    def packed(self, fewest: int) -> list[Parcel]:
+        """Divide all keys into shares, the more the more keys there are. Their places ascend within a share."""
+        joined = {section: HashedKeys.joined(parts) for section, parts in self._keys.items()} | self._names
         return [
-            Parcel(section, share, data)
-            for section, parts in self._keys.items()
-            for share, data in _divided(HashedKeys.joined(parts), shares)
+            Parcel(section, share, data, of=shares)
+            for section, keys in joined.items()
+            for shares in [shares_of(len(keys), _PARCEL_BYTES, fewest)]
+            for share, data in _divided(keys, shares)
         ]
+
+
+def shares_of(keys: int, size: int, fewest: int) -> int:
+    """Return into how many shares of about `size` bytes to divide keys. They are nested: halves of halves."""
+    shares = fewest
+    while shares < MOST_SHARES and shares * size < keys * _KEY_BYTES:
+        shares *= 2
+    return shares
 
 
 def _divided(keys: HashedKeys, shares: int) -> Iterator[tuple[int, bytes]]:
@@ -249,7 +284,7 @@ def _divided(keys: HashedKeys, shares: int) -> Iterator[tuple[int, bytes]]:
     share = _share_of(keys.high, shares)
     # Stable, so that places ascend within a share: `SortedKeys` relies on it to find the first of equal keys.
     order = np.argsort(share, kind="stable")
-    columns = [values[order] for values in (keys.high, keys.low, keys.at)]
+    columns = [values[order] for values in (keys.high, keys.low, keys.at) if len(values)]
     bounds = np.concatenate([[0], np.cumsum(np.bincount(share, minlength=shares))]).tolist()
     for number, (begin, end) in enumerate(pairwise(bounds)):
         if begin < end:
@@ -262,9 +297,19 @@ def _share_of(numbers: U64, shares: int) -> Numbers:
     return share
 
 
-def unpacked(parcels: Iterable[Parcel]) -> HashedKeys:
-    """Return the keys of some parcels, which come in the order of their senders."""
-    return HashedKeys.joined(HashedKeys(*np.frombuffer(one.data, np.uint64).reshape(3, -1)) for one in parcels)
+def unpacked(parcels: Iterable[Parcel], *, named: bool = False) -> HashedKeys:
+    """Return the keys of some parcels, which come in the order of their senders; names have no places."""
+    columns = 2 if named else 3
+    found = (np.frombuffer(one.data, np.uint64).reshape(columns, -1) for one in parcels)
+    return HashedKeys.joined(HashedKeys(*one, *[_NONE] * named) for one in found)
+
+
+def within_share(parcel: Parcel, share: int, shares: int, *, named: bool) -> Parcel:
+    """Return the part of a parcel that belongs to one of so many shares; a sender may have made fewer."""
+    if parcel.of % shares == 0:
+        return parcel
+    columns = np.frombuffer(parcel.data, np.uint64).reshape(2 if named else 3, -1)
+    return parcel._replace(data=columns[:, _share_of(columns[0], shares) == share].tobytes())
 
 
 # Hashes of whole columns ---------------------------------------------------------------------------

@@ -70,8 +70,7 @@ _ATTEMPTS = 3
 _ROWS_PER_GROUP = 65_536
 _BLOCK = 8 * 2**20  # bytes of records that are held before they are written
 _ENDS = (("from", "from"), ("to", "to"), ("from", "src"), ("to", "dst"))
-_FEWEST_SHARES, _MOST_SHARES, _BYTES_PER_SHARE = 4, 1024, 128 * 1024 * 1024
-_SHARES_OF_FRAMES = 64
+_FEWEST_SHARES = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,7 +231,7 @@ def _load_by_executor(store: Store, request: LoadSpec, lineage: Lineage) -> Load
     for attempt in range(_ATTEMPTS):
         # All over again: other files, and other keys for them.
         data = LoadInput(request.splits, request.frames)
-        big = DistributedLoad(store, executor, data, request.mode, _shares(data), options=request.options)
+        big = DistributedLoad(store, executor, data, request.mode, _FEWEST_SHARES, options=request.options)
         try:
             return publish_staged(store, request, lineage, big)
         except ParcelsLostError as error:
@@ -259,13 +258,6 @@ def _reclaim_abandoned(store: Store) -> None:
     # By age, because a process on another machine cannot be asked whether it is alive. A load that takes longer fails
     # when it misses its files; it cannot publish half of its data.
     reclaim.remove(store.objects, reclaim.orphans(store.objects, "__tmp", dt.datetime.now(dt.UTC) - _ABANDONED))
-
-
-def _shares(data: LoadInput) -> int:
-    """Return the number of shares to divide the keys into, so that a task can hold one in memory."""
-    # How many rows a DataFrame has is not known before it is read.
-    fewest = _SHARES_OF_FRAMES if data.frames else _FEWEST_SHARES
-    return min(_MOST_SHARES, max(fewest, sum(split.size for split in data.splits) // _BYTES_PER_SHARE))
 
 
 def publish_staged(store: Store, request: LoadSpec, lineage: Lineage, big: DistributedLoad) -> LoadResult:

@@ -39,6 +39,7 @@ from omnigraph.ingest.keys import (
     row_of,
     task_of,
     unpacked,
+    within_share,
 )
 from omnigraph.ingest.problems import FIRST, ProblemFile, StagedProblems
 from omnigraph.lang.catalog import Cardinality, Catalog, EdgeType, NodeType
@@ -50,11 +51,11 @@ from omnigraph.storage.unpublished import leave_to_caller, noted, taking_back
 from omnigraph.write.pending import RECORD, to_store
 from omnigraph.write.validate import are_complete, value_violations, with_required
 
-NEW, OLD, LOST = KeyOrigin.NEW, KeyOrigin.OLD, KeyOrigin.LOST
+NEW, OLD, LOST, NAMED = KeyOrigin.NEW, KeyOrigin.OLD, KeyOrigin.LOST, KeyOrigin.NAMED
 _PLACE = 8  # bytes
 _LIST = ".json"
 _ROWS, _BYTES = 2**18, 2**26  # of a table at most, before they are written
-_LARGEST_FILE, _SHARES_PER_FILE = 16, 64
+_LARGEST_FILE, _BYTES_PER_FILE = 16, 2**33
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +76,7 @@ DEFAULT_OPTIONS = StageOptions()
 
 @dataclass(frozen=True, slots=True)
 class KeyExchange:
-    """How the tasks of a load exchange keys: the seed of the hash, the number of shares, the sections by number.
+    """How the tasks of a load exchange keys: the seed of the hash, the fewest shares, the sections by number.
 
     Its directory has the lists of staged files, and what is too much for a result: problems and excluded rows.
     """
@@ -86,6 +87,7 @@ class KeyExchange:
     shares: int
     sections: tuple[KeySection, ...] = ()
     options: StageOptions = DEFAULT_OPTIONS
+    rows_per_file: int = MAX_ROWS_PER_FILE
 
     def number(self, space: KeySpace, role: KeyRole) -> int:
         return _numbers(self.sections)[space, role]
@@ -100,11 +102,6 @@ class KeyExchange:
         return [file for name in listed for file in json.loads(self.objects.read(f"{self.directory}/{name}"))]
 
     @property
-    def rows_per_file(self) -> int:
-        """Up to a million rows if there are billions: a commit writes the list of all files of a table."""
-        return MAX_ROWS_PER_FILE * min(_LARGEST_FILE, max(1, self.shares // _SHARES_PER_FILE))
-
-    @property
     def objects(self) -> ObjectStore:
         return objects_at(self.location)
 
@@ -112,6 +109,11 @@ class KeyExchange:
 @lru_cache(maxsize=4)
 def _numbers(sections: tuple[KeySection, ...]) -> dict[tuple[KeySpace, KeyRole], int]:
     return {(section.space, section.role): number for number, section in enumerate(sections)}
+
+
+def rows_per_file(size: int) -> int:
+    """Return how many rows a file gets, by the bytes of the input: a commit writes the list of all files of a table."""
+    return MAX_ROWS_PER_FILE * min(_LARGEST_FILE, max(1, size // _BYTES_PER_FILE))
 
 
 # Staging -------------------------------------------------------------------------------------------
@@ -259,7 +261,8 @@ class _Table:
         at = places(self.number, rows.num_rows) + np.uint64(self.rows)
         for key in _new_keys(self.declared, self.task.exchange.options, fresh=self.fresh):
             number = self.task.exchange.number(key.space, key.role)
-            self.keys.add(number, _complete_keys(rows, key.columns, at, self.task.exchange.seed))
+            add = self.keys.add_names if key.role == NAMED else self.keys.add
+            add(number, _complete_keys(rows, key.columns, at, self.task.exchange.seed))
         self.rows += rows.num_rows
         self.records.append(rows[RECORD].to_numpy())
         if rows.num_rows:
@@ -299,7 +302,7 @@ def _new_keys(declared: NodeType | EdgeType, options: StageOptions, *, fresh: bo
         if options.by_ends:
             yield KeyExtract(ends_of(key), NEW, (SRC, DST))
         for column, end in ((SRC, declared.source), (DST, declared.target)):
-            yield KeyExtract(KeySpace(KeyKind.ID, f"node:{end}"), EdgeEnd(key, column, NEW), (column,))
+            yield KeyExtract(KeySpace(KeyKind.ID, f"node:{end}"), NAMED, (column,))
         if is_bounded(declared.cardinality):
             yield KeyExtract(KeySpace(KeyKind.SOURCE, key), NEW, (SRC,))
 
@@ -322,13 +325,17 @@ def _complete_keys(rows: pa.Table, columns: Sequence[str], at: U64, seed: int) -
 
 @dataclass(frozen=True, slots=True)
 class CommittedTask:
-    """Some fragments of a committed table; or, with `ids`, those of its rows that have one of them."""
+    """Some fragments of a committed table; or, with `ids`, those of its rows that have one of them.
+
+    Or, if `staged` is the number of a task, the fragments that this task has staged.
+    """
 
     table: TableVersion
     fragments: tuple[int, ...]
     wanted: tuple[KeyExtract, ...]
     exchange: KeyExchange
     ids: pa.Array | None = None
+    staged: int | None = None
 
     def rows(self) -> pa.Table:
         columns = sorted({name for one in self.wanted for name in one.columns})
@@ -341,7 +348,7 @@ class CommittedTask:
 def committed_keys(task: CommittedTask) -> tuple[dict[int, int], list[Parcel]]:
     """Extract the keys of some rows of a committed table."""
     rows = task.rows()
-    at = rows[ADDRESS].to_numpy()
+    at = rows[ADDRESS].to_numpy() if task.staged is None else places(task.staged, rows.num_rows)
     keys = KeyParcels()
     for key in task.wanted:
         number = task.exchange.number(key.space, key.role)
@@ -448,6 +455,8 @@ class CompareTask:
 
     checks: tuple[ShareCheck, ...]
     exchange: KeyExchange
+    share: int = 0
+    shares: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -486,6 +495,16 @@ class ComparedKeys:
         return self.check.excluded.get(table, Excluded()).rows(origin, self.exchange.objects)
 
     @property
+    def names(self) -> HashedKeys:
+        """The nodes that edges of the input name; also those of edges that are left out."""
+        return self._all(NAMED)
+
+    @property
+    def nodes(self) -> SortedKeys:
+        """The ids of all nodes. Those of the input count, so that nodes and their edges can be loaded together."""
+        return HashedKeys.joined([self.numbered(OLD), self.numbered(NEW)]).in_order()
+
+    @property
     def edge_ends(self) -> list[EdgeEnd]:
         return sorted(role for role in self.by_role if isinstance(role, EdgeEnd))
 
@@ -494,10 +513,11 @@ def compare(task: CompareTask, parcels: list[Parcel]) -> tuple[Any, ...]:
     """Run the checks of a task, each of them one of those below."""
     # By share first: the shares are ranges of hashes, so that what is joined is nearly in order.
     by_section = sorted(parcels, key=lambda one: (one.section, one.share))
-    by_role = {
-        task.exchange.sections[number].role: unpacked(some)
-        for number, some in groupby(by_section, key=lambda one: one.section)
-    }
+    by_role = {}
+    for number, some in groupby(by_section, key=lambda one: one.section):
+        role = task.exchange.sections[number].role
+        own = (within_share(one, task.share, task.shares, named=role == NAMED) for one in some)
+        by_role[role] = unpacked(own, named=role == NAMED)
     return tuple(one.step(ComparedKeys(by_role, one, task.exchange)) for one in task.checks)
 
 
@@ -529,10 +549,21 @@ def compare_unique(found: ComparedKeys) -> tuple[FoundRows, FoundRows]:
     return found.problems(new.later), found.problems(new.at[new.within(old)])
 
 
+class UnknownEnds(NamedTuple):
+    """Whether edges of the input name a node that there is not; the committed edges that would lose an end."""
+
+    named: bool
+    ends: dict[EdgeEnd, FoundRows]
+
+
+def find_unknown(found: ComparedKeys) -> UnknownEnds:
+    """Look for a node that edges name and that there is not, each node once; and for edges that would lose an end."""
+    return UnknownEnds(not found.names.within(found.nodes).all(), find_dangling(found))
+
+
 def find_dangling(found: ComparedKeys) -> dict[EdgeEnd, FoundRows]:
     """Find the ends of edges that are not the id of any node."""
-    # Nodes of the input count, so nodes and their edges can be loaded together.
-    nodes = HashedKeys.joined([found.numbered(OLD), found.numbered(NEW)]).in_order()
+    nodes = found.nodes
     missing: dict[EdgeEnd, FoundRows] = {}
     for end in found.edge_ends:
         keys = found.numbered(end)

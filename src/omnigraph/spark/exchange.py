@@ -44,11 +44,12 @@ _SENT_SCHEMA = pa.schema(
         ("token", pa.string()),
         ("section", pa.int32()),
         ("share", pa.int32()),
+        ("of", pa.int32()),
         ("data", pa.binary()),
         ("result", pa.binary()),  # a column of its own, so that reading the results does not read the parcels
     ]
 )
-_SENT = "task int, token string, section int, share int, data binary, result binary"
+_SENT = "task int, token string, section int, share int, of int, data binary, result binary"
 _RECEIVED_SCHEMA = pa.schema([("task", pa.int32()), ("parcels", pa.int64()), ("result", pa.binary())])
 _RECEIVED = "task int, parcels bigint, result binary"
 
@@ -63,12 +64,14 @@ class SparkParcels(Generic[R]):
         self.first = first
         found = [pickle.loads(row.result) for row in rows]  # noqa: S301 - of our workers
         self.results: list[R] = [result for result, _ in found]
-        self._sent: Counter[int] = Counter()
+        self._sent: Counter[tuple[int, int]] = Counter()
         for _, sent in found:
             self._sent.update(sent)
 
-    def count(self, sections: Collection[int]) -> int:
-        return sum(self._sent[section] for section in sections)
+    def count(self, routes: Mapping[int, ParcelRoute]) -> int:
+        """Return how many parcels arrive by these routes; one may arrive at several tasks."""
+        sent = self._sent.items()
+        return sum(count * routes[section].copies(of) for (section, of), count in sent if section in routes)
 
     def read(self, section: int, senders: Collection[int]) -> list[Parcel]:
         def fetch() -> list[Row]:
@@ -76,7 +79,7 @@ class SparkParcels(Generic[R]):
             return self.frame.where(f"section = {section} and task in ({', '.join(map(str, senders))})").collect()
 
         rows = self._jobs.run("locate", fetch, 1)
-        return [Parcel(row.section, row.share, bytes(row.data), row.task) for row in rows]
+        return [Parcel(row.section, row.share, bytes(row.data), row.task, row.of) for row in rows]
 
     def close(self) -> None:
         frame, self.frame = self.frame, None
@@ -145,16 +148,24 @@ def _received(jobs: SparkJobs, phase: str, action: Callable[[], list[Row]], task
 
 def _routed(parts: Sequence[SparkParcels[Any]], routes: Mapping[int, ParcelRoute], tasks: int) -> DataFrame:
     # SQL, because the functions of pyspark make columns of one kind of session, and there may be both in a process.
-    firsts = _lookup({section: route.first for section, route in routes.items()})
-    spreads = _lookup({section: int(route.spread) for section, route in routes.items()})
-    receiver = f"cast({firsts} + {spreads} * share as int) as receiver"
+    of = {
+        name: _lookup({section: int(getattr(route, name)) for section, route in routes.items()})
+        for name in ("first", "spread", "width")
+    }
+    # As `ParcelRoute.receivers` has it.
+    is_part = f"of > 0 and {of['width']} > 0 and {of['spread']} > 0"
+    first = f"{of['first']} + if({is_part}, share * {of['width']} div of, {of['spread']} * share)"
+    copies = f"if({is_part}, greatest(1, {of['width']} div of), 1)"
     chosen = f"section in ({', '.join(map(str, routes))})"
     frames = [
-        part.frame.where(chosen).drop("result").selectExpr("*", f"{origin} as origin", receiver)
+        part.frame.where(chosen)
+        .drop("result")
+        .selectExpr("*", f"{origin} as origin", f"cast({first} as int) as first", f"cast({copies} as int) as copies")
         for origin, part in enumerate(parts)
         if part.frame is not None
     ]
     joined = reduce(lambda one, other: one.unionByName(other), frames)
+    joined = joined.selectExpr("*", "explode(sequence(first, first + copies - 1)) as receiver").drop("first", "copies")
     if hasattr(joined, "repartitionById"):
         return joined.repartitionById(tasks, "receiver")
     # Before Spark 4.1 a number can only be hashed: some partitions get several tasks, others none.
@@ -172,7 +183,7 @@ def _lookup(values: Mapping[int, int]) -> str:
 def _send(send: Sending, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     for number, result, parcels in send(batches):
         token = uuid.uuid4().hex
-        sent = Counter(parcel.section for parcel in parcels)
+        sent = Counter((parcel.section, parcel.of) for parcel in parcels)
         whole = pickle.dumps((result, dict(sent)), pickle.HIGHEST_PROTOCOL)
         for some in _bounded([*parcels, Parcel(_RESULT, 0, b"")]):
             columns = [
@@ -180,6 +191,7 @@ def _send(send: Sending, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Recor
                 pa.array([token] * len(some), pa.string()),
                 pa.array([parcel.section for parcel in some], pa.int32()),
                 pa.array([parcel.share for parcel in some], pa.int32()),
+                pa.array([parcel.of for parcel in some], pa.int32()),
                 pa.array([parcel.data for parcel in some], pa.binary()),
                 pa.array([whole if parcel.section == _RESULT else None for parcel in some], pa.binary()),
             ]
@@ -217,7 +229,7 @@ def _receive(receiving: _Receiving, batches: Iterator[pa.RecordBatch]) -> Iterat
     rows.sort(key=lambda row: (row["receiver"], row["origin"], row["task"]))
     tasks = pickle.loads(receiving.tasks)  # noqa: S301 - of our driver
     for number, group in groupby(rows, key=lambda row: int(row["receiver"])):
-        parcels = [Parcel(row["section"], row["share"], row["data"], row["task"]) for row in group]
+        parcels = [Parcel(row["section"], row["share"], row["data"], row["task"], row["of"]) for row in group]
         result = pickle.dumps(receiving.step(tasks[number], parcels), pickle.HIGHEST_PROTOCOL)
         received = {"task": number, "parcels": len(parcels), "result": result}
         yield pa.RecordBatch.from_pylist([received], _RECEIVED_SCHEMA)

@@ -41,7 +41,7 @@ from omnigraph.spark.frames import rows_input
 from omnigraph.spark.worker import shown_plainly
 from omnigraph.storage.unpublished import note_fork, taking_back
 
-_SHARES = 64
+_SHARES = 4  # at least; keys are divided by their number
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,12 +58,12 @@ class WriteTarget:
 
 @dataclass(frozen=True, slots=True)
 class WrittenRows(WriterCommitMessage):
-    """What one task has staged, and the file with its keys: the section, the share and the size of each parcel."""
+    """What one task has staged, and the file with its keys: section, share, size and `of` of each parcel."""
 
     number: int
     result: StageResult
     file: str
-    parcels: tuple[tuple[int, int, int], ...]
+    parcels: tuple[tuple[int, int, int, int], ...]
 
 
 class TypeWriter(DataSourceArrowWriter):
@@ -86,7 +86,7 @@ class TypeWriter(DataSourceArrowWriter):
         result, parcels = steps.stage_rows(self.task, number, batches)
         file = f"{self.task.exchange.directory}/{uuid.uuid4().hex}.keys"
         self.task.exchange.objects.write(file, b"".join(parcel.data for parcel in parcels))
-        index = tuple((parcel.section, parcel.share, len(parcel.data)) for parcel in parcels)
+        index = tuple((parcel.section, parcel.share, len(parcel.data), parcel.of) for parcel in parcels)
         return WrittenRows(number, result, file, index)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
@@ -195,6 +195,6 @@ class _StagedExecutor(LocalExecutor):
 
     def _parcels(self, part: WrittenRows) -> Iterator[Parcel]:
         data, start = memoryview(self._exchange.objects.read(part.file)), 0
-        for section, share, size in part.parcels:
-            yield Parcel(section, share, data[start : start + size])  # type: ignore[arg-type]
+        for section, share, size, of in part.parcels:
+            yield Parcel(section, share, data[start : start + size], of=of)  # type: ignore[arg-type]
             start += size
