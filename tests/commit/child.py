@@ -74,9 +74,14 @@ class Child:
         self._process.kill()
         self._process.join(_PATIENCE)
 
+    def wait(self) -> None:
+        """Wait for the end, good or bad."""
+        self._process.join(_PATIENCE)
+        assert self._process.exitcode is not None, "the child does not end"
+
     def succeed(self) -> None:
         """Wait for the end, which must be a good one."""
-        self._process.join(_PATIENCE)
+        self.wait()
         assert self._process.exitcode == 0
 
     def __enter__(self) -> Self:

@@ -207,7 +207,7 @@ def test_a_publish_that_is_killed_from_outside_happened_whole_or_not_at_all(
 
 
 @pytest.mark.usefixtures("without_groups")
-@mostly_local("failpoint, number", [*STOPS][2:6], on_s3=[])
+@mostly_local("failpoint, number", [*STOPS][2:6], on_s3=[(failpoints.PUBLISH_AFTER_TABLE_COMMIT, 1)])
 def test_a_publish_without_group_commit_that_is_killed_from_outside_happened_whole_or_not_at_all(
     small: Scene, failpoint: str, number: int
 ) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -95,10 +95,17 @@ def coverage(graph: Graph, key: str, branch: str = "main") -> dict[str, bool]:
 @contextmanager
 def whenever(operation: str, action: Callable[[], object]) -> Iterator[None]:
     """Act before every durable write of one kind."""
+    with at_each({operation: action}):
+        yield
+
+
+@contextmanager
+def at_each(actions: Mapping[str, Callable[[], object]]) -> Iterator[None]:
+    """Act before every durable write of some kinds."""
 
     def hook(name: str, _: str) -> None:
-        if name == operation:
-            action()
+        if name in actions:
+            actions[name]()
 
     previous = observe.set_write_hook(hook)
     try:

@@ -16,11 +16,11 @@ import pytest
 import omnigraph
 from omnigraph.api.results import TableVersion
 from omnigraph.commit.plan import gates_for
-from omnigraph.errors import HistoryReclaimedError, OptionError, PreconditionFailedError
+from omnigraph.errors import HistoryReclaimedError, OptionError, PreconditionFailedError, StorageFullError
 from omnigraph.graph import Graph
 from omnigraph.maintenance import fold
 from omnigraph.storage.layout import FragmentSize, Segment, TableLayout
-from tests.maintenance.scene import PERSON, cleaned, coverage, made_of, table_of, whenever
+from tests.maintenance.scene import PERSON, at_each, cleaned, coverage, made_of, table_of, whenever
 from tests.support.faults import assert_settled, refuse
 from tests.support.graphs import contents
 from tests.support.mutations import Death, Query, at_write, die, once_prepared, store_of
@@ -221,6 +221,43 @@ def test_a_storage_that_fails_at_any_durable_write_of_a_fold_leaves_the_write_ac
             done = ADD.run(omnigraph.open(uri))
         assert done.commit
         _is_whole(uri, READY + 1)
+
+
+def full() -> None:
+    raise StorageFullError("no space is left", path="", operation="test")
+
+
+def test_a_disk_that_fills_up_during_a_fold_costs_nothing_but_the_fold(
+    graph: Graph, caplog: pytest.LogCaptureFixture
+) -> None:
+    before = len(contents(store_of(graph.uri))[PERSON])
+    with whenever("rewrite fragments", full):
+        assert ADD.run(graph).commit
+    assert "no space is left" in caplog.text
+    assert not folds(graph)
+    _is_whole(graph.uri, before + 1)
+
+
+def test_a_file_that_a_full_disk_cut_short_is_never_published_by_a_fold(
+    graph: Graph, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Lance may not notice that a disk is full: then the length of the file shows it."""
+    before, cut = len(contents(store_of(graph.uri))[PERSON]), list[Path]()
+    files = Path(graph.uri, table_of(graph, PERSON).path, "data")
+
+    def cut_short() -> None:
+        if folding and not cut:
+            newest = max(files.iterdir(), key=lambda path: path.stat().st_mtime_ns)
+            newest.write_bytes(newest.read_bytes()[:-1])
+            cut.append(newest)
+
+    folding = list[str]()
+    with at_each({"rewrite fragments": lambda: folding.append("now"), "write": cut_short}):
+        assert ADD.run(graph).commit
+    assert cut
+    assert "the disk is full" in caplog.text
+    assert not folds(graph)
+    _is_whole(graph.uri, before + 1)
 
 
 def test_a_death_at_any_durable_write_of_a_write_that_folds_leaves_all_of_it_or_nothing(graph: Graph) -> None:

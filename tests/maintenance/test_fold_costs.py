@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 
 import omnigraph
@@ -86,3 +87,20 @@ def test_a_fold_costs_few_requests_for_each_commit(tmp_path: Path) -> None:
         grow(graph, 0, PERIOD + 1)
         spent[upkeep] = locally(partial(grow, graph, 100, 2 * PERIOD))
     assert (spent["auto"] - spent["off"]) / (2 * PERIOD) <= 9
+
+
+def test_a_fold_on_an_object_store_costs_about_two_requests_for_each_commit_of_a_table(
+    s3_uri: str, s3_server: S3Server
+) -> None:
+    """It reads each small file once, writes one, and publishes; what this process has made is not looked at again."""
+    bucket = s3_uri.removeprefix("s3://").split("/")[0]
+    graph = omnigraph.init(s3_uri, "node Person { name: String @key }")
+    seen = [s3_server.requests(bucket)]
+    for at in range(PERIOD):
+        graph.mutate(f'query add() {{ insert Person {{ name: "p{at}" }} }}')
+        seen.append(s3_server.requests(bucket))
+    each = [after - before for before, after in pairwise(seen)]
+    fold = each[-1] - each[-2]
+    assert graph.commits()[0].is_maintenance
+    assert fold["head"] == 0
+    assert fold.total() / PERIOD <= 2.1, fold

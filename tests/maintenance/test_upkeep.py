@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import datetime as dt
+import os
 from pathlib import Path
 
 import pytest
 
 import omnigraph
+from omnigraph.errors import FormatTooNewError, HistoryReclaimedError
 from omnigraph.graph import Graph
 from omnigraph.maintenance import upkeep
+from omnigraph.manifest import migrations, publisher
+from omnigraph.version import INTERNAL_SCHEMA_VERSION
 from tests.maintenance.scene import add, grown, made_of, people
 from tests.support.cli import command
 from tests.support.faults import assert_settled
@@ -93,3 +97,55 @@ def test_a_long_history_is_mentioned(tmp_path: Path, monkeypatch: pytest.MonkeyP
     found = graph.upkeep_due()
     assert found
     assert "remove old ones with `omnigraph cleanup`" in found
+
+
+# Others that rely on what upkeep removes -----------------------------------------------------------
+
+NAMES = "query q() { match { $p: Person } return { $p.name } }"  # a count would not read the rows
+
+
+def aged(graph: Graph, by: dt.timedelta) -> None:
+    """Let time pass: all files of a graph are older than they are."""
+    for path in Path(graph.uri).rglob("*"):
+        was = path.stat().st_mtime
+        os.utime(path, (was - by.total_seconds(),) * 2)
+
+
+def test_a_reader_pinned_for_a_day_reads_its_state_or_is_refused_and_nothing_is_lost(graph: Graph) -> None:
+    """A pin keeps nothing: only tags and the policy do. The error says that it is gone, and no other rows are read."""
+    branch, unread = (omnigraph.open(graph.uri, read_only=True) for _ in range(2))
+    warm, cold = graph.at("main"), unread.at("main")
+    before = warm.query(NAMES).rows
+    first = graph.commits()[0].commit_id
+    assert branch.query(NAMES).rows == before
+    for at in range(50, 70):
+        add(graph, at)
+        aged(graph, dt.timedelta(hours=2))
+    done = omnigraph.open(graph.uri).upkeep(keep=1)
+    assert done.cleanup
+    assert sum(row.old_versions_removed for row in done.cleanup.tables) > 0
+    for late in (lambda: warm.query(NAMES), lambda: cold.query(NAMES), lambda: omnigraph.open(graph.uri).at(first)):
+        with pytest.raises(HistoryReclaimedError) as gone:
+            late()
+        assert gone.value.hint
+    assert branch.query(NAMES).rows == graph.query(NAMES).rows
+    assert len(graph.query(NAMES).rows) == len(before) + 20
+    assert omnigraph.open(graph.uri).doctor(deep=True).is_healthy
+    assert_settled(store_of(graph.uri))
+
+
+@pytest.mark.parametrize("when", ["open before", "opened now"])
+def test_a_cleanup_by_a_program_of_an_older_format_is_refused_and_removes_nothing(
+    graph: Graph, monkeypatch: pytest.MonkeyPatch, when: str
+) -> None:
+    """It would not know the log segments, and so take the commits in them for left over."""
+    aged(graph, dt.timedelta(days=30))
+    files = sorted(Path(graph.uri).rglob("*"))
+    opened = omnigraph.open(graph.uri)
+    for module in (migrations, publisher):  # as a release that knows no later one
+        monkeypatch.setattr(module, "INTERNAL_SCHEMA_VERSION", INTERNAL_SCHEMA_VERSION - 1)
+    opened._store.manifest.forget()
+    with pytest.raises(FormatTooNewError) as refused:
+        (opened if when == "open before" else omnigraph.open(graph.uri)).cleanup(keep=1, confirm=True)
+    assert "upgrade" in (refused.value.hint or "").lower()
+    assert sorted(Path(graph.uri).rglob("*")) == files

@@ -74,7 +74,7 @@ class _Fold:
             publish_held(self.store, plan, held)
 
     def _stage(self, table: TableVersion, declared: NodeType | EdgeType | None) -> Staged | None:
-        made_of = layout_of(self.store.tables, table)
+        made_of = layout_of(self.store.tables, table, is_made=True)
         group = tail(made_of)
         if len(group) < FEWEST:
             return None

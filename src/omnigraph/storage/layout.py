@@ -188,10 +188,10 @@ class TableLayout:
         return frozenset(one.uuid for one in segments if number in one.covers)
 
 
-def layout_of(tables: TableReader, table: TableVersion) -> TableLayout:
-    """Read the layout of a version. Reads only its manifest."""
+def layout_of(tables: TableReader, table: TableVersion, *, is_made: bool = False) -> TableLayout:
+    """Read the layout of a version. Reads only its manifest; nothing if the caller has just made it."""
     # A handle of its own: `describe_indices` locks the handle against all other calls.
-    dataset = tables.own_handle(table)
+    dataset = tables.own_copy(table) if is_made else tables.own_handle(table)
     with lance_call(dataset.uri, "read"):
         found = [fragment.metadata for fragment in dataset.get_fragments()]
         described = dataset.describe_indices()

@@ -83,7 +83,7 @@ class Rewrite:
 
 def rewrite(tables: TableStorage, table: TableVersion, numbers: Sequence[int]) -> Rewrite:
     """Write the rows of some fragments into new ones. The result can be sent to another process, which stages it."""
-    dataset = tables.own_handle(table)
+    dataset = tables.own_copy(table)
     durable_write("rewrite fragments", dataset.uri)
     with lance_call(dataset.uri, "rewrite fragments of"):
         document = {"task": {"fragments": _described(dataset, set(numbers))}, "options": _OPTIONS}

@@ -117,6 +117,14 @@ class TableReader:
         with lance_call(uri, "open"):
             return self._dataset(uri, table.version)
 
+    def own_copy(self, table: TableVersion) -> lance.LanceDataset:
+        """Return a handle that is not shared, without a request if the table is open. It proves nothing about files."""
+        if not self._kept.holds(table):
+            return self.own_handle(table)
+        dataset = self.open(table)
+        with lance_call(dataset.uri, "open"):
+            return dataset.checkout_version(table.version)
+
     def scan(
         self,
         table: TableVersion,
