@@ -163,7 +163,8 @@ _property_access = seq(VARIABLE, ".", NAME)
 
 
 def _nearest(inner: SearchStrategy[Tokens]) -> SearchStrategy[Tokens]:
-    return seq("nearest", "(", _property_access, ",", inner, ")")
+    option = seq(",", "approximate", ":", token(("true", "false")))
+    return seq("nearest", "(", _property_access, ",", inner, maybe(option), ")")
 
 
 def _text_call(inner: SearchStrategy[Tokens]) -> SearchStrategy[Tokens]:

@@ -67,6 +67,20 @@ def test_a_report_has_the_documented_keys_and_no_others() -> None:
     }
 
 
+@pytest.mark.parametrize("arm", ["{}", 'rrf(bm25($p.bio, "a"), {})'])
+@pytest.mark.parametrize("match", ["$p: Person", "$q: Person  $q knows $p"])
+def test_an_approximate_search_without_an_index_has_no_effect(arm: str, match: str) -> None:
+    call = arm.format("nearest($p.vector, [1, 2, 3], approximate: true)")
+    text = f"query q() {{ match {{ {match} }} return {{ $p.name }} order {{ {call} }} limit 3 }}"
+    indexed = compile_schema(Source(_SCHEMA.replace("@embed(bio)", "@embed(bio) @index")))
+
+    assert [one.warnings for one in _lint(text).results] == [
+        ("`approximate` has no effect: `Person.vector` has no @index",)
+    ]
+    assert [one.warnings for one in lint_queries(Source(text), indexed, _SCHEMA_SOURCE).results] == [()]
+    assert [one.warnings for one in _lint(text.replace("true", "false")).results] == [()]
+
+
 @pytest.mark.parametrize("text", ["", "// nothing but a comment\n"])
 def test_a_file_without_queries_is_fine(text: str) -> None:
     document = _json(text)

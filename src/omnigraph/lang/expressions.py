@@ -388,7 +388,7 @@ def _nearest(rank: tree.Nearest, scope: NameScope) -> ir.NearestRank:
         message = f"nearest needs a Vector property; `{rank.vector.name}` is {vector.type}"
         raise Rejection("T15", message, rank.vector.span)
     query = _query_value(rank.query, scope, "T15", "nearest needs a vector or a String to compare to")
-    return ir.NearestRank(vector, _vector_query(query, vector.type, rank.query.span))
+    return ir.NearestRank(vector, _vector_query(query, vector.type, rank.query.span), rank.approximate)
 
 
 def _vector_query(query: ir.Constant | ir.ParameterRef, vector: Type, span: Span) -> ir.Value:

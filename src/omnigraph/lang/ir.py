@@ -170,6 +170,7 @@ class NearestRank(TreeNode):
 
     vector: PropertyRef
     query: Value
+    approximate: bool = False  # by an index, which may miss a few
 
     @property
     def variable(self) -> str:

@@ -144,7 +144,7 @@ def _lint_query(
         compiled = check_query(query, catalog)
     except Rejection as problem:
         return QueryResult(name, kind, error=source.diagnostic(problem)), None
-    warnings = tuple(_warnings(query, compiled, before))
+    warnings = (*_warnings(query, compiled, before), *_without_index(compiled.plan, catalog))
     return QueryResult(name, kind, warnings, operation=_operation(compiled.plan, catalog)), compiled
 
 
@@ -157,6 +157,20 @@ def _warnings(query: tree.QueryDecl, compiled: CompiledQuery, before: AbstractSe
         names = Counter(column.name for column in compiled.plan.columns)
         for name in sorted(name for name, times in names.items() if times > 1):
             yield f"several columns are called `{name}`; JSON rows keep the last one"
+
+
+def _without_index(plan: ir.Plan, catalog: Catalog) -> Iterator[str]:
+    """Find approximate searches of vectors that have no index: they compare every vector."""
+    steps = plan.steps if isinstance(plan, ir.ReadPlan) else ()
+    types = {step.target: step.target_type for step in steps if isinstance(step, ir.Expand)}
+    types |= {step.variable: step.type_name for step in steps if isinstance(step, ir.Scan)}
+    for step in steps:
+        ranking = step.ranking if isinstance(step, ir.Rank) else None
+        for one in (ranking.first, ranking.second) if isinstance(ranking, ir.FusedRank) else (ranking,):
+            if isinstance(one, ir.NearestRank) and one.approximate:
+                type_name, name = types[one.variable], one.vector.property
+                if (name,) not in catalog.nodes[type_name].indexes:
+                    yield f"`approximate` has no effect: `{type_name}.{name}` has no @index"
 
 
 def _never_set(compiled: Iterable[CompiledQuery], catalog: Catalog) -> Iterator[LintFinding]:

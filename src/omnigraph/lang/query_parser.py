@@ -157,8 +157,10 @@ class _QueryBuilder(Transformer[Token, Any]):
     def now(self, keyword: Token) -> tree.Now:
         return tree.Now(span_of(keyword))
 
-    def nearest(self, keyword: Token, vector: tree.PropertyAccess, query: tree.Expression) -> tree.Nearest:
-        return tree.Nearest(vector, query, span_of(keyword))
+    def nearest(
+        self, keyword: Token, vector: tree.PropertyAccess, query: tree.Expression, approximate: Token | None
+    ) -> tree.Nearest:
+        return tree.Nearest(vector, query, approximate == "true", span_of(keyword))
 
     def search(
         self, function: Token, text: tree.Expression, query: tree.Expression, edits: tree.Expression | None = None

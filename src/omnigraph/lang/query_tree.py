@@ -61,6 +61,7 @@ class Now(TreeNode):
 class Nearest(TreeNode):
     vector: PropertyAccess
     query: Expression
+    approximate: bool = False
     span: Span = field(default=NOWHERE, compare=False)
 
 

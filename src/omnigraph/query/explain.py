@@ -58,8 +58,8 @@ def _predicate(predicate: ir.Predicate) -> str:
 
 def _ranking(ranking: ir.Ranking) -> str:
     match ranking:
-        case ir.NearestRank(vector, _):
-            return f"nearest({_value(vector)})"
+        case ir.NearestRank(vector):
+            return f"nearest({_value(vector)}{', approximate' if ranking.approximate else ''})"
         case ir.Bm25Rank(text, query):
             return f"bm25({_value(text)}, {_value(query)})"
         case ir.FusedRank(first, second, _):

@@ -6,7 +6,7 @@ import datetime as dt
 import hashlib
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 import lance
@@ -63,7 +63,7 @@ class _Texts:
         node = self.catalog.nodes[self._type_of(ranking.variable)]
         # Before the plan runs: its steps read the snapshot only, and wait for no service on the network.
         vector = self.embedding.query(text, node, node.properties[ranking.vector.property])
-        return ir.NearestRank(ranking.vector, ir.Constant(tuple(vector.tolist()), ranking.vector.type))
+        return replace(ranking, query=ir.Constant(tuple(vector.tolist()), ranking.vector.type))
 
     def _type_of(self, variable: str) -> str:
         scanned = {step.variable: step.type_name for step in self.plan.steps if isinstance(step, ir.Scan)}

@@ -13,6 +13,7 @@ from omnigraph.api.results import TableVersion
 from omnigraph.errors import ParameterError
 from omnigraph.lang import ir
 from omnigraph.lang.types import Type
+from omnigraph.query.approximate import Wanted, distances, near_by_index
 from omnigraph.query.evaluate import Values
 from omnigraph.query.frame import Frame
 from omnigraph.query.growth import Growth
@@ -76,12 +77,14 @@ class _Ranker:
 
     def _nearest(self, ranking: ir.NearestRank) -> _Ranked:
         query = self._vector(ranking)
+        if ranking.approximate and self.limit:
+            found = near_by_index(self.view, ranking.vector.property, query, Wanted(self.left, self.limit))
+            if found is not None:
+                return self._in_order(*found, self.limit)
         entities, rows, vectors = _vectors_of(self.view, ranking.vector, self.left)
         near = vectors.near(query, rows, self.limit)
         # Computed from differences: the product that chose the candidates is not exact enough to order them.
-        away = vectors.chosen(rows[near]) - query
-        distances = np.einsum("ij,ij->i", away, away).astype(np.float64)
-        return self._in_order(entities[near], distances, self.limit)
+        return self._in_order(entities[near], distances(vectors.chosen(rows[near]), query), self.limit)
 
     def _in_order(self, entities: Positions, keys: np.ndarray[Any, Any], limit: int | None) -> _Ranked:
         """Return at least the first entities by a key, then by id, without sorting the rest."""

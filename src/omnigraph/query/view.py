@@ -20,8 +20,9 @@ from omnigraph.lang.ir import Operator
 from omnigraph.query.growth import Growth, growth
 from omnigraph.storage.columns import table_key
 from omnigraph.storage.lance_errors import Failure, classify
+from omnigraph.storage.layout import deleted_offsets, fragments
 from omnigraph.storage.predicates import AllOf, Compare, Predicate, arrow_expression
-from omnigraph.storage.read import ADDRESS, ID
+from omnigraph.storage.read import ADDRESS, ID, OFFSET_BITS
 from omnigraph.storage.stage import TableStorage
 
 Positions = np.ndarray[Any, np.dtype[np.int64]]
@@ -294,7 +295,11 @@ class TableView:
         return self.cache.get((self.table, ADDRESS), self._read_addresses, lambda array: int(array.nbytes))
 
     def _read_addresses(self) -> np.ndarray[Any, Any]:
-        return np.sort(self.tables.scan(self.table, [], addresses=True)[ADDRESS].to_numpy())
+        parts = [np.empty(0, np.int64)]
+        for one in fragments(self.tables, self.table):
+            offsets = np.delete(np.arange(one.rows), deleted_offsets(self.tables, self.table, one))
+            parts.append((one.number << OFFSET_BITS) + offsets)
+        return np.sort(np.concatenate(parts)).astype(np.uint64)
 
     def _read(self, names: Sequence[str]) -> dict[str, pa.Array]:
         rows = self.tables.scan(self.table, names)

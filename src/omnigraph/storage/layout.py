@@ -229,10 +229,29 @@ class IndexSpec:
         return f"{self.column}_{self.kind.lower()}"
 
 
+_ROWS_PER_PARTITION = 4096
+_MOST_PARTITIONS = 1024
+_SAMPLE_RATE = 64  # vectors of each partition that are trained with; Lance's 256 take four times as long
+
+
+def partitions(rows: int) -> int:
+    """Return into how many partitions the index of so many vectors is divided."""
+    return min(max(rows // _ROWS_PER_PARTITION, 1), _MOST_PARTITIONS)
+
+
+def _vector_options(dataset: lance.LanceDataset, column: str, fragments: Sequence[int]) -> dict[str, Any]:
+    chosen = [fragment for fragment in dataset.get_fragments() if fragment.fragment_id in fragments]
+    rows = sum(fragment.count_rows() for fragment in chosen)
+    if partitions(rows) > 1:  # training needs as many vectors as partitions, and most rows may have none
+        rows = dataset.scanner(
+            columns=[], filter=f"`{column}` IS NOT NULL", fragments=chosen, with_row_id=True
+        ).count_rows()
+    return {"num_partitions": partitions(rows), "metric": "L2", "sample_rate": _SAMPLE_RATE}
+
+
 def write_index(dataset: lance.LanceDataset, index: IndexSpec, fragments: Sequence[int]) -> lance.Index:
     """Write an index over some fragments. It takes effect once a commit names it."""
-    # One partition: a search looks at all of it, so that the index changes no answer.
-    options: dict[str, Any] = {"num_partitions": 1, "metric": "L2"} if index.kind == "IVF_FLAT" else {}
+    options = _vector_options(dataset, index.column, fragments) if index.kind == "IVF_FLAT" else {}
     built = dataset.create_index_uncommitted(
         index.column, index.kind, name=index.name, fragment_ids=list(fragments), replace=True, **options
     )

@@ -174,6 +174,17 @@ class TableReader:
         found = [self.scan(table, columns, OneOf(column, chunk), addresses=addresses) for chunk in chunks]
         return pa.concat_tables(found)
 
+    def nearest(self, table: TableVersion, column: str, query: np.ndarray[Any, Any], k: int, probes: int) -> pa.Table:
+        """Read about the `k` rows nearest to a vector, with vectors and addresses, by so many partitions of an index.
+
+        Rows that the index does not cover are all looked at.
+        """
+        dataset = self.open(table)
+        asked = {"column": column, "q": query, "k": k, "nprobes": probes, "metric": "L2"}
+        with lance_call(dataset.uri, "scan"):
+            # Lance warns if the distance is not named.
+            return dataset.scanner(columns=[column, "_distance"], nearest=asked, with_row_address=True).to_table()
+
     def has_any(self, table: TableVersion, ids: pa.Array) -> bool:
         """Return whether a table has one of the ids. Rows that this process has just appended are not read again."""
         grown = self._growth(table)
