@@ -90,6 +90,7 @@ def failing(_: Path, number: int) -> str:
         proxy.close()
         commits = check(uri, told)
     faults = ", ".join(f"{proxy.pieces[fault]} {fault}" for fault in Fault if fault is not Fault.NONE)
+    assert proxy.pieces.total() > proxy.pieces[Fault.NONE], "no connection has failed"
     assert told.acknowledged, told
     return f"own proxy (no toxiproxy): {faults} of {proxy.pieces.total():,} pieces, {told}, {commits} commits"
 

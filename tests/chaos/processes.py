@@ -5,8 +5,11 @@ from __future__ import annotations
 import os
 import random
 import signal
+import sys
 import time
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
+from functools import partial
 from multiprocessing.connection import Connection
 from pathlib import Path
 
@@ -16,35 +19,48 @@ from tests.chaos.writers import started, write_for_ever, write_interrupted, writ
 
 _WRITERS = 3  # at once, while they are killed
 _CHECK_EVERY = 100  # kills
-_LONGEST = 0.4  # seconds before a kill: a few commits
+_LONGEST = 0.4  # seconds before a kill, at most
+_KILL_WITHIN = 2.5  # commits
 _PATIENCE = 120.0
 _SWALLOWED = 20  # messages after an interrupt without a word of it
 
 
 def kills(directory: Path, number: int) -> str:
-    """Kill writers at random moments; check the graph again and again."""
+    """Kill writers at random moments; check the graph again and again.
+
+    A moment lies within a few commits of this machine as it is now: a longer life costs time and shows nothing more.
+    """
     uri = str(directory / "kills")
     omnigraph.init(uri, SCHEMA)
-    told, chance, checks = Told(), random.Random(number), 0
-    for batch in range(0, number, _WRITERS):
-        with ExitStack() as stack:
-            writers = [
-                stack.enter_context(started(write_for_ever, uri, f"k{batch + at}"))
-                for at in range(min(_WRITERS, number - batch))
-            ]
-            for process, connection in writers:
-                connection.poll(_PATIENCE)  # it has begun to write
-                time.sleep(chance.uniform(0.0, _LONGEST))
-                os.kill(process.pid or 0, signal.SIGKILL)
-                process.join()
-            for _, connection in writers:
-                told.listen(connection)
-        if batch % _CHECK_EVERY < _WRITERS:
+    told, chance, checks, killed = Told(), random.Random(number), 0, 0
+    with started(write_for_ever, uri, "first") as (process, connection):
+        longest = min(_LONGEST, _KILL_WITHIN * _time_of_a_commit(connection, told))
+        process.kill()
+        told.listen(connection)
+    while killed < number:
+        writers = min(_WRITERS, number - killed)
+        _kill_some(uri, [f"k{killed + at}" for at in range(writers)], told, partial(chance.uniform, 0.0, longest))
+        killed += writers
+        if killed // _CHECK_EVERY > checks:
             checks += 1
             check(uri, told, may_be_there=told.tried)
+            print(f"kills: {killed:,} of {number:,}, {told}", file=sys.stderr, flush=True)
     commits = check(uri, told, may_be_there=told.tried)
     assert not told.errors, told
     return f"{number:,} kills, {told}, {commits:,} commits, {checks + 1} checks"
+
+
+def _kill_some(uri: str, names: Sequence[str], told: Told, moment: Callable[[], float]) -> None:
+    """Start writers, kill each at a moment of its own, and hear what they were told."""
+    with ExitStack() as stack:
+        writers = [stack.enter_context(started(write_for_ever, uri, name)) for name in names]
+        for process, connection in writers:
+            connection.poll(_PATIENCE)  # it has begun to write
+            time.sleep(moment())
+            os.kill(process.pid or 0, signal.SIGKILL)
+            process.join()
+        for _, connection in writers:
+            told.listen(connection)
 
 
 def many_writers(directory: Path, writers: int, commits: int) -> str:

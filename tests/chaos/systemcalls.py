@@ -34,6 +34,7 @@ _CALLS = (
     "posix/io/dir/unlink",
     "posix/io/dir/opendir",
 )
+_WRITER = ("fiu-run", "-x", "-f", "", sys.executable, "-m", __name__)
 _COMMITS = 25  # of each process
 _PATIENCE = 240  # seconds
 _CHANCE = 0.05  # of a call to fail: some commits fail, and some do not
@@ -56,7 +57,7 @@ def failing(directory: Path, number: int) -> str:
 
 def _hear_writer(uri: str, seed: int, number: int, told: Told) -> bool:
     """Hear what a writer was told; return whether the runtime of Lance ended it."""
-    command = ["fiu-run", "-x", "-f", "", sys.executable, "-m", __name__, uri, str(seed), str(number)]
+    command = [*_WRITER, uri, str(seed), str(number)]
     done = subprocess.run(command, cwd=_ROOT, capture_output=True, text=True, check=False)
     for line in done.stdout.splitlines():
         told.hear(tuple(json.loads(line)))

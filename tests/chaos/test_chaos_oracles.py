@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+import shutil
 import signal
+import sys
 from collections.abc import Callable
 from itertools import count
 from multiprocessing.connection import Connection
@@ -18,8 +20,9 @@ from omnigraph.commit.store import Store
 from omnigraph.core.location import Location
 from omnigraph.errors import StorageError
 from omnigraph.graph import Graph
-from tests.chaos import clocks, graph, processes
+from tests.chaos import clocks, graph, network, power, processes, systemcalls
 from tests.chaos.graph import SCHEMA, Told, add, judge
+from tests.chaos.skipped import SkippedError
 from tests.chaos.writers import SET
 from tests.support.graphs import append, plan
 from tests.support.templates import Templates
@@ -167,8 +170,9 @@ def fails_now_and_then(connection: Connection, _: str, prefix: str) -> None:
 
 
 def acknowledges_at_once(connection: Connection, _: str, prefix: str) -> None:
-    connection.send(("try", prefix))
-    connection.send(("ack", prefix))
+    for number in range(2):
+        connection.send(("try", f"{prefix}-{number}"))
+        connection.send(("ack", f"{prefix}-{number}"))
     connection.recv()
 
 
@@ -213,3 +217,85 @@ def test_a_scenario_reports_what_its_writers_do_wrong(
         monkeypatch.setattr(processes, name, writer)
     with pytest.raises(AssertionError, match=reported):
         scenario(tmp_path)
+
+
+# Scenarios that need more than processes ------------------------------------------------------------
+
+
+def commits_without_barriers(connection: Connection, uri: str, prefix: str) -> None:
+    connection.send(add(omnigraph.open(uri, durability="off"), prefix))  # the first message: then the power is cut
+    connection.recv()
+
+
+def acknowledges_without_a_commit(connection: Connection, _: str, prefix: str) -> None:
+    connection.send(("ack", prefix))
+    connection.recv()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("writer", [acknowledges_without_a_commit, commits_without_barriers])
+def test_a_power_cut_reports_an_acknowledged_commit_that_is_lost(
+    tmp_path: Path, monkeypatch: Patch, writer: Callable[..., None]
+) -> None:
+    monkeypatch.setattr(power, "write_for_ever", writer)
+    monkeypatch.setattr(power, "_LONGEST", 0.0)
+    try:
+        with pytest.raises(AssertionError, match="lost for a reader"):
+            power.cuts(tmp_path, 1)
+    except SkippedError as why:
+        pytest.skip(str(why))
+
+
+def acknowledges_some(connection: Connection, _: str, prefix: str, __: int) -> None:
+    connection.send(("try", prefix))
+    connection.send(("ack", prefix))
+
+
+def commits_some(connection: Connection, uri: str, prefix: str, _: int) -> None:
+    connection.send(("try", prefix))
+    connection.send(add(omnigraph.open(uri), prefix))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "writer, reported",
+    [(acknowledges_some, "lost for a reader"), (commits_some, "no connection has failed")],
+    ids=["acknowledges_some", "a proxy without faults"],
+)
+def test_a_bad_network_reports_a_lost_commit_and_faults_that_do_not_happen(
+    tmp_path: Path, monkeypatch: Patch, writer: Callable[..., None], reported: str
+) -> None:
+    monkeypatch.setattr(network, "write_some", writer)
+    monkeypatch.setattr(network, "_CHANCES", {network.Fault.NONE: 1.0})
+    with pytest.raises(AssertionError, match=reported):
+        network.failing(tmp_path, 2)
+
+
+ACKNOWLEDGES = """print('["try", "x"]'); print('["ack", "x"]')"""
+
+
+@pytest.mark.parametrize(
+    "program, reported",
+    [
+        (ACKNOWLEDGES, "lost for a reader"),
+        ("raise SystemError('no error of ours')", "seed 0: 1: .*SystemError"),
+        ("", "0 tried"),
+        ("import os, signal; os.kill(os.getpid(), signal.SIGSEGV)", f"seed 0: {-signal.SIGSEGV}"),
+    ],
+    ids=["acknowledges at once", "raises an error that is not ours", "does nothing", "crashes"],
+)
+def test_failing_calls_report_what_their_writer_does_wrong(
+    tmp_path: Path, monkeypatch: Patch, program: str, reported: str
+) -> None:
+    monkeypatch.setattr(shutil, "which", lambda name: name)
+    monkeypatch.setattr(systemcalls, "_WRITER", (sys.executable, "-c", program))
+    with pytest.raises(AssertionError, match=f"(?s){reported}"):
+        systemcalls.failing(tmp_path, 1)
+
+
+def test_failing_calls_report_that_none_has_failed(tmp_path: Path, monkeypatch: Patch) -> None:
+    monkeypatch.setattr(shutil, "which", lambda name: name)
+    monkeypatch.setattr(systemcalls, "_WRITER", (sys.executable, "-c", ACKNOWLEDGES))
+    monkeypatch.setattr(systemcalls, "check", lambda *_, **__: 0)
+    with pytest.raises(AssertionError, match="no call has failed"):
+        systemcalls.failing(tmp_path, 1)
