@@ -108,7 +108,15 @@ def test_every_code_of_the_first_release_still_exists() -> None:
 
 
 def test_a_star_import_brings_the_errors_and_the_values_they_hold() -> None:
-    assert set(errors.__all__) == {*_classes(), "Diagnostic", "MergeConflict", "Place", "ProblemCount", "Violation"}
+    assert set(errors.__all__) == {
+        *_classes(),
+        "Diagnostic",
+        "MergeConflict",
+        "Place",
+        "ProblemCount",
+        "PropertyConflict",
+        "Violation",
+    }
 
 
 # Fields

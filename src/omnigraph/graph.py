@@ -26,7 +26,7 @@ from omnigraph.api.maintenance import (
     VerifyResult,
 )
 from omnigraph.api.operation import Operation, description_of
-from omnigraph.api.options import Engine, LoadMode, Resolution, Upkeep, dedupe_option, max_bad_option, option
+from omnigraph.api.options import Engine, LoadMode, MergeBy, Resolution, Upkeep, dedupe_option, max_bad_option, option
 from omnigraph.api.progress import SILENT, Progress, finishing
 from omnigraph.api.protocol import GraphAPI, StateView
 from omnigraph.api.results import (
@@ -538,7 +538,8 @@ class Graph(GraphAPI):
         runner = _choose_runner(asked)
         with finishing(asked.progress):
             actor, resolution = self._actor(asked.actor), Resolution.of(asked.resolve)
-            request = MergeSpec(source, into, actor, resolution, self._operation)
+            by = option(MergeBy, "by", asked.by)
+            request = MergeSpec(source, into, actor, resolution, self._operation, by)
             if asked.dry_run:
                 return preview(self._store, request, None if self.read_only else runner)
             return merge(self._store, request, runner)

@@ -10,6 +10,7 @@ from typing import Any
 from tests.support.mutations import KNOWS, NOTE, PERSON, WROTE
 
 Entity = tuple[str, str]  # a table and an id in it
+Unknown = tuple[Entity, str]  # an entity and one of its units
 Row = Mapping[str, Any]
 Image = Mapping[Entity, Row]
 Conflict = tuple[str, str, str]  # a kind, a table and an id
@@ -99,7 +100,7 @@ class History:
         latest = [self.nodes[name] for name in common - older]
         return sorted(latest, key=lambda node: (here[node.name] + there[node.name], -node.number, node.name))
 
-    def past(self, bases: Sequence[Node]) -> tuple[Image, set[Entity]]:
+    def past(self, bases: Sequence[Node]) -> tuple[Image, set[Unknown]]:
         """What several commits have in common: themselves merged."""
         befores = [
             self.past(self.bases([node.name for node in bases[:at]], base.name)) for at, base in enumerate(bases) if at
@@ -126,23 +127,63 @@ class History:
         return expected if expected.change or expected.conflicts else Expected("already_up_to_date")
 
 
-def joined(images: Sequence[Image], befores: Sequence[tuple[Image, Collection[Entity]]]) -> tuple[Image, set[Entity]]:
+def joined(images: Sequence[Image], befores: Sequence[tuple[Image, Collection[Unknown]]]) -> tuple[Image, set[Unknown]]:
     """Merge several states that two sides come from; each but the first has something in common with those before it.
 
-    Return also the entities that they contradict each other about.
+    Return also the units of entities that they contradict each other about.
     """
-    image, unknown = images[0], set[Entity]()
+    image, unknown = images[0], set[Unknown]()
     for other, (root, lost) in zip(images[1:], befores, strict=True):
         change: dict[Entity, Row | None] = {}
-        for one in {*image, *other, *root, *lost}:
-            mine, theirs, was = image.get(one), other.get(one), root.get(one)
-            here, there = one in lost or mine != was, one in lost or theirs != was
-            if here and there and mine != theirs:
-                unknown.add(one)
-            if not here:
-                change[one] = theirs
+        for one in {*image, *other, *root, *(entity for entity, _ in lost)}:
+            row, clashes = merged_row(one, root.get(one), lost, other.get(one), image.get(one))
+            unknown |= {(one, unit) for unit in clashes}
+            change[one] = row
         image = applied(image, change)
     return image, unknown
+
+
+def merged_row(
+    one: Entity,
+    was: Row | None,
+    unknown: Collection[Unknown],
+    theirs: Row | None,
+    ours: Row | None,
+    *,
+    side: str = "ours",
+) -> tuple[Row | None, set[str]]:
+    """Merge one entity unit by unit. Return what comes of it, contradictions settled for a side, and what they are."""
+    units = sorted({unit_of(name) for row in (was, theirs, ours) for name in row or ()} | {THERE})
+    if theirs is None or ours is None:  # kept or deleted as a whole
+        lost = any((one, unit) in unknown for unit in units)
+        changed, kept = lost or theirs != was, lost or ours != was
+        clashes = set(units) if changed and kept and theirs != ours else set()
+        taken = side == "theirs" if clashes else changed and not kept
+        return (theirs if taken else ours), clashes
+    row, clashes = dict(ours), set()
+    for unit in units:
+        lost = (one, unit) in unknown
+        before, here, there = (part(given, unit) for given in (was, ours, theirs))
+        changed, kept = lost or there != before, lost or here != before
+        if changed and kept and here != there:
+            clashes.add(unit)
+        if (side == "theirs" and unit in clashes) or (changed and not kept):
+            row |= there
+    return row, clashes
+
+
+THERE = "id"
+_ENDPOINTS = ("src", "dst")
+
+
+def unit_of(name: str) -> str:
+    """The unit that a property is merged with: both ends of an edge are one."""
+    return "src" if name in _ENDPOINTS else name
+
+
+def part(row: Row | None, unit: str) -> dict[str, Any]:
+    """The values of one unit. What is not there is null."""
+    return {name: (row or {}).get(name) for name in (_ENDPOINTS if unit == "src" else (unit,))}
 
 
 def applied(image: Image, change: Mapping[Entity, Row | None]) -> dict[Entity, Row]:
@@ -152,10 +193,10 @@ def applied(image: Image, change: Mapping[Entity, Row | None]) -> dict[Entity, R
 
 @dataclass(frozen=True, slots=True)
 class Combination:
-    """Two sides, what they come from, and the entities of which that is not known."""
+    """Two sides, what they come from, and the units of entities of which that is not known."""
 
     past: Image
-    unknown: Collection[Entity]
+    unknown: Collection[Unknown]
     source: Image
     target: Image
 
@@ -165,16 +206,14 @@ class Combination:
         clashes, contested = set[Conflict](), set[Entity]()
         for one in {*self.past, *self.source, *self.target}:
             was, theirs, ours = self.past.get(one), self.source.get(one), self.target.get(one)
-            if theirs == ours or (one not in self.unknown and theirs == was):
-                continue
-            if one not in self.unknown and ours == was:
-                change[one] = theirs
-                continue
-            contested.add(one)
-            if resolve is None:
+            row, units = merged_row(one, was, self.unknown, theirs, ours, side=resolve or "ours")
+            if row != ours:
+                change[one] = row
+            if units:
+                contested.add(one)
+            if units and resolve is None:
                 clashes.add((_kind(was, theirs, ours), *one))
-            elif resolve == "theirs":
-                change[one] = theirs
+                change.pop(one, None)
         # A fast-forward leads to a state that was checked when it was written.
         conflicts = clashes or (set() if outcome == "fast_forward" else set(broken(self.target, change)))
         return Expected(outcome, change, frozenset(conflicts), frozenset(contested))

@@ -69,12 +69,20 @@ CASES = [
         (("divergent_insert", "node:Person", "x"),),
     ),
     Case(
-        "one id is inserted, and an empty value differs from none",
+        "one id is inserted, and an empty value differs from another",
+        "node Note { name: String @key  text: String? }",
+        "",
+        'insert Note { name: "x", text: "" }',
+        'insert Note { name: "x", text: " " }',
+        (("divergent_insert", "node:Note", "x"),),
+    ),
+    Case(
+        "one id is inserted, with a value and without",
         "node Note { name: String @key  text: String? }",
         "",
         'insert Note { name: "x", text: "" }',
         'insert Note { name: "x" }',
-        (("divergent_insert", "node:Note", "x"),),
+        (),
     ),
     Case(
         "one entity gets two values",
@@ -90,7 +98,7 @@ CASES = [
         'insert Pair { name: "a" }',
         'update Pair set { one: 1 } where name = "a"',
         'update Pair set { two: 2 } where name = "a"',
-        (("divergent_update", "node:Pair", "a"),),
+        (),
     ),
     Case(
         "one entity is deleted here and changed there",
@@ -222,7 +230,7 @@ def test_all_conflicts_of_all_types_are_told_at_once_and_rules_only_when_rows_ag
     run(graph, EVE, "feature")
     run(graph, 'update Person set { age: 1 } where name = "Bob"', "feature")
     run(graph, WITHOUT_ALICE)
-    run(graph, 'insert Person { name: "Eve" }')
+    run(graph, 'insert Person { name: "Eve", age: 2 }')
     run(graph, 'update Person set { age: 2 } where name = "Bob"')
 
     found = conflicts(graph, "feature")
@@ -244,7 +252,9 @@ def test_a_refusal_says_what_clashes_and_what_to_do(graph: Graph) -> None:
 
     error = caught.value
     assert (error.code, error.http_status) == ("merge_conflict", 409)
-    assert str(error).splitlines()[1] == "  divergent_update: Person 'Alice' was changed differently on both sides"
+    assert str(error).splitlines()[1] == (
+        "  divergent_update: Person 'Alice' was changed differently on both sides: age"
+    )
     assert error.details()["merge_conflicts"] == [
         {
             "kind": "divergent_update",
@@ -253,7 +263,8 @@ def test_a_refusal_says_what_clashes_and_what_to_do(graph: Graph) -> None:
             "entity_kind": "node",
             "type_name": "Person",
             "entity_id": "Alice",
-            "message": "Person 'Alice' was changed differently on both sides",
+            "message": "Person 'Alice' was changed differently on both sides: age",
+            "properties": {"age": {"base": 30, "ours": 32, "theirs": 31}},
         }
     ]
 
@@ -360,7 +371,7 @@ def test_a_change_that_differs_however_little_from_the_other_sides_is_a_conflict
     _put(graph, "feature", _after())
     _put(graph, "main", {f"{at}-{name}": {name: None, "flag": True} for at, (name, _, _) in enumerate(CHANGES)})
 
-    found = conflicts(graph, "feature")
+    found = conflicts(graph, "feature", by="entity")
 
     assert len(found) == len(CHANGES)
     assert {kind for kind, _, _ in found} == {"divergent_update"}

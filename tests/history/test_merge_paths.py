@@ -97,17 +97,21 @@ def _expected(
     common, unknown = _past(versions, past)
     source, target = (_image(versions, one) for one in sides)
     expected = merging.Combination(common, unknown, source, target).run("merged", resolve)
-    change = {name: row and row["row"] for (_, name), row in expected.change.items()}
+    change: dict[str, object] = {
+        name: row and tuple(row[key] for key in sorted(row)) for (_, name), row in expected.change.items()
+    }
     return change, {(kind, name) for kind, _, name in expected.conflicts}
 
 
-def _past(versions: Versions, past: MergeBase) -> tuple[merging.Image, set[merging.Entity]]:
+def _past(versions: Versions, past: MergeBase) -> tuple[merging.Image, set[merging.Unknown]]:
     images = [_image(versions, base[KEY]) for base in past.bases]
     return merging.joined(images, [_past(versions, before) for before in past.before])
 
 
 def _image(versions: Versions, table: TableVersion) -> merging.Image:
-    return {(KEY, name): {"row": exact(row)} for name, row in versions.states[table].items()}
+    return {
+        (KEY, name): dict(zip(sorted(row), exact(row), strict=True)) for name, row in versions.states[table].items()
+    }
 
 
 def _check(

@@ -18,6 +18,9 @@ ADDED_NAMES = {
     name: reason
     for word, reason in {
         "dedupe": "a merge load may find edges without ids by their ends",
+        "by": "a merge may refuse two changes of one entity instead of combining them",
+        "source_commit": "a resolution of conflicts names the commits that it was made for",
+        "target_commit": "the same",
         "max_bad": "a load may go on without a few bad records",
     }.items()
     for name in (word, f"query {word}")

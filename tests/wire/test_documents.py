@@ -14,7 +14,7 @@ from omnigraph.api import arrow, documents
 from omnigraph.api import operations as op
 from omnigraph.api.changes import Baseline, Change, ChangeBlock, ChangeOperation, ChangePage, DiffStats, EntityKind
 from omnigraph.api.codec import FORMS
-from omnigraph.api.options import LoadMode, Resolution
+from omnigraph.api.options import EntityTake, LoadMode, Resolution, TakeValue
 from omnigraph.api.results import (
     ChangeCounts,
     Commit,
@@ -153,12 +153,21 @@ def test_a_planned_schema_is_one_that_was_not_applied() -> None:
     assert documents.SCHEMA_PLAN.read(documents.SCHEMA_PLAN.write(done, BESIDE)) == done
 
 
+TAKES = st.sampled_from(["ours", "theirs", "union", TakeValue(None), TakeValue([1, "a"])])
+
+
 @given(
     st.builds(
         Resolution,
         st.sampled_from([None, "ours", "theirs"]),
-        st.dictionaries(NAMES, st.sampled_from(["ours", "theirs"]), max_size=2),
-        st.dictionaries(st.tuples(NAMES, TEXTS), st.sampled_from(["ours", "theirs"]), max_size=2),
+        st.dictionaries(NAMES, st.sampled_from(["ours", "theirs"]), max_size=2)
+        | st.dictionaries(NAMES.map(lambda name: f"{name}.p"), TAKES, max_size=2),
+        st.dictionaries(
+            st.tuples(NAMES, TEXTS),
+            st.builds(EntityTake, st.sampled_from(["ours", "theirs"]), st.dictionaries(NAMES, TAKES, max_size=2)),
+            max_size=2,
+        ),
+        st.none() | st.tuples(NAMES, NAMES),
     )
 )
 def test_a_resolution_comes_back_in_whatever_form_it_was_given(resolution: Resolution) -> None:

@@ -211,8 +211,7 @@ INGEST = Form(LoadResult, "IngestOutput", {"uri": "@uri", "*": "."})
 
 
 def _conflicts(found: Document) -> tuple[MergeConflict, ...]:
-    names = ("kind", "table_key", "row_id", "message")
-    return tuple(MergeConflict(*(one[name] for name in names)) for one in found["conflicts"])
+    return tuple(map(MergeConflict.of, found["conflicts"]))
 
 
 _MERGED: dict[str, Place] = {
@@ -225,7 +224,7 @@ _MERGED: dict[str, Place] = {
 FORMS[op.MergeBranch] = MERGE = Form(
     MergeResult,
     "BranchMergeOutput",
-    {**_named("source", "target"), **_MERGED},
+    {**_named("source", "target", "source_commit", "target_commit"), **_MERGED},
     reads={"conflicts": _conflicts},
     added={"branch_deleted": bool | None, "branch_delete_error": str | None},
 )
@@ -241,10 +240,12 @@ def resolution_of(given: Any) -> Resolution:
     """Who wins, in any of the forms that a caller may say it in, or in the one that a commit keeps."""
     match given:
         # Ambiguous with a mapping of types to sides, if a type were called `types`; but then the value would be a text.
-        case {"types": dict()} | {"entities": list()} | {"default": str()}:
+        case {"types": dict()} | {"entities": list()} | {"default": str()} | {"heads": list()}:
             default = Resolution.of(given.get("default")).default
             types = Resolution.of(given.get("types", {})).types
-            return Resolution(default, types, Resolution.of(given.get("entities", [])).entities)
+            entities = Resolution.of(given.get("entities", [])).entities
+            heads = given.get("heads")
+            return Resolution(default, types, entities, (heads[0], heads[1]) if heads else None)
     return Resolution.of(given)
 
 

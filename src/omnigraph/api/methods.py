@@ -207,6 +207,7 @@ class GraphMethods(Protocol):
         actor: str | None = None,
         dry_run: bool = False,
         resolve: Resolve | None = None,
+        by: str = "property",
         engine: str = "auto",
         master: str | None = None,
         conf: Mapping[str, str] | None = None,
@@ -214,9 +215,11 @@ class GraphMethods(Protocol):
     ) -> MergeResult:
         """Merge a branch into another: one commit with two parents, or MergeConflictError with all conflicts.
 
-        `resolve` says who wins where both changed the same: `ours` (the branch that is merged into), `theirs`, one of
-        them for each type, or a list of conflicts each with the side to `take`. `dry_run` only returns what would
-        happen. A merge of very many entities runs on Spark, unless `engine` says otherwise.
+        Changes of different properties of one entity are combined; `by="entity"` makes them a conflict. `resolve` says
+        who wins where both changed the same: `ours` (the branch that is merged into), `theirs`, one of them for each
+        type (`Person`) or property (`Person.age`), a list of conflicts each with what to `take`, or a file of them.
+        `dry_run` only returns what would happen. A merge of very many entities runs on Spark, unless `engine` says
+        otherwise.
         """
         return self.call(
             op.MergeBranch(
@@ -225,6 +228,7 @@ class GraphMethods(Protocol):
                 actor=actor,
                 dry_run=dry_run,
                 resolve=resolve,
+                by=by,
                 engine=engine,
                 master=master,
                 conf=conf,
@@ -235,7 +239,7 @@ class GraphMethods(Protocol):
     def revert(
         self, commit_id: str, branch: str = MAIN, *, actor: str | None = None, resolve: Resolve | None = None
     ) -> MergeResult:
-        """Undo what one commit changed, by a new commit. What was changed again since then is a conflict."""
+        """Undo what one commit changed, by a new commit. A property that was changed again since then is a conflict."""
         return self.call(op.RevertCommit(commit_id, branch, actor=actor, resolve=resolve))
 
     def tags(self) -> list[Tag]:

@@ -62,6 +62,7 @@ Parameters = Annotated[Mapping[str, Any] | None, Doc("The parameters of the quer
 Resolving = Annotated[
     Resolve | None, Doc("Who wins conflicts: `ours`, `theirs`, one of them for each type, or for each conflict.")
 ]
+MergeUnit = Annotated[str, Doc("property: combine changes of different properties; entity: one side per entity.")]
 Kinds = Annotated[Collection[str] | None, Doc("node or edge; can be repeated.")]
 Types = Annotated[Collection[str] | None, Doc("Names of types; can be repeated.")]
 Changes = Annotated[Collection[str] | None, Doc("insert, update or delete; can be repeated.")]
@@ -383,9 +384,10 @@ class DeleteBranch(Operation[None]):
 class MergeBranch(Operation[MergeResult]):
     """Merge a branch into another: one commit with two parents, or MergeConflictError with all conflicts.
 
-    `resolve` says who wins where both changed the same: `ours` (the branch that is merged into), `theirs`, one of
-    them for each type, or a list of conflicts each with the side to `take`. `dry_run` only returns what would happen. A
-    merge of very many entities runs on Spark, unless `engine` says otherwise.
+    Changes of different properties of one entity are combined; `by="entity"` makes them a conflict. `resolve` says who
+    wins where both changed the same: `ours` (the branch that is merged into), `theirs`, one of them for each type
+    (`Person`) or property (`Person.age`), a list of conflicts each with what to `take`, or a file of them. `dry_run`
+    only returns what would happen. A merge of very many entities runs on Spark, unless `engine` says otherwise.
     """
 
     source: str
@@ -394,6 +396,7 @@ class MergeBranch(Operation[MergeResult]):
     actor: Actor = None
     dry_run: bool = False
     resolve: Resolving = None
+    by: MergeUnit = "property"
     engine: EngineName = "auto"
     master: Master = None
     conf: Conf = None
@@ -402,7 +405,7 @@ class MergeBranch(Operation[MergeResult]):
 
 @operation(Action.CHANGE, _post("/revert", id="revert"), method="revert", commits=True, command="revert")
 class RevertCommit(Operation[MergeResult]):
-    """Undo what one commit changed, by a new commit. What was changed again since then is a conflict."""
+    """Undo what one commit changed, by a new commit. A property that was changed again since then is a conflict."""
 
     commit_id: CommitId
     branch: Branch = MAIN

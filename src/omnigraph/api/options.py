@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any, TypeVar
 
-from omnigraph.errors import OptionError, ResolutionError
+from omnigraph.core.values import ConversionError, blob_content
+from omnigraph.errors import OptionError, ParameterError, ResolutionError
+from omnigraph.lang.catalog import Catalog, EdgeType, NodeType
+from omnigraph.lang.params import decode_parameters
 from omnigraph.lang.source import did_you_mean
+from omnigraph.lang.types import Type
 
 UPKEEP = "OMNIGRAPH_UPKEEP"
 _Option = TypeVar("_Option", bound=StrEnum)
@@ -87,61 +91,158 @@ class EmbedMode(StrEnum):
     CLEAN = "clean"  # none: they are taken away
 
 
-OURS, THEIRS = "ours", "theirs"  # the target's, the source's
+OURS, THEIRS, UNION = "ours", "theirs", "union"  # the target's, the source's, the items of both lists
+RESOLUTION_FORMAT = "omnigraph-resolution-1"
+
+
+class MergeBy(StrEnum):
+    """What two sides of a merge may change without a conflict."""
+
+    PROPERTY = "property"  # different properties of one entity
+    ENTITY = "entity"  # different entities
+
+
+@dataclass(frozen=True, slots=True)
+class TakeValue:
+    """A value of neither side, as JSON has it."""
+
+    value: Any
+
+
+Take = str | TakeValue
+"""How a conflict is resolved: `ours`, `theirs`, `union`, or a value."""
+
+
+@dataclass(frozen=True, slots=True)
+class EntityTake:
+    """How the conflicts of one entity are resolved: as a whole, and for some of its properties."""
+
+    take: str | None = None
+    properties: Mapping[str, Take] = field(default_factory=dict)
+
+    def to_dict(self) -> dict[str, Any]:
+        chosen = {name: {"take": _written(one)} for name, one in self.properties.items()}
+        return ({"take": self.take} if self.take else {}) | ({"properties": chosen} if chosen else {})
 
 
 @dataclass(frozen=True, slots=True)
 class Resolution:
-    """A side for everything, for some types, for some entities; the more precise one counts."""
+    """How conflicts are resolved: all, those of a type, of a property, of an entity; the more precise one counts.
+
+    `types` has names of types and `Type.property`. `heads` are the commits of the source and the target that it was
+    made for, if it says so.
+    """
 
     default: str | None = None
-    types: Mapping[str, str] = field(default_factory=dict)
-    entities: Mapping[tuple[str, str], str] = field(default_factory=dict)
+    types: Mapping[str, Take] = field(default_factory=dict)
+    entities: Mapping[tuple[str, str], EntityTake] = field(default_factory=dict)
+    heads: tuple[str, str] | None = None
 
     @classmethod
     def of(cls, given: Resolve | None) -> Resolution:
-        """Understand a side, a side for each type, or a list of conflicts that say which side to `take`."""
+        """Read a side, a side for each type or property, a list of conflicts with what to `take`, or a file of them."""
         if given is None or isinstance(given, Resolution):
             return given or cls()
         if isinstance(given, str):
             return cls(default=_side(given))
         if isinstance(given, Mapping):
-            sides = {name: _side(side) for name, side in given.items()}
-            # `*` cannot be the name of a type.
-            return cls(default=sides.pop("*", None), types=sides)
-        return cls(entities=dict(map(_entity, given)))
+            return _of_file(given) if "format" in given else _of_types(given)
+        return cls(entities={key: one for key, one in map(_entity, given) if one.take or one.properties})
 
-    def check(self, table_keys: Collection[str]) -> None:
-        """See that the types are there: a side for one that is not would say nothing."""
-        names = [*table_keys, *(key.partition(":")[2] for key in table_keys)]
-        for name in (*self.types, *(key for key, _ in self.entities)):
-            if name not in names:
-                hint = did_you_mean(name, names) or "name a type of the schema"
-                raise ResolutionError(f"unknown type '{name}' in the conflict resolution", hint=hint)
+    def check(self, catalog: Catalog) -> None:
+        """Check that types and properties exist and values fit: a misspelt name would settle nothing, silently."""
+        for key in self.types:
+            name, _, property_ = key.partition(".")
+            declared = _declared(catalog, name)
+            if property_:
+                _check_take(declared, property_, self.types[key])
+            elif not isinstance(self.types[key], str) or self.types[key] == UNION:
+                raise ResolutionError(f"'{key}' needs `ours` or `theirs`", hint=f"name a property: {name}.PROPERTY")
+        for (key, _), chosen in self.entities.items():
+            for property_, taken in chosen.properties.items():
+                _check_take(_declared(catalog, key), property_, taken)
+            _declared(catalog, key)
 
-    def side(self, table_key: str, entity: str) -> str | None:
-        """The side that wins; None leaves the conflict."""
+    def of_type(self, table_key: str) -> str | None:
+        """The side that wins in conflicts of a type; None leaves them."""
         # The full key first: a node type and an edge type can have one name.
-        by_type = self.types.get(table_key) or self.types.get(table_key.partition(":")[2])
-        return self.entities.get((table_key, entity)) or by_type or self.default
+        found = self.types.get(table_key) or self.types.get(table_key.partition(":")[2]) or self.default
+        return found if isinstance(found, str) else None
+
+    def of_property(self, table_key: str, name: str) -> Take | None:
+        """How conflicts of one property are resolved, whatever the entity."""
+        return self.types.get(f"{table_key}.{name}") or self.types.get(f"{table_key.partition(':')[2]}.{name}")
+
+    def entities_of(self, table_key: str) -> dict[str, EntityTake]:
+        """The entities of a type that have a resolution of their own."""
+        return {name: chosen for (key, name), chosen in self.entities.items() if key == table_key}
+
+    @staticmethod
+    def decoded(type_: Type, taken: TakeValue) -> Any:
+        """The value of a property that a resolution gives, as it is stored."""
+        if type_.is_blob and taken.value is not None:
+            return blob_content(taken.value)
+        return decode_parameters({"value": type_}, {"value": taken.value})["value"]
 
     def to_dict(self) -> dict[str, Any]:
         """What a merge commit keeps of it."""
-        entities = [{"table_key": key, "row_id": name, "take": side} for (key, name), side in self.entities.items()]
-        found = {"default": self.default, "types": dict(self.types), "entities": entities}
+        entities = [{"table_key": key, "row_id": name, **one.to_dict()} for (key, name), one in self.entities.items()]
+        types = {name: _written(taken) for name, taken in self.types.items()}
+        found = {"default": self.default, "types": types, "entities": entities, "heads": list(self.heads or ())}
         # Empty parts are left out, so that the detail of a commit without a resolution stays as small as before.
         return {name: value for name, value in found.items() if value}
 
 
-Resolve = Resolution | str | Mapping[str, str] | Iterable[Mapping[str, Any]]
+Resolve = Resolution | str | Mapping[str, Any] | Iterable[Mapping[str, Any]]
 
 
-def _entity(conflict: Mapping[str, Any]) -> tuple[tuple[str, str], str]:
+def _written(taken: Take) -> Any:
+    return {"value": taken.value} if isinstance(taken, TakeValue) else taken
+
+
+def _of_types(given: Mapping[str, Any]) -> Resolution:
+    # A name with a dot is that of a property, and `*` cannot be the name of a type.
+    chosen = {name: _take(taken) if "." in name else _side(taken) for name, taken in given.items()}
+    default = chosen.pop("*", None)
+    return Resolution(default=default if isinstance(default, str) else None, types=chosen)
+
+
+def _of_file(given: Mapping[str, Any]) -> Resolution:
+    if given["format"] != RESOLUTION_FORMAT:
+        message = f"unknown format {given['format']!r:.80} of a conflict resolution"
+        raise ResolutionError(message, hint=f"write one with `omnigraph branch merge --conflicts`: {RESOLUTION_FORMAT}")
+    conflicts = given.get("conflicts")
+    if not isinstance(conflicts, list):
+        raise ResolutionError("the conflict resolution has no list `conflicts`", hint="write it again")
+    heads = [side.get("commit_id") if isinstance(side := given.get(name), Mapping) else None for name in _HEADS]
+    if not all(isinstance(one, str) for one in heads):
+        hint = "leave `source` and `target` as `--conflicts` has written them"
+        raise ResolutionError("the conflict resolution names no commits that it was made for", hint=hint)
+    return replace(Resolution.of(conflicts), heads=(str(heads[0]), str(heads[1])))
+
+
+_HEADS = ("source", "target")
+
+
+def _entity(conflict: Mapping[str, Any]) -> tuple[tuple[str, str], EntityTake]:
     try:
-        return (conflict["table_key"], conflict["row_id"]), _side(conflict["take"])
-    except (KeyError, TypeError) as error:
+        key = (conflict["table_key"], conflict["row_id"])
+        properties = conflict.get("properties") or {}
+        side = conflict.get("take") if properties else conflict["take"]
+        # null leaves a conflict open, as the file of a merge has it before a decision.
+        chosen = {name: _take(one["take"]) for name, one in properties.items() if one.get("take") is not None}
+        return key, EntityTake(None if side is None else _side(side), chosen)
+    except (KeyError, TypeError, AttributeError) as error:
         hint = "give each its `table_key`, its `row_id` and which side to `take`, ours or theirs"
         raise ResolutionError(f"invalid conflict in the resolution: {conflict!r:.200}", hint=hint) from error
+
+
+def _take(given: object) -> Take:
+    if isinstance(given, TakeValue) or given == UNION:
+        return given if isinstance(given, TakeValue) else UNION
+    if isinstance(given, Mapping) and set(given) == {"value"}:
+        return TakeValue(given["value"])
+    return _side(given)
 
 
 def _side(name: object) -> str:
@@ -149,3 +250,33 @@ def _side(name: object) -> str:
         hint = "ours is what the target has, theirs what the source has"
         raise ResolutionError(f"{name!r:.80} is not a side: use `ours` or `theirs`", hint=hint)
     return str(name)
+
+
+def _declared(catalog: Catalog, name: str) -> NodeType | EdgeType:
+    known: dict[str, NodeType | EdgeType] = {**catalog.edges, **catalog.nodes}
+    known |= {f"node:{key}": one for key, one in catalog.nodes.items()}
+    known |= {f"edge:{key}": one for key, one in catalog.edges.items()}
+    if name not in known:
+        hint = did_you_mean(name, list(known)) or "name a type of the schema"
+        raise ResolutionError(f"unknown type '{name}' in the conflict resolution", hint=hint)
+    return known[name]
+
+
+def _check_take(declared: NodeType | EdgeType, name: str, taken: Take) -> None:
+    if name in ("src", "dst") and isinstance(declared, EdgeType):
+        if isinstance(taken, str) and taken != UNION:
+            return
+        raise ResolutionError("the ends of an edge need `ours` or `theirs`", hint="both ends come from one side")
+    if name not in declared.properties:
+        hint = did_you_mean(name, list(declared.properties)) or f"name a property of {declared.name}"
+        raise ResolutionError(f"{declared.name} has no property '{name}'", hint=hint)
+    type_ = declared.properties[name].type
+    if taken == UNION and not type_.is_list:
+        message = f"`union` is for lists, and {declared.name}.{name} is {type_}"
+        raise ResolutionError(message, hint="use `ours`, `theirs` or a value")
+    if isinstance(taken, TakeValue):
+        try:
+            Resolution.decoded(type_, taken)
+        except (ParameterError, ConversionError) as error:
+            hint = f"write a value of the type {type_}"
+            raise ResolutionError(f"the value for {declared.name}.{name} does not fit: {error}", hint=hint) from error

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
-from omnigraph.api.options import EmbedMode, LoadMode
+from omnigraph.api.options import RESOLUTION_FORMAT, EmbedMode, LoadMode
 from omnigraph.errors import MergeConflict, ProblemCount, Violation
 from omnigraph.lang.evolution import SchemaPlan
 from omnigraph.lang.identity import is_new_id
@@ -232,6 +232,25 @@ class MergeResult:
     conflicts: tuple[MergeConflict, ...] = ()
     commit: Commit | None = None
     compared: tuple[str, ...] = ()
+    source_commit: str | None = None
+    target_commit: str | None = None
+
+    def to_resolution(self) -> dict[str, Any]:
+        """The conflicts as a document to decide and pass as `resolve`: set `take` of a property or of an entity.
+
+        `take` is `ours`, `theirs`, `union` for lists, or `{"value": ...}`. What stays null stays a conflict.
+        """
+        sides = ((self.source, self.source_commit), (self.target, self.target_commit))
+        source, target = ({"branch": name, "commit_id": commit} for name, commit in sides)
+        conflicts = [_undecided(conflict.to_dict()) for conflict in self.conflicts]
+        return {"format": RESOLUTION_FORMAT, "source": source, "target": target, "conflicts": conflicts}
+
+
+def _undecided(conflict: dict[str, Any]) -> dict[str, Any]:
+    names = ("kind", "table_key", "row_id", "message", "combined")
+    kept = {name: conflict[name] for name in names if name in conflict}
+    properties = {name: {**values, "take": None} for name, values in conflict.get("properties", {}).items()}
+    return {**kept, "take": None, **({"properties": properties} if properties else {})}
 
 
 @dataclass(frozen=True, slots=True)

@@ -119,6 +119,15 @@ def readable(file: str) -> Iterator[None]:
         raise FileAccessError(f"cannot read {file}: {error}", path=file) from None
 
 
+@contextmanager
+def writable(file: str) -> Iterator[None]:
+    """Report a file that cannot be written."""
+    try:
+        yield
+    except OSError as error:
+        raise FileAccessError(f"cannot write {file}: {error}", path=file) from None
+
+
 # Commands ------------------------------------------------------------------------------------------
 
 

@@ -17,8 +17,8 @@ from omnigraph.api.protocol import GraphAPI
 from omnigraph.api.results import UNCERTAIN, LogEntry, MergeResult, Snapshot
 from omnigraph.cli import output
 from omnigraph.cli.address import Target
-from omnigraph.cli.command import Branch, DryRun, EngineOptions, argument, command, option, readable, switch
-from omnigraph.cli.output import Document, Line, Lines
+from omnigraph.cli.command import Branch, DryRun, EngineOptions, argument, command, option, readable, switch, writable
+from omnigraph.cli.output import Line, Lines
 from omnigraph.errors import OmnigraphError, ResolutionError
 
 BranchName = Annotated[str, argument("The name of the branch.", "NAME")]
@@ -63,7 +63,8 @@ class ConflictOptions:
     ours: Annotated[bool, switch("In a conflict, keep the side of the branch that is changed.", "--ours")] = False
     theirs: Annotated[bool, switch("In a conflict, take the side that is applied to it.", "--theirs")] = False
     resolve: Annotated[
-        list[str] | None, option("A side for one type, or a file of conflicts with sides.", "TYPE=SIDE|FILE")
+        list[str] | None,
+        option("A side for one type or property, or a file of conflicts with sides.", "TYPE[.PROPERTY]=SIDE|FILE"),
     ] = None
 
     def resolution(self) -> Resolution:
@@ -71,32 +72,36 @@ class ConflictOptions:
         if self.ours and self.theirs:
             raise typer.BadParameter("give either --ours or --theirs", param_hint="--ours")
         types: dict[str, str] = {}
-        listed: list[Document] = []
+        listed: list[Resolution] = []
         for text in self.resolve or ():
             name, sign, side = text.partition("=")
             # The name of a file may contain `=` too.
             if sign and not Path(text).exists():
                 types[name] = side
             else:
-                listed += _listed_conflicts(text)
+                listed.append(_conflict_file(text))
         default = OURS if self.ours else THEIRS if self.theirs else None
-        return Resolution(default, Resolution.of(types).types, Resolution.of(listed).entities)
+        entities = {key: taken for one in listed for key, taken in one.entities.items()}
+        heads = next((one.heads for one in listed if one.heads), None)
+        return Resolution(default, Resolution.of(types).types, entities, heads)
 
 
-def _listed_conflicts(file: str) -> list[Document]:
-    """Read a list of conflicts, or a document that has one, as a merge prints it."""
+def _conflict_file(file: str) -> Resolution:
+    """Read a file that `--conflicts` wrote, a list of conflicts, or a document that has one, as a merge prints it."""
     try:
         with readable(file):
             found = json.loads(Path(file).read_text(encoding="utf-8-sig"))
     except (ValueError, RecursionError) as error:
         raise ResolutionError(f"{file} is not JSON: {error}", hint="write a list of conflicts") from None
+    if isinstance(found, dict) and "format" in found:
+        return Resolution.of(found)
     if isinstance(found, dict):
         # The document of a preview has one name, that of an error the other; people edit either.
         found = next((found[name] for name in ("conflicts", "merge_conflicts") if name in found), None)
     if not isinstance(found, list):
         hint = "write a list, or a document with `conflicts`, as `omnigraph branch merge --dry-run --json` prints it"
         raise ResolutionError(f"{file} holds no list of conflicts", hint=hint)
-    return found
+    return Resolution.of(found)
 
 
 @command("branch merge")
@@ -106,16 +111,29 @@ def merge_branch(
     *,
     into: Annotated[str, option("The branch to merge it into.", "NAME")] = "main",
     conflicts: ConflictOptions,
+    by: Annotated[
+        str, option("Combine changes by property, or refuse two of one entity.", "property|entity")
+    ] = "property",
     dry_run: DryRun = False,
+    conflicts_file: Annotated[
+        Path | None,
+        option(
+            "With --dry-run, write the conflicts to a file, to decide and pass to --resolve.", "FILE", "--conflicts"
+        ),
+    ] = None,
     delete_source: Annotated[bool, switch("Delete the source after the merge.", "--delete-branch")] = False,
     engine: EngineOptions,
 ) -> None:
     """Apply the changes of one branch to another, in one commit or not at all."""
     actor = target.actor
-    options = {"resolve": conflicts.resolution(), **engine.checked(target.scope)}
+    options = {"resolve": conflicts.resolution(), "by": by, **engine.checked(target.scope)}
+    if conflicts_file and not dry_run:
+        raise typer.BadParameter("--conflicts needs --dry-run", param_hint="--conflicts")
     if dry_run:
         preview = target.read().merge(source, into, dry_run=True, **options)
         target.emit({**MERGE.write(preview, {"actor": None}), "dry_run": True}, _preview(preview))
+        if conflicts_file:
+            _write_conflicts(conflicts_file, preview)
         if preview.conflicts:
             # So that a script can ask before it merges.
             raise typer.Exit(1)
@@ -129,6 +147,11 @@ def merge_branch(
         document |= {"branch_deleted": problem is None, "branch_delete_error": problem}
         text += [] if problem else [f"deleted branch {done.source}"]
     target.emit(document, text)
+
+
+def _write_conflicts(file: Path, preview: MergeResult) -> None:
+    with writable(str(file)):
+        file.write_text(json.dumps(preview.to_resolution(), indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
 def _warn_uncertain(done: MergeResult) -> None:

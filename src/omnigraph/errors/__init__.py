@@ -41,6 +41,7 @@ OmnigraphError                       base class; catch it to catch every error o
 ├── MergeError                       two branches cannot be merged at all
 ├── MergeConflictError               the two sides of a merge conflict; has conflicts
 ├── ResolutionError                  the conflict resolution is invalid
+├── ResolutionStaleError             the conflict resolution was made for another merge, or a branch has moved since
 ├── HistoryReclaimedError            a cleanup removed this state
 ├── ChangeRequestError               a request for changes names something unknown
 ├── ChangeCursorError                a cursor of another graph, branch or filter

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -55,14 +56,44 @@ class ResolutionError(OmnigraphError, code="resolution_invalid", status=400):
     """The conflict resolution is invalid."""
 
 
+class ResolutionStaleError(OmnigraphError, code="resolution_stale", status=409):
+    """The conflict resolution was made for another merge, or a branch has moved since. Nothing was changed."""
+
+
+@dataclass(frozen=True, slots=True)
+class PropertyConflict:
+    """A property that both sides of a merge changed differently, with its values as JSON has them.
+
+    A value that is too large to read is shown by its size and digest. Without `has_base` there was none before.
+    """
+
+    name: str
+    base: Any
+    ours: Any
+    theirs: Any
+    has_base: bool = True
+
+    def to_dict(self) -> dict[str, Any]:
+        return ({"base": self.base} if self.has_base else {}) | {"ours": self.ours, "theirs": self.theirs}
+
+    @classmethod
+    def of(cls, name: str, document: Mapping[str, Any]) -> PropertyConflict:
+        return cls(name, document.get("base"), document["ours"], document["theirs"], "base" in document)
+
+
 @dataclass(frozen=True, slots=True)
 class MergeConflict:
-    """One conflict between the two sides of a merge."""
+    """One conflict between the two sides of a merge.
+
+    `properties` are those that contradict each other, and `combined` those of the same entity that do not.
+    """
 
     kind: str
     table_key: str
     id: str | None
     message: str
+    properties: tuple[PropertyConflict, ...] = ()
+    combined: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         return f"{self.kind}: {self.message}"
@@ -78,7 +109,16 @@ class MergeConflict:
             "type_name": type_name,
             "entity_id": self.id,
             "message": self.message,
+            **({"properties": {one.name: one.to_dict() for one in self.properties}} if self.properties else {}),
+            **({"combined": list(self.combined)} if self.combined else {}),
         }
+
+    @classmethod
+    def of(cls, document: Mapping[str, Any]) -> MergeConflict:
+        """Read a conflict as `to_dict` writes it."""
+        found = tuple(PropertyConflict.of(name, one) for name, one in document.get("properties", {}).items())
+        kind, table_key, id_, message = (document[name] for name in ("kind", "table_key", "row_id", "message"))
+        return cls(kind, table_key, id_, message, found, tuple(document.get("combined", ())))
 
 
 class MergeConflictError(OmnigraphError, code="merge_conflict", status=409):

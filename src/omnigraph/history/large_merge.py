@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import secrets
 import uuid
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import accumulate
 
@@ -54,6 +55,7 @@ class LargeMergedTable:
     compared: bool
     written: tuple[str, ...] = ()
     removed: tuple[Removed, ...] = ()
+    stale: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def is_empty(self) -> bool:
@@ -118,7 +120,8 @@ class LargeMerge:
         note(self.base, data_files(written))  # tasks on other machines have written them
         if conflicts or problems:
             return merged
-        return replace(merged, written=written, removed=self._removed(executor, results))
+        stale = sum((Counter(one.stale) for one in results), Counter[str]())
+        return replace(merged, written=written, removed=self._removed(executor, results), stale=stale)
 
     def _removed(self, executor: Executor, results: Sequence[ShareResult]) -> tuple[Removed, ...]:
         """Delete the rows that are replaced, some fragments in each task."""
@@ -216,6 +219,7 @@ class ShareResult:
     found: int = 0
     written: tuple[str, ...] = ()
     places: Places | None = None
+    stale: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def rows(self) -> int:
@@ -235,6 +239,7 @@ def merge_share(task: ShareTask, parcels: list[Parcel]) -> ShareResult:
         combined.conflicts[:MOST_REPORTED],
         tuple(problems[:MOST_REPORTED]),
         found,
+        stale=combined.stale,
     )
     if found or task.base is None:
         return result

@@ -8,7 +8,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from omnigraph.api.options import Resolution
+from omnigraph.api.options import MergeBy, Resolution
 from omnigraph.api.results import UNCERTAIN, ChangeCounts, Commit, MergeOutcome, MergeResult, Snapshot, TableVersion
 from omnigraph.commit.plan import PublishPlan, TableAction, WriterKind, WriteTxn
 from omnigraph.commit.publish import write
@@ -21,6 +21,7 @@ from omnigraph.errors import (
     MergeConflict,
     MergeConflictError,
     MergeError,
+    ResolutionStaleError,
     SchemaBoundaryError,
     StorageError,
     Violation,
@@ -60,6 +61,7 @@ class MergeSpec:
     actor: str | None = None
     resolution: Resolution = field(default_factory=Resolution)
     operation_id: str | None = None
+    by: MergeBy = MergeBy.PROPERTY
 
     @property
     def resolved(self) -> dict[str, Any]:
@@ -113,7 +115,7 @@ def _apply(change: _Merge | _Revert, choose: ChooseExecutor) -> tuple[MergeAttem
             return None, None
         attempt = MergeAttempt(change.store, txn, merge_input, choose)
         _refuse(attempt.conflicts, attempt.unreported)
-        made = change.lineage()
+        made = change.lineage(attempt.stale)
         # A merge without changes still gets its commit: its second parent makes the next merge find a later base.
         if made.merged_parent_id is None and not attempt.counts:  # a revert of a commit that is undone already
             return None, attempt
@@ -146,6 +148,7 @@ class _Merge:
         self.outcome = MergeOutcome.ALREADY_UP_TO_DATE
         self.past = MergedPast()
         self.uncertain: list[str] = []
+        self.target: Commit | None = None
 
     @contextmanager
     def both_there(self) -> Iterator[None]:
@@ -172,6 +175,8 @@ class _Merge:
         assert source, "a branch has commits"
         assert target, "a branch has commits"
         ancestry = Ancestry(self.store.manifest, (self.source, txn.base))
+        _check_heads(self.request, source, target)
+        self.target = target
         finding = MergeBases(self.store.manifest, ancestry)
         self.past = finding.brought_in(self.source, target)
         past = finding.of([source], target)
@@ -186,21 +191,40 @@ class _Merge:
         self.outcome = MergeOutcome.FAST_FORWARD if bases == [target.commit_id] else MergeOutcome.MERGED
         # The result of a fast-forward is the source itself, which was validated when it was written.
         forward = self.outcome is MergeOutcome.FAST_FORWARD
-        return MergeInput(finding.joined(past), self.source.snapshot, self.request.resolution, is_checked=forward)
+        asked = self.request
+        return MergeInput(finding.joined(past), self.source.snapshot, asked.resolution, asked.by, is_checked=forward)
 
-    def lineage(self) -> Lineage:
+    def lineage(self, stale: Mapping[str, int]) -> Lineage:
         assert self.source.head
-        details = {**self.request.resolved, **({UNCERTAIN: self.uncertain} if self.uncertain else {})} or None
+        details: dict[str, Any] = {**self.request.resolved, **_embed_again(stale)}
+        if self.uncertain:
+            details[UNCERTAIN] = self.uncertain
         if self.uncertain:
             _LOG.warning(_UNCERTAIN, self.request.source, ", ".join(self.uncertain))
-        lineage = Lineage.new(self.request.actor, self.source.head.commit_id, details, self.request.operation_id)
+        lineage = Lineage.new(
+            self.request.actor, self.source.head.commit_id, details or None, self.request.operation_id
+        )
         return replace(lineage, merged_branch=self.source.head.branch or MAIN, past=self.past.to_document())
 
     def result(self, attempt: MergeAttempt | None, commit: Commit | None) -> MergeResult:
         source, target = self.request.source, self.request.target or MAIN
         if attempt is None:
             return MergeResult(source, target, MergeOutcome.ALREADY_UP_TO_DATE)
-        return MergeResult(source, target, self.outcome, attempt.counts, attempt.conflicts, commit, attempt.compared)
+        assert self.source.head
+        assert self.target, "an attempt has a target"
+        heads = (self.source.head.commit_id, self.target.commit_id)
+        return MergeResult(
+            source, target, self.outcome, attempt.counts, attempt.conflicts, commit, attempt.compared, *heads
+        )
+
+
+def _check_heads(request: MergeSpec, source: Commit, target: Commit) -> None:
+    """Refuse a resolution that was made for other commits: its conflicts may be others than those that people saw."""
+    heads = request.resolution.heads
+    if heads and heads != (source.commit_id, target.commit_id):
+        names = f"'{request.source}' at {heads[0]} and '{request.target or MAIN}' at {heads[1]}"
+        hint = "write the conflicts again with `--dry-run --conflicts FILE`, and decide those that are new"
+        raise ResolutionStaleError(f"the conflict resolution was made for {names}, not for these states", hint=hint)
 
 
 def _forks(state: ManifestState) -> set[str | None]:
@@ -228,11 +252,17 @@ class _Revert:
         before, after = (graph_state_at(self.store.manifest, commit) for commit in (parent, self.commit))
         # Check before anything is staged: a cleanup may have removed what the revert has to read.
         Diff(self.store.tables, before, after, ChangeFilter()).check_readable()
-        return MergeInput(MergeBase([tables_of(after.snapshot)]), before.snapshot, self.request.resolution)
+        asked = self.request
+        return MergeInput(MergeBase([tables_of(after.snapshot)]), before.snapshot, asked.resolution, asked.by)
 
-    def lineage(self) -> Lineage:
-        details = {"reverts": self.commit.commit_id, **self.request.resolved}
+    def lineage(self, stale: Mapping[str, int]) -> Lineage:
+        details = {"reverts": self.commit.commit_id, **self.request.resolved, **_embed_again(stale)}
         return Lineage.new(self.request.actor, None, details, self.request.operation_id)
+
+
+def _embed_again(stale: Mapping[str, int]) -> dict[str, Any]:
+    """What the commit records about vectors that were made of a text that the merge has replaced."""
+    return {"reembed": dict(stale)} if stale else {}
 
 
 _Tables = Mapping[str, TableVersion]
@@ -337,6 +367,7 @@ class MergeInput:
     past: MergeBase
     source: Snapshot
     resolution: Resolution
+    by: MergeBy = MergeBy.PROPERTY
     is_checked: bool = False
 
     @property
@@ -355,7 +386,7 @@ class MergeAttempt:
         if merge_input.source.schema != txn.base.schema:
             message = "the two states have different schemas and cannot be merged"
             raise SchemaBoundaryError(message, hint="export the entities at the earlier state and load them instead")
-        merge_input.resolution.check(txn.entries)  # a misspelt type would otherwise settle nothing, silently
+        merge_input.resolution.check(txn.catalog)
         keys = [key for key in merge_input.table_keys if key in txn.entries]
         self.tables = {key: combined for key in keys if (combined := self._combine(key))}
         self.staged: dict[str, Staged] = {}
@@ -368,7 +399,7 @@ class MergeAttempt:
         source, target = self.input.source.entries.get(key), self.txn.entries[key]
         tables = self.store.tables
         declared, theirs = declared_of(self.txn.catalog, key), source.table if source else None
-        one = TableMerge(declared, self.input.past, theirs, target.table)
+        one = TableMerge(declared, self.input.past, theirs, target.table, self.input.by)
         # Row counts first: they are known, while the number of changed rows takes a look at the files of both tables.
         rows, most = target.row_count + (source.row_count if source else 0), large_merge.MOST_ROWS
         # By the rows that changed and not by the size of the table: a small change of a huge table is merged in memory.
@@ -426,6 +457,11 @@ class MergeAttempt:
     @property
     def counts(self) -> dict[str, ChangeCounts]:
         return {key: one.counts for key, one in self.tables.items() if not one.is_empty}
+
+    @property
+    def stale(self) -> dict[str, int]:
+        """How many vectors of each property are null now, because the merge has replaced their text."""
+        return {f"{key}.{name}": rows for key, one in self.tables.items() for name, rows in one.stale.items()}
 
     @property
     def compared(self) -> tuple[str, ...]:

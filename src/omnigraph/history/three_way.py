@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from omnigraph.api.options import Resolution
+from omnigraph.api.options import MergeBy, Resolution
 from omnigraph.api.results import ChangeCounts, TableVersion
 from omnigraph.errors import MergeConflict
 from omnigraph.history.delta import (
@@ -19,11 +19,12 @@ from omnigraph.history.delta import (
     Mask,
     Touched,
     VersionPair,
-    differing_rows,
+    differing,
     image_schema,
     most_touched,
     touched_rows,
 )
+from omnigraph.history.properties import AlignedRows, Matrix, PropertyMerge, Units
 from omnigraph.lang.catalog import EdgeType, NodeType
 from omnigraph.storage.columns import table_key
 from omnigraph.storage.layout import Addresses, fragments
@@ -33,39 +34,20 @@ from omnigraph.write.pending import to_store, without_record
 from omnigraph.write.validate import TableChange
 
 
-@dataclass(frozen=True, slots=True)
-class AlignedRows:
-    """The rows of some entities in one state, in the same order for all states; missing entities are null rows."""
+def after(earlier: AlignedRows, ids: pa.Array, touched: Touched) -> AlignedRows:
+    """Return entities in the later state of `touched`, given the earlier."""
+    return _replaced(earlier, ids, touched, touched.later)
 
-    there: Mask
-    rows: pa.Table
 
-    def differs(self, other: AlignedRows) -> Mask:
-        """Return which entities differ between two states."""
-        differs: Mask = self.there != other.there
-        both = np.flatnonzero(self.there & other.there)
-        differs[both] = differing_rows(self.rows.take(both), other.rows.take(both))
-        return differs
+def before(later: AlignedRows, ids: pa.Array, touched: Touched) -> AlignedRows:
+    """Return entities in the earlier state of `touched`, given the later."""
+    return _replaced(later, ids, touched, touched.earlier)
 
-    def where(self, mask: Mask, other: AlignedRows) -> AlignedRows:
-        """Take the marked entities from here and the rest from `other`."""
-        # One `take` over both tables, because Arrow has no `if_else` for whole rows.
-        at = np.where(mask, np.arange(len(mask)), np.arange(len(mask)) + len(mask))
-        both = pa.concat_tables([self.rows, other.rows])
-        return AlignedRows(np.where(mask, self.there, other.there), both.take(at))
 
-    def after(self, ids: pa.Array, touched: Touched) -> AlignedRows:
-        """Return the entities in the later state of `touched`, given the earlier."""
-        return self._replaced(ids, touched, touched.later)
-
-    def before(self, ids: pa.Array, touched: Touched) -> AlignedRows:
-        """Return the entities in the earlier state of `touched`, given the later."""
-        return self._replaced(ids, touched, touched.earlier)
-
-    def _replaced(self, ids: pa.Array, touched: Touched, rows: pa.Table) -> AlignedRows:
-        # A touched id without a row was deleted: it must come out missing, so ids decide here, and not rows.
-        moved = pc.is_in(ids, value_set=touched.ids).to_numpy(zero_copy_only=False)
-        return align(ids, rows).where(moved, self)
+def _replaced(image: AlignedRows, ids: pa.Array, touched: Touched, rows: pa.Table) -> AlignedRows:
+    # A touched id without a row was deleted: it must come out missing, so ids decide here, and not rows.
+    moved = pc.is_in(ids, value_set=touched.ids).to_numpy(zero_copy_only=False)
+    return align(ids, rows).where(moved, image)
 
 
 def align(ids: pa.Array, rows: pa.Table) -> AlignedRows:
@@ -80,7 +62,7 @@ def latest(declared: NodeType | EdgeType, touched: Sequence[Touched]) -> tuple[p
     ids = pc.unique(pa.chunked_array([one.ids for one in touched], pa.string()))
     image = align(ids, image_schema(declared).empty_table())
     for one in touched:
-        image = image.after(ids, one)
+        image = after(image, ids, one)
     return ids, image
 
 
@@ -153,7 +135,7 @@ class MergedTable:
     """The changes that a merge makes to one table of the target, and its conflicts.
 
     `replaced` are the addresses in the target of what it has of them. `adopts` says that the target has not touched the
-    table, so that it gets all that the source has.
+    table, so that it gets all that the source has. `stale` counts the vectors of a property whose text was replaced.
     """
 
     declared: NodeType | EdgeType
@@ -164,6 +146,7 @@ class MergedTable:
     conflicts: tuple[MergeConflict, ...] = ()
     adopts: bool = False
     compared: bool = False
+    stale: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def size(self) -> int:
@@ -204,6 +187,7 @@ class TableMerge:
     past: MergeBase
     source: TableVersion | None
     target: TableVersion | None
+    by: MergeBy = MergeBy.PROPERTY
 
     @property
     def _bases(self) -> list[TableVersion | None]:
@@ -257,21 +241,19 @@ class TableMerge:
 
         def image_of(version: TableVersion | None) -> AlignedRows:
             change = changes.get(version) or find(version, self.source)
-            return source.before(ids, change)
+            return before(source, ids, change)
 
         # The target is not read as a whole: it is the base, with what the target changed since put over it.
         since = find(bases[0], self.target)
-        target = image_of(bases[0]).after(ids, since)
-        past, unknown = self._common(self.past, image_of)
-        ours, theirs = target.differs(past) | unknown, source.differs(past) | unknown
-        # Both sides may make the same change: that is no conflict.
-        clash = ours & theirs & source.differs(target)
-        conflicts = _Conflicts(self.declared, ids, past, source, target)
-        settled, chosen = conflicts.settle(clash, resolution)
+        target = after(image_of(bases[0]), ids, since)
+        units = Units.of(self.declared, self.by)
+        sides = PropertyMerge(self.declared, units, *self._common(self.past, image_of, units), source, target)
+        merged = sides.derive(sides.settle(sides.decide(), resolution, ids))
         combined = replace(
-            self._chosen((theirs & ~ours) | chosen, source, target),
-            conflicts=tuple(conflicts.described(np.flatnonzero(clash & ~settled))),
+            self._changes(sides.rows(merged), target, units, ~merged.clashes),
+            conflicts=tuple(sides.conflicts(merged, ids)),
             compared=since.compared or any(change.compared for change in changes.values()),
+            stale={name: int(marks.sum()) for name, marks in merged.stale},
         )
         return self._placed(tables, combined, since, changes[bases[0]])
 
@@ -287,62 +269,28 @@ class TableMerge:
         return EDGE_KEYS if isinstance(self.declared, EdgeType) else NODE_KEYS
 
     def _common(
-        self, past: MergeBase, image_of: Callable[[TableVersion | None], AlignedRows]
-    ) -> tuple[AlignedRows, Mask]:
-        """Return the entities in the merge base, and which are unknown; several bases are merged with each other."""
+        self, past: MergeBase, image_of: Callable[[TableVersion | None], AlignedRows], units: Units
+    ) -> tuple[AlignedRows, Matrix]:
+        """Return the entities in the merge base, and which units are unknown; several bases are merged."""
         # Where several bases conflict, a later merge chose one side. Which one is unknown, so both sides count as
         # changed: the merge reports a conflict instead of silently taking one.
         images = [image_of(base.get(table_key(self.declared))) for base in past.bases]
-        image, unknown = images[0], np.zeros(len(images[0].there), np.bool_)
-        for other, before in zip(images[1:], past.before, strict=True):
-            root, lost = self._common(before, image_of)
-            here, there = image.differs(root) | lost, other.differs(root) | lost
-            unknown |= here & there & image.differs(other)
-            image = image.where(here, other)
+        image, unknown = images[0], np.zeros((len(units.units), len(images[0].there)), np.bool_)
+        for other, earlier in zip(images[1:], past.before, strict=True):
+            joined = PropertyMerge(self.declared, units, *self._common(earlier, image_of, units), other, image)
+            merged = joined.derive(joined.decide())
+            unknown |= merged.clash
+            image = joined.rows(merged)
         return image, unknown
 
-    def _chosen(self, take: Mask, source: AlignedRows, target: AlignedRows) -> MergedTable:
-        changed = take & source.differs(target)
+    def _changes(self, merged: AlignedRows, target: AlignedRows, units: Units, settled: Mask) -> MergedTable:
+        changed = merged.differs(target, units).any(axis=0)
+        for one in units.derived:
+            changed |= differing(merged.rows[one.column], target.rows[one.column])
+        changed &= settled  # what comes of an entity with a conflict is not known
         return MergedTable(
             self.declared,
-            source.rows.take(np.flatnonzero(changed & source.there & ~target.there)),
-            source.rows.take(np.flatnonzero(changed & source.there & target.there)),
-            target.rows.take(np.flatnonzero(changed & ~source.there & target.there)).select(self.keys),
+            merged.rows.take(np.flatnonzero(changed & merged.there & ~target.there)),
+            merged.rows.take(np.flatnonzero(changed & merged.there & target.there)),
+            target.rows.take(np.flatnonzero(changed & ~merged.there & target.there)).select(self.keys),
         )
-
-
-@dataclass(frozen=True, slots=True)
-class _Conflicts:
-    """Entities that both sides changed differently."""
-
-    declared: NodeType | EdgeType
-    ids: pa.Array
-    past: AlignedRows
-    source: AlignedRows
-    target: AlignedRows
-
-    def settle(self, clash: Mask, resolution: Resolution) -> tuple[Mask, Mask]:
-        """Return which conflicts a resolution settles, and which of those for the source."""
-        settled, theirs = np.zeros(len(clash), np.bool_), np.zeros(len(clash), np.bool_)
-        at = np.flatnonzero(clash)
-        # A Python loop over conflicts only, which a person has to be able to read.
-        sides = [resolution.side(table_key(self.declared), name) for name in self.ids.take(at).to_pylist()]
-        settled[at] = [side is not None for side in sides]
-        theirs[at] = [side == "theirs" for side in sides]
-        return settled, theirs
-
-    def described(self, at: np.ndarray[tuple[int], np.dtype[np.int64]]) -> Iterator[MergeConflict]:
-        names = self.ids.take(at).to_pylist()
-        there = (image.there[at].tolist() for image in (self.past, self.source, self.target))
-        for name, *present in zip(names, *there, strict=True):
-            kind, what = _kind(*present)
-            yield MergeConflict(kind, table_key(self.declared), name, f"{self.declared.name} '{name}' {what}")
-
-
-def _kind(was: bool, source: bool, target: bool) -> tuple[str, str]:  # noqa: FBT001 - three facts
-    if source and target:
-        if was:
-            return "divergent_update", "was changed differently on both sides"
-        return "divergent_insert", "was inserted differently on both sides"
-    by, other = ("source", "target") if target else ("target", "source")
-    return "delete_vs_update", f"was deleted on the {by} and changed on the {other}"

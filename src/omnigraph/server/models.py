@@ -97,6 +97,7 @@ class MergeRequest(Request):
     resolve: str | dict[str, Any] | list[dict[str, Any]] | None = Field(
         None, description="Who wins conflicts: `ours`, `theirs`, one of them for each type, or for each conflict."
     )
+    by: Literal["property", "entity"] = Field("property", description="What both sides may change without a conflict.")
     delete_branch: bool = Field(default=False, description="Delete the source after the merge.")
 
 

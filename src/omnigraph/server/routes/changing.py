@@ -83,7 +83,7 @@ def load_ndjson(
 def merge_branches(call: CallNow, graph: Committing, body: models.MergeRequest) -> Response:
     """Bring onto a branch what another has: in one commit, or a refusal with every conflict."""
     resolution = documents.resolution_of(body.resolve)
-    done = graph.merge(body.source, or_main(body.target), resolve=resolution)
+    done = graph.merge(body.source, or_main(body.target), resolve=resolution, by=body.by)
     # A failed deletion is reported in the answer and not as an error: the client would repeat a merge that is done.
     deleted = _deleted(call, body.source) if body.delete_branch else {}
     return replies.document({**documents.MERGE.write(done, {"actor": call.actor}), **deleted})
