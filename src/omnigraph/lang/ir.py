@@ -133,6 +133,7 @@ class Expand(TreeNode):
     Without `edge_variable` the step yields one row per distinct target, with it one row per edge.
     With `closes` the target is already bound: the step keeps the rows whose target is reached.
     With `backwards` a path of several hops leads from the target of this step to its origin.
+    Only edges that satisfy the `predicates`, which are on the edge variable, are followed.
     """
 
     origin: str
@@ -145,11 +146,43 @@ class Expand(TreeNode):
     edge_variable: str | None = None
     closes: bool = False
     backwards: bool = False
+    predicates: tuple[Predicate, ...] = ()
 
     def __post_init__(self) -> None:
         assert 1 <= self.least <= self.most
         # A path of several hops has no single edge to bind.
         assert self.edge_variable is None or self.most == 1
+        assert all(predicate.variables == {self.edge_variable} for predicate in self.predicates)
+
+
+class ScanEdges(TreeNode):
+    """Bind an edge variable and both of its ends to every edge of a type that satisfies the predicates."""
+
+    source: str
+    source_type: str
+    edge_type: str
+    target: str
+    target_type: str
+    edge_variable: str
+    predicates: tuple[Predicate, ...] = ()
+
+    def __post_init__(self) -> None:
+        assert self.source != self.target
+        assert all(predicate.variables == {self.edge_variable} for predicate in self.predicates)
+
+
+class Meet(TreeNode):
+    """Bind a variable to the nodes that several single hops all lead to, from variables that are bound."""
+
+    arms: tuple[Expand, ...]
+
+    def __post_init__(self) -> None:
+        assert len({arm.target for arm in self.arms}) == 1 < len(self.arms)
+        assert not any(arm.closes or arm.edge_variable or arm.most > 1 for arm in self.arms)
+
+    @property
+    def target(self) -> str:
+        return self.arms[0].target
 
 
 class Filter(TreeNode):
@@ -162,7 +195,7 @@ class AntiJoin(TreeNode):
     steps: tuple[MatchStep, ...]
 
 
-MatchStep = Scan | Expand | Filter | AntiJoin
+MatchStep = Scan | ScanEdges | Expand | Meet | Filter | AntiJoin
 
 
 class NearestRank(TreeNode):

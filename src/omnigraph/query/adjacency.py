@@ -106,6 +106,12 @@ class Adjacency:
             high = np.where(is_open & ~before, middle, high)
         return low
 
+    def only(self, wanted: Mask) -> Adjacency:
+        """Return it with some edges only, given as a flag for each position."""
+        kept = wanted[self.edges]
+        starts = np.concatenate([[0], np.cumsum(kept)])[self.starts]
+        return Adjacency(self.origins, self.targets_count, starts, self.targets[kept], lambda: self.edges[kept])
+
     def resized(self, origins: int, targets_count: int, find_edges: Callable[[], Integers]) -> Adjacency:
         """Return the same edges among more nodes."""
         starts = np.append(self.starts, np.full(origins - self.origins, self.starts[-1]))

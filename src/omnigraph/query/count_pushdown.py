@@ -13,6 +13,7 @@ from omnigraph.query.frame import ONE_ROW, Frame
 from omnigraph.query.match import Matcher
 
 WEIGHT = "@weight"  # how many matches a row stands for
+_FEW = 64  # rows that are not worth adding up
 _SPARSE = 8  # up to one target in so many received a weight: sort them instead of counting over all nodes
 
 
@@ -42,6 +43,8 @@ def _used(step: ir.Step) -> frozenset[str]:
     match step:
         case ir.Expand():
             return frozenset({step.origin, *([step.target] if step.closes else [])})
+        case ir.Meet(arms):
+            return frozenset(arm.origin for arm in arms)
         case ir.Filter(predicate):
             return predicate.variables
         case ir.AntiJoin(steps):
@@ -67,7 +70,15 @@ class Tally:
     def step(self, step: ir.MatchStep, frame: Frame, needed: frozenset[str]) -> Frame:
         if isinstance(step, ir.Expand) and not step.closes and self._ends_here(step, frame, needed):
             return self._spread(step, frame, target_is_needed=step.target in needed)
-        return self.matcher.step(step, frame)
+        if isinstance(step, ir.Meet) and step.target not in needed:
+            return _merged(self._met(step, frame), needed)
+        return _merged(self.matcher.step(step, frame), needed)
+
+    def _met(self, step: ir.Meet, frame: Frame) -> Frame:
+        """Multiply the weight of each row with the number of nodes that all arms lead to."""
+        rows, _ = self.matcher.meeting(step, frame)
+        found = np.bincount(rows, minlength=frame.count)
+        return frame.hide(WEIGHT, frame.columns[WEIGHT] * found).take(found > 0)
 
     def _ends_here(self, step: ir.Expand, frame: Frame, needed: frozenset[str]) -> bool:
         """Whether later steps use neither the bound variables nor the edge."""
@@ -80,6 +91,8 @@ class Tally:
         if hops is None:
             return self.matcher.bind_target(step, Frame(0, {WEIGHT: weights[:0]}), weights[:0])
         found = self.matcher.follow(step, frame.columns[step.origin], hops)
+        if step.predicates:
+            found = self.matcher.narrowed(step, found)
         # Parallel edges are matches of their own only where the query binds the edge.
         pairs = found.adjacent if step.edge_variable else found.adjacent.distinct
         if hops.most == 1 and not target_is_needed:
@@ -96,6 +109,21 @@ class Tally:
             return Frame(1, {WEIGHT: handed.sum(keepdims=True)})
         nodes, sums = _by_target(targets, handed, pairs.targets_count)
         return self.matcher.bind_target(step, Frame(len(nodes), {WEIGHT: sums}), found.positions(nodes))
+
+
+def _merged(frame: Frame, needed: frozenset[str]) -> Frame:
+    """Add up the weights of rows that differ only in what no later step looks at."""
+    kept = [name for name in frame.views if name in needed]
+    weights = frame.columns[WEIGHT]
+    if frame.count < _FEW or len(kept) > 1:
+        return frame
+    if not kept:
+        return Frame(1, {WEIGHT: weights.sum(keepdims=True)})
+    (name,) = kept
+    if len(frame.views) == 1:
+        return frame  # each node is in one row already, or soon enough
+    nodes, sums = _by_target(frame.columns[name], weights, frame.views[name].count)
+    return Frame(len(nodes), {WEIGHT: sums, name: nodes}, {name: frame.views[name]})
 
 
 def _by_target(targets: Integers, handed: Integers, size: int) -> tuple[Integers, Integers]:

@@ -6,27 +6,23 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
+import numpy as np
+
 from omnigraph.api.rows import PlanStep
 from omnigraph.lang import ir
-from omnigraph.lang.ir import Operator
 from omnigraph.query.frame import Frame
 from omnigraph.query.match import Matcher
 from omnigraph.query.read import BoundRows, Execution
-from omnigraph.query.view import GraphView, TableView
+from omnigraph.query.statistics import GROUP, NOT, Statistics, share
+from omnigraph.query.view import GraphView
 from omnigraph.storage.observe import counted
 
 
 def describe(step: ir.Step) -> str:
+    """Return a step as text."""
+    if isinstance(step, ir.MatchStep):
+        return _matched(step)
     match step:
-        case ir.Scan(variable, type_name, predicates):
-            where = ", ".join(map(_predicate, predicates))
-            return f"${variable}: {type_name}" + (f" where {where}" if where else "")
-        case ir.Expand():
-            return _expand(step)
-        case ir.Filter(predicate):
-            return _predicate(predicate)
-        case ir.AntiJoin():
-            return "rows for which there is none of"
         case ir.Rank(ranking, limit):
             return _ranking(ranking) + ("" if limit is None else f", the best {limit}")
         case ir.Order(keys, ties):
@@ -38,6 +34,29 @@ def describe(step: ir.Step) -> str:
             return ", ".join(column.name for column in columns)
         case ir.Aggregate(columns):
             return ", ".join(map(_aggregated, columns))
+
+
+def _matched(step: ir.MatchStep) -> str:
+    match step:
+        case ir.Scan(variable, type_name, predicates):
+            return f"${variable}: {type_name}" + _where(predicates)
+        case ir.ScanEdges():
+            hop = ir.Expand(
+                step.source, step.edge_type, ir.Direction.OUT, step.target, step.target_type, 1, 1, step.edge_variable
+            )
+            return _expand(hop) + _where(step.predicates)
+        case ir.Meet(arms):
+            return ", ".join(map(_expand, arms))
+        case ir.Expand():
+            return _expand(step) + _where(step.predicates)
+        case ir.Filter(predicate):
+            return _predicate(predicate)
+        case ir.AntiJoin():
+            return "rows for which there is none of"
+
+
+def _where(predicates: Sequence[ir.Predicate]) -> str:
+    return f" where {', '.join(map(_predicate, predicates))}" if predicates else ""
 
 
 def _expand(step: ir.Expand) -> str:
@@ -88,63 +107,48 @@ def _value(value: ir.Operand | ir.EntityRef | ir.ResultColumn) -> str:
             return f"column {position + 1}"
 
 
-# Shares of rows where nothing is known about the values. Only table sizes are used: statistics would cost requests.
-_EQUAL, _RANGE, _TEXT, _NOT, _GROUP = 0.1, 0.33, 0.1, 0.5, 0.1
-
-
-def rows_after(step: ir.Step, before: float, graph: GraphView) -> float:
+def rows_after(step: ir.Step, before: float, statistics: Statistics) -> float:
     """Estimate how many rows a step returns, given how many it receives."""
+    graph = statistics.graph
     match step:
         case ir.Scan():
-            return before * _scanned(step, graph.node(step.type_name))
+            return before * statistics.matching(graph.node(step.type_name), step.predicates)
+        case ir.ScanEdges():
+            return before * statistics.matching(graph.edge(step.edge_type), step.predicates)
         case ir.Expand():
-            return before * _expanded(step, graph)
+            return before * _expanded(step, statistics)
+        case ir.Meet(arms):
+            first, *others = sorted(_expanded(arm, statistics) for arm in arms)
+            shares = [other / max(graph.node(arms[0].target_type).count, 1) for other in others]
+            return float(before * first * np.prod(shares))
         case ir.Filter(predicate):
-            return before * _share(predicate)
+            return before * share(predicate)
         case ir.AntiJoin():
-            return before * _NOT
+            return before * NOT
         case ir.Rank(_, limit):
             return before if limit is None else min(before, limit)
         case ir.Limit(count):
             return min(before, count)
         case ir.Aggregate(columns):
             keys = any(isinstance(column, ir.Column) for column in columns)
-            return max(before * _GROUP, 1.0) if keys else 1.0
+            return max(before * GROUP, 1.0) if keys else 1.0
         case _:
             return before
 
 
-def _scanned(step: ir.Scan, view: TableView) -> float:
-    rows = float(view.count)
-    for predicate in step.predicates:
-        rows = min(rows, 1.0) if _names_one(predicate, view) else rows * _share(predicate)
-    return rows
-
-
-def _names_one(predicate: ir.Predicate, view: TableView) -> bool:
-    if not isinstance(predicate, ir.Comparison) or predicate.operator is not Operator.EQ:
-        return False
-    sides = (predicate.left, predicate.right)
-    return any(isinstance(side, ir.PropertyRef) and side.property == view.key for side in sides)
-
-
-def _share(predicate: ir.Predicate) -> float:
-    """Estimate the share of rows that satisfy a predicate."""
-    if isinstance(predicate, ir.TextMatch):
-        return _TEXT
-    return {Operator.EQ: _EQUAL, Operator.NE: 1 - _EQUAL, Operator.CONTAINS: _TEXT}.get(predicate.operator, _RANGE)
-
-
-def _expanded(step: ir.Expand, graph: GraphView) -> float:
+def _expanded(step: ir.Expand, statistics: Statistics) -> float:
     """Estimate how many rows one row becomes: the mean degree for each hop."""
-    targets, edges = max(graph.node(step.target_type).count, 1), graph.edge(step.edge_type).count
+    if step.closes:
+        return statistics.connected(step)
+    graph = statistics.graph
     edge = graph.catalog.edges[step.edge_type]
-    origins = max(graph.node(edge.source if step.direction is ir.Direction.OUT else edge.target).count, 1)
-    degree = edges / origins * (2 if step.direction is ir.Direction.BOTH else 1)
+    degree = statistics.degrees(step.edge_type, step.direction).mean
     most = step.most if edge.is_reflexive else 1  # between two types there is no second hop
     # A walk meets each node once, so it cannot reach more of them than there are.
-    reached = min(sum(degree**hop for hop in range(step.least, most + 1)), float(targets))
-    return min(reached / targets, 1.0) if step.closes else reached
+    targets = float(max(graph.node(step.target_type).count, 1))
+    reached = min(sum(degree**hop for hop in range(step.least, most + 1)), targets)
+    view = graph.edge(step.edge_type)
+    return reached * statistics.matching(view, step.predicates) / max(view.count, 1) if step.predicates else reached
 
 
 _T = TypeVar("_T")
@@ -154,7 +158,7 @@ class Trace:
     """Records steps while they run."""
 
     def __init__(self, graph: GraphView) -> None:
-        self.graph = graph
+        self.statistics = Statistics(graph)
         self.steps: list[PlanStep] = []
         # Stacks, because the steps inside a `not` are noted below the step that runs them.
         self._open = [self.steps]
@@ -162,7 +166,7 @@ class Trace:
         self.matcher: Matcher | None = None
 
     def note(self, step: ir.Step, run: Callable[[], _T], rows_of: Callable[[_T], int]) -> _T:
-        self._estimates[-1] = rows_after(step, self._estimates[-1], self.graph)
+        self._estimates[-1] = rows_after(step, self._estimates[-1], self.statistics)
         noted = PlanStep(type(step).__name__, describe(step), round(self._estimates[-1]))
         self._open[-1].append(noted)
         self._open.append(noted.inner)
@@ -176,7 +180,7 @@ class Trace:
         self._open.pop()
         self._estimates.pop()
         choice = self.matcher.choice
-        if isinstance(step, ir.Expand) and choice is not None:
+        if isinstance(step, ir.Expand | ir.Meet) and choice is not None:
             noted.expansion, noted.reason = str(choice.mode), choice.reason
         return found
 
@@ -202,7 +206,9 @@ class TracedExecution(Execution):
     def __init__(self, graph: GraphView, values: Any, plan: ir.ReadPlan) -> None:
         super().__init__(graph, values, plan)
         self.trace = Trace(graph)
+        orders_edges = self.matcher.orders_edges
         self.matcher = _TracedMatcher(self, self.trace)
+        self.matcher.orders_edges = orders_edges
         # A count runs its steps through the tally: it must use the matcher that notes them, too.
         self.trace.matcher = self.tally.matcher = self.matcher
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any
 
@@ -41,6 +41,10 @@ class Frame:
     def hide(self, name: str, numbers: np.ndarray[Any, Any]) -> Frame:
         """Add a column of numbers that is not a binding."""
         return Frame(self.count, {**self.columns, name: numbers}, self.views, self.scores)
+
+    def drop(self, name: str) -> Frame:
+        """Return it without a column of numbers."""
+        return replace(self, columns={one: column for one, column in self.columns.items() if one != name})
 
     def scored(self, scores: np.ndarray[Any, Any]) -> Frame:
         return Frame(self.count, self.columns, self.views, scores)

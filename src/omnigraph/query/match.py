@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
 from omnigraph.lang import ir
 from omnigraph.query.adjacency import Steps, walk
 from omnigraph.query.arrays import spread
+from omnigraph.query.ends import ends_of
 from omnigraph.query.evaluate import Values, holds, pushed
 from omnigraph.query.expansion import Choice, Reach, follow
 from omnigraph.query.frame import Frame, check_room
+from omnigraph.query.meet import meeting
 from omnigraph.query.text_search import text_mask
-from omnigraph.query.view import GraphView, Positions
+from omnigraph.query.view import GraphView, Positions, TableView
 
-_ROW = "@row"
+_ROW, _TARGET = "@row", "@target"
+_MANY_EDGES = 8  # beyond one edge in so many, a predicate is tried on all edges first
 
 
 class Matcher:
@@ -25,6 +29,7 @@ class Matcher:
         self.graph = graph
         self.values = values
         self.choice: Choice | None = None  # how the edges of the last expansion were found
+        self.orders_edges = True  # whether the edges of one row must come in the order of their ids
 
     def run(self, steps: Sequence[ir.MatchStep], frame: Frame) -> Frame:
         for step in steps:
@@ -35,6 +40,10 @@ class Matcher:
         match step:
             case ir.Scan():
                 return self._scan(step, frame)
+            case ir.ScanEdges():
+                return self._scan_edges(step, frame)
+            case ir.Meet():
+                return self._meet(step, frame)
             case ir.Expand():
                 return self._expand(step, frame)
             case ir.Filter():
@@ -48,10 +57,14 @@ class Matcher:
         return holds(predicate, frame, self.values)
 
     def _scan(self, step: ir.Scan, frame: Frame) -> Frame:
-        view = self.graph.node(step.type_name)
+        alone = self._found(self.graph.node(step.type_name), step.variable, step.predicates)
+        return _product(frame, alone, step.variable)
+
+    def _found(self, view: TableView, variable: str, predicates: Sequence[ir.Predicate]) -> Frame:
+        """Return the rows of a table that satisfy predicates on it alone."""
         rest: list[ir.Predicate] = []
         found = []
-        for predicate in step.predicates:
+        for predicate in predicates:
             on_column = pushed(predicate, self.values) if isinstance(predicate, ir.Comparison) else None
             if on_column is None:
                 rest.append(predicate)
@@ -59,10 +72,39 @@ class Matcher:
                 found.append(on_column)
         positions = view.find(found)  # on the whole table, so that an index or a cached column can serve it
         check_room(len(positions), 1)
-        alone = Frame(len(positions)).bind(step.variable, positions, view)
+        alone = Frame(len(positions)).bind(variable, positions, view)
         for predicate in rest:
             alone = alone.take(self.mask(predicate, alone))
-        return _product(frame, alone, step.variable)
+        return alone
+
+    def _scan_edges(self, step: ir.ScanEdges, frame: Frame) -> Frame:
+        """Return one row for each edge, with both of its ends; edges without a node match nothing."""
+        assert frame.count == 1, "a plan begins with it"
+        alone = self._found(self.graph.edge(step.edge_type), step.edge_variable, step.predicates)
+        edges = alone.columns[step.edge_variable]
+        check_room(len(edges), 3)
+        ends = ends_of(self.graph, step.edge_type).chosen(edges)
+        columns = {step.source: ends.sources, step.target: ends.targets}
+        kinds = {step.source: step.source_type, step.target: step.target_type}
+        if not ends.whole.all():
+            alone = alone.take(ends.whole)
+            columns = {name: column[ends.whole] for name, column in columns.items()}
+        for name, column in columns.items():
+            alone = alone.bind(name, column.astype(np.int64), self.graph.node(kinds[name]))
+        for name, column in frame.columns.items():  # the weight of a count
+            alone = alone.hide(name, np.repeat(column, alone.count))
+        return alone
+
+    def _meet(self, step: ir.Meet, frame: Frame) -> Frame:
+        """Bind the nodes that all arms lead to, part by part."""
+        rows, targets = self.meeting(step, frame)
+        check_room(len(rows), len(frame.columns) + 1)
+        return self.bind_target(step.arms[0], frame.take(rows), targets)
+
+    def meeting(self, step: ir.Meet, frame: Frame) -> tuple[Positions, Positions]:
+        """Return for each node that all arms lead to the index of its row, and its position."""
+        reached = [self.follow(arm, frame.columns[arm.origin], Steps(1, 1)) for arm in step.arms]
+        return meeting([one.adjacent.distinct for one in reached], [one.numbers for one in reached])
 
     def _expand(self, step: ir.Expand, frame: Frame) -> Frame:
         if step.edge_variable is not None:
@@ -112,15 +154,35 @@ class Matcher:
         assert step.edge_variable is not None
         view = self.graph.edge(step.edge_type)
         found = self.follow(step, frame.columns[step.origin], Steps(1, 1))
-        check_room(int(found.adjacent.degrees(found.numbers).sum()), len(frame.columns) + 2)
+        made = int(found.adjacent.degrees(found.numbers).sum())
+        predicates = step.predicates
+        if predicates and made > view.count // _MANY_EDGES:
+            found, predicates = self.narrowed(step, found), ()
+            made = int(found.adjacent.degrees(found.numbers).sum())
+        check_room(made, len(frame.columns) + 2)
         rows, targets, edges = found.adjacent.expand_edges(found.numbers)
-        # Parallel edges have no order in the adjacency: without this, the answer would depend on how it was built.
-        order = np.lexsort((view.id_ranks(edges), rows))
-        rows, targets, edges = rows[order], targets[order], edges[order]
+        if self.orders_edges:
+            # Parallel edges have no order in the adjacency: without this, the answer would depend on how it was built.
+            order = np.lexsort((view.id_ranks(edges), rows))
+            rows, targets, edges = rows[order], targets[order], edges[order]
         bound = frame.take(rows).bind(step.edge_variable, edges, view)
+        if predicates:
+            bound = bound.hide(_TARGET, targets)
+            for predicate in predicates:
+                bound = bound.take(self.mask(predicate, bound))
+            targets = bound.columns[_TARGET]
+            bound = bound.drop(_TARGET)
         if step.closes:
             return bound.take(targets == bound.columns[step.target])
         return bound.bind(step.target, targets, self.graph.node(step.target_type))
+
+    def narrowed(self, step: ir.Expand, found: Reach) -> Reach:
+        """Return only the edges that satisfy the predicates of a step."""
+        assert step.edge_variable is not None
+        view = self.graph.edge(step.edge_type)
+        wanted = np.zeros(view.count, bool)
+        wanted[self._found(view, step.edge_variable, step.predicates).columns[step.edge_variable]] = True
+        return replace(found, adjacent=found.adjacent.only(wanted))
 
     def _without(self, step: ir.AntiJoin, frame: Frame) -> Frame:
         """Drop each row for which the inner steps match."""

@@ -22,9 +22,11 @@ from omnigraph.lang.compiler import CompiledQuery, compile_query
 from omnigraph.lang.params import decode_parameters
 from omnigraph.lang.source import Source, did_you_mean
 from omnigraph.manifest.state import GraphState
+from omnigraph.query.count_pushdown import only_counts
 from omnigraph.query.evaluate import Values
 from omnigraph.query.explain import TracedExecution
 from omnigraph.query.frame import out_of_memory
+from omnigraph.query.planner import planned
 from omnigraph.query.read import Execution
 from omnigraph.query.view import GraphView, TableCache
 from omnigraph.storage.columns import table_key
@@ -67,8 +69,19 @@ class _Texts:
 
     def _type_of(self, variable: str) -> str:
         scanned = {step.variable: step.type_name for step in self.plan.steps if isinstance(step, ir.Scan)}
-        reached = {step.target: step.target_type for step in self.plan.steps if isinstance(step, ir.Expand)}
-        return {**reached, **scanned}[variable]
+        return {**self._reached(), **scanned}[variable]
+
+    def _reached(self) -> dict[str, str]:
+        found = {}
+        for step in self.plan.steps:
+            match step:
+                case ir.Expand():
+                    found[step.target] = step.target_type
+                case ir.Meet(arms):
+                    found[step.target] = arms[0].target_type
+                case ir.ScanEdges():
+                    found |= {step.source: step.source_type, step.target: step.target_type}
+        return found
 
 
 _E = TypeVar("_E", bound=Execution)
@@ -131,8 +144,9 @@ class QueryReader:
         if is_nonblocking() and not all(map(_is_short, compiled.plan.steps)):
             may_block()  # before any work is done: the caller repeats all of it in a thread
         values = _values(decode_parameters(compiled.parameters, query.parameters))
-        plan = _Texts(compiled.plan, self.catalog, values, self.embedding).embedded()
-        return kind(GraphView(self.tables, self.state.snapshot, self.catalog, self.cache), values, plan)
+        graph = GraphView(self.tables, self.state.snapshot, self.catalog, self.cache)
+        plan = planned(graph, compiled.plan, counts=only_counts(compiled.plan))
+        return kind(graph, values, _Texts(plan, self.catalog, values, self.embedding).embedded())
 
 
 def _is_short(step: ir.Step) -> bool:

@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 
 from omnigraph.api.rows import NODE_TYPE
 from omnigraph.lang import ir
+from omnigraph.lang.expressions import ANONYMOUS
 from omnigraph.lang.types import STRING, Type
 from omnigraph.query import count_pushdown
 from omnigraph.query.evaluate import Values, operand
@@ -56,6 +57,10 @@ class Execution:
         self.values = values
         self.plan = plan
         self.matcher = Matcher(graph, values)
+        # Sorted or added up afterwards, edges need no order of their own.
+        self.is_sorted = any(isinstance(step, ir.Order) for step in plan.steps)
+        self.is_grouped = any(isinstance(step, ir.Aggregate) for step in plan.steps)
+        self.matcher.orders_edges = not self.is_sorted and not self.is_grouped
         self.counts = count_pushdown.only_counts(plan)
         self.needed = count_pushdown.needed_after(plan.steps) if self.counts else []
         self.tally = count_pushdown.Tally(self.matcher)
@@ -83,6 +88,8 @@ class Execution:
                 return BoundRows(Frame(0), _aggregate(columns, rows.frame, self.values))
             case ir.Order():
                 return rows.take(self._order(step, rows))
+            case ir.Limit(count) if rows.count > count and not self.is_sorted:
+                return rows.take(self._first(rows, count))
             case ir.Limit(count):
                 return rows.take(np.arange(min(count, rows.count)))
             case ir.Rank():
@@ -100,8 +107,29 @@ class Execution:
         # An aggregate leaves no bindings behind: then there is nothing to break ties by.
         ties = [name for name in step.tie_break if name in frame.columns]
         keys += [frame.views[name].id_ranks(frame.columns[name]) for name in ties]
+        keys += self._group_ranks(rows)
         # `lexsort` takes the most significant key last, and is stable.
         return np.lexsort(tuple(reversed(keys))) if keys else np.arange(rows.count)
+
+    def _first(self, rows: BoundRows, count: int) -> np.ndarray[Any, Any]:
+        """Choose the rows of a limit where no order is asked for: the same ones, however the match was done."""
+        frame = rows.frame
+        # A `$_` is in no result, and its name depends on where it is written.
+        named = sorted(name for name in frame.views if not name.startswith(ANONYMOUS))
+        keys = self._group_ranks(rows) or [frame.columns[name] for name in named]
+        if not keys or not count:
+            return np.arange(count)
+        last = np.partition(keys[0], count - 1)[count - 1]
+        candidates = np.flatnonzero(keys[0] <= last)
+        order = np.lexsort(tuple(key[candidates] for key in reversed(keys)))
+        return candidates[order[:count]]
+
+    def _group_ranks(self, rows: BoundRows) -> list[np.ndarray[Any, Any]]:
+        """Return the ranks of the groups by what they are grouped by; nothing before groups are made."""
+        if rows.shaped is None or not self.is_grouped:
+            return []
+        pairs = zip(rows.shaped, self.plan.columns, strict=True)
+        return [_ranks(array, descending=False) for array, column in pairs if isinstance(column, ir.Column)]
 
     def _key(self, by: ir.Operand | ir.EntityRef | ir.ResultColumn, rows: BoundRows) -> pa.Array:
         if isinstance(by, ir.ResultColumn):
@@ -219,6 +247,8 @@ def _ranks(array: pa.Array, *, descending: bool) -> np.ndarray[Any, Any]:
     """Return the rank of every value: nulls first ascending, last descending; equal values share one."""
     if pa.types.is_boolean(array.type):
         array = array.cast(pa.int8())
+    if pa.types.is_nested(array.type):
+        array = pa.array([repr(one) for one in array.to_pylist()], pa.string())  # lists have no order, but need one
     key = ("", "descending", "at_end") if descending else ("", "ascending", "at_start")
     found: np.ndarray[Any, Any] = pc.rank(array, sort_keys=[key], tiebreaker="dense").to_numpy()
     return found

@@ -6,7 +6,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Hashable, Mapping, Sequence, Sized
 from dataclasses import dataclass, replace
 from functools import cache, partial
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import numpy as np
 import pyarrow as pa
@@ -34,10 +34,31 @@ _ORDER = "@order"
 _NOTE = 1024  # bytes that a small value is taken for
 _MOST_TEXT = 2**31 - 1  # bytes of an Arrow column of texts; beyond, it needs offsets of 64 bits
 _MOST_NOTES = 10_000
+_MOST_PLANS = 256
 _MEMBERS = 4  # versions that are remembered of a family
 _OWN = 8  # what is made of a version grows into another one if at most one row in so many is new
 _FEW_OWN = 10_000  # or if no more are
 _V = TypeVar("_V")
+
+
+class Plans:
+    """The orders of work that were chosen, by plan and snapshot; chosen again when other values are cached."""
+
+    def __init__(self, cached: Callable[[], int]) -> None:
+        self._cached = cached
+        self._known: dict[tuple[int, int], tuple[object, object, int, object]] = {}
+
+    def get(self, plan: _V, snapshot: object, choose: Callable[[], _V]) -> _V:
+        key, cached = (id(plan), id(snapshot)), self._cached()
+        found = self._known.get(key)
+        # Both objects are kept, so that no other one can get their numbers.
+        if found is not None and found[0] is plan and found[1] is snapshot and found[2] == cached:
+            return cast("_V", found[3])
+        chosen = choose()
+        if len(self._known) >= _MOST_PLANS:
+            self._known.clear()
+        self._known[key] = (plan, snapshot, cached, chosen)
+        return chosen
 
 
 class TableCache(LruCache):
@@ -48,6 +69,7 @@ class TableCache(LruCache):
 
     def __init__(self, budget: int) -> None:
         super().__init__(budget)
+        self.plans = Plans(lambda: len(self._entries))
         self._spent: dict[Hashable, float] = {}
         self._families: dict[Hashable, tuple[Hashable, ...]] = {}
 
