@@ -102,6 +102,7 @@ bench: setup .peers/.done
 	$(BIN)/python -m benchmarks.server
 	$(BIN)/python -m benchmarks.load
 	$(BIN)/python -m benchmarks.query
+	$(BIN)/python -m benchmarks.search
 
 # What we are compared with has an environment of its own; one that cannot be had is left out of the comparison.
 PEERS := kuzu==0.11.3 ladybug==0.22.0 duckdb==2.0.0 lancedb==0.40.0

@@ -19,7 +19,8 @@ from omnigraph.storage.read import ADDRESS
 
 Floats = np.ndarray[Any, Any]
 
-_SHARES = (32, 8)  # first one partition in so many, then in so many
+_SHARE = 32  # first one partition in so many is looked at
+_MORE = 4  # then so many times as many
 _LEAST = 10  # rows that two searches must agree on: one may be the same by chance
 _SMALL = 16  # of fewer than one row in so many, comparing all of them costs less
 _WIDER = 4
@@ -78,13 +79,12 @@ class _Search:
         return None
 
     def _agreed(self, pulled: int, enough: int) -> tuple[Positions, Floats]:
-        seen: set[int] = set()
-        for share in _SHARES:
-            found = self._probed(pulled, max(self.partitions // share, 1))
-            nearest = {*found[0][np.argsort(found[1], kind="stable")[:enough]].tolist()}
-            if nearest == seen:
-                return found
-            seen = nearest
+        few = max(self.partitions // _SHARE, 1)
+        # Always more than before: two looks at the same partitions would agree, whatever these lack.
+        if few * _MORE < self.partitions:
+            first, second = (self._probed(pulled, probes) for probes in (few, few * _MORE))
+            if _nearest(first, enough) == _nearest(second, enough):
+                return second
         return self._probed(pulled, self.partitions)
 
     def _probed(self, pulled: int, probes: int) -> tuple[Positions, Floats]:
@@ -96,3 +96,8 @@ class _Search:
             return positions, away
         kept = among(positions, self.wanted.left)
         return positions[kept], away[kept]
+
+
+def _nearest(found: tuple[Positions, Floats], enough: int) -> set[int]:
+    positions, away = found
+    return {*positions[np.argsort(away, kind="stable")[:enough]].tolist()}
