@@ -41,7 +41,7 @@ _IDS = pa.schema([(ID, pa.string())])
 def findings(store: Store, catalog: Catalog, choose: ChooseExecutor) -> list[Finding]:
     """Read everything that branches and tags consist of, each version of a table once."""
     entries = [state.snapshot.entries for state in states(store)]
-    return _Reading(store.location, catalog, entries, choose).run()
+    return _DeepRead(store.location, catalog, entries, choose).run()
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,7 @@ class EndPair:
     node: str
 
 
-class _Reading:
+class _DeepRead:
     """One examination. A handle of its own reads: what another one has cached was not read from the storage."""
 
     def __init__(
