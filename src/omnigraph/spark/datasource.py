@@ -29,8 +29,9 @@ from omnigraph.core.location import Location
 from omnigraph.core.refs import MAIN
 from omnigraph.errors import ExportTypeError, ParameterError, UnsupportedUriError
 from omnigraph.formats.tables import Columns
+from omnigraph.spark.package import ship_package
 from omnigraph.spark.scans import ChangeScan, ScanRequest, TableScan
-from omnigraph.spark.session import make_active, ship_package
+from omnigraph.spark.session import make_active
 from omnigraph.spark.worker import shown_plainly
 from omnigraph.spark.writer import WriteTarget, type_writer
 
