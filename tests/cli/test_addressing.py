@@ -245,6 +245,7 @@ _NEEDED = {
     "login": ["x"],
     "logout": ["x"],
     "fmt": ["x"],
+    "schema infer": ["x"],
     "diff": ["a", "b"],
     "revert": ["x"],
     "cleanup": ["--keep", "1"],

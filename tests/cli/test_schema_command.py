@@ -155,3 +155,30 @@ def test_a_change_that_locks_another_implementation_out_is_announced_on_stderr(g
         == f"another implementation made {graph.uri}, and cannot open it any more after this schema change\n"
     )
     assert quick_program("schema", "plan", "g", "--schema", "same.pg").err == ""
+
+
+def test_a_schema_is_inferred_from_data_that_then_loads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "people.csv").write_text("name,age\nann,3\nbob,\n")
+    (tmp_path / "knows.csv").write_text("from,to\nann,bob\n")
+
+    printed = command("schema", "infer", "people.csv", "knows.csv")
+    written = command("schema", "infer", "people.csv", "knows.csv", "--out", "p.pg", "--map", "p.json", "--json")
+
+    text = (tmp_path / "p.pg").read_text()
+    assert printed == Run(0, text, "")
+    assert written.document["schema_source"] == text
+    assert "Person: node type" in written.document["report"]
+    graph = omnigraph.init("inferred", Path("p.pg"))
+    done = graph.load(["people.csv", "knows.csv"], mode="append", mapping="p.json")
+    assert (done.nodes, done.edges) == ({"Person": 2}, {"Know": 1})
+
+
+def test_a_file_that_cannot_be_written_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "people.csv").write_text("name,age\nann,3\n")
+
+    run = command("schema", "infer", "people.csv", "--out", "no/p.pg")
+
+    assert run.code == 1
+    assert "cannot write no/p.pg" in run.err

@@ -38,7 +38,7 @@ storage itself.
 
 control: queries. They read an omnigraph.yaml.
 
-local: embed fmt login logout profile version. They need no graph."""
+local: embed fmt login logout profile version, schema infer. They need no graph."""
 
 
 class Program(CommandGroup):

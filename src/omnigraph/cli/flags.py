@@ -129,7 +129,7 @@ COMMANDS = {
     "mutate": Entry("queries", _CHANGES, "Insert, update or delete with a query, in one commit."),
     "alias": Entry("queries", _ALONE, "Run the stored query that an alias names, and print its rows."),
     "queries": Entry("stored", _PROJECT, "List and validate the stored queries of an omnigraph.yaml."),
-    "schema": Entry("languages", _CHANGES, "Show, plan and change the schema of a graph."),
+    "schema": Entry("languages", _CHANGES, "Show, plan, change and infer the schema of a graph."),
     "lint": Entry("languages", _UPKEEP, "Check every query of a file: syntax, types, and legal but suspicious code."),
     "fmt": Entry("languages", _ALONE, "Format .pg and .gq files in place. Comments and meaning are kept."),
     "branch": Entry("history", _CHANGES, "Create, list, merge and delete branches."),
@@ -169,6 +169,7 @@ RULES = {
     **{name: entry.rule for name, entry in COMMANDS.items() if name != "schema"},
     **dict.fromkeys(("schema show", "schema get", "schema apply"), COMMANDS["schema"].rule),
     "schema plan": _rule(Capability.DIRECT, _STORAGE),
+    "schema infer": _ALONE,
 }
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 from collections.abc import Iterable, Iterator
@@ -91,6 +92,35 @@ def show(target: Target) -> None:
         output.document({"schema_source": text})
     else:
         output.raw(text)
+
+
+@command("schema infer")
+def infer(
+    scope: Scope,
+    files: Annotated[list[str], argument("CSV or Parquet files, directories or patterns.", "FILE")],
+    *,
+    out: Annotated[
+        str | None, option("Write the schema to this file; without it, print it.", "FILE", "--out", "-o")
+    ] = None,
+    mapping: Annotated[str | None, option("Write the mapping for `load --map` to this file.", "FILE", "--map")] = None,
+) -> None:
+    """Infer a schema from data: types, keys, enums, dates, and references between files as edges."""
+    from omnigraph.formats.inference import infer as inferred  # noqa: PLC0415
+
+    found = inferred(files)
+    for path, text in ((out, found.schema), (mapping, json.dumps(found.mapping, indent=2) + "\n")):
+        if path is not None:
+            _write(path, text)
+    written = [f"wrote {path}" for path in (out, mapping) if path]
+    lines = [*found.report, *written] if out else [found.schema.rstrip("\n"), *written]
+    scope.emit({"schema_source": found.schema, "mapping": found.mapping, "report": list(found.report)}, lines)
+
+
+def _write(path: str, text: str) -> None:
+    try:
+        Path(path).write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise FileAccessError(f"cannot write {path}: {error.strerror}", path=path) from error
 
 
 def _given(schema: str | None) -> str:

@@ -132,14 +132,22 @@ def _described(file: File, format_: str | None) -> Split:
 def _splits(whole: Split, root: str, catalog: Catalog, rules: _Rules) -> Iterator[Split]:
     if whole.format == "jsonl":
         return _cut_evenly(whole)
-    rule = next((rule for rule in rules.files if rule.matches(whole.file)), None)
-    declared = rule.declared if rule else _type_by_name(whole.file, root, catalog)
-    if declared is None:
-        hint = "name the file or its directory after a type, or pass a mapping"
-        raise InputTypeError(f"cannot tell which type {whole.file} holds", path=whole.file, hint=hint)
-    typed = replace(whole, type_key=table_key(declared), columns=rule.columns if rule else ())
-    typed = replace(typed, dialect=rule.dialect if rule else rules.dialect)
-    return iter([_csv_split(typed)]) if whole.format == "csv" else _parquet_splits(typed)
+    found = rules.of(whole.file)
+    if not found:
+        declared = _type_by_name(whole.file, root, catalog)
+        if declared is None:
+            hint = "name the file or its directory after a type, or pass a mapping"
+            raise InputTypeError(f"cannot tell which type {whole.file} holds", path=whole.file, hint=hint)
+        return _typed_splits(replace(whole, type_key=table_key(declared), dialect=rules.dialect))
+    # A file may hold several types: each of them is read from it, with its own columns.
+    typed = (
+        replace(whole, type_key=table_key(one.declared), columns=one.columns, dialect=one.dialect) for one in found
+    )
+    return (split for one in typed for split in _typed_splits(one))
+
+
+def _typed_splits(typed: Split) -> Iterator[Split]:
+    return iter([_csv_split(typed)]) if typed.format == "csv" else _parquet_splits(typed)
 
 
 def _type_by_name(uri: str, root: str, catalog: Catalog) -> NodeType | EdgeType | None:
@@ -240,6 +248,11 @@ class _Rules:
     files: list[_Rule]
     dialect: CsvDialect
 
+    def of(self, uri: str) -> list[_Rule]:
+        """Return the rules of the first pattern that matches: one, or one for each type of the file."""
+        first = next((rule for rule in self.files if rule.matches(uri)), None)
+        return [rule for rule in self.files if rule.pattern == first.pattern] if first else []
+
 
 def _rules(mapping: Address | Mapping[str, Any] | None, catalog: Catalog, csv: Mapping[str, Any] | None) -> _Rules:
     dialect = CsvDialect.of(csv)
@@ -252,8 +265,16 @@ def _rules(mapping: Address | Mapping[str, Any] | None, catalog: Catalog, csv: M
     if not isinstance(files, Mapping):
         raise _wrong(path, "expected the member 'files', an object, and at most 'csv' beside it")
     options = {**_options(document), **(csv or {})}
-    rules = [_rule(path, pattern, entry, catalog, options) for pattern, entry in files.items()]
+    entries = [(pattern, one) for pattern, found in files.items() for one in _entries(path, pattern, found)]
+    rules = [_rule(path, pattern, entry, catalog, options) for pattern, entry in entries]
     return _Rules(rules, CsvDialect.of(options))
+
+
+def _entries(path: str | None, pattern: str, found: Any) -> list[Any]:
+    """Return the entries of a pattern; several if a file holds several types."""
+    if found == []:
+        raise _wrong(path, f"{pattern!r} has an empty list of types")
+    return found if isinstance(found, list) else [found]
 
 
 def _options(document: Mapping[str, Any]) -> Mapping[str, Any]:
