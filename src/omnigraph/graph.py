@@ -40,6 +40,8 @@ from omnigraph.api.results import (
     NamedState,
     SchemaResult,
     Snapshot,
+    StreamBatch,
+    StreamPosition,
     Tag,
 )
 from omnigraph.api.rows import Blob, Cell, Explanation, Result
@@ -186,6 +188,7 @@ class Graph(GraphAPI):
         self.read_only = read_only
         self._principal: Principal | None = None
         self._operation: str | None = None
+        self._batch: StreamBatch | None = None
         self._pinned: tuple[GraphState, schema_files.AcceptedSchema] | None = None  # the one state that a view reads
         self._under_way: set[str] = set()  # ids that callers gave to operations; shared by all copies of this handle
         # One for all handles of this graph: `acting_as` and views copy the reference.
@@ -242,6 +245,16 @@ class Graph(GraphAPI):
         handle = copy.copy(self)
         handle._operation = operation_id  # noqa: SLF001 - a copy of this object
         return handle
+
+    def as_batch(self, batch: StreamBatch) -> Self:
+        """Return the same graph for the load of one batch of a stream: a batch is committed once."""
+        handle = copy.copy(self)
+        handle._batch = batch  # noqa: SLF001 - a copy of this object
+        return handle
+
+    def stream(self, name: str, *, branch: str = MAIN) -> StreamPosition | None:
+        """Return how far a stream is on a branch: its last batch and commit; None if it never wrote to it."""
+        return self._look().manifest.load(named_branch(branch)).stream(name)
 
     @property
     def uri(self) -> str:
@@ -455,7 +468,7 @@ class Graph(GraphAPI):
             request = LoadSpec(
                 splits, how, on, actor, by, asked.dry_run, asked.progress, spark, begins, self._operation, frames
             )
-            request = replace(request, rejects=asked.rejects, max_bad=most, dedupe=dedupe)
+            request = replace(request, rejects=asked.rejects, max_bad=most, dedupe=dedupe, batch=self._batch)
             return load(self._store, request)
 
     def _frames(

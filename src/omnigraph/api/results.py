@@ -14,6 +14,8 @@ from omnigraph.lang.identity import is_new_id
 
 MAINTENANCE = "maintenance"  # among the details of a commit that keeps all rows: which kind of upkeep made it
 OPERATION = "operation_id"  # among the details of a commit: the id that the caller gave it
+STREAM = "stream"  # among the details of a commit: the batch of a stream that it is
+STREAMS = "streams"  # of a merge: how far the streams are that wrote to the other branch
 UNCERTAIN = "unknown_merges"  # of a merge: older ones that recorded nothing, and whose branch is gone
 
 
@@ -85,6 +87,39 @@ class Commit:
     def is_maintenance(self) -> bool:
         """Whether the commit only rewrote files: all rows are as in its parent."""
         return MAINTENANCE in (self.details or {})
+
+
+@dataclass(frozen=True, slots=True)
+class StreamBatch:
+    """A micro-batch: the name of the stream, the id of the query that reads it, and the number of the batch."""
+
+    stream: str
+    query: str
+    batch: int
+    replaces: str | None = None  # the query that it takes the stream over from; empty if there is none
+
+    def to_document(self) -> dict[str, Any]:
+        taken = {} if self.replaces is None else {"replaces": self.replaces}
+        return {"name": self.stream, "query": self.query, "batch": self.batch, **taken}
+
+    @classmethod
+    def of_document(cls, document: Mapping[str, Any]) -> StreamBatch:
+        return cls(document["name"], document["query"], document["batch"], document.get("replaces"))
+
+
+@dataclass(frozen=True, slots=True)
+class StreamPosition:
+    """How far a stream is on a branch: its last committed batch, and the commit of that."""
+
+    last: StreamBatch
+    commit_id: str
+
+    def to_document(self) -> dict[str, Any]:
+        return {**self.last.to_document(), "commit": self.commit_id}
+
+    @classmethod
+    def of_document(cls, document: Mapping[str, Any]) -> StreamPosition:
+        return cls(StreamBatch.of_document(document), document["commit"])
 
 
 @dataclass(frozen=True, slots=True)

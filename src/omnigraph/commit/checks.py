@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import NoReturn
 
-from omnigraph.api.results import TableVersion
+from omnigraph.api.results import StreamBatch, StreamPosition, TableVersion
 from omnigraph.commit.gates import Held
 from omnigraph.commit.plan import OpClass, PublishPlan, TableAction
 from omnigraph.commit.recovery import RECOVERY_ACTOR, set_aside_table
@@ -23,6 +23,9 @@ from omnigraph.errors import (
     PreconditionFailedError,
     RecoveryRequiredError,
     StorageError,
+    StreamBatchDoneError,
+    StreamGapError,
+    StreamTakenError,
 )
 from omnigraph.manifest.rows import SCHEMA_ID, TombstoneRow
 from omnigraph.manifest.state import HEAD, ManifestState
@@ -30,6 +33,14 @@ from omnigraph.storage.maintain import can_rebase
 
 # An operation id is recognized among at least so many newest commits. The ids of all commits would have to be read.
 OPERATION_WINDOW = 1024
+_OTHER_CHECKPOINT = (
+    "the checkpoint is one of another graph, branch or state: use the one that belongs to this graph, or accept that "
+    "batches may be missing with restart=True"
+)
+_OTHER_QUERY = (
+    "give each stream its own name; if the checkpoint was deleted, the query starts over with batch 0: "
+    "accept that with restart=True"
+)
 _REOPEN = "reopen the graph read-write; that finishes or undoes it"
 
 
@@ -44,6 +55,9 @@ class Looked:
 def check(store: Store, plan: PublishPlan, state: ManifestState, held: Held, looked: Looked) -> None:
     """Raise unless everything that the plan was prepared on still holds, now that the gates are held."""
     _check_not_done(plan, state)
+    if plan.lineage.batch:
+        batch = plan.lineage.batch
+        check_batch(batch, state.stream(batch.stream), state.branch or MAIN)
     _check_head_commit(plan, state)
     _check_schema(plan, state)
     adopted = {row.table_key for row in plan.adoptions}
@@ -93,7 +107,8 @@ def refuse_pending(store: Store, plan: PublishPlan, pending: Iterable[str]) -> N
         sidecar = store.sidecars.read(operation_id)
         if sidecar is None or sidecar.branch != plan.branch:
             continue
-        if plan.if_head or HEAD in plan.read_set or sidecar.if_head or plan.relied_on & {*sidecar.table_keys}:
+        concerned = {*sidecar.table_keys, *sidecar.streams}
+        if plan.if_head or HEAD in plan.read_set or sidecar.if_head or plan.relied_on & concerned:
             message = f"operation {operation_id} was interrupted and must be recovered first"
             raise RecoveryRequiredError(message, operation_id=operation_id, hint=_REOPEN)
 
@@ -117,6 +132,31 @@ def _check_not_done(plan: PublishPlan, state: ManifestState) -> None:
         message = f"operation {operation_id} is already committed, as {done.commit_id}"
         hint = "there is nothing to do; use a new operation id for a new change"
         raise OperationDoneError(message, operation_id=operation_id, commit_id=done.commit_id, hint=hint)
+
+
+def check_batch(batch: StreamBatch, known: StreamPosition | None, branch: str) -> None:
+    """Raise unless a batch is the next one of its stream: each is committed once, and none is missing."""
+    where = f"stream '{batch.stream}' on branch '{branch}'"
+    if known is None:
+        if batch.batch and batch.replaces is None:
+            message = f"{where} is new, and its query {batch.query} continues with batch {batch.batch}"
+            raise StreamGapError(message, stream=batch.stream, batch=batch.batch, expected=0, hint=_OTHER_CHECKPOINT)
+        return
+    last = known.last
+    if last.query != batch.query:
+        if batch.replaces != last.query:
+            message = f"{where} belongs to the query {last.query}, and batch {batch.batch} is of {batch.query}"
+            raise StreamTakenError(message, stream=batch.stream, query=last.query, hint=_OTHER_QUERY)
+        return
+    if batch.batch <= last.batch:
+        message = f"batch {batch.batch} of {where} is already committed; the last one is {last.batch}"
+        commit_id = known.commit_id if batch.batch == last.batch else None
+        hint = "there is nothing to do"
+        raise StreamBatchDoneError(message, stream=batch.stream, batch=batch.batch, commit_id=commit_id, hint=hint)
+    if batch.batch > last.batch + 1 and batch.replaces != last.query:
+        message = f"{where} is at batch {last.batch}, and its query continues with batch {batch.batch}"
+        expected = last.batch + 1
+        raise StreamGapError(message, stream=batch.stream, batch=batch.batch, expected=expected, hint=_OTHER_CHECKPOINT)
 
 
 def _check_head_commit(plan: PublishPlan, state: ManifestState) -> None:

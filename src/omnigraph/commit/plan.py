@@ -13,7 +13,7 @@ from omnigraph.commit.gates import Gate
 from omnigraph.core.refs import MAIN
 from omnigraph.lang.catalog import Catalog
 from omnigraph.manifest.publisher import Lineage
-from omnigraph.manifest.rows import TableRow, TombstoneRow, VersionRow
+from omnigraph.manifest.rows import TableRow, TombstoneRow, VersionRow, stream_id
 from omnigraph.manifest.state import ManifestState
 from omnigraph.storage.stage import Staged, TableStorage
 
@@ -139,7 +139,9 @@ class PublishPlan:
         """The tables whose pins must be the same at the publish as when the plan was prepared."""
         # All three: a table that was only read can make the change wrong as well, such as a node that an edge points
         # to.
-        return {*self.table_keys, *self.read_set, *self.must_be_unchanged}
+        batch = self.lineage.batch
+        stream = [stream_id(batch.stream)] if batch else []  # how far it is, which only its next batch may change
+        return {*self.table_keys, *self.read_set, *self.must_be_unchanged, *stream}
 
     @property
     def moves_tables(self) -> bool:

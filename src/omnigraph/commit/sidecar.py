@@ -9,11 +9,12 @@ from dataclasses import dataclass, replace
 from types import UnionType
 from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
-from omnigraph.api.results import OPERATION, TableVersion
+from omnigraph.api.results import OPERATION, STREAM, TableVersion
 from omnigraph.commit import failpoints
 from omnigraph.commit.plan import PublishPlan, TableAction, WriterKind
 from omnigraph.errors import SidecarError
 from omnigraph.lang.identity import is_new_id, new_id
+from omnigraph.manifest.rows import stream_id
 from omnigraph.manifest.state import ManifestState
 from omnigraph.storage.objects import ObjectStore
 from omnigraph.storage.read import transaction_id
@@ -102,6 +103,12 @@ class Sidecar:
     @property
     def table_keys(self) -> list[str]:
         return [*(pin.table_key for pin in self.tables), *(adoption.table_key for adoption in self.adoptions)]
+
+    @property
+    def streams(self) -> list[str]:
+        """The stream of which the change is a batch, as a plan names what it relies on."""
+        found = (self.details or {}).get(STREAM)
+        return [stream_id(found["name"])] if found else []
 
     def is_of(self, operation_id: str) -> bool:
         """Return whether this is the record of an operation, by our id or by the client's."""

@@ -37,7 +37,7 @@ def can_wait(plan: PublishPlan) -> bool:
         and bool(plan.actions)
         and not any(alone)
         and HEAD not in plan.read_set
-        and not (lineage.merged_parent_id or lineage.past)
+        and not (lineage.merged_parent_id or lineage.past or lineage.batch)
         and all(map(_is_simple, plan.actions))
     )
 

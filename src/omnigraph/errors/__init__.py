@@ -22,6 +22,7 @@ OmnigraphError                       base class; catch it to catch every error o
 ├── OutcomeUnknownError              it is not known yet whether the change took effect
 ├── ConflictError                    another change came first
 │   ├── OperationDoneError           a change with this operation id was already made
+│   ├── StreamBatchDoneError         a batch of a stream was already committed
 │   ├── ExpectedVersionMismatchError a table moved since it was read
 │   ├── ContentionError              too many writers at once, after all retries
 │   ├── DriftError                   a table was moved by something other than Omnigraph
@@ -31,6 +32,10 @@ OmnigraphError                       base class; catch it to catch every error o
 │   ├── SchemaBoundaryError          two states with different schemas cannot be combined
 │   ├── RefExistsError               a branch or tag of that name exists
 │   └── BranchInUseError             other branches were made from this one
+├── StreamError                      a batch of a stream cannot be committed, or its branch not merged
+│   ├── StreamTakenError             another query writes under the name of the stream
+│   ├── StreamGapError               the batch is not the next one: a checkpoint of another graph
+│   └── StreamCheckError             a check refuses the merge of the branch of a stream
 ├── RecoveryRequiredError            an operation was interrupted; it will be completed or undone
 ├── SidecarError                     a recovery record cannot be read or applied
 ├── BranchNotFoundError              no such branch

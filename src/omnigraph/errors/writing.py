@@ -163,6 +163,14 @@ class OperationDoneError(ConflictError, code="operation_done"):
     commit_id: str
 
 
+class StreamBatchDoneError(ConflictError, code="stream_batch_done"):
+    """The batch of the stream was committed before; it was not repeated. `commit_id` is known for the last only."""
+
+    stream: str
+    batch: int
+    commit_id: str | None
+
+
 class ExpectedVersionMismatchError(ConflictError, code="version_conflict"):
     """A table moved since the operation read it."""
 
@@ -222,3 +230,30 @@ class BranchesPresentError(ConflictError, code="branches_present"):
     """The operation needs a graph without branches other than main."""
 
     branches: list[str]
+
+
+# Not conflicts, which programs retry: a person must decide which checkpoint, name or branch is right.
+class StreamError(OmnigraphError, code="stream_refused", status=409):
+    """A batch of a stream cannot be committed, or its branch cannot be merged. Nothing was changed."""
+
+    stream: str
+
+
+class StreamTakenError(StreamError, code="stream_taken"):
+    """Another query, `query`, writes to the branch under the name of this stream."""
+
+    query: str
+
+
+class StreamGapError(StreamError, code="stream_gap"):
+    """The batch is not the next one of its stream: the checkpoint does not belong to this state of the graph."""
+
+    batch: int
+    expected: int
+
+
+class StreamCheckError(StreamError, code="stream_check_failed"):
+    """A check found `rows` rows on the branch of the stream, so the branch was not merged."""
+
+    check: str
+    rows: int

@@ -9,7 +9,17 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from omnigraph.api.options import MergeBy, Resolution
-from omnigraph.api.results import UNCERTAIN, ChangeCounts, Commit, MergeOutcome, MergeResult, Snapshot, TableVersion
+from omnigraph.api.results import (
+    STREAMS,
+    UNCERTAIN,
+    ChangeCounts,
+    Commit,
+    MergeOutcome,
+    MergeResult,
+    Snapshot,
+    StreamPosition,
+    TableVersion,
+)
 from omnigraph.commit.plan import PublishPlan, TableAction, WriterKind, WriteTxn
 from omnigraph.commit.publish import write
 from omnigraph.commit.store import Store
@@ -148,6 +158,7 @@ class _Merge:
         self.outcome = MergeOutcome.ALREADY_UP_TO_DATE
         self.past = MergedPast()
         self.uncertain: list[str] = []
+        self.further: list[dict[str, Any]] = []
         self.target: Commit | None = None
 
     @contextmanager
@@ -179,6 +190,7 @@ class _Merge:
         self.target = target
         finding = MergeBases(self.store.manifest, ancestry)
         self.past = finding.brought_in(self.source, target)
+        self.further = [one.to_document() for one in self.source.streams if is_further(one, txn.base)]
         past = finding.of([source], target)
         if not past:
             message = f"'{self.request.source}' and '{self.request.target or MAIN}' have no common ancestor"
@@ -199,6 +211,9 @@ class _Merge:
         details: dict[str, Any] = {**self.request.resolved, **_embed_again(stale)}
         if self.uncertain:
             details[UNCERTAIN] = self.uncertain
+        # A stream may go on in the target once its branch is gone: what was merged must not be made again there.
+        if self.further:
+            details[STREAMS] = self.further
         if self.uncertain:
             _LOG.warning(_UNCERTAIN, self.request.source, ", ".join(self.uncertain))
         lineage = Lineage.new(
@@ -225,6 +240,15 @@ def _check_heads(request: MergeSpec, source: Commit, target: Commit) -> None:
         names = f"'{request.source}' at {heads[0]} and '{request.target or MAIN}' at {heads[1]}"
         hint = "write the conflicts again with `--dry-run --conflicts FILE`, and decide those that are new"
         raise ResolutionStaleError(f"the conflict resolution was made for {names}, not for these states", hint=hint)
+
+
+def is_further(position: StreamPosition, target: ManifestState) -> bool:
+    """Return whether a stream has come further than the target of a merge knows."""
+    known = target.stream(position.last.stream)
+    # Of two queries the later one counts, and commit ids are in the order of time.
+    if known is None or known.last.query != position.last.query:
+        return known is None or position.commit_id > known.commit_id
+    return position.last.batch > known.last.batch
 
 
 def _forks(state: ManifestState) -> set[str | None]:

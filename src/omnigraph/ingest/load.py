@@ -22,8 +22,9 @@ import pyarrow.parquet as pq
 
 from omnigraph.api.options import Dedupe, Engine, LoadMode
 from omnigraph.api.progress import SILENT, Progress
-from omnigraph.api.results import LoadResult
-from omnigraph.commit.plan import PublishPlan, WriteTxn
+from omnigraph.api.results import STREAM, LoadResult, StreamBatch
+from omnigraph.commit.checks import check_batch
+from omnigraph.commit.plan import PublishPlan, WriterKind, WriteTxn
 from omnigraph.commit.publish import write
 from omnigraph.commit.store import Store
 from omnigraph.core.executor import Executor, ParcelsLostError
@@ -89,6 +90,7 @@ class LoadSpec:
     rejects: str | os.PathLike[str] | None = None
     max_bad: int | None = None
     dedupe: Dedupe | None = None
+    batch: StreamBatch | None = None  # of a stream: it is made once, also if it has no rows
     rejects_file: IO[bytes] | None = None  # while the load runs
 
     @property
@@ -146,7 +148,8 @@ def _load_forked(store: Store, request: LoadSpec, branch: str, base: str) -> Loa
 
 def _load(store: Store, request: LoadSpec) -> LoadResult:
     # Before anything is read: a retry is the same commit, with the same id and operation.
-    lineage = Lineage.new(request.actor, operation_id=request.operation_id)
+    details = {STREAM: request.batch.to_document()} if request.batch else None
+    lineage = Lineage.new(request.actor, details=details, operation_id=request.operation_id)
     if (
         request.engine is not Engine.SPARK
         and not request.frames
@@ -184,6 +187,7 @@ def _load_in_memory(
 ) -> LoadResult:
     def prepare(txn: WriteTxn) -> tuple[PublishPlan | None, LoadResult]:
         nonlocal catalog, converted
+        _check_batch(txn, request)
         if txn.catalog != catalog:  # the schema changed after the input was converted
             catalog = txn.catalog
             converted = [convert_split(split, catalog) for split in request.splits]
@@ -197,10 +201,22 @@ def _load_in_memory(
         if request.mode is LoadMode.MERGE:
             result = replace(result, may_double=_named(_doubled(txn, batches)))
         if request.dry_run or not batches:
-            return None, result
+            return _without_rows(txn, request, lineage), result
         return load.plan(batches, lineage), result
 
     return _committed(*write(store, request.branch, prepare))
+
+
+def _check_batch(txn: WriteTxn, request: LoadSpec) -> None:
+    """Raise if the load is a batch that was committed before: its keys are there, which would be another error."""
+    if request.batch:
+        check_batch(request.batch, txn.base.stream(request.batch.stream), txn.branch or MAIN)
+
+
+def _without_rows(txn: WriteTxn, request: LoadSpec, lineage: Lineage) -> PublishPlan | None:
+    """Return what a load without rows changes: how far its stream is, if it is a batch of one."""
+    is_batch = request.batch is not None and not request.dry_run
+    return PublishPlan(txn, WriterKind.LOAD, (), lineage=lineage) if is_batch else None
 
 
 def _doubled(txn: WriteTxn, batches: Mapping[str, Batch]) -> dict[str, int]:
@@ -264,6 +280,7 @@ def publish_staged(store: Store, request: LoadSpec, lineage: Lineage, big: Distr
     """Stage the input, compare its keys, and publish it in one commit."""
 
     def prepare(txn: WriteTxn) -> tuple[PublishPlan | None, LoadResult]:
+        _check_batch(txn, request)
         if not big.can_commit_on(txn):
             big.stage(txn)
         comparison = KeyComparison(big, txn)
@@ -278,7 +295,7 @@ def publish_staged(store: Store, request: LoadSpec, lineage: Lineage, big: Distr
         result = replace(result, rejected=len(log.bad), counts=log.by_rule, violations=log.first)
         result = replace(result, may_double=_named(comparison.may_double))
         if request.dry_run or not comparison.changed:
-            return None, result
+            return _without_rows(txn, request, lineage), result
         request.progress.phase("publish", 1)
         return comparison.plan(lineage), result
 

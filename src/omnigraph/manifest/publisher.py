@@ -13,7 +13,7 @@ from typing import Any
 import lance
 import pyarrow as pa
 
-from omnigraph.api.results import OPERATION, Commit, SchemaRow
+from omnigraph.api.results import OPERATION, STREAM, STREAMS, Commit, SchemaRow, StreamBatch, StreamPosition
 from omnigraph.core.location import Location
 from omnigraph.core.lru import LruCache
 from omnigraph.core.refs import MAIN, branch_of
@@ -41,6 +41,7 @@ from omnigraph.manifest.rows import (
     head_record,
     past_record,
     schema_record,
+    stream_record,
 )
 from omnigraph.manifest.segments import Segments, archived
 from omnigraph.manifest.state import ManifestState
@@ -83,6 +84,18 @@ class Lineage:
     def operation_id(self) -> str | None:
         """The id that the client gave the change."""
         return (self.details or {}).get(OPERATION)
+
+    @property
+    def batch(self) -> StreamBatch | None:
+        """The batch of a stream that the change is."""
+        found = (self.details or {}).get(STREAM)
+        return StreamBatch.of_document(found) if found else None
+
+    @property
+    def positions(self) -> list[StreamPosition]:
+        """How far streams are after the change: the one that made it, or those that a merge brings in."""
+        merged = [StreamPosition.of_document(one) for one in (self.details or {}).get(STREAMS, ())]
+        return [*merged, StreamPosition(self.batch, self.commit_id)] if self.batch else merged
 
 
 @dataclass(frozen=True, slots=True)
@@ -505,6 +518,7 @@ def _history(state: ManifestState, members: Sequence[Member], commits: Sequence[
         records.append(commit_record(commit, pins))
         if member.lineage.past:
             records.append(past_record(commit.commit_id, member.lineage.past))
+        records += map(stream_record, member.lineage.positions)
     return [*records, head_record(commits[-1], state.graph_id or commits[-1].commit_id)]
 
 

@@ -1,4 +1,4 @@
-"""The rows of `__manifest`: eight kinds in one table, distinguished by `object_type`."""
+"""The rows of `__manifest`: nine kinds in one table, distinguished by `object_type`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from omnigraph.api.results import Commit, SchemaRow, TableVersion
+from omnigraph.api.results import Commit, SchemaRow, StreamPosition, TableVersion
 from omnigraph.core.refs import MAIN
 from omnigraph.errors import CorruptGraphError
 
@@ -21,7 +21,7 @@ STAMP_KEY = "omnigraph:internal_schema_version"
 MANIFEST_PATH = "__manifest"
 RESTORING = "__restore.json"  # a file that is there while a backup is restored: until its end there is no graph
 COMMIT, TABLE, VERSION, TOMBSTONE = "graph_commit", "table", "table_version", "table_tombstone"
-SEGMENT, GRAPH_HEAD = "log_segment", "graph_head"
+SEGMENT, GRAPH_HEAD, STREAM_HEAD = "log_segment", "graph_head", "stream_head"
 PINS = "pins"
 
 _PACKED = {"lance-encoding:compression": "zstd"}
@@ -133,6 +133,21 @@ def past_id(merge_id: str) -> str:
     return f"{PAST}:{merge_id}"
 
 
+def stream_record(position: StreamPosition) -> dict[str, Any]:
+    """Return the row that says how far a stream is. One for each stream, replaced by each of its batches."""
+    document = position.to_document()
+    return {
+        OBJECT_ID: stream_id(position.last.stream),
+        "object_type": STREAM_HEAD,
+        "table_key": "",
+        "metadata": _json(document),
+    }
+
+
+def stream_id(stream: str) -> str:
+    return f"{STREAM_HEAD}:{stream}"
+
+
 def commit_record(commit: Commit, pins: Mapping[str, VersionRow] | None = None) -> dict[str, Any]:
     """Return the row of a commit. `pins`: the tables in which its state differs from that of its manifest version.
 
@@ -214,6 +229,14 @@ def decode_commit(record: dict[str, Any]) -> Commit:
         )
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         message = f"the row of commit '{record[OBJECT_ID]}' in `{MANIFEST_PATH}` is invalid"
+        raise CorruptGraphError(message, path=MANIFEST_PATH, hint="restore the graph from a backup") from error
+
+
+def decode_stream(record: dict[str, Any]) -> StreamPosition:
+    try:
+        return StreamPosition.of_document(json.loads(record["metadata"]))
+    except (ValueError, TypeError, KeyError) as error:
+        message = f"the row {record[OBJECT_ID]} in `{MANIFEST_PATH}` is invalid"
         raise CorruptGraphError(message, path=MANIFEST_PATH, hint="restore the graph from a backup") from error
 
 

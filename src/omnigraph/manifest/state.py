@@ -13,7 +13,7 @@ import lance
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from omnigraph.api.results import OPERATION, Commit, Entry, SchemaRow, Snapshot, TableVersion
+from omnigraph.api.results import OPERATION, Commit, Entry, SchemaRow, Snapshot, StreamPosition, TableVersion
 from omnigraph.errors import CorruptGraphError
 from omnigraph.manifest.rows import (
     COMMIT,
@@ -24,6 +24,7 @@ from omnigraph.manifest.rows import (
     SCHEMA,
     SCHEMA_ID,
     SEGMENT,
+    STREAM_HEAD,
     TABLE,
     TOMBSTONE,
     VERSION,
@@ -31,11 +32,13 @@ from omnigraph.manifest.rows import (
     VersionRow,
     decode_commit,
     decode_schema,
+    decode_stream,
     encode,
     head_record,
     of_kind,
     past_id,
     pins_of,
+    stream_id,
     version_id,
 )
 from omnigraph.manifest.segments import Segment, Segments
@@ -123,6 +126,16 @@ class ManifestState:
         # Of an older format: all commits are here, or there are none if it was never changed since.
         first = min(map(decode_commit, self._of(COMMIT)), key=lambda commit: commit.order, default=None)
         return first.commit_id if first else None
+
+    def stream(self, name: str) -> StreamPosition | None:
+        """Return how far a stream is on this branch; None if it never wrote to it."""
+        found = self._named.get(stream_id(name))
+        return decode_stream(found) if found else None
+
+    @property
+    def streams(self) -> list[StreamPosition]:
+        """How far all streams are, by name."""
+        return sorted(map(decode_stream, self._of(STREAM_HEAD)), key=lambda one: one.last.stream)
 
     @cached_property
     def tombstones(self) -> Mapping[str, int]:
@@ -223,6 +236,9 @@ class ManifestState:
         """Return the version that a writer must expect: the visible one, else that of the tombstone, else 0."""
         if table_key == HEAD:
             return self.head.manifest_version if self.head else 0
+        if table_key.startswith(STREAM_HEAD):
+            position = self.stream(table_key.removeprefix(stream_id("")))
+            return position.last.batch + 1 if position else 0
         entry = self.snapshot.entries.get(table_key)
         return entry.table.version if entry else self.tombstones.get(table_key, 0)
 

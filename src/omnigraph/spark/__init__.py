@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from omnigraph.api.protocol import GraphAPI
@@ -13,6 +13,8 @@ from omnigraph.core.refs import MAIN
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+
+    from omnigraph.spark.streams import StreamSink
 
 # pyspark is imported by the functions: it takes a second, and the workers of Spark import this package.
 
@@ -66,6 +68,50 @@ def changes(
     from omnigraph.spark.scans import ScanRequest  # noqa: PLC0415
 
     return read_frame(ScanRequest(_location(graph), type_name, columns, since=since, until=until), spark)
+
+
+def sink(
+    graph: GraphAPI,
+    stream: str,
+    types: str | Mapping[str, Callable[[DataFrame], DataFrame]],
+    *,
+    mode: str = "merge",
+    branch: str = MAIN,
+    merge_every: int | None = None,
+    into: str = MAIN,
+    checks: Mapping[str, str] | None = None,
+    latest_by: str | None = None,
+    max_bad: int | None = None,
+    rejects: str | os.PathLike[str] | None = None,
+    actor: str | None = None,
+    query: str | None = None,
+    restart: bool = False,
+) -> StreamSink:
+    """Return the function for `foreachBatch` that commits each batch of a stream exactly once.
+
+    `types` is the type of all rows, or a mapping from types to functions that make their rows of a batch; a batch is
+    one commit. Batches on a `branch` are merged `into` another after every `merge_every` of them, unless one of the
+    `checks`, queries by name, returns a row. `latest_by` names the column that decides between rows of one key.
+    `rejects` is a directory: a file for each batch. `restart` accepts a checkpoint that does not fit the graph.
+    """
+    from omnigraph.spark.streams import stream_sink  # noqa: PLC0415
+
+    return stream_sink(
+        graph,
+        stream,
+        types,
+        mode=mode,
+        branch=branch,
+        merge_every=merge_every,
+        into=into,
+        checks=checks or {},
+        rejects=rejects,
+        latest_by=latest_by,
+        max_bad=max_bad,
+        actor=actor,
+        query=query,
+        restart=restart,
+    )
 
 
 def create_views(

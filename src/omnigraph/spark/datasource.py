@@ -22,16 +22,24 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 from pyspark.sql import types as spark_types
-from pyspark.sql.datasource import DataSource, DataSourceArrowWriter, DataSourceReader, InputPartition
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceArrowWriter,
+    DataSourceReader,
+    DataSourceStreamArrowWriter,
+    DataSourceStreamReader,
+    InputPartition,
+)
 
 from omnigraph.api.options import LoadMode
 from omnigraph.core.location import Location
 from omnigraph.core.refs import MAIN
 from omnigraph.errors import ExportTypeError, ParameterError, UnsupportedUriError
 from omnigraph.formats.tables import Columns
-from omnigraph.spark.package import ship_package
+from omnigraph.spark.batches import BatchWriter
 from omnigraph.spark.scans import ChangeScan, ScanRequest, TableScan
-from omnigraph.spark.session import make_active
+from omnigraph.spark.session import make_active, ship_package
+from omnigraph.spark.source import ChangeStream
 from omnigraph.spark.worker import shown_plainly
 from omnigraph.spark.writer import WriteTarget, type_writer
 
@@ -81,6 +89,22 @@ class OmnigraphSource(DataSource):
             on = None if branch == MAIN else branch
             return type_writer(WriteTarget(graph, type_name, mode, on, self.options.get("actor"), columns), schema)
 
+    def streamReader(self, schema: spark_types.StructType) -> DataSourceStreamReader:  # noqa: N802 - so Spark calls it
+        with shown_plainly():
+            if "since" not in self.options:
+                message = "a stream reads the changes of a type, and there is no `since`"
+                raise ParameterError(message, parameter="since", hint='name a state, or "" to begin with all rows')
+            most = _number("maxCommits", self.options.get("maxCommits"), least=1)
+            return ChangeStream(self._request(), schema, most)
+
+    def streamWriter(self, schema: spark_types.StructType, overwrite: bool) -> DataSourceStreamArrowWriter:  # noqa: FBT001, N802
+        with shown_plainly():
+            graph, type_name = self._address()
+            if overwrite:
+                message = "a stream adds to a type, and its output mode is 'complete'"
+                raise ParameterError(message, parameter="outputMode", hint="use the output mode append or update")
+            return BatchWriter.of(graph, type_name, schema, self.options)
+
     def _pinned(self) -> TableScan | ChangeScan:
         # Once for each DataFrame: Spark calls `schema` and `reader` at different times, and a commit may come between.
         if self._scan is None:
@@ -91,7 +115,7 @@ class OmnigraphSource(DataSource):
         option = self.options.get
         graph, type_name = self._address()
         columns = [name.strip() for name in option("columns", "").split(",") if name.strip()]
-        where, limit = option("where", "[]"), _limit(option("limit"))
+        where, limit = option("where", "[]"), _number("limit", option("limit"))
         states = (option("branch", MAIN), option("snapshot"), option("since"), option("until"))
         return ScanRequest(graph, type_name, columns, () if where == "[]" else where, limit, *states)
 
@@ -110,11 +134,11 @@ class OmnigraphSource(DataSource):
         return Location.parse(graph), type_name
 
 
-def _limit(text: str | None) -> int | None:
+def _number(option: str, text: str | None, *, least: int = 0) -> int | None:
     if text is None:
         return None
-    if not text.isdecimal():
-        raise ParameterError(f"the limit {text!r} is no number", parameter="limit", hint="give 0 or more")
+    if not text.isdecimal() or int(text) < least:
+        raise ParameterError(f"the {option} {text!r:.40} is no number", parameter=option, hint=f"give {least} or more")
     return int(text)
 
 

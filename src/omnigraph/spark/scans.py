@@ -32,7 +32,10 @@ from omnigraph.storage.read import ID
 
 @dataclass(frozen=True, slots=True)
 class ScanRequest:
-    """What a caller asks for: a type at one state, or with `since` its changes up to `until`."""
+    """What a caller asks for: a type at one state, or with `since` its changes up to `until`.
+
+    An empty `since` is the state before the first commit: every row is an insert.
+    """
 
     graph: Location
     type_name: str
@@ -65,16 +68,18 @@ class ScanRequest:
             message = "changes are read as a whole: `since` takes no `where`, `limit` or `snapshot`"
             raise ParameterError(message, parameter="since", hint="filter the DataFrame; the later state is `until`")
         manifest = Manifest(self.graph)
-        refs = (since, self.branch if self.until is None else self.until)
-        before, after = (resolve(manifest, ref, no_commit).graph_state for ref in refs)
+        after = resolve(manifest, self.branch if self.until is None else self.until, no_commit).graph_state
+        before = resolve(manifest, since, no_commit).graph_state if since else None
         pair = self._pair(before, after)
         for state, table in ((before, pair.before), (after, pair.after)):
-            check_readable(tables_at(self.graph), state.commit, [table] if table else [])
+            if state and table:
+                check_readable(tables_at(self.graph), state.commit, [table])
         names = _chosen(self.columns, column_names(tables_at(self.graph), pair.shown), self.type_name)
         return ChangeScan(self.graph, pair, tuple(name for name in names if name != ID))
 
-    def _pair(self, before: GraphState, after: GraphState) -> TablePair:
-        old, new = tables_of(before.snapshot), tables_of(after.snapshot)
+    def _pair(self, before: GraphState | None, after: GraphState) -> TablePair:
+        old = tables_of(before.snapshot) if before else {}
+        new = tables_of(after.snapshot)
         key = _table_of({**old, **new}, self.type_name).key
         return TablePair(key, old.get(key), new.get(key))
 
