@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
+from itertools import permutations
 from random import Random
 from typing import Any
 
@@ -129,3 +130,23 @@ def test_the_order_of_clauses_changes_nothing(
     read_late(monkeypatch)
     monkeypatch.setattr(expansion, "SMALL_EDGES", 0)
     check(omnigraph.open(graph.uri, read_only=True).query, after)
+
+
+_WALK = oracle.Walk
+CYCLES = (
+    (_WALK("a", "Ra", "b"), _WALK("b", "Rb", "c"), _WALK("c", "Ra", "a")),
+    (_WALK("a", "Ra", "b"), _WALK("b", "Ra", "c"), _WALK("a", "Ra", "c"), _WALK("c", "Ab", "d")),
+    (_WALK("a", "Ab", "d"), _WALK("b", "Ab", "d"), _WALK("a", "Ra", "b", undirected=True)),
+)
+
+
+@pytest.mark.parametrize("cycle", CYCLES)
+@pytest.mark.parametrize("function", [None, "count"])
+def test_cycles_in_every_order(cycle: tuple[oracle.Walk, ...], function: str | None, copy_of: Any) -> None:
+    graph = copy_of("random")
+    generator.build(Random(5), graph, index_early=False)  # noqa: S311
+    data = generator.rows_of(store_of(graph.uri))
+    query = oracle.Query(cycle, (oracle.Item(oracle.Node("a"), "x", function),))
+    texts = [generator.spelled(replace(query, clauses=order), {})[0] for order in permutations(cycle)]
+    assert any(step.kind == "Meet" for step in graph.explain(texts[0]).steps)
+    Orders(tuple(texts), {}, query).check(graph.query, data)
