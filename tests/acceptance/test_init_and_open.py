@@ -879,8 +879,8 @@ def test_a_directory_that_may_not_be_read_is_an_error_never_absence(public: Path
         assert failure.value.hint
 
 
-def test_a_bucket_that_may_not_be_used_is_an_error_never_absence(request: pytest.FixtureRequest) -> None:
-    uri = f"{request.getfixturevalue('s3_uri')}/denied/graph"
+def test_a_bucket_that_may_not_be_used_is_an_error_never_absence(s3_uri: str) -> None:
+    uri = f"{s3_uri}/denied/graph"
 
     for act in _ways_in(uri):
         with pytest.raises(StorageDeniedError) as failure:
@@ -971,8 +971,8 @@ def test_a_disk_without_space_fails_the_init_and_free_space_mends_it(tmp_path: P
     assert int(run.stdout) > 5
 
 
-def test_a_store_without_space_fails_the_init(request: pytest.FixtureRequest) -> None:
-    uri = f"{request.getfixturevalue('s3_uri')}/full/graph"
+def test_a_store_without_space_fails_the_init(s3_uri: str) -> None:
+    uri = f"{s3_uri}/full/graph"
 
     with pytest.raises(StorageFullError) as failure:
         omnigraph.init(uri, TINY)

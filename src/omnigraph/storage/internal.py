@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote, unquote
@@ -44,6 +45,10 @@ class InternalTable:
     def open(self, branch: str | None = None, version: int | None = None) -> lance.LanceDataset:
         uri = self.uri(branch)
         with lance_call(uri, "open"):
+            if self.location.is_local:
+                # Lance tries for seconds where a file is in the way, or a directory may not be entered.
+                with suppress(FileNotFoundError):
+                    Path(uri, "_versions").stat()
             how: dict[str, Any] = {"block_size": _BLOCK_SIZE, "storage_options": self.location.storage_options}
             # Without a session: a shared one would answer from its cache, and a stale handle loses the
             # compare-and-swap.
