@@ -41,7 +41,7 @@ __all__ = [
 # The size of a generated text varies a lot, and so does the time it takes.
 settings.register_profile(
     "lean",
-    max_examples=60,
+    max_examples=40,
     derandomize=True,
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow],

@@ -217,7 +217,7 @@ def test_an_export_loads_as_the_same_graph(
     root = tmp_path_factory.mktemp("round")
     graph, copy = (omnigraph.init(root / name, EVERYTHING) for name in ("graph", "copy"))
 
-    @settings(max_examples=6)
+    @settings(max_examples=max(4, settings().max_examples // 10))
     @given(records())
     def check(rows: list[dict[str, Any]]) -> None:
         place = tmp_path_factory.mktemp("one")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 from random import Random
@@ -33,7 +34,7 @@ node Q { name: String @key }
 edge R: P -> P { w: I32? }
 edge S: P -> Q
 """
-STEPS = 14
+STEPS = 60 if "OMNIGRAPH_SOAK" in os.environ else 8
 WORDS = ("graph", "graphs", "Graphing", "the", "tie", "tying", "Überblick", "日本語", "naïve", "naive", "x1", "rose")
 
 
