@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import cast
 
 import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql.connect.session import SparkSession as ConnectSession
 
+import omnigraph
 from omnigraph.core.executor import Executor
 from omnigraph.ingest.executor import LocalExecutor
 from omnigraph.spark.executor import SparkExecutor
+from tests.support.outcomes import HISTORY, SCHEMA, Outcome, outcome_of, write_history
 from tests.support.spark import ConnectServer
 
 
@@ -38,3 +41,17 @@ def session(request: pytest.FixtureRequest) -> SparkSession:
 @pytest.fixture(params=["local", "spark", "connect-spark"])
 def executor(request: pytest.FixtureRequest) -> Executor:
     return LocalExecutor() if request.param == "local" else SparkExecutor(_session(request))
+
+
+@pytest.fixture(scope="session")
+def history(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("history")
+    write_history(folder)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def expected(history: Path, tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Outcome]:
+    """What the small way does, which goes through no pipeline at all."""
+    graph = omnigraph.init(tmp_path_factory.mktemp("small") / "graph", SCHEMA)
+    return {name: outcome_of(graph, sorted((history / name).rglob("*.*")), load.mode) for name, load in HISTORY.items()}

@@ -1,4 +1,4 @@
-"""One history of loads on every engine: in this process, on local[*], on Spark Connect.
+"""One history of loads on every engine: in this process, on local[*], on Spark Connect; `test_cluster` has the cluster.
 
 Good records, every kind of bad one, all modes, missing ends, duplicates and cardinality, in three formats: what a load
 says, and what is in the graph afterwards, is the same word for word.
@@ -12,24 +12,9 @@ from pathlib import Path
 import pytest
 from pyspark.sql.connect.session import SparkSession as ConnectSession
 
-import omnigraph
 from omnigraph.spark.session import in_thread, spark_session
-from tests.support.outcomes import HISTORY, SCHEMA, Outcome, outcome_of, outcomes_of, write_history
+from tests.support.outcomes import Outcome, outcomes_of
 from tests.support.spark import ConnectServer
-
-
-@pytest.fixture(scope="module")
-def history(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("history")
-    write_history(folder)
-    return folder
-
-
-@pytest.fixture(scope="module")
-def expected(history: Path, tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Outcome]:
-    """What the small way does, which goes through no pipeline at all."""
-    graph = omnigraph.init(tmp_path_factory.mktemp("small") / "graph", SCHEMA)
-    return {name: outcome_of(graph, sorted((history / name).rglob("*.*")), load.mode) for name, load in HISTORY.items()}
 
 
 def test_the_history_has_loads_of_every_end(expected: Mapping[str, Outcome]) -> None:

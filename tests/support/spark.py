@@ -92,6 +92,20 @@ class Cluster:
         worker.kill()
         worker.wait()
 
+    @contextmanager
+    def submitted(self, code: str, *arguments: object) -> Iterator[None]:
+        """Run a Python program by spark-submit, to its end."""
+        file, log = self._directory / "submitted.py", self._directory / "submitted.log"
+        file.write_text(code, encoding="utf-8")
+        command = [str(_home() / "bin" / "spark-submit"), "--master", self.master, *_settings(_CONF), str(file)]
+        running = _logged([*command, *map(str, arguments)], log)
+        try:
+            yield
+            assert running.wait(timeout=PATIENCE) == 0, log.read_text(encoding="utf-8")
+        finally:
+            running.kill()
+            running.wait()
+
     def stop(self) -> None:
         for process in [*self._workers.values(), self._master]:
             process.send_signal(signal.SIGTERM)

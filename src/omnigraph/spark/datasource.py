@@ -37,8 +37,9 @@ from omnigraph.core.refs import MAIN
 from omnigraph.errors import ExportTypeError, ParameterError, UnsupportedUriError
 from omnigraph.formats.tables import Columns
 from omnigraph.spark.batches import BatchWriter
+from omnigraph.spark.package import ship_package
 from omnigraph.spark.scans import ChangeScan, ScanRequest, TableScan
-from omnigraph.spark.session import make_active, ship_package
+from omnigraph.spark.session import make_active
 from omnigraph.spark.source import ChangeStream
 from omnigraph.spark.worker import shown_plainly
 from omnigraph.spark.writer import WriteTarget, type_writer

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 from omnigraph.api.progress import SILENT, Progress
 from omnigraph.errors import SparkError
 from omnigraph.ingest.executor import credentials
+from omnigraph.spark.package import ship_package
 from omnigraph.spark.session import (
     has_died,
     in_thread,
@@ -31,7 +32,6 @@ from omnigraph.spark.session import (
     reason_in,
     runs_on_this_machine,
     server_of,
-    ship_package,
 )
 from omnigraph.spark.worker import ArrowFunction, Work, credentials_file, failure_in
 
@@ -60,12 +60,12 @@ class SparkJobs:
         self._spark = spark
         self._progress = progress
         self._operation = operation
-        self._here = self.call("start", self._prepare)
+        self._package, self._here = self.call("start", self._prepare)
 
     def work(self, function: ArrowFunction) -> Work:
         """Wrap a function for `mapInArrow`. Make it for each job: it uses the credentials of this moment."""
         # Credentials are not sent to other machines.
-        return Work(function, credentials_file(credentials()) if self._here else None)
+        return Work(function, credentials_file(credentials()) if self._here else None, self._package)
 
     def collect(
         self, phase: str, frame: Callable[[], DataFrame], tasks: int, partitions: int | None = None
@@ -93,9 +93,8 @@ class SparkJobs:
                 raise _gone(self._spark, phase)
             return asking.result()
 
-    def _prepare(self) -> bool:
-        ship_package(self._spark)
-        return runs_on_this_machine(self._spark)
+    def _prepare(self) -> tuple[str | None, bool]:
+        return ship_package(self._spark), runs_on_this_machine(self._spark)
 
     def _follow(self, job: _Job[T], tasks: int, partitions: int) -> T:
         """Wait in this thread, which never calls Spark, and report the progress that other threads count."""

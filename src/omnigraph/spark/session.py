@@ -6,30 +6,24 @@ wherever that is; in the middle of a call it would leave the answer to one quest
 
 from __future__ import annotations
 
-import atexit
 import os
 import re
-import shutil
 import socket
 import subprocess
 import sys
 import tempfile
 import threading
 import warnings
-import zipfile
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, wait
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Self, TypeVar, cast
 
-from omnigraph import version
 from omnigraph.core.extras import require
 from omnigraph.errors import SparkError
 from omnigraph.spark.java import ClassArchive, Java, cache_directory, find_java
-from omnigraph.version import __version__
 
 if TYPE_CHECKING:
     from py4j.java_gateway import JavaGateway
@@ -91,7 +85,6 @@ class _RunningSpark:
 
 
 _LOCK = threading.RLock()
-_SHIPPED: set[str] = set()
 _running: _RunningSpark | None = None
 
 
@@ -459,40 +452,6 @@ def parallelism(spark: SparkSession) -> int:
     return spark.sparkContext.defaultParallelism
 
 
-# Sending this package to the executors of a cluster ------------------------------------------------
-
-
-def ship_package(spark: SparkSession) -> None:
-    """Send the package to the executors, once for each application. Local ones share our interpreter."""
-    if is_connect(spark):
-        # A server keeps it for one session.
-        session_id = spark.client._session_id  # noqa: SLF001 - `session_id` is no part of the common interface
-        _ship_once(session_id, partial(spark.addArtifacts, pyfile=True))
-    elif not is_local(spark.sparkContext.master):
-        _ship_once(str(spark.sparkContext.applicationId), spark.sparkContext.addPyFile)
-
-
-def _ship_once(where: str, ship: Callable[[str], None]) -> None:
-    with _LOCK:
-        if where not in _SHIPPED:
-            ship(str(_packed()))
-            _SHIPPED.add(where)
-
-
 def is_local(master: str | None) -> bool:
     """Return whether tasks run as child processes of this one."""
     return master is not None and master.startswith("local") and not master.startswith("local-cluster")
-
-
-def _packed() -> Path:
-    """Write the archive; Spark serves it from there as long as this process lives."""
-    directory = Path(tempfile.mkdtemp(prefix="omnigraph-"))
-    atexit.register(shutil.rmtree, directory, ignore_errors=True)
-    archive = directory / f"omnigraph-{__version__}.zip"
-    root = Path(version.__file__).parent
-    with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED) as opened:
-        for file in sorted(root.rglob("*")):
-            # Executors may run another minor version of Python.
-            if file.is_file() and file.suffix != ".pyc":
-                opened.write(file, file.relative_to(root.parent))
-    return archive

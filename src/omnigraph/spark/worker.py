@@ -22,6 +22,7 @@ import pyarrow as pa
 
 from omnigraph.errors import OmnigraphError, SparkError
 from omnigraph.ingest.executor import Credentials, set_credentials
+from omnigraph.spark.package import check_package
 
 ArrowFunction = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
@@ -31,16 +32,22 @@ _HIDE = "SPARK_HIDE_TRACEBACK"  # pyspark reads it when it prints the error that
 
 @dataclass(frozen=True)
 class Work:
-    """A function for `mapInArrow`. `credentials` is the file that has them, None where workers have their own."""
+    """A function for `mapInArrow`. `credentials` is the file that has them, None where workers have their own.
+
+    `package` is the digest of the package that was sent along, None where workers import the same files.
+    """
 
     function: ArrowFunction
     credentials: str | None
+    package: str | None = None
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         _freeze_imports()
         if self.credentials is not None:
             take_credentials(Path(self.credentials))
         try:
+            if self.package is not None:
+                check_package(self.package)
             yield from self.function(batches)
         except Exception as error:  # noqa: BLE001 - raised again on the driver
             # As text: the JVM passes on the message of an exception and nothing else.
