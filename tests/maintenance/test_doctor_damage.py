@@ -17,7 +17,7 @@ from omnigraph.graph import Graph
 from omnigraph.manifest.segments import FAN_OUT
 from omnigraph.storage import observe
 from omnigraph.storage.files import version_file
-from tests.maintenance.scene import KNOWS, PERSON, add, coverage, named, table_of
+from tests.maintenance.scene import KNOWS, PERSON, add, coverage, named, people, table_of
 from tests.support.mutations import store_of
 
 PROBLEM, ADVICE = Severity
@@ -189,6 +189,25 @@ def test_files_that_were_set_aside_are_worth_a_word(graph: Graph, folder: str) -
     assert report.is_healthy
     [finding] = [one for one in report.findings if one.subject == below(graph, torn)]
     assert (finding.severity, finding.run) == (ADVICE, "omnigraph cleanup --keep 10")
+
+
+def test_the_lost_reference_of_a_branch_with_commits_is_a_problem_until_it_is_there_again(graph: Graph) -> None:
+    graph.create_branch("side")
+    for at in (200, 201):
+        add(graph, at, "side")
+    graph.create_branch("unwritten")
+    refs = Path(graph.uri, "__manifest", "_refs", "branches")
+    content = (refs / "side.json").read_bytes()
+    for name in ("side", "unwritten"):
+        empty(refs / f"{name}.json")
+    again = omnigraph.open(graph.uri)
+    assert again.branches() == ["main"]
+    [(subject, finding)] = problems(graph).items()
+    assert subject == "__manifest/_refs/branches/side.json.torn"
+    assert "'side' has commits" in finding.message
+    (refs / "side.json").write_bytes(content)
+    assert problems(graph) == {}
+    assert {row["p.name"] for row in people(again, branch="side")} >= {"p200", "p201"}
 
 
 # Deep ------------------------------------------------------------------------------------------------

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import datetime as dt
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from urllib.parse import unquote
 
 from omnigraph.api.maintenance import Finding, Severity
 from omnigraph.api.results import Commit, TableVersion
@@ -28,6 +29,7 @@ BACKUP = "restore it from a backup"
 MEND_INDEX = "omnigraph repair --confirm, then omnigraph optimize"
 _MERGES = "a later merge"
 _HEAD, _TAG = "branch ", "tag "
+_BRANCHES = f"{MANIFEST_PATH}/_refs/branches/"
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,9 +122,27 @@ def _faults(tables: TableReader, listing: Listing, table: TableVersion) -> Itera
 
 
 def _set_aside(listing: Listing) -> list[Finding]:
+    """Report files that were set aside. The reference of a branch with commits is a loss: no crash tears it."""
     message = "torn by a crash and set aside: no commit names it"
-    names = [one.name for one in listing.objects if one.name.endswith(SUFFIX)]
-    return [Finding(Severity.ADVICE, name, message, "omnigraph cleanup --keep 10") for name in names]
+    names = {one.name for one in listing.objects}
+    found = []
+    for name in sorted(one for one in names if one.endswith(SUFFIX)):
+        branch = _written_branch(name, names)
+        if branch is None:
+            found.append(Finding(Severity.ADVICE, name, message, "omnigraph cleanup --keep 10"))
+        else:
+            lost = f"branch {branch!r} has commits, and its reference was damaged and set aside"
+            found.append(Finding(Severity.PROBLEM, name, lost, f"{BACKUP}, before a cleanup"))
+    return found
+
+
+def _written_branch(torn: str, names: Collection[str]) -> str | None:
+    """Return the branch that a reference is of, if it is not there again and was written to since its creation."""
+    if not torn.startswith(_BRANCHES) or torn.removesuffix(SUFFIX) in names:
+        return None
+    branch = unquote(torn.removeprefix(_BRANCHES).removesuffix(SUFFIX).removesuffix(".json"))
+    versions = f"{MANIFEST_PATH}/tree/{branch}/_versions/"
+    return branch if sum(one.startswith(versions) and one.endswith(".manifest") for one in names) > 1 else None
 
 
 def states(store: Store) -> Iterator[ManifestState]:
