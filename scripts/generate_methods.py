@@ -43,18 +43,45 @@ class GraphMethods(Protocol):
         """Execute an operation."""
         ...
 '''
+_GROUP_HEAD = '''
+
+class RequestMethods:
+    """The operations on merge requests: `graph.requests`."""
+
+    def __init__(self, graph: GraphMethods) -> None:
+        self._graph = graph
+
+    def call(self, operation: Operation[_T], /) -> _T:
+        return self._graph.call(operation)
+'''
+_ASYNC_GROUP_HEAD = '''
+
+class AsyncRequestMethods:
+    """The same, each to be awaited."""
+
+    def __init__(self, graph: AsyncGraphMethods) -> None:
+        self._graph = graph
+
+    async def call(self, operation: Operation[_T], /) -> _T:
+        return await self._graph.call(operation)
+
+'''
 _ASYNC_HEAD = '''
 
+class _Calls(Protocol):
+    async def call(self, operation: Operation[_T], /) -> _T: ...
+
+
 def _asynchronous(
-    kind: Callable[_P, Operation[_T]],
-) -> Callable[Concatenate[AsyncGraphMethods, _P], Coroutine[Any, Any, _T]]:
+    kind: Callable[_P, Operation[_T]], owner: type
+) -> Callable[Concatenate[Any, _P], Coroutine[Any, Any, _T]]:
     """Make the asynchronous method of an operation. Type checkers take its parameters from the operation."""
 
-    async def method(self: AsyncGraphMethods, /, *args: _P.args, **kwargs: _P.kwargs) -> _T:
+    async def method(self: _Calls, /, *args: _P.args, **kwargs: _P.kwargs) -> _T:
         return await self.call(kind(*args, **kwargs))
 
-    # So that `help` shows the name, the signature and the text that the same method of `GraphMethods` has.
-    functools.update_wrapper(method, getattr(GraphMethods, OPERATIONS[kind].method))  # type: ignore[index]
+    # So that `help` shows the name, the signature and the text that the same synchronous method has.
+    functools.update_wrapper(method, getattr(owner, OPERATIONS[kind].method.rpartition(".")[2]))  # type: ignore[index]
     return method
 
 
@@ -70,10 +97,22 @@ class AsyncGraphMethods(ABC):
 
 def generated() -> str:
     """Return the text of the module."""
-    methods = [one for one in OPERATIONS.values() if one.method]
-    text = [_HEAD.format(imports=_imports(methods)), *map(_method, methods), _ASYNC_HEAD]
-    text += [f"    {one.method} = _asynchronous(op.{one.kind.__name__})\n" for one in methods]
+    named = [one for one in OPERATIONS.values() if one.method]
+    methods = [one for one in named if "." not in one.method]
+    groups = [one for one in named if "." in one.method]
+    text = [_HEAD.format(imports=_imports(named)), *map(_method, methods), _GROUP_HEAD, *map(_method, groups)]
+    text += [_ASYNC_HEAD, *(_awaited(one, "GraphMethods") for one in methods)]
+    text += [_ASYNC_GROUP_HEAD, *(_awaited(one, "RequestMethods") for one in groups)]
     return _formatted("".join(text))
+
+
+def _awaited(one: Description, owner: str) -> str:
+    return f"    {_name(one)} = _asynchronous(op.{one.kind.__name__}, {owner})\n"
+
+
+def _name(one: Description) -> str:
+    """The name of a method; that of a group, such as `requests.open`, stands without the group."""
+    return one.method.rpartition(".")[2]
 
 
 def _imports(methods: list[Description]) -> str:
@@ -93,7 +132,7 @@ def _method(one: Description) -> str:
     returned = "" if one.result is type(None) else "return "
     doc = textwrap.indent(f'"""{_doc(one)}"""', " " * 8)
     body = f"        {returned}self.call(op.{one.kind.__name__}({', '.join(given)}))\n"
-    return f"\n    def {one.method}{_signature(one)}:\n{doc}\n{body}"
+    return f"\n    def {_name(one)}{_signature(one)}:\n{doc}\n{body}"
 
 
 def _doc(one: Description) -> str:

@@ -37,6 +37,9 @@ READING: dict[str, Callable[[Graph], Any]] = {
     "outcome": lambda graph: graph.outcome(graph.commits()[0].commit_id),
     "branches": lambda graph: graph.branches(),
     "tags": lambda graph: graph.tags(),
+    "rule": lambda graph: graph.rule(),
+    "history_of": lambda graph: graph.history_of("Person", "Ann"),
+    "requests": lambda graph: graph.requests.list(),
     "preview of merge": lambda graph: graph.merge("side", dry_run=True),
 }
 CHANGING: dict[str, Callable[[Graph], Any]] = {
@@ -46,6 +49,9 @@ CHANGING: dict[str, Callable[[Graph], Any]] = {
     "create_branch": lambda graph: graph.create_branch("new"),
     "delete_branch": lambda graph: graph.delete_branch("side"),
     "merge": lambda graph: graph.merge("side"),
+    "cherry_pick": lambda graph: graph.cherry_pick(graph.commits()[0].commit_id),
+    "restore_entities": lambda graph: graph.restore_entities("Person", ref="main"),
+    "requests": lambda graph: graph.requests.open("side", title="side"),
     "revert": lambda graph: graph.revert(graph.commits()[0].commit_id),
     "create_tag": lambda graph: graph.create_tag("one"),
     "delete_tag": lambda graph: graph.delete_tag("kept"),
@@ -59,6 +65,8 @@ GOVERNING: dict[str, Callable[[Graph], Any]] = {
     "repair": lambda graph: graph.repair(),
     "relocate": lambda graph: graph.relocate(),
     "upkeep": lambda graph: graph.upkeep(),
+    "protect": lambda graph: graph.protect("main"),
+    "unprotect": lambda graph: graph.unprotect("main"),
 }
 NO_DOOR = {"acting_as", "as_operation", "uri", "catalog", "refresh", "close"}  # these reach no data
 NO_DOOR |= {"upkeep_due"}  # how many files the last write of this handle left

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from omnigraph.api import operations as op
 from omnigraph.api.access import READS, Access, Action, Principal, authorize
-from omnigraph.api.changes import Baseline, ChangePage, Difference
+from omnigraph.api.changes import Baseline, ChangePage, Difference, EntityVersion
 from omnigraph.api.maintenance import (
     BackupResult,
     CleanupResult,
@@ -26,7 +26,17 @@ from omnigraph.api.maintenance import (
     VerifyResult,
 )
 from omnigraph.api.operation import Operation, description_of
-from omnigraph.api.options import Engine, LoadMode, MergeBy, Resolution, Upkeep, dedupe_option, max_bad_option, option
+from omnigraph.api.options import (
+    Engine,
+    LoadMode,
+    MergeBy,
+    Resolution,
+    Upkeep,
+    dedupe_option,
+    max_bad_option,
+    message_option,
+    option,
+)
 from omnigraph.api.progress import SILENT, Progress, finishing
 from omnigraph.api.protocol import GraphAPI, StateView
 from omnigraph.api.results import (
@@ -44,6 +54,7 @@ from omnigraph.api.results import (
     StreamPosition,
     Tag,
 )
+from omnigraph.api.reviews import MOST_APPROVALS, BranchRule, Lapse, Review, ReviewState, RuleOfBranch
 from omnigraph.api.rows import Blob, Cell, Explanation, Result
 from omnigraph.commit.plan import WriteTxn
 from omnigraph.commit.publish import undo_unrecorded
@@ -67,7 +78,7 @@ from omnigraph.errors import (
 )
 from omnigraph.history.branches import create_branch, create_tag, delete_branch, delete_tag, tags
 from omnigraph.history.log import log
-from omnigraph.history.resolve import explaining_reclaimed, find_commit, resolve, state_to_read, tables_of
+from omnigraph.history.resolve import TypeRef, explaining_reclaimed, find_commit, resolve, state_to_read, tables_of
 from omnigraph.lang.catalog import Catalog
 from omnigraph.lang.evolution import DropMode
 from omnigraph.lang.identity import is_new_id
@@ -85,6 +96,8 @@ from omnigraph.storage.read import TableReader
 # would import fifty modules more before it starts.
 if TYPE_CHECKING:
     from omnigraph.history.feed import Feed
+    from omnigraph.history.merge import MergeSpec
+    from omnigraph.history.reviews import Reviews
     from omnigraph.ingest.distributed import FrameInput
 
 _T = TypeVar("_T")
@@ -443,7 +456,9 @@ class Graph(GraphAPI):
 
         text, on = source_given(asked.source, ".gq", "<query>"), named_branch(asked.branch)
         actor = self._actor(asked.actor)
-        mutation = Mutation(text, asked.name, asked.params, on, actor, asked.if_commit, self._operation)
+        mutation = Mutation(
+            text, asked.name, asked.params, on, actor, asked.if_commit, self._operation, message_option(asked.message)
+        )
         return mutate(self._store, mutation, self._embedding)
 
     @_handles(op.LoadData)
@@ -456,6 +471,7 @@ class Graph(GraphAPI):
             self._admit(Access(Action.BRANCH_CREATE, asked.base, asked.branch))
         how, by = option(LoadMode, "mode", asked.mode), option(Engine, "engine", asked.engine)
         dedupe, most = dedupe_option(asked.dedupe, how), max_bad_option(asked.max_bad)
+        said = message_option(asked.message)
         self._look()
         data, found = without_frames(asked.data)
         spark: Callable[[Progress], Executor] = partial(_spark_executor, "load", asked.master, asked.conf)
@@ -469,6 +485,7 @@ class Graph(GraphAPI):
                 splits, how, on, actor, by, asked.dry_run, asked.progress, spark, begins, self._operation, frames
             )
             request = replace(request, rejects=asked.rejects, max_bad=most, dedupe=dedupe, batch=self._batch)
+            request = replace(request, message=said)
             return load(self._store, request)
 
     def _frames(
@@ -489,7 +506,9 @@ class Graph(GraphAPI):
         with finishing(asked.progress):
             on, actor = named_branch(asked.branch), self._actor(asked.actor)
             advance = partial(asked.progress.advance, 0)
-            request = EmbedRequest(embed_mode(asked.mode), asked.types, on, actor, advance)
+            request = EmbedRequest(
+                embed_mode(asked.mode), asked.types, on, actor, advance, message_option(asked.message)
+            )
             return embed_graph(self._store, request, self._embedding)
 
     @_handles(op.PlanSchema)
@@ -504,7 +523,9 @@ class Graph(GraphAPI):
         from omnigraph.schema.apply import apply_schema
 
         source = source_given(asked.schema, ".pg", "<schema>")
-        done = apply_schema(self._store, source, _drops(asked), self._actor(asked.actor), self._operation)
+        said = message_option(asked.message)
+        actor, by = self._actor(asked.actor), self._operation
+        done = apply_schema(self._store, source, _drops(asked), actor, operation_id=by, message=said)
         # After the commit: until then, the old schema still reads the tables whose past is given up here.
         if done.given_up:
             give_up_past(self._store, done.given_up)
@@ -545,25 +566,134 @@ class Graph(GraphAPI):
 
     @_handles(op.MergeBranch)
     def _merge(self, asked: op.MergeBranch) -> MergeResult:
+        from omnigraph.history.hooks import MergeHooks
         from omnigraph.history.merge import MergeSpec, merge, preview
+        from omnigraph.history.reviews import about_done, hooked
 
         source, into = str(parse_ref(asked.source)), named_branch(asked.into)
         runner = _choose_runner(asked)
         with finishing(asked.progress):
             actor, resolution = self._actor(asked.actor), Resolution.of(asked.resolve)
             by = option(MergeBy, "by", asked.by)
-            request = MergeSpec(source, into, actor, resolution, self._operation, by)
+            request = MergeSpec(source, into, actor, resolution, self._operation, by, message_option(asked.message))
             if asked.dry_run:
                 return preview(self._store, request, None if self.read_only else runner)
-            return merge(self._store, request, runner)
+            hooks = MergeHooks.of_environment()
+            done = merge(self._store, request, runner, hooked(hooks, request))
+            if done.commit:
+                hooks.run_after(about_done(request, done))
+            return done
 
     @_handles(op.RevertCommit)
     def _revert(self, asked: op.RevertCommit) -> MergeResult:
-        from omnigraph.history.merge import MergeSpec, revert
+        from omnigraph.history.replay import revert
 
-        on, resolution = named_branch(asked.branch), Resolution.of(asked.resolve)
-        request = MergeSpec(MAIN, on, self._actor(asked.actor), resolution, self._operation)
+        request = self._replaying(asked, Resolution.of(asked.resolve))
         return revert(self._store, self.commit(asked.commit_id), request, _choose_runner(op.MergeBranch(MAIN)))
+
+    @_handles(op.PickCommit)
+    def _cherry_pick(self, asked: op.PickCommit) -> MergeResult:
+        from omnigraph.history.replay import pick
+
+        request = self._replaying(asked, Resolution.of(asked.resolve))
+        return pick(self._store, self.commit(asked.commit_id), request, _choose_runner(op.MergeBranch(MAIN)))
+
+    @_handles(op.RestoreEntities)
+    def _restore_entities(self, asked: op.RestoreEntities) -> MergeResult:
+        from omnigraph.history.replay import RestoreSpec, restore_entities
+
+        ids = None if asked.ids is None else frozenset(asked.ids)
+        wanted = RestoreSpec(TypeRef(asked.type_name, asked.kind), ids, asked.ref)
+        request = self._replaying(asked, Resolution())
+        return restore_entities(self._store, wanted, request, _choose_runner(op.MergeBranch(MAIN)))
+
+    def _replaying(
+        self, asked: op.RevertCommit | op.PickCommit | op.RestoreEntities, resolution: Resolution
+    ) -> MergeSpec:
+        from omnigraph.history.merge import MergeSpec
+
+        on, actor = named_branch(asked.branch), self._actor(asked.actor)
+        said = message_option(asked.message)
+        return MergeSpec(MAIN, on, actor, resolution, self._operation, message=said)
+
+    # --- merge requests, and the rules of branches ---
+
+    def _reviews(self) -> Reviews:
+        from omnigraph.history.reviews import Reviews
+        from omnigraph.query.checks import run_checks
+
+        return Reviews(self._look(), partial(run_checks, self._store, self._embedding))
+
+    @_handles(op.OpenRequest)
+    def _open_request(self, asked: op.OpenRequest) -> Review:
+        from omnigraph.history.reviews import Opening
+        from omnigraph.query.checks import checks_given
+
+        source, into = checked_name(asked.source), checked_name(asked.into)
+        said, actor = message_option(asked.message), self._actor(asked.actor)
+        reviews = self._reviews()
+        checks = checks_given(asked.checks, self.catalog)
+        return reviews.open(Opening(source, into, actor, asked.title, said, checks))
+
+    @_handles(op.ListRequests)
+    def _list_requests(self, asked: op.ListRequests) -> list[Review]:
+        state = None if asked.state is None else option(ReviewState, "state", asked.state)
+        return self._reviews().all(state)
+
+    @_handles(op.FindRequest)
+    def _find_request(self, asked: op.FindRequest) -> Review:
+        return self._reviews().get(asked.request_id)
+
+    @_handles(op.ApproveRequest)
+    def _approve_request(self, asked: op.ApproveRequest) -> Review:
+        return self._reviews().approve(asked.request_id, self._actor(asked.actor))
+
+    @_handles(op.CheckRequest)
+    def _check_request(self, asked: op.CheckRequest) -> Review:
+        return self._reviews().check(asked.request_id, _choose_runner(op.MergeBranch(MAIN)))
+
+    @_handles(op.MergeRequested)
+    def _merge_request(self, asked: op.MergeRequested) -> MergeResult:
+        from omnigraph.history.hooks import MergeHooks
+        from omnigraph.history.merge import MergeSpec
+
+        by, resolution = option(MergeBy, "by", asked.by), Resolution.of(asked.resolve)
+        spec = MergeSpec("", None, self._actor(asked.actor), resolution, self._operation, by)
+        spec = replace(spec, message=message_option(asked.message))
+        runner = _choose_runner(op.MergeBranch(MAIN))
+        return self._reviews().merge(asked.request_id, spec, runner, MergeHooks.of_environment())
+
+    @_handles(op.CloseRequest)
+    def _close_request(self, asked: op.CloseRequest) -> Review:
+        return self._reviews().close(asked.request_id, self._actor(asked.actor))
+
+    @_handles(op.ProtectBranch)
+    def _protect(self, asked: op.ProtectBranch) -> RuleOfBranch:
+        from omnigraph.query.checks import checks_given
+
+        if not 0 <= asked.approvals <= MOST_APPROVALS:
+            message = f"approvals must be 0 to {MOST_APPROVALS}, not {asked.approvals}"
+            raise OptionError(message, option="approvals", hint="name a number that your reviewers can reach")
+        lapse = option(Lapse, "lapse", asked.lapse)
+        self._look()
+        checks, bypass = checks_given(asked.checks, self.catalog), tuple(sorted({*(asked.bypass or ())}))
+        rule = BranchRule(asked.approvals, asked.self_approval, lapse, checks, bypass)
+        return self._set_rule(asked.branch, rule, asked.actor)
+
+    @_handles(op.UnprotectBranch)
+    def _unprotect(self, asked: op.UnprotectBranch) -> RuleOfBranch:
+        return self._set_rule(asked.branch, None, asked.actor)
+
+    def _set_rule(self, branch: str, rule: BranchRule | None, actor: str | None) -> RuleOfBranch:
+        from omnigraph.history.protection import set_rule
+
+        return set_rule(self._store, named_branch(branch), rule, self._actor(actor))
+
+    @_handles(op.FindRule)
+    def _rule(self, asked: op.FindRule) -> RuleOfBranch:
+        from omnigraph.history.protection import rule_of
+
+        return rule_of(self._look(), named_branch(asked.branch))
 
     @_handles(op.ListTags)
     def _tags(self, _: op.ListTags) -> list[Tag]:
@@ -584,6 +714,12 @@ class Graph(GraphAPI):
         from omnigraph.history.diff import diff
 
         return diff(self._look(), asked.a, asked.b, kinds=asked.kinds, types=asked.types, operations=asked.operations)
+
+    @_handles(op.ReadHistory)
+    def _history_of(self, asked: op.ReadHistory) -> list[EntityVersion]:
+        from omnigraph.history.entities import history_of
+
+        return history_of(self._look(), asked.branch, TypeRef(asked.type_name, asked.kind), asked.id, asked.limit)
 
     @_handles(op.PollChanges)
     def _changes(self, asked: op.PollChanges) -> ChangePage:

@@ -8,7 +8,7 @@ import re
 from pathlib import Path
 from typing import get_type_hints
 
-from omnigraph.api.methods import AsyncGraphMethods, GraphMethods
+from omnigraph.api.methods import AsyncGraphMethods, AsyncRequestMethods, GraphMethods, RequestMethods
 from omnigraph.api.operation import OPERATIONS
 from omnigraph.graph import _HANDLERS, Graph
 from scripts.generate_methods import TARGET, generated
@@ -31,9 +31,11 @@ def test_every_operation_has_a_handler_that_takes_it() -> None:
 def test_every_operation_with_a_method_is_one_of_a_graph() -> None:
     for known in OPERATIONS.values():
         if known.method:
-            own = inspect.signature(getattr(GraphMethods, known.method))
-            assert own.parameters == inspect.signature(getattr(Graph, known.method)).parameters
-            assert inspect.iscoroutinefunction(getattr(AsyncGraphMethods, known.method))
+            group, _, name = known.method.rpartition(".")
+            one, other = (RequestMethods, AsyncRequestMethods) if group else (GraphMethods, AsyncGraphMethods)
+            own = inspect.signature(getattr(one, name))
+            assert own.parameters == inspect.signature(getattr(one if group else Graph, name)).parameters
+            assert inspect.iscoroutinefunction(getattr(other, name))
 
 
 def test_routes_differ_and_name_only_fields() -> None:

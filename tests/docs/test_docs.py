@@ -54,7 +54,7 @@ from omnigraph.commit.publish import begin, publish
 from omnigraph.commit.store import Store
 from omnigraph.core.location import Location
 from omnigraph.errors import OmnigraphError, SchemaError, Violation
-from omnigraph.history import old_merges
+from omnigraph.history import old_merges, reviews
 from omnigraph.lang import Source, compile_schema, format_queries, format_schema, lint_queries
 from omnigraph.lang.annotations import KNOWN
 from omnigraph.maintenance import relocate
@@ -398,12 +398,13 @@ def first_column(page: str, section: str) -> set[str]:
 def test_everything_a_graph_consists_of_is_in_the_layout() -> None:
     paths = {path.partition("/")[0] for path in first_column("docs/dev/storage.md", "The layout")}
     control = {*schema_files.FILES, MANIFEST_PATH, sidecar.DIRECTORY, gates.DIRECTORY, audit.PATH}
-    control |= {schema_files.BESIDE, segments.DIRECTORY, members.DIRECTORY, old_merges.MARK}
+    control |= {schema_files.BESIDE, segments.DIRECTORY, members.DIRECTORY, old_merges.MARK, reviews.DIRECTORY}
     assert paths == {*control, relocate.MARK, rows.RESTORING, "nodes", "edges", "__tmp"}
 
 
 def test_every_column_of_the_manifest_is_documented_and_no_other() -> None:
     kinds = {"table", rows.VERSION, rows.TOMBSTONE, rows.COMMIT, "graph_head", rows.SCHEMA_ID, rows.PAST, rows.SEGMENT}
+    kinds |= {rows.RULE_ROW}
     assert first_column("docs/dev/storage.md", "The manifest") == kinds | set(SCHEMA.names)
 
 

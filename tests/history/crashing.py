@@ -92,7 +92,31 @@ def _revert(graph: Graph) -> None:
     graph.revert(graph.commits(actor="eve")[0].commit_id)
 
 
+def _request(graph: Graph) -> str:
+    """Ask for the merge of a branch into a protected one, and approve it."""
+    _change_both(graph)
+    graph.protect("main", checks=['query strangers() { match { $p: Person { name: "zoe" } } return { $p.name } }'])
+    one = graph.requests.open("feature", title="feature", actor="ann")
+    return graph.requests.approve(one.request_id, actor="eve").request_id
+
+
+def _merge_request(graph: Graph) -> None:
+    [one] = graph.requests.list("open")
+    graph.requests.merge(one.request_id, resolve="theirs", actor="meg")
+
+
+def _approve(graph: Graph) -> None:
+    [one] = graph.requests.list("open")
+    graph.requests.approve(one.request_id, actor="fay")
+
+
+REVIEWS = {
+    "merge of a request": Operation("main", _request, _merge_request),
+    "approval": Operation("main", _request, _approve),
+    "protection": Operation("main", _branch_off, lambda graph: graph.protect("main")),
+}
 OPERATIONS = {
+    **REVIEWS,
     "first write": Operation("feature", _branch_off, _write_first),
     "fast-forward": Operation("main", _change_everything, lambda graph: graph.merge("feature")),
     "three-way merge": Operation("main", _change_both, lambda graph: graph.merge("feature", resolve="theirs")),

@@ -12,12 +12,28 @@ from tests.support.openapi_outline import outline
 
 BEFORE = Path(__file__).with_name("openapi-0.1.json")
 
-ADDED: dict[str, str] = {}
+ADDED: dict[str, str] = {
+    "POST /cherry-pick": "the changes of one commit, on another branch",
+    "POST /restore-entities": "entities as they were in another state",
+    "GET /history": "what happened to one entity",
+    "GET /branches/{branch}/rule": "what a protected branch demands",
+    "POST /branches/{branch}/rule": "the same",
+    "DELETE /branches/{branch}/rule": "the same",
+    "GET /merge-requests": "merges that are reviewed",
+    "POST /merge-requests": "the same",
+    "GET /merge-requests/{request_id}": "the same",
+    "POST /merge-requests/{request_id}/approve": "the same",
+    "POST /merge-requests/{request_id}/checks": "the same",
+    "POST /merge-requests/{request_id}/merge": "the same",
+    "POST /merge-requests/{request_id}/close": "the same",
+}
 """Operations that are new since then, each with its reason."""
 ADDED_NAMES = {
     name: reason
     for word, reason in {
         "dedupe": "a merge load may find edges without ids by their ends",
+        "message": "every commit may say what it is about",
+        "fork": "a difference may begin where two branches parted",
         "by": "a merge may refuse two changes of one entity instead of combining them",
         "source_commit": "a resolution of conflicts names the commits that it was made for",
         "target_commit": "the same",

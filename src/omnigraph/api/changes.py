@@ -90,6 +90,15 @@ class ChangeOptions(TypedDict, total=False):
 
 
 @dataclass(frozen=True, slots=True)
+class EntityVersion:
+    """What a commit did to an entity. `merge` brought it onto the branch, if it was made on another one."""
+
+    commit: Commit
+    change: Change
+    merge: Commit | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class ChangeBlock:
     """What one commit changed with respect to its first parent, or a part of that."""
 

@@ -19,6 +19,7 @@ from omnigraph.api.changes import (
     DiffStats,
     DiffTally,
     EntityKind,
+    EntityVersion,
     SchemaDifference,
 )
 from omnigraph.api.codec import FORMS, Document, Form, Place, decode, encode
@@ -37,6 +38,7 @@ from omnigraph.api.results import (
     TableVersion,
     Tag,
 )
+from omnigraph.api.reviews import Approval, BranchRule, Review, ReviewCheck, RuleOfBranch
 from omnigraph.api.rows import Explanation, PlanStep, Result
 from omnigraph.core.refs import MAIN
 from omnigraph.core.values import blob_content, blob_text
@@ -234,6 +236,18 @@ FORMS[op.RevertCommit] = REVERT = Form(
     {"reverted": "source", "branch": "target", **_MERGED},
     reads={"conflicts": _conflicts},
 )
+FORMS[op.PickCommit] = PICK = Form(
+    MergeResult,
+    "CherryPickOutput",
+    {"picked": "source", "branch": "target", **_MERGED},
+    reads={"conflicts": _conflicts},
+)
+FORMS[op.RestoreEntities] = RESTORED = Form(
+    MergeResult,
+    "RestoreEntitiesOutput",
+    {"restored_from": "source", "branch": "target", **_MERGED},
+    reads={"conflicts": _conflicts},
+)
 
 
 def resolution_of(given: Any) -> Resolution:
@@ -288,6 +302,28 @@ FORMS[op.ApplySchema] = SCHEMA_APPLIED = Form(
         "given_up?": (lambda done: list(done.given_up) or None, list[str] | None),
     },
     reads={"plan": _plan, "given_up": lambda found: tuple(found.get("given_up", ()))},
+)
+
+
+_form(ReviewCheck, "ReviewCheckOutput", _named("check", "rows", "digest", "source_commit", "target_commit", "at"))
+_form(Approval, "ApprovalOutput", _named("actor", "source_commit", "target_commit", "at"))
+_form(
+    Review,
+    "ReviewOutput",
+    {
+        **_named("request_id", "source", "target", "author", "title", "message", "state", "created_at"),
+        **_named("source_commit", "target_commit", "approvals", "lapsed", "checks"),
+        "wanted": "wanted",
+        **_named("commit_id?", "closed_by?"),
+    },
+)
+_form(BranchRule, "BranchRuleOutput", _named("approvals", "self_approval", "lapse", "checks", "bypass"))
+_form(RuleOfBranch, "RuleOutput", _named("branch", "rule"))
+FORMS[op.MergeRequested] = REQUEST_MERGED = Form(
+    MergeResult,
+    "RequestMergeOutput",
+    {**_named("source", "target", "source_commit", "target_commit"), **_MERGED},
+    reads={"conflicts": _conflicts},
 )
 
 
@@ -355,6 +391,7 @@ _form(
 )
 # The commit of some changes has the members of every commit, and those that only a feed has.
 CAUSE = Form(Commit, "Cause", {"*": ".", "authored_branch": _BRANCH_NAME, "authored_at": "created_at"})
+_form(EntityVersion, "EntityVersionOutput", {"commit": "commit", "change": "change", "merge?": "merge"})
 _form(ChangeBlock, "ChangeBlockOutput", {"cause": ("cause", CAUSE), "changes": "changes"})
 _form(ChangePage, "ChangeFeedOutput", _named("blocks", "cursor?", "next_page_token?", "caught_up"))
 FORMS[op.ReadCommitChanges] = COMMIT_CHANGES = Form(

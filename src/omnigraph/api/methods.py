@@ -10,7 +10,7 @@ from datetime import timedelta
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 
 from omnigraph.api import operations as op
-from omnigraph.api.changes import DEFAULT_BYTES, DEFAULT_COMMITS, DEFAULT_LIMIT, Baseline, ChangePage
+from omnigraph.api.changes import DEFAULT_BYTES, DEFAULT_COMMITS, DEFAULT_LIMIT, Baseline, ChangePage, EntityVersion
 from omnigraph.api.maintenance import (
     ORPHAN_AGE,
     BackupResult,
@@ -36,6 +36,7 @@ from omnigraph.api.results import (
     Snapshot,
     Tag,
 )
+from omnigraph.api.reviews import Review, RuleOfBranch
 from omnigraph.api.rows import Explanation, Result
 from omnigraph.core.refs import MAIN
 
@@ -94,6 +95,7 @@ class GraphMethods(Protocol):
         name: str | None = None,
         branch: str = MAIN,
         actor: str | None = None,
+        message: str | None = None,
         if_commit: str | None = None,
     ) -> MutationResult:
         """Run a query that inserts, updates or deletes: all of it in one commit, or nothing.
@@ -102,7 +104,9 @@ class GraphMethods(Protocol):
         mutation happens only if the branch is at that commit. When it returns, the change is durable and visible; when
         it raises, nothing was changed, except for OutcomeUnknownError: then ask `outcome`.
         """
-        return self.call(op.Mutate(source, params, name=name, branch=branch, actor=actor, if_commit=if_commit))
+        return self.call(
+            op.Mutate(source, params, name=name, branch=branch, actor=actor, message=message, if_commit=if_commit)
+        )
 
     def load(
         self,
@@ -112,6 +116,7 @@ class GraphMethods(Protocol):
         branch: str = MAIN,
         base: str | None = None,
         actor: str | None = None,
+        message: str | None = None,
         engine: str = "auto",
         format: str | None = None,
         mapping: str | os.PathLike[str] | Mapping[str, Any] | None = None,
@@ -141,6 +146,7 @@ class GraphMethods(Protocol):
                 branch=branch,
                 base=base,
                 actor=actor,
+                message=message,
                 engine=engine,
                 format=format,
                 mapping=mapping,
@@ -162,26 +168,34 @@ class GraphMethods(Protocol):
         mode: str = EmbedMode.FILL_MISSING,
         branch: str = MAIN,
         actor: str | None = None,
+        message: str | None = None,
         progress: Progress = SILENT,
     ) -> EmbedResult:
         """Fill the vectors that `@embed` properties lack, from their texts; with the mode `reembed_all` all of them.
 
         Each batch is a commit. If one fails, those before it stay, and the next call does the rest.
         """
-        return self.call(op.EmbedTexts(types, mode=mode, branch=branch, actor=actor, progress=progress))
+        return self.call(
+            op.EmbedTexts(types, mode=mode, branch=branch, actor=actor, message=message, progress=progress)
+        )
 
     def plan_schema(self, schema: str | os.PathLike[str], *, allow_data_loss: bool = False) -> SchemaResult:
         """Return the steps that lead to a schema, whether each is supported, and how many entities they touch."""
         return self.call(op.PlanSchema(schema, allow_data_loss=allow_data_loss))
 
     def apply_schema(
-        self, schema: str | os.PathLike[str], *, allow_data_loss: bool = False, actor: str | None = None
+        self,
+        schema: str | os.PathLike[str],
+        *,
+        allow_data_loss: bool = False,
+        actor: str | None = None,
+        message: str | None = None,
     ) -> SchemaResult:
         """Change the schema in one commit, without rewriting data. Earlier commits keep the schema of their time.
 
         Dropped data stays readable at earlier commits until a cleanup, unless `allow_data_loss` gives it up at once.
         """
-        return self.call(op.ApplySchema(schema, allow_data_loss=allow_data_loss, actor=actor))
+        return self.call(op.ApplySchema(schema, allow_data_loss=allow_data_loss, actor=actor, message=message))
 
     def outcome(self, operation_id: str, branch: str = MAIN) -> Commit | None:
         """Return what an operation with an unknown outcome did: its commit, or None if it changed nothing."""
@@ -205,6 +219,7 @@ class GraphMethods(Protocol):
         into: str = MAIN,
         *,
         actor: str | None = None,
+        message: str | None = None,
         dry_run: bool = False,
         resolve: Resolve | None = None,
         by: str = "property",
@@ -226,6 +241,7 @@ class GraphMethods(Protocol):
                 source,
                 into,
                 actor=actor,
+                message=message,
                 dry_run=dry_run,
                 resolve=resolve,
                 by=by,
@@ -237,10 +253,87 @@ class GraphMethods(Protocol):
         )
 
     def revert(
-        self, commit_id: str, branch: str = MAIN, *, actor: str | None = None, resolve: Resolve | None = None
+        self,
+        commit_id: str,
+        branch: str = MAIN,
+        *,
+        actor: str | None = None,
+        message: str | None = None,
+        resolve: Resolve | None = None,
     ) -> MergeResult:
         """Undo what one commit changed, by a new commit. A property that was changed again since then is a conflict."""
-        return self.call(op.RevertCommit(commit_id, branch, actor=actor, resolve=resolve))
+        return self.call(op.RevertCommit(commit_id, branch, actor=actor, message=message, resolve=resolve))
+
+    def cherry_pick(
+        self,
+        commit_id: str,
+        branch: str = MAIN,
+        *,
+        actor: str | None = None,
+        message: str | None = None,
+        resolve: Resolve | None = None,
+    ) -> MergeResult:
+        """Make the changes of one commit on another branch, by a new commit. What contradicts them is a conflict.
+
+        Of a merge, that is all it brought in. What the branch has already makes no commit.
+        """
+        return self.call(op.PickCommit(commit_id, branch, actor=actor, message=message, resolve=resolve))
+
+    def restore_entities(
+        self,
+        type_name: str,
+        ids: Sequence[str] | None = None,
+        *,
+        ref: str,
+        kind: str | None = None,
+        branch: str = MAIN,
+        actor: str | None = None,
+        message: str | None = None,
+    ) -> MergeResult:
+        """Bring a type, or some of its entities, to what they were in another state, by a new commit.
+
+        An entity that the state lacks is deleted. The rules of the schema are checked on the result: a node that edges
+        refer to is not removed.
+        """
+        return self.call(
+            op.RestoreEntities(type_name, ids, ref=ref, kind=kind, branch=branch, actor=actor, message=message)
+        )
+
+    def protect(
+        self,
+        branch: str,
+        *,
+        approvals: int = 1,
+        self_approval: bool = False,
+        lapse: str = "source_or_target",
+        checks: Mapping[str, str] | Sequence[str] | None = None,
+        bypass: Sequence[str] | None = None,
+        actor: str | None = None,
+    ) -> RuleOfBranch:
+        """Protect a branch: from now on it takes merge requests only, with so many approvals and whose checks pass.
+
+        An approval lapses when the source or the target moves; with `lapse="source"` only when the source does. Actors
+        in `bypass` may write without a request. The rule is in the history of the branch, as a commit.
+        """
+        return self.call(
+            op.ProtectBranch(
+                branch,
+                approvals=approvals,
+                self_approval=self_approval,
+                lapse=lapse,
+                checks=checks,
+                bypass=bypass,
+                actor=actor,
+            )
+        )
+
+    def unprotect(self, branch: str, *, actor: str | None = None) -> RuleOfBranch:
+        """Lift the rule of a branch, in a commit."""
+        return self.call(op.UnprotectBranch(branch, actor=actor))
+
+    def rule(self, branch: str = MAIN) -> RuleOfBranch:
+        """Return what a branch demands of writes."""
+        return self.call(op.FindRule(branch))
 
     def tags(self) -> list[Tag]:
         """List the tags by name, each with its commit."""
@@ -257,6 +350,15 @@ class GraphMethods(Protocol):
     def log(self, branches: Sequence[str] | None = None) -> list[LogEntry]:
         """List the commits of some branches, or of all, newest first, with the branches and tags that are at them."""
         return self.call(op.ReadLog(branches))
+
+    def history_of(
+        self, type_name: str, id: str, branch: str = MAIN, *, kind: str | None = None, limit: int = 100
+    ) -> list[EntityVersion]:
+        """List what happened to one entity, newest first: by which commit, and which properties changed.
+
+        What a merge brought in is listed by the commits of its branch, as long as that can be read.
+        """
+        return self.call(op.ReadHistory(type_name, id, branch, kind=kind, limit=limit))
 
     def changes(
         self,
@@ -436,16 +538,78 @@ class GraphMethods(Protocol):
         )
 
 
+class RequestMethods:
+    """The operations on merge requests: `graph.requests`."""
+
+    def __init__(self, graph: GraphMethods) -> None:
+        self._graph = graph
+
+    def call(self, operation: Operation[_T], /) -> _T:
+        return self._graph.call(operation)
+
+    def open(
+        self,
+        source: str,
+        into: str = MAIN,
+        *,
+        title: str,
+        message: str | None = None,
+        checks: Mapping[str, str] | Sequence[str] | None = None,
+        actor: str | None = None,
+    ) -> Review:
+        """Ask for a merge of a branch into another. The checks must find no rows on the merged state."""
+        return self.call(op.OpenRequest(source, into, title=title, message=message, checks=checks, actor=actor))
+
+    def list(self, state: str | None = None) -> list[Review]:
+        """List the merge requests, newest first: all, or those in a state, open, merged or closed."""
+        return self.call(op.ListRequests(state))
+
+    def get(self, request_id: str) -> Review:
+        """Find a merge request, with the approvals and checks that count for its branches as they are now."""
+        return self.call(op.FindRequest(request_id))
+
+    def approve(self, request_id: str, *, actor: str | None = None) -> Review:
+        """Approve the merge of both branches as they are now. The approval lapses when one of them moves."""
+        return self.call(op.ApproveRequest(request_id, actor=actor))
+
+    def check(self, request_id: str) -> Review:
+        """Run the checks of a merge request, and those of the target, on what the merge would make now."""
+        return self.call(op.CheckRequest(request_id))
+
+    def merge(
+        self,
+        request_id: str,
+        *,
+        actor: str | None = None,
+        message: str | None = None,
+        resolve: Resolve | None = None,
+        by: str = "property",
+    ) -> MergeResult:
+        """Merge a request in one commit. Its checks are run on the merged state before that is published.
+
+        A protected target demands the approvals of its rule. What was decided is in the details of the commit.
+        """
+        return self.call(op.MergeRequested(request_id, actor=actor, message=message, resolve=resolve, by=by))
+
+    def close(self, request_id: str, *, actor: str | None = None) -> Review:
+        """Close a merge request without merging it."""
+        return self.call(op.CloseRequest(request_id, actor=actor))
+
+
+class _Calls(Protocol):
+    async def call(self, operation: Operation[_T], /) -> _T: ...
+
+
 def _asynchronous(
-    kind: Callable[_P, Operation[_T]],
-) -> Callable[Concatenate[AsyncGraphMethods, _P], Coroutine[Any, Any, _T]]:
+    kind: Callable[_P, Operation[_T]], owner: type
+) -> Callable[Concatenate[Any, _P], Coroutine[Any, Any, _T]]:
     """Make the asynchronous method of an operation. Type checkers take its parameters from the operation."""
 
-    async def method(self: AsyncGraphMethods, /, *args: _P.args, **kwargs: _P.kwargs) -> _T:
+    async def method(self: _Calls, /, *args: _P.args, **kwargs: _P.kwargs) -> _T:
         return await self.call(kind(*args, **kwargs))
 
-    # So that `help` shows the name, the signature and the text that the same method of `GraphMethods` has.
-    functools.update_wrapper(method, getattr(GraphMethods, OPERATIONS[kind].method))  # type: ignore[index]
+    # So that `help` shows the name, the signature and the text that the same synchronous method has.
+    functools.update_wrapper(method, getattr(owner, OPERATIONS[kind].method.rpartition(".")[2]))  # type: ignore[index]
     return method
 
 
@@ -456,36 +620,60 @@ class AsyncGraphMethods(ABC):
     async def call(self, operation: Operation[_T], /) -> _T:
         """Execute an operation."""
 
-    snapshot = _asynchronous(op.ReadSnapshot)
-    commits = _asynchronous(op.ListCommits)
-    commit = _asynchronous(op.FindCommit)
-    query = _asynchronous(op.RunQuery)
-    explain = _asynchronous(op.ExplainQuery)
-    mutate = _asynchronous(op.Mutate)
-    load = _asynchronous(op.LoadData)
-    embed = _asynchronous(op.EmbedTexts)
-    plan_schema = _asynchronous(op.PlanSchema)
-    apply_schema = _asynchronous(op.ApplySchema)
-    outcome = _asynchronous(op.FindOutcome)
-    branches = _asynchronous(op.ListBranches)
-    create_branch = _asynchronous(op.CreateBranch)
-    delete_branch = _asynchronous(op.DeleteBranch)
-    merge = _asynchronous(op.MergeBranch)
-    revert = _asynchronous(op.RevertCommit)
-    tags = _asynchronous(op.ListTags)
-    create_tag = _asynchronous(op.CreateTag)
-    delete_tag = _asynchronous(op.DeleteTag)
-    log = _asynchronous(op.ReadLog)
-    changes = _asynchronous(op.PollChanges)
-    change_cursor = _asynchronous(op.FindChangeCursor)
-    baseline = _asynchronous(op.FindBaseline)
-    commit_changes = _asynchronous(op.ReadCommitChanges)
-    ensure_indices = _asynchronous(op.EnsureIndices)
-    optimize = _asynchronous(op.Optimize)
-    cleanup = _asynchronous(op.Cleanup)
-    upkeep = _asynchronous(op.RunUpkeep)
-    repair = _asynchronous(op.Repair)
-    relocate = _asynchronous(op.Relocate)
-    backup = _asynchronous(op.Backup)
-    verify = _asynchronous(op.Verify)
-    doctor = _asynchronous(op.Doctor)
+    snapshot = _asynchronous(op.ReadSnapshot, GraphMethods)
+    commits = _asynchronous(op.ListCommits, GraphMethods)
+    commit = _asynchronous(op.FindCommit, GraphMethods)
+    query = _asynchronous(op.RunQuery, GraphMethods)
+    explain = _asynchronous(op.ExplainQuery, GraphMethods)
+    mutate = _asynchronous(op.Mutate, GraphMethods)
+    load = _asynchronous(op.LoadData, GraphMethods)
+    embed = _asynchronous(op.EmbedTexts, GraphMethods)
+    plan_schema = _asynchronous(op.PlanSchema, GraphMethods)
+    apply_schema = _asynchronous(op.ApplySchema, GraphMethods)
+    outcome = _asynchronous(op.FindOutcome, GraphMethods)
+    branches = _asynchronous(op.ListBranches, GraphMethods)
+    create_branch = _asynchronous(op.CreateBranch, GraphMethods)
+    delete_branch = _asynchronous(op.DeleteBranch, GraphMethods)
+    merge = _asynchronous(op.MergeBranch, GraphMethods)
+    revert = _asynchronous(op.RevertCommit, GraphMethods)
+    cherry_pick = _asynchronous(op.PickCommit, GraphMethods)
+    restore_entities = _asynchronous(op.RestoreEntities, GraphMethods)
+    protect = _asynchronous(op.ProtectBranch, GraphMethods)
+    unprotect = _asynchronous(op.UnprotectBranch, GraphMethods)
+    rule = _asynchronous(op.FindRule, GraphMethods)
+    tags = _asynchronous(op.ListTags, GraphMethods)
+    create_tag = _asynchronous(op.CreateTag, GraphMethods)
+    delete_tag = _asynchronous(op.DeleteTag, GraphMethods)
+    log = _asynchronous(op.ReadLog, GraphMethods)
+    history_of = _asynchronous(op.ReadHistory, GraphMethods)
+    changes = _asynchronous(op.PollChanges, GraphMethods)
+    change_cursor = _asynchronous(op.FindChangeCursor, GraphMethods)
+    baseline = _asynchronous(op.FindBaseline, GraphMethods)
+    commit_changes = _asynchronous(op.ReadCommitChanges, GraphMethods)
+    ensure_indices = _asynchronous(op.EnsureIndices, GraphMethods)
+    optimize = _asynchronous(op.Optimize, GraphMethods)
+    cleanup = _asynchronous(op.Cleanup, GraphMethods)
+    upkeep = _asynchronous(op.RunUpkeep, GraphMethods)
+    repair = _asynchronous(op.Repair, GraphMethods)
+    relocate = _asynchronous(op.Relocate, GraphMethods)
+    backup = _asynchronous(op.Backup, GraphMethods)
+    verify = _asynchronous(op.Verify, GraphMethods)
+    doctor = _asynchronous(op.Doctor, GraphMethods)
+
+
+class AsyncRequestMethods:
+    """The same, each to be awaited."""
+
+    def __init__(self, graph: AsyncGraphMethods) -> None:
+        self._graph = graph
+
+    async def call(self, operation: Operation[_T], /) -> _T:
+        return await self._graph.call(operation)
+
+    open = _asynchronous(op.OpenRequest, RequestMethods)
+    list = _asynchronous(op.ListRequests, RequestMethods)
+    get = _asynchronous(op.FindRequest, RequestMethods)
+    approve = _asynchronous(op.ApproveRequest, RequestMethods)
+    check = _asynchronous(op.CheckRequest, RequestMethods)
+    merge = _asynchronous(op.MergeRequested, RequestMethods)
+    close = _asynchronous(op.CloseRequest, RequestMethods)

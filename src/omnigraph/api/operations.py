@@ -13,7 +13,15 @@ from datetime import timedelta
 from typing import Annotated, Any
 
 from omnigraph.api.access import Action
-from omnigraph.api.changes import DEFAULT_BYTES, DEFAULT_COMMITS, DEFAULT_LIMIT, Baseline, ChangePage, Difference
+from omnigraph.api.changes import (
+    DEFAULT_BYTES,
+    DEFAULT_COMMITS,
+    DEFAULT_LIMIT,
+    Baseline,
+    ChangePage,
+    Difference,
+    EntityVersion,
+)
 from omnigraph.api.maintenance import (
     ORPHAN_AGE,
     BackupResult,
@@ -41,6 +49,7 @@ from omnigraph.api.results import (
     Snapshot,
     Tag,
 )
+from omnigraph.api.reviews import Review, RuleOfBranch
 from omnigraph.api.rows import Explanation, Result
 from omnigraph.core.refs import MAIN
 
@@ -63,6 +72,7 @@ Resolving = Annotated[
     Resolve | None, Doc("Who wins conflicts: `ours`, `theirs`, one of them for each type, or for each conflict.")
 ]
 MergeUnit = Annotated[str, Doc("property: combine changes of different properties; entity: one side per entity.")]
+Message = Annotated[str | None, Doc("What the commit says about the change; at most 8 KiB.")]
 Kinds = Annotated[Collection[str] | None, Doc("node or edge; can be repeated.")]
 Types = Annotated[Collection[str] | None, Doc("Names of types; can be repeated.")]
 Changes = Annotated[Collection[str] | None, Doc("insert, update or delete; can be repeated.")]
@@ -77,6 +87,14 @@ EngineName = Annotated[str, Local]
 Master = Annotated[str | None, Local]
 Conf = Annotated[Mapping[str, str] | None, Local]
 Reporting = Annotated[Progress, Local]
+
+RequestId = Annotated[str, Doc("The id of the merge request.")]
+Checks = Annotated[
+    Mapping[str, str] | Sequence[str] | None,
+    Doc("Queries that must find no rows: texts by name, or texts; on a server also the names of stored queries."),
+]
+TypeName = Annotated[str, Doc("The name of a type.")]
+KindOfType = Annotated[str | None, Doc("node or edge, if a node type and an edge type have the name.")]
 
 _FILTERS = {"kinds": "kind", "types": "type", "operations": "op"}
 
@@ -223,6 +241,7 @@ class Mutate(Operation[MutationResult]):
     name: QueryName = None
     branch: Branch = MAIN
     actor: Actor = None
+    message: Message = None
     # Chooses the route and travels in a header, so it is not part of the body; see `Route.condition`.
     if_commit: str | None = None
 
@@ -245,6 +264,7 @@ class LoadData(Operation[LoadResult]):
     branch: Branch = MAIN
     base: str | None = None
     actor: Actor = None
+    message: Message = None
     engine: EngineName = "auto"
     format: str | None = None
     mapping: str | os.PathLike[str] | Mapping[str, Any] | None = None
@@ -271,6 +291,7 @@ class EmbedTexts(Operation[EmbedResult]):
     mode: str = EmbedMode.FILL_MISSING
     branch: Branch = MAIN
     actor: Actor = None
+    message: Message = None
     progress: Reporting = SILENT
 
 
@@ -303,6 +324,7 @@ class ApplySchema(Operation[SchemaResult]):
     _: KW_ONLY
     allow_data_loss: Annotated[bool, Doc("Give up at once what is dropped.")] = False
     actor: Actor = None
+    message: Message = None
 
 
 @operation(
@@ -394,6 +416,7 @@ class MergeBranch(Operation[MergeResult]):
     into: Branch = MAIN
     _: KW_ONLY
     actor: Actor = None
+    message: Message = None
     dry_run: bool = False
     resolve: Resolving = None
     by: MergeUnit = "property"
@@ -411,7 +434,203 @@ class RevertCommit(Operation[MergeResult]):
     branch: Branch = MAIN
     _: KW_ONLY
     actor: Actor = None
+    message: Message = None
     resolve: Resolving = None
+
+
+@operation(
+    Action.CHANGE,
+    _post("/cherry-pick", id="cherry_pick"),
+    method="cherry_pick",
+    commits=True,
+    command="cherry-pick",
+)
+class PickCommit(Operation[MergeResult]):
+    """Make the changes of one commit on another branch, by a new commit. What contradicts them is a conflict.
+
+    Of a merge, that is all it brought in. What the branch has already makes no commit.
+    """
+
+    commit_id: CommitId
+    branch: Branch = MAIN
+    _: KW_ONLY
+    actor: Actor = None
+    message: Message = None
+    resolve: Resolving = None
+
+
+@operation(
+    Action.CHANGE,
+    _post("/restore-entities", names={"type_name": "type"}),
+    commits=True,
+    command="restore-entities",
+)
+class RestoreEntities(Operation[MergeResult]):
+    """Bring a type, or some of its entities, to what they were in another state, by a new commit.
+
+    An entity that the state lacks is deleted. The rules of the schema are checked on the result: a node that edges
+    refer to is not removed.
+    """
+
+    type_name: TypeName
+    ids: Annotated[Sequence[str] | None, Doc("The entities; all of the type if none are named.")] = None
+    _: KW_ONLY
+    ref: Annotated[str, Doc("The state to take them from: a branch, a tag, a commit, `ref~n` or `ref@version`.")]
+    kind: KindOfType = None
+    branch: Branch = MAIN
+    actor: Actor = None
+    message: Message = None
+
+
+# --- merge requests, and the rules of branches --------------------------------------------------------------------
+
+
+@operation(
+    Action.BRANCH_MERGE,
+    _post("/merge-requests", names={"into": "target"}),
+    method="requests.open",
+    command="request open",
+)
+class OpenRequest(Operation[Review]):
+    """Ask for a merge of a branch into another. The checks must find no rows on the merged state."""
+
+    source: str
+    into: Branch = MAIN
+    _: KW_ONLY
+    title: Annotated[str, Doc("What it is about, in a line.")]
+    message: Annotated[str | None, Doc("More about it; the commit will say it.")] = None
+    checks: Checks = None
+    actor: Actor = None
+
+
+@operation(
+    Action.READ,
+    _get("/merge-requests", answer=("ReviewListOutput", {"requests": "."})),
+    method="requests.list",
+    command="request list",
+)
+class ListRequests(Operation[list[Review]]):
+    """List the merge requests, newest first: all, or those in a state, open, merged or closed."""
+
+    state: Annotated[str | None, Doc("open, merged or closed; all if none is named.")] = None
+
+
+@operation(
+    Action.READ, _get("/merge-requests/{request_id}", id="get_request"), method="requests.get", command="request show"
+)
+class FindRequest(Operation[Review]):
+    """Find a merge request, with the approvals and checks that count for its branches as they are now."""
+
+    request_id: RequestId
+
+
+@operation(
+    Action.BRANCH_MERGE,
+    _post("/merge-requests/{request_id}/approve", id="approve_request"),
+    method="requests.approve",
+    command="request approve",
+)
+class ApproveRequest(Operation[Review]):
+    """Approve the merge of both branches as they are now. The approval lapses when one of them moves."""
+
+    request_id: RequestId
+    _: KW_ONLY
+    actor: Actor = None
+
+
+@operation(
+    Action.BRANCH_MERGE,
+    _post("/merge-requests/{request_id}/checks", id="check_request"),
+    method="requests.check",
+    command="request check",
+)
+class CheckRequest(Operation[Review]):
+    """Run the checks of a merge request, and those of the target, on what the merge would make now."""
+
+    request_id: RequestId
+
+
+@operation(
+    Action.BRANCH_MERGE,
+    _post("/merge-requests/{request_id}/merge", id="merge_request"),
+    method="requests.merge",
+    commits=True,
+    command="request merge",
+)
+class MergeRequested(Operation[MergeResult]):
+    """Merge a request in one commit. Its checks are run on the merged state before that is published.
+
+    A protected target demands the approvals of its rule. What was decided is in the details of the commit.
+    """
+
+    request_id: RequestId
+    _: KW_ONLY
+    actor: Actor = None
+    message: Message = None
+    resolve: Resolving = None
+    by: MergeUnit = "property"
+
+
+@operation(
+    Action.BRANCH_MERGE,
+    _post("/merge-requests/{request_id}/close", id="close_request"),
+    method="requests.close",
+    command="request close",
+)
+class CloseRequest(Operation[Review]):
+    """Close a merge request without merging it."""
+
+    request_id: RequestId
+    _: KW_ONLY
+    actor: Actor = None
+
+
+@operation(
+    Action.ADMIN,
+    _post("/branches/{branch}/rule", id="protect_branch"),
+    method="protect",
+    command="branch protect",
+    target="branch",
+)
+class ProtectBranch(Operation[RuleOfBranch]):
+    """Protect a branch: from now on it takes merge requests only, with so many approvals and whose checks pass.
+
+    An approval lapses when the source or the target moves; with `lapse="source"` only when the source does. Actors in
+    `bypass` may write without a request. The rule is in the history of the branch, as a commit.
+    """
+
+    branch: str
+    _: KW_ONLY
+    approvals: Annotated[int, Doc("How many actors must approve.")] = 1
+    self_approval: Annotated[bool, Doc("Whether the author may approve.")] = False
+    lapse: Annotated[str, Doc("source_or_target or source.")] = "source_or_target"
+    checks: Checks = None
+    bypass: Annotated[Sequence[str] | None, Doc("Actors who may write without a request.")] = None
+    actor: Actor = None
+
+
+@operation(
+    Action.ADMIN,
+    _delete("/branches/{branch}/rule", id="unprotect_branch"),
+    method="unprotect",
+    command="branch unprotect",
+    target="branch",
+)
+class UnprotectBranch(Operation[RuleOfBranch]):
+    """Lift the rule of a branch, in a commit."""
+
+    branch: str
+    _: KW_ONLY
+    actor: Actor = None
+
+
+@operation(
+    Action.READ, _get("/branches/{branch}/rule", id="get_rule"), method="rule", command="branch rule", source="branch"
+)
+class FindRule(Operation[RuleOfBranch]):
+    """Return what a branch demands of writes."""
+
+    branch: Branch = MAIN
 
 
 @operation(Action.READ, _get("/tags", answer=("TagListOutput", {"tags": "."})), method="tags", command="tag list")
@@ -451,7 +670,27 @@ class DeleteTag(Operation[None]):
 class ReadLog(Operation[list[LogEntry]]):
     """List the commits of some branches, or of all, newest first, with the branches and tags that are at them."""
 
-    branches: Annotated[Sequence[str] | None, Doc("The branches; all if none is named.")] = None
+    branches: Annotated[Sequence[str] | None, Doc("Branches, or ranges `a..b`: what b has and a lacks.")] = None
+
+
+@operation(
+    Action.READ,
+    _get("/history", id="get_history", names={"type_name": "type"}, answer=("HistoryOutput", {"versions": "."})),
+    method="history_of",
+    command="history",
+)
+class ReadHistory(Operation[list[EntityVersion]]):
+    """List what happened to one entity, newest first: by which commit, and which properties changed.
+
+    What a merge brought in is listed by the commits of its branch, as long as that can be read.
+    """
+
+    type_name: TypeName
+    id: Annotated[str, Doc("The id of the entity.")]
+    branch: Ref = MAIN
+    _: KW_ONLY
+    kind: KindOfType = None
+    limit: Annotated[int, Doc("How many changes at most.")] = 100
 
 
 @operation(Action.READ, _get("/changes", names=_FILTERS), method="changes", command="changes")
@@ -531,10 +770,13 @@ class ReadCommitChanges(Operation[ChangePage]):
 
 @operation(Action.READ, method="", command="diff")
 class DiffStates(Operation[Difference]):
-    """Compare two states: which entities turn the first into the second."""
+    """Compare two states: which entities turn the first into the second.
+
+    Without a second one, `a...b` compares b with the commit where it parted from a: what b did since.
+    """
 
     a: Ref
-    b: Ref
+    b: Ref | None = None
     _: KW_ONLY
     kinds: Kinds = None
     types: Types = None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import unicodedata
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
@@ -89,6 +90,21 @@ class EmbedMode(StrEnum):
     REEMBED_SELECTED = "reembed_selected"  # those of the records that were picked, there or not
     REEMBED_ALL = "reembed_all"  # all, there or not
     CLEAN = "clean"  # none: they are taken away
+
+
+MOST_MESSAGE = 8192  # bytes
+
+
+def message_option(given: str | None) -> str | None:
+    """Read the message of a commit; a blank one counts as none."""
+    text = (given or "").strip()
+    # Control characters would reach the terminals of all who read the log; half of a pair cannot be stored.
+    if any(unicodedata.category(one) in ("Cc", "Cs") and one not in "\n\t" for one in text):
+        raise OptionError("the message is not plain text", option="message", hint="leave control characters out")
+    if (size := len(text.encode())) > MOST_MESSAGE:
+        hint = "say more in a document, and name it in the message"
+        raise OptionError(f"the message has {size:,} bytes, at most {MOST_MESSAGE:,}", option="message", hint=hint)
+    return text or None
 
 
 OURS, THEIRS, UNION = "ours", "theirs", "union"  # the target's, the source's, the items of both lists

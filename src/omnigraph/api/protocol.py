@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import Any, Protocol, Self, overload
 
 from omnigraph.api.changes import Difference
-from omnigraph.api.methods import GraphMethods
+from omnigraph.api.methods import GraphMethods, RequestMethods
 from omnigraph.api.operations import DiffStates, ExportFiles, ExportLines, ReadSchema
 from omnigraph.api.progress import SILENT, Progress
 from omnigraph.api.results import Commit, ExportResult, LoadResult, MergeResult, MutationResult, Snapshot
@@ -99,6 +99,11 @@ class GraphAPI(GraphMethods, Protocol):
     @property
     def catalog(self) -> Catalog: ...
 
+    @property
+    def requests(self) -> RequestMethods:
+        """The merge requests: `open`, `list`, `get`, `approve`, `check`, `merge` and `close`."""
+        return RequestMethods(self)
+
     def at(self, ref: str) -> StateView:
         """Return a view of one state, to read: a branch as it is now, a tag or a commit. The view never changes."""
         ...
@@ -106,7 +111,7 @@ class GraphAPI(GraphMethods, Protocol):
     def diff(
         self,
         a: str,
-        b: str,
+        b: str | None = None,
         *,
         kinds: Collection[str] | None = None,
         types: Collection[str] | None = None,
@@ -114,8 +119,9 @@ class GraphAPI(GraphMethods, Protocol):
     ) -> Difference:
         """Return what turns one state into another: entities inserted, updated and deleted.
 
-        A state is a branch, a tag, a commit, or one of them with `~n` or `@version`. Changes are read when the answer
-        is iterated; `kinds` are node and edge, `operations` insert, update and delete.
+        A state is a branch, a tag, a commit, or one of them with `~n` or `@version`. `a...b` alone is what b did since
+        it parted from a. Changes are read when the answer is iterated; `kinds` are node and edge, `operations` insert,
+        update and delete.
         """
         return self.call(DiffStates(a, b, kinds=kinds, types=types, operations=operations))
 

@@ -13,6 +13,7 @@ from omnigraph.lang.evolution import SchemaPlan
 from omnigraph.lang.identity import is_new_id
 
 MAINTENANCE = "maintenance"  # among the details of a commit that keeps all rows: which kind of upkeep made it
+MESSAGE = "message"  # among the details of a commit: what its author says about it
 OPERATION = "operation_id"  # among the details of a commit: the id that the caller gave it
 STREAM = "stream"  # among the details of a commit: the batch of a stream that it is
 STREAMS = "streams"  # of a merge: how far the streams are that wrote to the other branch
@@ -82,6 +83,11 @@ class Commit:
     def operation_id(self) -> str | None:
         """The id that the caller gave the change; None without one."""
         return (self.details or {}).get(OPERATION)
+
+    @property
+    def message(self) -> str | None:
+        """What the author of the change says about it; None if nothing."""
+        return (self.details or {}).get(MESSAGE)
 
     @property
     def is_maintenance(self) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import itertools
 import json
 from collections import Counter
@@ -9,14 +10,14 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Annotated, Any
 
-from omnigraph.api.changes import Change, ChangePage, Difference, DiffTally, TableChanges
+from omnigraph.api.changes import Change, ChangePage, Difference, DiffTally, EntityVersion, TableChanges
 from omnigraph.api.documents import CAUSE, COMMIT_CHANGES, DiffHead, to_document
 from omnigraph.api.protocol import GraphAPI
 from omnigraph.api.results import Commit
 from omnigraph.cli import output
 from omnigraph.cli.address import Target
 from omnigraph.cli.command import Branch, argument, command, option, switch
-from omnigraph.cli.output import Line, Lines
+from omnigraph.cli.output import Line, Lines, quoted
 from omnigraph.errors import OptionError
 
 _STYLES = {"insert": "green", "update": "yellow", "delete": "red"}
@@ -65,7 +66,8 @@ def _actor(text: str) -> str:
 
 def _commit_line(item: Commit) -> str:
     actor = f" actor={item.actor_id}" if item.actor_id else ""
-    return f"{item.commit_id} branch={item.branch or 'main'} version={item.manifest_version}{actor}"
+    said = f" {quoted(item.message)}" if item.message else ""
+    return f"{item.commit_id} branch={item.branch or 'main'} version={item.manifest_version}{actor}{said}"
 
 
 @command("commit show")
@@ -80,6 +82,7 @@ def show_commit(target: Target, commit_id: CommitId) -> None:
         "merged_parent_commit_id": found.merged_parent_id,
         "actor_id": found.actor_id,
         "created_at": found.created_at,
+        "message": found.message,
     }
     target.emit(to_document(found), output.pairs({name: value for name, value in shown.items() if value is not None}))
 
@@ -107,15 +110,18 @@ def _page(page: ChangePage) -> Lines:
 @command("diff")
 def diff(
     target: Target,
-    before: Annotated[str, argument("A branch, tag, commit, REF~N or REF@VERSION.", "A")],
-    after: Annotated[str, argument("The state to compare it with.", "B")],
+    before: Annotated[str, argument("A branch, tag, commit, REF~N or REF@VERSION; or A...B.", "A")],
+    after: Annotated[str | None, argument("The state to compare it with. Not with A...B.", "B")] = None,
     *,
     filters: ChangeFilters,
     limit: Annotated[int, option("How many changes of each type to print.", "N", min=0)] = 10,
     everything: Annotated[bool, switch("Print all changes.", "--all")] = False,
     stat: Annotated[bool, switch("Print only the counts.", "--stat")] = False,
 ) -> None:
-    """Show the changes from A to B: inserted (+), updated (~) and deleted (-), by type."""
+    """Show the changes from A to B: inserted (+), updated (~) and deleted (-), by type.
+
+    A...B shows what B did since it parted from A.
+    """
     # No rows are compared yet: that happens while they are printed.
     found = target.read().diff(before, after, **filters.given())
     text = _diff(found, None if everything else 0 if stat else limit)
@@ -184,6 +190,31 @@ def _type_changes(key: str, parts: Iterator[TableChanges], limit: int | None) ->
         yield Line(f"  … {hidden:,} more; --all prints them", "dim")
     if compared:
         yield Line(f"the two versions of {key} share no known history, so all rows were compared", is_note=True)
+
+
+@command("history")
+def history(
+    target: Target,
+    type_name: Annotated[str, argument("The type of the entity.", "TYPE")],
+    entity: Annotated[str, argument("The id of the entity.", "ID")],
+    *,
+    branch: Branch = None,
+    kind: Annotated[str | None, option("node or edge, if both have the name.", "KIND", "--kind")] = None,
+    limit: Annotated[int, option("How many changes to print.", "N", min=1, max=1000)] = 100,
+) -> None:
+    """Show what happened to one entity: by which commits, and which properties changed."""
+    found = target.read().history_of(type_name, entity, target.scope.branch(branch), kind=kind, limit=limit)
+    target.emit({"versions": to_document(found)}, (line for one in found for line in _entity_version(one)))
+
+
+def _entity_version(one: EntityVersion) -> Lines:
+    moment = dt.datetime.fromtimestamp(one.commit.created_at / 1_000_000, dt.UTC)
+    merged = f"merged by {one.merge.commit_id}" if one.merge else ""
+    parts = [one.commit.commit_id, f"{moment:%Y-%m-%d %H:%M:%S}", one.commit.actor_id or "", merged]
+    yield " ".join(filter(None, [*parts, quoted(one.commit.message)]))
+    change = one.change
+    details = ", ".join(_property_lines(change))
+    yield Line(f"  {_SIGNS[change.operation]} {details}".rstrip(), _STYLES[change.operation])
 
 
 @command("changes poll")

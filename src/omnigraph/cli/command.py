@@ -54,6 +54,8 @@ Snapshot = Annotated[str | None, option("The state to read: a branch, tag, commi
 Format = Annotated[str | None, option("jsonl, csv or parquet. Default: by file name.", "FORMAT", "--format")]
 Engine = Annotated[str, option("local, spark, or auto: small work local, large work on Spark.", "ENGINE")]
 Master = Annotated[str | None, option("The Spark master. Default: local[*,4].", "URL")]
+CHECK = "A .gq file whose queries must find no rows; of a server also a stored query. May be repeated."
+Message = Annotated[str | None, option("What the commit says about the change.", "TEXT", "--message", "-m")]
 DryRun = Annotated[bool, switch("Show the result and change nothing.", "--dry-run")]
 _Json = Annotated[bool, switch("Print one JSON document.", "--json")]
 

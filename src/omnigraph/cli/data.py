@@ -22,6 +22,7 @@ from omnigraph.cli.command import (
     Branch,
     EngineOptions,
     Format,
+    Message,
     Snapshot,
     argument,
     command,
@@ -91,6 +92,7 @@ def load(
     mode: Mode,
     branch: Onto = None,
     base: Annotated[str | None, option("Create the branch from this one.", "NAME", "--from")] = None,
+    message: Message = None,
     engine: EngineOptions,
     format_: Format = None,
     mapping: Annotated[str | None, option("Maps files to types.", "FILE", "--map")] = None,
@@ -105,6 +107,7 @@ def load(
     """Load JSONL, CSV or Parquet, checked against the schema, in one commit."""
     options = _load_options(target, mode, branch, base)
     options |= {
+        "message": message,
         "format": format_,
         "mapping": mapping,
         "csv": csv.given(),

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from omnigraph.api.options import EmbedMode
 from omnigraph.cli.address import Scope
-from omnigraph.cli.command import command, option, progress, switch
+from omnigraph.cli.command import Message, command, option, progress, switch
 from omnigraph.cli.output import Document
 from omnigraph.embed.files import (
     EmbedFileResult,
@@ -36,28 +36,30 @@ def embed(
     clean: Annotated[bool, switch("Remove the vectors instead.", "--clean")] = False,
     types: Annotated[list[str] | None, option("Only this type.", "TYPE", "--type")] = None,
     select: Annotated[list[str] | None, option("Only records with this value, again.", "[TYPE:]FIELD=VALUE")] = None,
+    message: Message = None,
 ) -> None:
     """Add the missing vectors to the records of a file or to the nodes of a graph."""
     if again and clean:
         raise typer.BadParameter("give either --clean or --reembed-all", param_hint="--clean")
     if scope.flags.store is None:
         # Refused, not ignored: a forgotten --store would change a file instead of the graph.
-        if branch is not None or scope.flags.actor is not None:
-            raise typer.BadParameter("a file has no branches and no actors; name a graph", param_hint="--store")
+        if branch is not None or scope.flags.actor is not None or message is not None:
+            raise typer.BadParameter("a file has no branches, actors and commits; name a graph", param_hint="--store")
         mode = "clean" if clean else "reembed_all" if again else "reembed_selected" if select else "fill_missing"
         # Before any file is read, so that a wrong command line ends with 2.
         selection = Selection(EmbedMode(mode), tuple(types or ()), tuple(map(_selector, select or ())))
         _emit_file(scope, embed_file(_files(seed, input_, output_, spec), selection))
         return
     if any((seed, input_, output_, spec, clean, select)):
-        message = "use it with --branch, --as, --type and --reembed-all; the other options are for files"
+        message = "use it with --branch, --as, --message, --type and --reembed-all; the other options are for files"
         raise typer.BadParameter(message, param_hint="--store")
-    _embed_graph(scope, "reembed_all" if again else "fill_missing", branch or "main", types)
+    _embed_graph(scope, "reembed_all" if again else "fill_missing", branch or "main", types, message)
 
 
-def _embed_graph(scope: Scope, mode: str, branch: str, types: list[str] | None) -> None:
+def _embed_graph(scope: Scope, mode: str, branch: str, types: list[str] | None, message: str | None) -> None:
     target = scope.at()
-    done = target.write().embed(types, mode=mode, branch=branch, actor=target.actor, progress=progress(scope))
+    given: dict[str, Any] = {"actor": target.actor, "message": message, "progress": progress(scope)}
+    done = target.write().embed(types, mode=mode, branch=branch, **given)
     document = {
         "store": target.uri,
         "branch": branch,

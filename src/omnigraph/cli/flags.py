@@ -132,7 +132,7 @@ COMMANDS = {
     "schema": Entry("languages", _CHANGES, "Show, plan, change and infer the schema of a graph."),
     "lint": Entry("languages", _UPKEEP, "Check every query of a file: syntax, types, and legal but suspicious code."),
     "fmt": Entry("languages", _ALONE, "Format .pg and .gq files in place. Comments and meaning are kept."),
-    "branch": Entry("history", _CHANGES, "Create, list, merge and delete branches."),
+    "branch": Entry("history", _CHANGES, "Create, list, merge, protect and delete branches."),
     "tag": Entry("history", _CHANGES, "Create, list and delete tags: immutable names for commits."),
     "commit": Entry("changes", _LOOKS, "List and show commits."),
     "log": Entry("history", _LOOKS, "Show the history of branches, newest first."),
@@ -140,8 +140,16 @@ COMMANDS = {
         "changes", _LOOKS, "Show the changes from A to B: inserted (+), updated (~) and deleted (-), by type."
     ),
     "changes": Entry("changes", _LOOKS, "Follow the changes of a graph."),
+    "history": Entry(
+        "changes", _LOOKS, "Show what happened to one entity: by which commits, and which properties changed."
+    ),
     "snapshot": Entry("history", _CHANGES, "Show the version of each table on a branch."),
+    "request": Entry("requests", _CHANGES, "Open, approve, check, merge and close merge requests."),
     "revert": Entry("history", _CHANGES, "Undo one commit with a new commit, and keep later changes."),
+    "cherry-pick": Entry("history", _CHANGES, "Make the changes of one commit on another branch, with a new commit."),
+    "restore-entities": Entry(
+        "history", _CHANGES, "Bring a type, or some of its entities, to what they were in another state."
+    ),
     "optimize": Entry("maintenance", _UPKEEP, "Compact small files, and extend the indices over all rows."),
     "cleanup": Entry("maintenance", _UPKEEP, "Remove old versions, and files that failed writes left behind."),
     "upkeep": Entry(

@@ -11,17 +11,31 @@ from typing import Annotated
 import typer
 
 from omnigraph.api import operations as op
-from omnigraph.api.documents import MERGE, REVERT, answer_document, to_document
+from omnigraph.api.documents import MERGE, PICK, RESTORED, REVERT, answer_document, to_document
 from omnigraph.api.options import OURS, THEIRS, Resolution
 from omnigraph.api.protocol import GraphAPI
 from omnigraph.api.results import UNCERTAIN, LogEntry, MergeResult, Snapshot
+from omnigraph.api.reviews import Lapse, RuleOfBranch
 from omnigraph.cli import output
 from omnigraph.cli.address import Target
-from omnigraph.cli.command import Branch, DryRun, EngineOptions, argument, command, option, readable, switch, writable
-from omnigraph.cli.output import Line, Lines
+from omnigraph.cli.command import (
+    CHECK,
+    Branch,
+    DryRun,
+    EngineOptions,
+    Message,
+    argument,
+    command,
+    option,
+    readable,
+    switch,
+    writable,
+)
+from omnigraph.cli.output import Line, Lines, quoted
 from omnigraph.errors import OmnigraphError, ResolutionError
 
 BranchName = Annotated[str, argument("The name of the branch.", "NAME")]
+KindOption = Annotated[str | None, option("node or edge, if both have the name.", "KIND", "--kind")]
 TagName = Annotated[str, argument("The name of the tag.", "NAME")]
 
 
@@ -44,6 +58,55 @@ def list_branches(target: Target) -> None:
     """List the branches by name."""
     names = sorted(target.read().branches())
     target.emit({"branches": names}, names)
+
+
+@command("branch protect")
+def protect_branch(
+    target: Target,
+    name: BranchName,
+    *,
+    approvals: Annotated[int, option("How many actors must approve a merge request.", "N", min=0)] = 1,
+    self_approval: Annotated[bool, switch("The author of a request may approve it.", "--self-approval")] = False,
+    lapse: Annotated[
+        str, option("Whose new commits make an approval lapse.", "source_or_target|source")
+    ] = "source_or_target",
+    checks: Annotated[list[str] | None, option(CHECK, "FILE|NAME", "--check")] = None,
+    bypass: Annotated[list[str] | None, option("An actor who needs no request; may be repeated.", "ACTOR")] = None,
+) -> None:
+    """Protect a branch: from now on it takes merge requests only."""
+    given = {"approvals": approvals, "self_approval": self_approval, "lapse": lapse, "checks": checks, "bypass": bypass}
+    actor = target.actor
+    done = target.write_aloud().protect(name, actor=actor, **given)  # type: ignore[arg-type]
+    target.emit(to_document(done), f"{done.branch}: {_rule_text(done)}")
+
+
+@command("branch unprotect")
+def unprotect_branch(target: Target, name: BranchName) -> None:
+    """Lift the rule of a branch."""
+    actor = target.actor
+    done = target.write_aloud().unprotect(name, actor=actor)
+    target.emit(to_document(done), f"{done.branch}: {_rule_text(done)}")
+
+
+@command("branch rule")
+def show_rule(target: Target, name: BranchName) -> None:
+    """Show what a branch demands of writes."""
+    found = target.read().rule(name)
+    target.emit(to_document(found), f"{found.branch}: {_rule_text(found)}")
+
+
+def _rule_text(found: RuleOfBranch) -> str:
+    rule = found.rule
+    if rule is None:
+        return "not protected"
+    parts = [
+        f"merge requests with {rule.approvals} approvals",
+        "also of the author" if rule.self_approval else "",
+        "that lapse with the source only" if rule.lapse is Lapse.SOURCE else "",
+        f"checks: {', '.join(sorted(rule.checks))}" if rule.checks else "",
+        f"except for {', '.join(rule.bypass)}" if rule.bypass else "",
+    ]
+    return "; ".join(filter(None, parts))
 
 
 @command("branch delete")
@@ -122,6 +185,7 @@ def merge_branch(
         ),
     ] = None,
     delete_source: Annotated[bool, switch("Delete the source after the merge.", "--delete-branch")] = False,
+    message: Message = None,
     engine: EngineOptions,
 ) -> None:
     """Apply the changes of one branch to another, in one commit or not at all."""
@@ -139,7 +203,7 @@ def merge_branch(
             raise typer.Exit(1)
         return
     graph = target.write_aloud()
-    done = graph.merge(source, into, actor=actor, **options)
+    done = graph.merge(source, into, actor=actor, message=message, **options)
     _warn_uncertain(done)
     document, text = MERGE.write(done, {"actor": actor}), [f"merged {done.source} into {done.target}: {done.outcome}"]
     if delete_source:
@@ -185,13 +249,54 @@ def revert(
     *,
     branch: Annotated[str, option("The branch to undo it on.", "NAME")] = "main",
     conflicts: ConflictOptions,
+    message: Message = None,
 ) -> None:
     """Undo one commit with a new commit, and keep later changes."""
     # All options are checked before the graph is announced and opened.
     actor, chosen = target.actor, conflicts.resolution()
-    done = target.write_aloud().revert(commit, branch, actor=actor, resolve=chosen)
+    done = target.write_aloud().revert(commit, branch, actor=actor, message=message, resolve=chosen)
     outcome = f"by {done.commit.commit_id}" if done.commit else "there was nothing left to undo"
     target.emit(REVERT.write(done, {"actor": actor}), f"reverted {done.source} on {done.target}: {outcome}")
+
+
+@command("cherry-pick")
+def cherry_pick(
+    target: Target,
+    commit: Annotated[str, argument("The commit whose changes to make.", "COMMIT")],
+    *,
+    branch: Annotated[str, option("The branch to make them on.", "NAME")] = "main",
+    conflicts: ConflictOptions,
+    message: Message = None,
+) -> None:
+    """Make the changes of one commit on another branch, with a new commit."""
+    actor, chosen = target.actor, conflicts.resolution()
+    done = target.write_aloud().cherry_pick(commit, branch, actor=actor, message=message, resolve=chosen)
+    outcome = f"as {done.commit.commit_id}" if done.commit else "the branch has its changes already"
+    target.emit(PICK.write(done, {"actor": actor}), f"picked {done.source} onto {done.target}: {outcome}")
+
+
+@command("restore-entities")
+def restore_entities(
+    target: Target,
+    type_name: Annotated[str, argument("The type of the entities.", "TYPE")],
+    *,
+    ref: Annotated[str, option("The state to take them from: a branch, tag, commit or REF~N.", "REF", "--from")],
+    ids: Annotated[list[str] | None, option("Only this entity; may be repeated.", "ID", "--id")] = None,
+    kind: KindOption = None,
+    branch: Annotated[str, option("The branch to restore them on.", "NAME")] = "main",
+    message: Message = None,
+) -> None:
+    """Bring a type, or some of its entities, to what they were in another state."""
+    actor = target.actor
+    done = target.write_aloud().restore_entities(
+        type_name, ids, ref=ref, kind=kind, branch=branch, actor=actor, message=message
+    )
+    counts = [
+        f"{counts.inserted} inserted, {counts.updated} updated, {counts.deleted} deleted"
+        for counts in done.changes.values()
+    ]
+    text = f"restored {type_name} on {done.target} from {done.source}: {', '.join(counts) or 'nothing to change'}"
+    target.emit(RESTORED.write(done, {"actor": actor}), text)
 
 
 @command("tag create")
@@ -239,7 +344,9 @@ def _snapshot(found: Snapshot) -> Lines:
 def log(
     target: Target,
     *,
-    branches: Annotated[list[str] | None, option("Only this branch; may be repeated.", "NAME", "--branch")] = None,
+    branches: Annotated[
+        list[str] | None, option("Only this branch, or A..B; may be repeated.", "NAME", "--branch")
+    ] = None,
     draw: Annotated[bool, switch("Draw where branches start and merge.", "--draw")] = False,
     limit: Annotated[int, option("How many commits to print.", "N", min=1)] = 50,
 ) -> None:
@@ -274,5 +381,6 @@ def _log_line(entry: LogEntry) -> str:
         f"{moment:%Y-%m-%d %H:%M:%S}",
         commit.actor_id or "",
         f"merges {commit.merged_parent_id}" if commit.merged_parent_id else "",
+        quoted(commit.message),
     ]
     return " ".join(filter(None, parts))

@@ -17,7 +17,7 @@ from omnigraph.api.documents import SCHEMA_APPLIED, SCHEMA_PLAN
 from omnigraph.api.results import SchemaResult
 from omnigraph.cli import output
 from omnigraph.cli.address import Scope, Target
-from omnigraph.cli.command import DryRun, Uri, argument, command, option, switch
+from omnigraph.cli.command import DryRun, Message, Uri, argument, command, option, switch
 from omnigraph.cli.output import Line, Lines
 from omnigraph.errors import CompileError, FileAccessError, OmnigraphError
 from omnigraph.lang import (
@@ -67,7 +67,12 @@ def plan(
 
 @command("schema apply")
 def apply(
-    target: Target, *, schema: SchemaFile = None, allow_data_loss: DataLoss = False, dry_run: DryRun = False
+    target: Target,
+    *,
+    schema: SchemaFile = None,
+    allow_data_loss: DataLoss = False,
+    message: Message = None,
+    dry_run: DryRun = False,
 ) -> None:
     """Change the schema of a graph in one commit. No data is rewritten. No branch but main may exist."""
     file, actor = _given(schema), target.actor
@@ -76,7 +81,8 @@ def apply(
     else:
         if allow_data_loss:
             target.ask_before_removing(f"Drop for good from {target.uri}?")
-        done = target.write_aloud().apply_schema(Path(file), allow_data_loss=allow_data_loss, actor=actor)
+        given: dict[str, Any] = {"allow_data_loss": allow_data_loss, "actor": actor, "message": message}
+        done = target.write_aloud().apply_schema(Path(file), **given)
     target.emit(SCHEMA_APPLIED.write(done, {"uri": target.uri}), _applied(target.uri, done))
     if not done.plan.supported:
         raise typer.Exit(1)

@@ -128,3 +128,8 @@ def error(problem: OmnigraphError) -> None:
     if _is_colored(sys.stderr):
         prefix = typer.style(prefix, **_STYLES["bold red"])
     sys.stderr.write(f"{prefix}{problem}\n")
+
+
+def quoted(message: str | None) -> str:
+    """Return the first line of a message as a list of commits shows it."""
+    return f'"{message.splitlines()[0]}"' if message else ""

@@ -15,7 +15,7 @@ from omnigraph.api.results import MutationResult
 from omnigraph.api.rows import Result
 from omnigraph.cli import output
 from omnigraph.cli.address import Scope, Target, served
-from omnigraph.cli.command import Snapshot, argument, command, option, readable, refuse_both, switch
+from omnigraph.cli.command import Message, Snapshot, argument, command, option, readable, refuse_both, switch
 from omnigraph.cli.tables import FORMATS, LAYOUTS, WIDEST, Look, rows_text
 from omnigraph.errors import AddressError, AliasError, ParameterError, PreconditionFailedError
 
@@ -93,10 +93,11 @@ def mutate(
     *,
     branch: Annotated[str | None, option("The branch to change.", "NAME")] = None,
     if_commit: Annotated[str | None, option("Change it only if the branch is at this commit.", "COMMIT")] = None,
+    message: Message = None,
 ) -> None:
     """Insert, update or delete with a query, in one commit."""
     wanted = _wanted(scope, given)
-    place = {"branch": branch or wanted.branch or scope.branch(), "if_commit": if_commit}
+    place = {"branch": branch or wanted.branch or scope.branch(), "if_commit": if_commit, "message": message}
     try:
         done = _change(_target(scope, wanted), wanted, place)
     except PreconditionFailedError as error:

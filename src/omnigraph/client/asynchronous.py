@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self, TypeVar, overload
 
-from omnigraph.api.methods import AsyncGraphMethods
+from omnigraph.api.methods import AsyncGraphMethods, AsyncRequestMethods
 from omnigraph.api.operation import Operation
 from omnigraph.api.operations import DiffStates, ExportFiles, ExportLines, ReadSchema
 from omnigraph.api.progress import SILENT, Progress
@@ -62,6 +62,11 @@ class AsyncGraph(AsyncGraphMethods):
     async def _catalog(self) -> Catalog:
         return compile_schema(Source(await self.schema))
 
+    @property
+    def requests(self) -> AsyncRequestMethods:
+        """The merge requests: `open`, `list`, `get`, `approve`, `check`, `merge` and `close`."""
+        return AsyncRequestMethods(self)
+
     async def at(self, ref: str) -> AsyncSnapshotView:
         """Return a view of one state, to read: a branch as it is now, a tag or a commit. The view never changes."""
         return AsyncSnapshotView(self, self._transport, await self._transport.run(calls.state_at(ref)))
@@ -69,7 +74,7 @@ class AsyncGraph(AsyncGraphMethods):
     async def diff(
         self,
         a: str,
-        b: str,
+        b: str | None = None,
         *,
         kinds: Collection[str] | None = None,
         types: Collection[str] | None = None,
@@ -165,10 +170,16 @@ class AsyncGraph(AsyncGraphMethods):
         return await self._transport.run(calls.invoke_query(name, params, branch, snapshot))
 
     async def invoke_mutation(
-        self, name: str, params: Mapping[str, Any] | None = None, *, branch: str = MAIN, if_commit: str | None = None
+        self,
+        name: str,
+        params: Mapping[str, Any] | None = None,
+        *,
+        branch: str = MAIN,
+        if_commit: str | None = None,
+        message: str | None = None,
     ) -> MutationResult:
         """Run a stored query that changes the graph; with `if_commit` only if the branch is at that commit."""
-        return await self._transport.run(calls.invoke_mutation(name, params, branch, if_commit))
+        return await self._transport.run(calls.invoke_mutation(name, params, branch, if_commit, message))
 
     async def refresh(self) -> None:
         """Do nothing: a client keeps nothing that could be out of date."""

@@ -116,7 +116,7 @@ def _write_rejects(path: str | os.PathLike[str] | None, found: Sequence[Violatio
 def _load(asked: LoadData) -> Steps[LoadResult]:
     mode = option(LoadMode, "mode", asked.mode)
     how: dict[str, Any] = {"mode": mode, "branch": asked.branch, "from": asked.base, "dry_run": asked.dry_run or None}
-    how |= {"max_bad": asked.max_bad, "dedupe": asked.dedupe}
+    how |= {"max_bad": asked.max_bad, "dedupe": asked.dedupe, "message": asked.message}
     # Only if all of them are: a mixed list is read on this side, where both kinds can be reached.
     addresses = server_addresses(asked.data)
     if addresses is not None:
@@ -313,9 +313,10 @@ def invoke_query(name: str, params: Mapping[str, Any] | None, branch: str, snaps
 
 
 def invoke_mutation(
-    name: str, params: Mapping[str, Any] | None, branch: str, if_commit: str | None
+    name: str, params: Mapping[str, Any] | None, branch: str, if_commit: str | None, message: str | None
 ) -> Steps[MutationResult]:
-    document = {"params": plain_parameters(params) or {}, "expect_mutation": True, "branch": branch}
+    said = {} if message is None else {"message": message}
+    document = {"params": plain_parameters(params) or {}, "expect_mutation": True, "branch": branch, **said}
     path, headers = f"/queries/{segment(name)}", {}
     if if_commit is not None:
         path, headers = f"{path}/if-graph-commit", {CONDITION_HEADER: if_commit}

@@ -14,6 +14,7 @@ from omnigraph.api.operations import DiffStates
 from omnigraph.api.results import Commit
 from omnigraph.client.requests import Request, Steps, Stream, options
 from omnigraph.client.transport import Awaiting, Blocking
+from omnigraph.core.refs import parse_range
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -31,8 +32,11 @@ def find_states(asked: DiffStates) -> Steps[Found]:
 
 
 def _request(asked: DiffStates, show: Show) -> Request:
-    query = {"from": asked.a, "to": asked.b, "kind": asked.kinds, "type": asked.types, "op": asked.operations}
-    return Request("GET", "/diff", options(**query, show=show), accept=NDJSON)
+    sides = parse_range(asked.a, "...") if asked.b is None else None
+    before, after = sides or (asked.a, asked.b)
+    fork = "true" if sides else None
+    query = {"from": before, "to": after, "kind": asked.kinds, "type": asked.types, "op": asked.operations}
+    return Request("GET", "/diff", options(**query, fork=fork, show=show), accept=NDJSON)
 
 
 def _stats(asked: DiffStates) -> Steps[DiffStats]:

@@ -72,10 +72,16 @@ class RemoteGraph(GraphAPI):
         return self._transport.run(calls.invoke_query(name, params, branch, snapshot))
 
     def invoke_mutation(
-        self, name: str, params: Mapping[str, Any] | None = None, *, branch: str = MAIN, if_commit: str | None = None
+        self,
+        name: str,
+        params: Mapping[str, Any] | None = None,
+        *,
+        branch: str = MAIN,
+        if_commit: str | None = None,
+        message: str | None = None,
     ) -> MutationResult:
         """Run a stored query that changes the graph; with `if_commit` only if the branch is at that commit."""
-        return self._transport.run(calls.invoke_mutation(name, params, branch, if_commit))
+        return self._transport.run(calls.invoke_mutation(name, params, branch, if_commit, message))
 
     def refresh(self) -> None:
         """Do nothing: a client keeps nothing that could be out of date."""

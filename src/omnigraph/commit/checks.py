@@ -14,6 +14,7 @@ from omnigraph.commit.sidecar import Sidecar, arm_undo
 from omnigraph.commit.store import Store
 from omnigraph.core.refs import MAIN
 from omnigraph.errors import (
+    BranchProtectedError,
     ConflictError,
     CorruptGraphError,
     DriftError,
@@ -59,6 +60,7 @@ def check(store: Store, plan: PublishPlan, state: ManifestState, held: Held, loo
         batch = plan.lineage.batch
         check_batch(batch, state.stream(batch.stream), state.branch or MAIN)
     _check_head_commit(plan, state)
+    _check_rule(store, plan, state)
     _check_schema(plan, state)
     adopted = {row.table_key for row in plan.adoptions}
     for key in sorted({*plan.read_set, *plan.must_be_unchanged, *plan.txn.forks, *adopted}):
@@ -178,6 +180,27 @@ def check_head_commit(expected: str, state: ManifestState) -> None:
             actual=actual,
             hint="review the changes since then, and try again on the new head",
         )
+
+
+def _check_rule(store: Store, plan: PublishPlan, state: ManifestState) -> None:
+    """Raise if the branch is protected, and nothing permits the change.
+
+    Here and not where writes begin: under the gates the rule is the one that holds, whatever a process knew before.
+    """
+    rule = store.manifest.rule_of(state) if plan.changes_content else None
+    if rule is None:
+        return
+    if plan.permit is not None:
+        plan.permit(state, rule)
+    elif plan.lineage.actor_id not in rule.bypass:
+        refuse_protected(state.branch)
+
+
+def refuse_protected(branch: str | None) -> NoReturn:
+    name = branch or MAIN
+    message = f"branch '{name}' is protected: it takes merge requests only; nothing was changed"
+    hint = f"write to another branch, and open a request: `omnigraph request open BRANCH --into {name}`"
+    raise BranchProtectedError(message, branch=name, hint=hint)
 
 
 def _check_schema(plan: PublishPlan, state: ManifestState) -> None:

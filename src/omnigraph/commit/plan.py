@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum, StrEnum
 
 import pyarrow as pa
 
 from omnigraph.api.results import Entry, SchemaRow, TableVersion
+from omnigraph.api.reviews import BranchRule
 from omnigraph.commit.gates import Gate
 from omnigraph.core.refs import MAIN
 from omnigraph.lang.catalog import Catalog
 from omnigraph.manifest.publisher import Lineage
-from omnigraph.manifest.rows import TableRow, TombstoneRow, VersionRow, stream_id
+from omnigraph.manifest.rows import RuleRow, TableRow, TombstoneRow, VersionRow, stream_id
 from omnigraph.manifest.state import ManifestState
 from omnigraph.storage.stage import Staged, TableStorage
 
 Inserted = Mapping[tuple[str, ...], pa.Table]
 """The values of inserted rows that no other row of the table may have, by the columns that must be unique together."""
+
+
+Permit = Callable[[ManifestState, BranchRule], None]
+"""Called under the gates, with the state that is published on and the rule of the branch there."""
 
 
 class WriterKind(StrEnum):
@@ -30,6 +35,7 @@ class WriterKind(StrEnum):
     BRANCH_MERGE = "BranchMerge"
     ENSURE_INDICES = "EnsureIndices"
     OPTIMIZE = "Optimize"
+    RULE = "Rule"  # changes no table, so no record ever names it
 
 
 class OpClass(Enum):
@@ -100,6 +106,8 @@ class PublishPlan:
     write fails, because only the caller can decide whether it still applies.
     `adoptions`: versions of main that a branch takes over as they are.
     `if_head`: the commit that the branch must be at.
+    `rule`: what the branch demands of writes from now on.
+    `permit`: raises unless what was decided about the change satisfies the rule of its branch.
     `inserted`: of a plan that only inserts rows, what it inserts into each table; None for any other.
     """
 
@@ -114,6 +122,8 @@ class PublishPlan:
     read_set: frozenset[str] = frozenset()
     must_be_unchanged: frozenset[str] = frozenset()
     if_head: str | None = None
+    rule: RuleRow | None = None
+    permit: Permit | None = field(default=None, compare=False, repr=False)
     inserted: Mapping[str, Inserted] | None = field(default=None, compare=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -142,6 +152,13 @@ class PublishPlan:
         batch = self.lineage.batch
         stream = [stream_id(batch.stream)] if batch else []  # how far it is, which only its next batch may change
         return {*self.table_keys, *self.read_set, *self.must_be_unchanged, *stream}
+
+    @property
+    def changes_content(self) -> bool:
+        """Whether a reader can see anything of the change but its commit."""
+        logical = any(action.op_class is OpClass.LOGICAL for action in self.actions)
+        rows = (logical, self.registrations, self.tombstones, self.adoptions, self.schema)
+        return any(map(bool, rows)) or self.lineage.merged_parent_id is not None
 
     @property
     def moves_tables(self) -> bool:

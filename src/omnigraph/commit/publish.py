@@ -419,7 +419,7 @@ def _move_head(
 
 def _changes(store: Store, plan: PublishPlan, versions: tuple[VersionRow, ...]) -> Changes:
     added = tuple(head_row(store, row.table_key, row.path, None) for row in plan.registrations)
-    return Changes((*versions, *added, *plan.adoptions), plan.registrations, plan.tombstones, plan.schema)
+    return Changes((*versions, *added, *plan.adoptions), plan.registrations, plan.tombstones, plan.schema, plan.rule)
 
 
 def _pins(plan: PublishPlan, state: ManifestState) -> dict[str, int]:

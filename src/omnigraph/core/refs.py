@@ -49,6 +49,17 @@ def parse_ref(text: str) -> Ref:
     return Ref(checked_name(found["name"]), found["at"], int(found["back"] or 0))
 
 
+_RANGE = re.compile(r"(?P<one>(?:.*[^.])?)(?P<dots>\.{2,3})(?P<other>[^.].*)", re.DOTALL)
+
+
+def parse_range(text: str, dots: str) -> tuple[str, str] | None:
+    """Split `a..b`, or `a...b`, into its two refs; None for another text. A side that is left out is main."""
+    found = _RANGE.fullmatch(text.strip())
+    if found is None or found["dots"] != dots:
+        return None
+    return found["one"].strip() or MAIN, found["other"].strip()
+
+
 def checked_name(name: str) -> str:
     """Trim the name of a branch; raise RefNameError if no branch can have it."""
     trimmed = name.strip()

@@ -31,6 +31,7 @@ OmnigraphError                       base class; catch it to catch every error o
 │   ├── BranchesPresentError         the operation needs a graph with main alone
 │   ├── SchemaBoundaryError          two states with different schemas cannot be combined
 │   ├── RefExistsError               a branch or tag of that name exists
+│   ├── RequestStateError            the merge request is merged or closed already
 │   └── BranchInUseError             other branches were made from this one
 ├── StreamError                      a batch of a stream cannot be committed, or its branch not merged
 │   ├── StreamTakenError             another query writes under the name of the stream
@@ -41,8 +42,14 @@ OmnigraphError                       base class; catch it to catch every error o
 ├── BranchNotFoundError              no such branch
 ├── CommitNotFoundError              no such commit
 ├── TagNotFoundError                 no such tag
+├── EntityNotFoundError              no such entity
 ├── RefNameError                     invalid or reserved name of a branch or tag
 │   └── AmbiguousRefError            several commit ids begin with the prefix
+├── BranchProtectedError             the rule of the branch does not allow the write
+├── RequestNotFoundError             no such merge request
+├── ApprovalRefusedError             the actor may not approve the merge request
+├── CheckFailedError                 a check of a merge request found rows
+├── HookError                        a hook refused the merge
 ├── MergeError                       two branches cannot be merged at all
 ├── MergeConflictError               the two sides of a merge conflict; has conflicts
 ├── ResolutionError                  the conflict resolution is invalid

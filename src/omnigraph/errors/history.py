@@ -41,6 +41,50 @@ class TagNotFoundError(OmnigraphError, code="tag_not_found", status=404):
     tag: str
 
 
+class EntityNotFoundError(OmnigraphError, code="entity_not_found", status=404):
+    """The state has no such entity."""
+
+    type_name: str
+    id: str
+
+
+class BranchProtectedError(OmnigraphError, code="branch_protected", status=403):
+    """The rule of the branch does not allow the write. Nothing was changed."""
+
+    branch: str
+
+
+class RequestNotFoundError(OmnigraphError, code="request_not_found", status=404):
+    """The graph has no such merge request."""
+
+    request_id: str
+
+
+class RequestStateError(ConflictError, code="request_state"):
+    """The merge request is merged or closed already, or there is nothing to merge."""
+
+    request_id: str
+
+
+class ApprovalRefusedError(OmnigraphError, code="approval_refused", status=403):
+    """The actor may not approve the merge request. Nothing was changed."""
+
+    request_id: str
+
+
+class CheckFailedError(OmnigraphError, code="check_failed", status=409):
+    """A check of a merge request found rows on the merged state, or could not be run. Nothing was changed."""
+
+    check: str
+    rows: int
+
+
+class HookError(OmnigraphError, code="hook_refused", status=409):
+    """A hook refused a merge, took too long, or may not be called. Nothing was changed."""
+
+    hook: str
+
+
 class MergeError(OmnigraphError, code="merge_impossible", status=400):
     """The two branches cannot be merged at all."""
 

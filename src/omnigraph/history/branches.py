@@ -15,10 +15,13 @@ from omnigraph.core.refs import MAIN, checked_name, checked_tag, parse_ref, read
 from omnigraph.errors import (
     BranchInUseError,
     BranchNotFoundError,
+    BranchProtectedError,
+    CorruptGraphError,
     HistoryReclaimedError,
     RefExistsError,
     RefNameError,
     SchemaBoundaryError,
+    StorageError,
     TagNotFoundError,
 )
 from omnigraph.history.old_merges import record_old_merges
@@ -115,6 +118,7 @@ def delete_branch(store: Store, name: str, if_head: str | None = None) -> None:
         if users:
             message = f"branch '{name}' is needed by {', '.join(sorted(users))}"
             raise BranchInUseError(message, branch=name, hint="delete what was made from it first")
+        _refuse_rule(store, name)
         # Without a condition nothing of it is read: a branch that cannot be read can still be deleted.
         if if_head is not None:
             check_head_commit(if_head, store.manifest.load(name))
@@ -123,6 +127,15 @@ def delete_branch(store: Store, name: str, if_head: str | None = None) -> None:
         store.sync()
     # The forks of its tables stay until a cleanup: what it was merged into may need them to be merged itself.
     failpoints.reach(failpoints.BRANCH_DELETED)
+
+
+def _refuse_rule(store: Store, name: str) -> None:
+    """Refuse to delete a protected branch. One that cannot be read protects nothing."""
+    with suppress(StorageError, CorruptGraphError, BranchNotFoundError):
+        if store.manifest.rule_of(store.manifest.load(name)):
+            message = f"branch '{name}' is protected and cannot be deleted"
+            hint = f"lift its rule first: `omnigraph branch unprotect {name}`"
+            raise BranchProtectedError(message, branch=name, hint=hint)
 
 
 def create_tag(store: Store, name: str, ref: str) -> Tag:

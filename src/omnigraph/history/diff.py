@@ -18,7 +18,9 @@ from omnigraph.api.arrow import change_table, plain_values
 from omnigraph.api.changes import Change, ChangeOperation, DiffStats, DiffTally, EntityKind, SchemaDifference
 from omnigraph.api.results import Commit, TableVersion
 from omnigraph.commit.store import Store
-from omnigraph.errors import ChangeCursorError, ChangeRequestError
+from omnigraph.core.refs import parse_range
+from omnigraph.errors import ChangeCursorError, ChangeRequestError, RefNameError
+from omnigraph.history.common_past import fork_point
 from omnigraph.history.delta import EDGE_KEYS, NODE_KEYS, Touched, differing, differing_rows, touched_rows
 from omnigraph.history.resolve import check_readable, explaining_reclaimed, no_commit, resolve, tables_of
 from omnigraph.lang.source import did_you_mean
@@ -130,9 +132,9 @@ class ChangedRows:
     def changes(self) -> list[Change]:
         """The rows as changes, in the order of their ids."""
         found = [
-            *_changes(self.key, ChangeOperation.INSERT, None, self.inserted),
-            *_changes(self.key, ChangeOperation.UPDATE, self.before, self.after),
-            *_changes(self.key, ChangeOperation.DELETE, self.deleted, None),
+            *changes_of(self.key, ChangeOperation.INSERT, None, self.inserted),
+            *changes_of(self.key, ChangeOperation.UPDATE, self.before, self.after),
+            *changes_of(self.key, ChangeOperation.DELETE, self.deleted, None),
         ]
         return sorted(found, key=lambda change: change.id)
 
@@ -212,17 +214,29 @@ class Diff:
 def diff(
     store: Store,
     before: str,
-    after: str,
+    after: str | None,
     *,
     kinds: Collection[str] | None = None,
     types: Collection[str] | None = None,
     operations: Collection[str] | None = None,
 ) -> Diff:
-    """Return the changes from one state to another, each named by a ref."""
-    one, other = (resolve(store.manifest, ref, no_commit).graph_state for ref in (before, after))
+    """Return the changes from one state to another, each named by a ref; of `a...b` those of b since it left a."""
+    one, other = _two_states(store, before, after)
     found = Diff(store.tables, one, other, chosen(kinds, types, operations, type_names(one, other)))
     found.check_readable()  # the caller learns it now, and not from the first change that it reads
     return found
+
+
+def _two_states(store: Store, before: str, after: str | None) -> tuple[GraphState, GraphState]:
+    sides = parse_range(before, "...") if after is None else None
+    if sides is not None:
+        main, branch = (resolve(store.manifest, ref, no_commit) for ref in sides)
+        return fork_point(store.manifest, main, branch), branch.graph_state
+    if after is None:
+        message = f"{before!r:.80} is one state, and a difference needs two"
+        raise RefNameError(message, name=before, hint="name both, or write `main...branch`")
+    one, other = (resolve(store.manifest, ref, no_commit).graph_state for ref in (before, after))
+    return one, other
 
 
 def type_names(*states: GraphState) -> set[str]:
@@ -280,7 +294,9 @@ def _read(key: str, touched: Touched, which: _Numbers, places: _Numbers) -> Chan
     )
 
 
-def _changes(key: str, operation: ChangeOperation, before: pa.Table | None, after: pa.Table | None) -> Iterator[Change]:
+def changes_of(
+    key: str, operation: ChangeOperation, before: pa.Table | None, after: pa.Table | None
+) -> Iterator[Change]:
     present = before if after is None else after
     assert present is not None
     kind, _, name = key.partition(":")

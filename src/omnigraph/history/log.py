@@ -6,22 +6,40 @@ import heapq
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from omnigraph.api.results import Commit, LogEntry
-from omnigraph.core.refs import FOREIGN_LOCK, MAIN
+from omnigraph.core.refs import FOREIGN_LOCK, MAIN, parse_range
+from omnigraph.history.ancestry import Ancestry
 from omnigraph.history.branches import tags
 from omnigraph.history.resolve import resolve
 from omnigraph.manifest.publisher import Manifest
+from omnigraph.manifest.state import ManifestState
 
 
 def log(manifest: Manifest, refs: Sequence[str] | None) -> list[LogEntry]:
-    """List the commits of some states, or of all branches, newest first and children before parents."""
-    named = manifest.states() if refs is None else ((ref.strip(), resolve(manifest, ref)) for ref in refs)
+    """List the commits of some states, or of all branches, newest first and children before parents.
+
+    `a..b` stands for the commits that b has and a lacks.
+    """
+    ranges = [one for ref in refs or () if (one := parse_range(ref, ".."))]
+    single = [ref for ref in refs or () if parse_range(ref, "..") is None]
+    named = manifest.states() if refs is None else ((ref.strip(), resolve(manifest, ref)) for ref in single)
     # The lock branch of another implementation is not a branch of a person.
     states = {name: state for name, state in named if name != FOREIGN_LOCK}
     commits = {commit.commit_id: commit for state in states.values() for commit in state.commits()}
+    for since_ref, ref in ranges:
+        since, state = resolve(manifest, since_ref), resolve(manifest, ref)
+        states |= {ref: state}
+        commits |= {commit.commit_id: commit for commit in _since(manifest, since, state)}
     # A ref such as `main~2` is no branch, so its state names no head.
     heads = {name: one.head.commit_id for name, one in states.items() if one.head and name == (one.branch or MAIN)}
     tagged = {tag.name: tag.commit.commit_id for tag in tags(manifest)}
     return [LogEntry(one, _names(heads, one), _names(tagged, one)) for one in newest_first(commits)]
+
+
+def _since(manifest: Manifest, one: ManifestState, other: ManifestState) -> list[Commit]:
+    """Return the commits that the second state has, and the first one lacks; those that merges brought in as well."""
+    assert one.head, "a branch has commits"
+    assert other.head, "a branch has commits"
+    return Ancestry(manifest, (one, other)).brought_in(other.head, one.head)
 
 
 def _names(places: Mapping[str, str], commit: Commit) -> tuple[str, ...]:

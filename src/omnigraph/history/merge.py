@@ -1,12 +1,12 @@
-"""Merge a state into a branch, or revert a commit: in one commit, or not at all with all conflicts reported."""
+"""Merge a state into a branch: in one commit, or not at all with all conflicts reported."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Protocol
 
 from omnigraph.api.options import MergeBy, Resolution
 from omnigraph.api.results import (
@@ -14,20 +14,20 @@ from omnigraph.api.results import (
     UNCERTAIN,
     ChangeCounts,
     Commit,
+    Entry,
     MergeOutcome,
     MergeResult,
     Snapshot,
     StreamPosition,
     TableVersion,
 )
-from omnigraph.commit.plan import PublishPlan, TableAction, WriterKind, WriteTxn
+from omnigraph.commit.plan import Permit, PublishPlan, TableAction, WriterKind, WriteTxn
 from omnigraph.commit.publish import write
 from omnigraph.commit.store import Store
 from omnigraph.core.executor import ChooseExecutor
 from omnigraph.core.refs import MAIN
 from omnigraph.errors import (
     BranchNotFoundError,
-    HistoryReclaimedError,
     MergeConflict,
     MergeConflictError,
     MergeError,
@@ -38,14 +38,13 @@ from omnigraph.errors import (
 )
 from omnigraph.history import checks, large_merge
 from omnigraph.history.ancestry import Ancestry
-from omnigraph.history.diff import ChangeFilter, Diff
+from omnigraph.history.common_past import MergeBases
 from omnigraph.history.large_merge import LargeMerge, LargeMergedTable
-from omnigraph.history.resolve import graph_state_at, resolve_readable, tables_of
+from omnigraph.history.resolve import resolve_readable
 from omnigraph.history.three_way import MergeBase, MergedTable, TableMerge
-from omnigraph.manifest.publisher import Lineage, Manifest
+from omnigraph.manifest.publisher import Lineage
 from omnigraph.manifest.rows import MergedPast, VersionRow
-from omnigraph.manifest.state import HEAD, ManifestState
-from omnigraph.manifest.time_travel import state_at
+from omnigraph.manifest.state import HEAD, GraphState, ManifestState
 from omnigraph.storage.columns import declared_of
 from omnigraph.storage.lance_errors import Failure, classify
 from omnigraph.storage.stage import Staged
@@ -64,7 +63,7 @@ _KINDS = {
 
 @dataclass(frozen=True, slots=True)
 class MergeSpec:
-    """Which state to merge, by its ref, into which branch. A revert has no source."""
+    """Which state to merge, by its ref, into which branch. What is no merge has no source."""
 
     source: str
     target: str | None
@@ -72,6 +71,7 @@ class MergeSpec:
     resolution: Resolution = field(default_factory=Resolution)
     operation_id: str | None = None
     by: MergeBy = MergeBy.PROPERTY
+    message: str | None = None
 
     @property
     def resolved(self) -> dict[str, Any]:
@@ -79,20 +79,27 @@ class MergeSpec:
         return {"resolution": found} if (found := self.resolution.to_dict()) else {}
 
 
-def merge(store: Store, request: MergeSpec, choose: ChooseExecutor) -> MergeResult:
+Judge = Callable[["MergeAttempt", Commit, Commit], tuple[Mapping[str, Any], Permit | None]]
+"""Judges a merge without conflicts before it is published, by its attempt and the heads of source and target.
+
+Returns what the commit records about the decision, and what permits the merge on a protected branch.
+"""
+
+
+def merge(store: Store, request: MergeSpec, choose: ChooseExecutor, judge: Judge | None = None) -> MergeResult:
     """Merge the source into the target in one commit with two parents, or raise with all conflicts."""
-    merging = _Merge(store, request)
+    merging = _Merge(store, request, judge)
     with merging.both_there():
-        attempt, commit = _apply(merging, choose)
+        attempt, commit = apply_merge(merging, choose)
     return merging.result(attempt, commit)
 
 
-def preview(store: Store, request: MergeSpec, choose: ChooseExecutor | None) -> MergeResult:
+def preview(store: Store, request: MergeSpec, choose: ChooseExecutor | None, judge: Judge | None = None) -> MergeResult:
     """Return the result that a merge would have, conflicts included, without changing anything.
 
     Without a choice of executors nothing is written for it, and all of it is in memory.
     """
-    merging = _Merge(store, request)
+    merging = _Merge(store, request, judge)
     target = store.manifest.load(request.target)
     contract = store.schema_of(target)
     assert contract, "the graph was opened"
@@ -100,23 +107,30 @@ def preview(store: Store, request: MergeSpec, choose: ChooseExecutor | None) -> 
     # A large merge is checked on what it would write, which is deleted again.
     with merging.both_there(), taking_back(store.tables):
         merge_input = merging.merge_input(txn)
-        return merging.result(MergeAttempt(store, txn, merge_input, choose) if merge_input else None, None)
+        attempt = MergeAttempt(store, txn, merge_input, choose) if merge_input else None
+        if attempt and not attempt.conflicts:
+            merging.judged(attempt)
+        return merging.result(attempt, None)
 
 
-def revert(store: Store, commit: Commit, request: MergeSpec, choose: ChooseExecutor) -> MergeResult:
-    """Undo one commit by a new one. Entities that have changed since are conflicts."""
-    if commit.parent_id is None:
-        message = f"commit '{commit.commit_id}' is the first of the graph and cannot be reverted"
-        raise _impossible(message, request, "revert a later commit")
-    reverting = _Revert(store, commit, request)
-    attempt, done = _apply(reverting, choose)
-    assert attempt, "a revert always has an input"
-    outcome = MergeOutcome.MERGED if done else MergeOutcome.ALREADY_UP_TO_DATE
-    target = request.target or MAIN
-    return MergeResult(commit.commit_id, target, outcome, attempt.counts, (), done, attempt.compared)
+class BranchChange(Protocol):
+    """A change to apply to a branch by a three-way merge."""
+
+    store: Store
+    request: MergeSpec
+
+    def merge_input(self, txn: WriteTxn) -> MergeInput | None:
+        """Return what to merge into one state of the branch; None if there is nothing."""
+        ...
+
+    def judged(self, attempt: MergeAttempt) -> tuple[Mapping[str, Any], Permit | None]:  # noqa: ARG002 - others judge
+        """Return what was decided about the result, and what permits it on a protected branch; raise to refuse it."""
+        return {}, None
+
+    def lineage(self, stale: Mapping[str, int]) -> Lineage: ...
 
 
-def _apply(change: _Merge | _Revert, choose: ChooseExecutor) -> tuple[MergeAttempt | None, Commit | None]:
+def apply_merge(change: BranchChange, choose: ChooseExecutor) -> tuple[MergeAttempt | None, Commit | None]:
     """Apply a three-way merge to a branch in one commit, or raise with all conflicts. No input, no change."""
 
     def prepare(txn: WriteTxn) -> tuple[PublishPlan | None, MergeAttempt | None]:
@@ -125,11 +139,13 @@ def _apply(change: _Merge | _Revert, choose: ChooseExecutor) -> tuple[MergeAttem
             return None, None
         attempt = MergeAttempt(change.store, txn, merge_input, choose)
         _refuse(attempt.conflicts, attempt.unreported)
+        decided, permit = change.judged(attempt)
         made = change.lineage(attempt.stale)
+        made = replace(made, details={**(made.details or {}), **decided}) if decided else made
         # A merge without changes still gets its commit: its second parent makes the next merge find a later base.
         if made.merged_parent_id is None and not attempt.counts:  # a revert of a commit that is undone already
             return None, attempt
-        return attempt.plan(made), attempt
+        return replace(attempt.plan(made), permit=permit), attempt
 
     published, attempt = write(change.store, change.request.target, prepare)
     return attempt, published.commit if published else None
@@ -147,12 +163,13 @@ def _refuse(conflicts: Sequence[MergeConflict], unreported: int) -> None:
 class _Merge:
     """A merge of one state into a branch."""
 
-    def __init__(self, store: Store, request: MergeSpec) -> None:
+    def __init__(self, store: Store, request: MergeSpec, judge: Judge | None = None) -> None:
         if request.source == (request.target or MAIN):
             message = f"branch '{request.source}' cannot be merged into itself"
-            raise _impossible(message, request, "name two branches")
+            raise impossible(message, request, "name two branches")
         self.store = store
         self.request = request
+        self.judge = judge
         # Now and not in each attempt: a source that moves while the merge retries would change what it merges.
         self.source = resolve_readable(store, request.source)
         self.outcome = MergeOutcome.ALREADY_UP_TO_DATE
@@ -194,7 +211,7 @@ class _Merge:
         past = finding.of([source], target)
         if not past:
             message = f"'{self.request.source}' and '{self.request.target or MAIN}' have no common ancestor"
-            raise _impossible(message, self.request, "export the entities and load them instead")
+            raise impossible(message, self.request, "export the entities and load them instead")
         bases = [commit.commit_id for commit, _ in past]
         self.uncertain = sorted(ancestry.unknown(source, target, bases) | finding.passed_over)
         if source.commit_id in bases:
@@ -206,9 +223,14 @@ class _Merge:
         asked = self.request
         return MergeInput(finding.joined(past), self.source.snapshot, asked.resolution, asked.by, is_checked=forward)
 
+    def judged(self, attempt: MergeAttempt) -> tuple[Mapping[str, Any], Permit | None]:
+        assert self.source.head
+        assert self.target
+        return self.judge(attempt, self.source.head, self.target) if self.judge else ({}, None)
+
     def lineage(self, stale: Mapping[str, int]) -> Lineage:
         assert self.source.head
-        details: dict[str, Any] = {**self.request.resolved, **_embed_again(stale)}
+        details: dict[str, Any] = {**self.request.resolved, **embed_again(stale)}
         if self.uncertain:
             details[UNCERTAIN] = self.uncertain
         # A stream may go on in the target once its branch is gone: what was merged must not be made again there.
@@ -216,8 +238,9 @@ class _Merge:
             details[STREAMS] = self.further
         if self.uncertain:
             _LOG.warning(_UNCERTAIN, self.request.source, ", ".join(self.uncertain))
+        asked = self.request
         lineage = Lineage.new(
-            self.request.actor, self.source.head.commit_id, details or None, self.request.operation_id
+            asked.actor, self.source.head.commit_id, details or None, asked.operation_id, asked.message
         )
         return replace(lineage, merged_branch=self.source.head.branch or MAIN, past=self.past.to_document())
 
@@ -256,125 +279,12 @@ def _forks(state: ManifestState) -> set[str | None]:
     return {entry.table.branch for entry in state.snapshot.entries.values()}
 
 
-class _Revert:
-    """A revert: a three-way merge with the commit as its base and the parent as its source."""
-
-    def __init__(self, store: Store, commit: Commit, request: MergeSpec) -> None:
-        self.store = store
-        self.commit = commit
-        self.request = request
-
-    def merge_input(self, txn: WriteTxn) -> MergeInput:
-        ancestry = Ancestry(self.store.manifest, [txn.base])
-        assert txn.base.head
-        if not ancestry.contains(txn.base.head, self.commit.commit_id):
-            message = f"branch '{self.request.target or MAIN}' does not contain commit '{self.commit.commit_id}'"
-            raise _impossible(message, self.request, "revert it on a branch that does")
-        assert self.commit.parent_id
-        parent = ancestry.find(self.commit.parent_id)
-        assert parent, "the parent of a commit is on its branch"
-        before, after = (graph_state_at(self.store.manifest, commit) for commit in (parent, self.commit))
-        # Check before anything is staged: a cleanup may have removed what the revert has to read.
-        Diff(self.store.tables, before, after, ChangeFilter()).check_readable()
-        asked = self.request
-        return MergeInput(MergeBase([tables_of(after.snapshot)]), before.snapshot, asked.resolution, asked.by)
-
-    def lineage(self, stale: Mapping[str, int]) -> Lineage:
-        details = {"reverts": self.commit.commit_id, **self.request.resolved, **_embed_again(stale)}
-        return Lineage.new(self.request.actor, None, details, self.request.operation_id)
-
-
-def _embed_again(stale: Mapping[str, int]) -> dict[str, Any]:
+def embed_again(stale: Mapping[str, int]) -> dict[str, Any]:
     """What the commit records about vectors that were made of a text that the merge has replaced."""
     return {"reembed": dict(stale)} if stale else {}
 
 
-_Tables = Mapping[str, TableVersion]
-_Known = tuple[Commit, _Tables]
-
-
-class MergeBases:
-    """Finds the merge bases of two commits whose states can still be read.
-
-    `passed_over` are common commits that older releases deleted with their branch: an earlier base was taken.
-    """
-
-    def __init__(self, manifest: Manifest, ancestry: Ancestry) -> None:
-        self.manifest = manifest
-        self.ancestry = ancestry
-        self.passed_over: set[str] = set()
-
-    def joined(self, found: Sequence[_Known]) -> MergeBase:
-        """Return the merge base made of several commits, and the bases of each with those before it."""
-        commits = [commit for commit, _ in found]
-        before = [self.joined(self.of(commits[:at], commits[at])) for at in range(1, len(commits))]
-        return MergeBase([tables for _, tables in found] or [{}], before)
-
-    def brought_in(self, source: ManifestState, target: Commit) -> MergedPast:
-        """Return what a merge must record, so that later merges find it even if its branch is deleted.
-
-        Two branches can only have entered a third one at a commit that one of them merged or branched from: so the
-        tables of these are kept, and of no others.
-        """
-        assert source.head
-        commits = {commit.commit_id: commit for commit in self.ancestry.brought_in(source.head, target)}
-        return self.recorded(commits, commits, {source.head.commit_id: tables_of(source.snapshot)})
-
-    def recorded(
-        self, commits: Mapping[str, Commit], others: Mapping[str, Commit], states: dict[str, _Tables]
-    ) -> MergedPast:
-        """Return commits to record, with the tables of those that others were merged or branched from."""
-        merged = {one.merged_parent_id for one in others.values()}
-        left = {
-            one.parent_id
-            for one in others.values()
-            if one.parent_id and one.parent_id in commits and commits[one.parent_id].branch != one.branch
-        }
-        for name in sorted(name for name in commits if name in merged | left and name not in states):
-            with suppress(HistoryReclaimedError):  # cleaned up: no merge of living branches can start there
-                found = self._read(commits[name])
-                if found is not None:
-                    states[name] = found
-        return MergedPast(tuple(commits.values()), states)
-
-    def of(self, ones: Sequence[Commit], other: Commit) -> list[_Known]:
-        """Return the merge bases and their tables.
-
-        Merges of older releases recorded no past: of those, commits that were deleted with their branch are skipped.
-        """
-        gone: set[str] = set()
-        while True:
-            commits = self.ancestry.bases(ones, other, gone)
-            states = [(commit, self._read(commit)) for commit in commits]
-            missing = {commit.commit_id for commit, tables in states if tables is None}
-            if not missing:
-                return [(commit, tables) for commit, tables in states if tables is not None]
-            gone |= missing
-            self.passed_over |= missing
-
-    def _read(self, commit: Commit) -> _Tables | None:
-        try:
-            state = state_at(self.manifest, commit)
-        except BranchNotFoundError:
-            return self.ancestry.recorded(commit.commit_id)
-        except HistoryReclaimedError:
-            recorded = self.ancestry.recorded(commit.commit_id)
-            if recorded is None and self._is_there(commit):
-                raise  # an older base would bring back what one side has deleted since
-            return recorded
-        # A branch that was deleted and made again reuses version numbers: then another commit made that version.
-        same = state.head is not None and state.head.commit_id == commit.commit_id
-        return tables_of(state.snapshot) if same else self.ancestry.recorded(commit.commit_id)
-
-    def _is_there(self, commit: Commit) -> bool:
-        """Whether the branch of a commit is still the one that it was made on."""
-        try:
-            return self.manifest.load(commit.branch).commit(commit.commit_id) is not None
-        except BranchNotFoundError:
-            return False
-
-
-def _impossible(message: str, request: MergeSpec, hint: str) -> MergeError:
+def impossible(message: str, request: MergeSpec, hint: str) -> MergeError:
     return MergeError(message, source=request.source, target=request.target or MAIN, hint=hint)
 
 
@@ -385,7 +295,8 @@ def _impossible(message: str, request: MergeSpec, hint: str) -> MergeError:
 class MergeInput:
     """What to merge into a branch: the changes from the merge base to the source, and how conflicts are resolved.
 
-    `is_checked` says that the result is the source itself, which was checked when it was written.
+    `is_checked` says that the result is the source itself, which was checked when it was written. `only` are ids to
+    which the merge is restricted.
     """
 
     past: MergeBase
@@ -393,6 +304,7 @@ class MergeInput:
     resolution: Resolution
     by: MergeBy = MergeBy.PROPERTY
     is_checked: bool = False
+    only: frozenset[str] | None = None
 
     @property
     def table_keys(self) -> list[str]:
@@ -423,11 +335,16 @@ class MergeAttempt:
         source, target = self.input.source.entries.get(key), self.txn.entries[key]
         tables = self.store.tables
         declared, theirs = declared_of(self.txn.catalog, key), source.table if source else None
-        one = TableMerge(declared, self.input.past, theirs, target.table, self.input.by)
+        one = TableMerge(declared, self.input.past, theirs, target.table, self.input.by, self.input.only)
         # Row counts first: they are known, while the number of changed rows takes a look at the files of both tables.
         rows, most = target.row_count + (source.row_count if source else 0), large_merge.MOST_ROWS
         # By the rows that changed and not by the size of the table: a small change of a huge table is merged in memory.
-        if self.choose is None or rows <= most or (rows := one.most_rows(tables)) <= most:
+        if (
+            self.choose is None
+            or self.input.only is not None
+            or rows <= most
+            or (rows := one.most_rows(tables)) <= most
+        ):
             return one.run(tables, self.input.resolution)
         base = None if one.adopts and self._is_adoptable(key) else self.txn.writable_table(tables, key)
         return LargeMerge(tables, one, self.input.resolution, base).run(self.choose(rows))
@@ -478,6 +395,15 @@ class MergeAttempt:
             return self.input.source.entries[key].table
         return replace(self._stage(key).base, version=int(self.store.tables.read_staged(self._stage(key)).version))
 
+    def merged_state(self) -> GraphState:
+        """Return the state that the merge would make. It is staged, and nothing refers to it."""
+        entries = dict(self.txn.entries)
+        for key, done in self.counts.items():
+            rows = entries[key].row_count + done.inserted - done.deleted
+            entries[key] = Entry(self._after(key), rows)
+        base = self.txn.base
+        return GraphState(replace(base.snapshot, entries=entries), base.head)
+
     @property
     def counts(self) -> dict[str, ChangeCounts]:
         return {key: one.counts for key, one in self.tables.items() if not one.is_empty}
@@ -519,7 +445,8 @@ class MergeAttempt:
         """
         entry, target = self.input.source.entries.get(key), self.txn.entries[key].table
         on_main = self.txn.branch is not None and entry is not None and entry.table.branch is None
-        return on_main and entry is not None and entry.table.version > target.version
+        is_whole = self.input.only is None
+        return is_whole and on_main and entry is not None and entry.table.version > target.version
 
     def _stage(self, key: str) -> Staged:
         if key not in self.staged:

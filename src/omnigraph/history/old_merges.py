@@ -13,7 +13,7 @@ from omnigraph.commit.store import Store
 from omnigraph.core.refs import MAIN, branch_of
 from omnigraph.errors import BranchNotFoundError, OmnigraphError
 from omnigraph.history.ancestry import Ancestry
-from omnigraph.history.merge import MergeBases
+from omnigraph.history.common_past import MergeBases
 from omnigraph.manifest.publisher import Lineage
 from omnigraph.manifest.rows import MergedPast
 from omnigraph.manifest.state import ManifestState

@@ -6,7 +6,7 @@ the commit whose id begins so. New names cannot collide (`history/branches.py`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from itertools import islice
@@ -17,6 +17,7 @@ from omnigraph.core.refs import MAIN, SHORTEST_PREFIX, Ref, branch_of, is_commit
 from omnigraph.errors import (
     AmbiguousRefError,
     BranchNotFoundError,
+    ChangeRequestError,
     CommitNotFoundError,
     OmnigraphError,
     RefNameError,
@@ -86,6 +87,27 @@ def check_readable(reader: TableReader, commit: Commit, tables: Iterable[TableVe
     """
     if not all(reader.has_version(table) for table in tables):
         raise reclaimed(commit)
+
+
+@dataclass(frozen=True, slots=True)
+class TypeRef:
+    """A type by its name, and by its kind if a node type and an edge type have that name."""
+
+    name: str
+    kind: str | None = None
+
+    def key(self, known: Collection[str]) -> str:
+        """Find the table of the type among those of a state."""
+        kinds = ("node", "edge") if self.kind is None else (self.kind,)
+        found = [key for kind in kinds if (key := f"{kind}:{self.name}") in known]
+        if len(found) == 1:
+            return found[0]
+        if found:
+            message = f"'{self.name}' is a node type and an edge type"
+            raise ChangeRequestError(message, option="kind", hint="say which one with the kind node or edge")
+        names = sorted(key.partition(":")[2] for key in known)
+        hint = did_you_mean(self.name, names) or "name a type of the schema"
+        raise ChangeRequestError(f"type '{self.name}' not found", option="type", hint=hint)
 
 
 @contextmanager

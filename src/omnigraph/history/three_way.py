@@ -188,6 +188,7 @@ class TableMerge:
     source: TableVersion | None
     target: TableVersion | None
     by: MergeBy = MergeBy.PROPERTY
+    only: frozenset[str] | None = None  # the ids of the entities to merge; all if none are named
 
     @property
     def _bases(self) -> list[TableVersion | None]:
@@ -230,9 +231,12 @@ class TableMerge:
         base = self._bases[0]
         change = find(base, self.source)
         delta = change.delta()
-        rows = (delta.inserted, delta.updated, delta.deleted)
+        rows = (self._wanted(delta.inserted), self._wanted(delta.updated), self._wanted(delta.deleted))
         combined = MergedTable(self.declared, *rows, adopts=True, compared=delta.compared)
         return self._placed(tables, combined, find(base, base), change)
+
+    def _wanted(self, rows: pa.Table) -> pa.Table:
+        return rows if self.only is None else rows.filter(pc.is_in(rows[ID], pa.array(self.only, pa.string())))
 
     def _merged(self, tables: TableStorage, resolution: Resolution, find: Find) -> MergedTable:
         bases = self._bases

@@ -90,6 +90,7 @@ class LoadSpec:
     rejects: str | os.PathLike[str] | None = None
     max_bad: int | None = None
     dedupe: Dedupe | None = None
+    message: str | None = None
     batch: StreamBatch | None = None  # of a stream: it is made once, also if it has no rows
     rejects_file: IO[bytes] | None = None  # while the load runs
 
@@ -149,7 +150,7 @@ def _load_forked(store: Store, request: LoadSpec, branch: str, base: str) -> Loa
 def _load(store: Store, request: LoadSpec) -> LoadResult:
     # Before anything is read: a retry is the same commit, with the same id and operation.
     details = {STREAM: request.batch.to_document()} if request.batch else None
-    lineage = Lineage.new(request.actor, details=details, operation_id=request.operation_id)
+    lineage = Lineage.new(request.actor, details=details, operation_id=request.operation_id, message=request.message)
     if (
         request.engine is not Engine.SPARK
         and not request.frames

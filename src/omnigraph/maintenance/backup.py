@@ -37,6 +37,7 @@ from omnigraph.errors import (
     StorageError,
     StorageFullError,
 )
+from omnigraph.history.reviews import DIRECTORY as REVIEWS
 from omnigraph.lang.identity import new_id
 from omnigraph.maintenance import damage
 from omnigraph.maintenance.cleanup import TEMPORARY
@@ -282,7 +283,7 @@ def _referenced(store: Store, cut: _Cut, listed: Mapping[str, Listed]) -> Iterat
         found |= set(_tracked(store, path, fork, caps.get((path, fork)), inside))
         found |= {ref} if ref else set()
     found |= {f"{MANIFEST_PATH}/_refs/tags/{_quoted(tag)}.json" for tag in cut.tags}
-    found |= {name for name in listed if name.startswith(f"{NOTED}/")}
+    found |= {name for name in listed if name.startswith((f"{NOTED}/", f"{REVIEWS}/"))}
     # Past states name segments that later ones do not: without reading each of them, all are needed.
     found |= inside.get(SEGMENTS, set()) | {one.name for state in cut.states.values() for one in state.segments}
     yield from found

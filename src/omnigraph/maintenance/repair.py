@@ -8,6 +8,7 @@ from functools import partial
 
 from omnigraph.api.maintenance import Classification, RepairAction, RepairMode, RepairResult, TableRepair
 from omnigraph.api.results import Commit, TableVersion
+from omnigraph.commit.checks import refuse_protected
 from omnigraph.commit.plan import OpClass, PublishPlan, TableAction, WriterKind, gates_for, ref_gates
 from omnigraph.commit.publish import adopt_heads, begin, capture, publish
 from omnigraph.commit.store import Store
@@ -91,6 +92,9 @@ def _repaired(store: Store, branch: str | None, mode: RepairMode) -> tuple[list[
         kept = {row.table_key for row in found if row.action in (RepairAction.HEALED, RepairAction.FORCED)}
         actor = FORCE_ACTOR if mode is RepairMode.FORCE else ACTOR
         moved = [table for table in tables if table.key in kept]
+        # Moves that changed no rows are kept on a protected branch too.
+        if any(row.action is RepairAction.FORCED for row in found) and store.manifest.rule_of(state):
+            refuse_protected(branch)
         commit = adopt_heads(store, state, moved, held, Lineage.new(actor)).commit if moved else None
     return [replace(row, branch=branch or MAIN) for row in found], commit
 

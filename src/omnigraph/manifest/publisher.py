@@ -13,7 +13,8 @@ from typing import Any
 import lance
 import pyarrow as pa
 
-from omnigraph.api.results import OPERATION, STREAM, STREAMS, Commit, SchemaRow, StreamBatch, StreamPosition
+from omnigraph.api.results import MESSAGE, OPERATION, STREAM, STREAMS, Commit, SchemaRow, StreamBatch, StreamPosition
+from omnigraph.api.reviews import BranchRule
 from omnigraph.core.location import Location
 from omnigraph.core.lru import LruCache
 from omnigraph.core.refs import MAIN, branch_of
@@ -33,6 +34,7 @@ from omnigraph.manifest.migrations import guard, migrate, read_stamp, stamped, w
 from omnigraph.manifest.rows import (
     MANIFEST_PATH,
     SCHEMA,
+    RuleRow,
     TableRow,
     TombstoneRow,
     VersionRow,
@@ -76,8 +78,10 @@ class Lineage:
         merged_parent_id: str | None = None,
         details: Mapping[str, Any] | None = None,
         operation_id: str | None = None,
+        message: str | None = None,
     ) -> Lineage:
-        known = details if operation_id is None else {**(details or {}), OPERATION: operation_id}
+        said = {name: text for name, text in ((MESSAGE, message), (OPERATION, operation_id)) if text is not None}
+        known = {**(details or {}), **said} if said else details
         return cls(new_id(), actor_id, merged_parent_id, time.time_ns() // 1000, known)
 
     @property
@@ -106,6 +110,7 @@ class Changes:
     registrations: tuple[TableRow, ...] = ()
     tombstones: tuple[TombstoneRow, ...] = ()
     schema: SchemaRow | None = None
+    rule: RuleRow | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -339,6 +344,14 @@ class Manifest:
             message = f"branch '{name}' cannot be deleted: other branches or tags refer to it"
             raise BranchInUseError(message, branch=name, hint="delete the branches and tags created from it")
 
+    def rule_of(self, state: ManifestState) -> BranchRule | None:
+        """Return the rule of the branch of a state; None if it has none."""
+        row = state.rule_row
+        # Only a branch that has such a row asks which incarnation it is: every write comes by here.
+        if row is None or row.rule is None or row.incarnation != self.incarnation(state.branch):
+            return None
+        return row.rule
+
     def publish(
         self,
         branch: str | None,
@@ -545,7 +558,8 @@ def _records(state: ManifestState, changes: Changes) -> list[dict[str, Any]]:
         if state.has(tombstone.object_id):
             raise _conflict(f"table '{tombstone.table_key}' does not exist any more")
     schema = [schema_record(changes.schema)] if changes.schema else []
-    return [*(table.record() for table in changes.registrations), *(row.record() for row in named), *schema]
+    rule = [changes.rule.record()] if changes.rule else []
+    return [*(table.record() for table in changes.registrations), *(row.record() for row in named), *schema, *rule]
 
 
 def _check_version(state: ManifestState, row: VersionRow) -> None:

@@ -1,4 +1,4 @@
-"""The rows of `__manifest`: nine kinds in one table, distinguished by `object_type`."""
+"""The rows of `__manifest`: ten kinds in one table, distinguished by `object_type`."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from omnigraph.api.results import Commit, SchemaRow, StreamPosition, TableVersion
+from omnigraph.api.reviews import BranchRule
 from omnigraph.core.refs import MAIN
 from omnigraph.errors import CorruptGraphError
 
@@ -22,6 +23,7 @@ MANIFEST_PATH = "__manifest"
 RESTORING = "__restore.json"  # a file that is there while a backup is restored: until its end there is no graph
 COMMIT, TABLE, VERSION, TOMBSTONE = "graph_commit", "table", "table_version", "table_tombstone"
 SEGMENT, GRAPH_HEAD, STREAM_HEAD = "log_segment", "graph_head", "stream_head"
+RULE_ROW = "graph_rule"
 PINS = "pins"
 
 _PACKED = {"lance-encoding:compression": "zstd"}
@@ -146,6 +148,34 @@ def stream_record(position: StreamPosition) -> dict[str, Any]:
 
 def stream_id(stream: str) -> str:
     return f"{STREAM_HEAD}:{stream}"
+
+
+@dataclass(frozen=True, slots=True)
+class RuleRow:
+    """The rule of a branch. `incarnation` says which branch of its name it is for: a later one inherits no rule."""
+
+    branch: str | None
+    incarnation: str
+    rule: BranchRule | None
+
+    def record(self) -> dict[str, Any]:
+        document = self.rule.to_document() if self.rule else None
+        metadata = _json({"incarnation": self.incarnation, "rule": document})
+        return {OBJECT_ID: rule_id(self.branch), "object_type": RULE_ROW, "table_key": "", "metadata": metadata}
+
+    @classmethod
+    def of_record(cls, record: Mapping[str, Any], branch: str | None) -> RuleRow:
+        try:
+            metadata = json.loads(record["metadata"])
+            found = metadata.get("rule")
+            return cls(branch, metadata["incarnation"], BranchRule.of_document(found) if found else None)
+        except (ValueError, TypeError, KeyError) as error:
+            message = f"the row {record[OBJECT_ID]} in `{MANIFEST_PATH}` is invalid"
+            raise CorruptGraphError(message, path=MANIFEST_PATH, hint="restore the graph from a backup") from error
+
+
+def rule_id(branch: str | None) -> str:
+    return f"{RULE_ROW}:{branch or MAIN}"
 
 
 def commit_record(commit: Commit, pins: Mapping[str, VersionRow] | None = None) -> dict[str, Any]:

@@ -29,6 +29,7 @@ from omnigraph.manifest.rows import (
     TOMBSTONE,
     VERSION,
     MergedPast,
+    RuleRow,
     VersionRow,
     decode_commit,
     decode_schema,
@@ -38,6 +39,7 @@ from omnigraph.manifest.rows import (
     of_kind,
     past_id,
     pins_of,
+    rule_id,
     stream_id,
     version_id,
 )
@@ -137,6 +139,12 @@ class ManifestState:
         """How far all streams are, by name."""
         return sorted(map(decode_stream, self._of(STREAM_HEAD)), key=lambda one: one.last.stream)
 
+    @property
+    def rule_row(self) -> RuleRow | None:
+        """The row with the rule of the branch; it may be for an earlier branch of this name."""
+        found = self._named.get(rule_id(self.branch))
+        return RuleRow.of_record(found, self.branch) if found else None
+
     @cached_property
     def tombstones(self) -> Mapping[str, int]:
         return self._newest(TOMBSTONE)
@@ -149,6 +157,10 @@ class ManifestState:
     def commits(self) -> list[Commit]:
         """Return all commits visible on this branch, oldest first."""
         return sorted(map(decode_commit, self.history(COMMIT).to_pylist()), key=lambda commit: commit.order)
+
+    def recent(self) -> list[Commit]:
+        """Return the commits that the state itself holds, newest first."""
+        return sorted(map(decode_commit, self._of(COMMIT)), key=lambda commit: commit.order, reverse=True)
 
     def first_parents(self, commit: Commit) -> Iterator[Commit]:
         """Yield a commit and its first parents, newest first. Log segments are read only as far as the caller goes."""

@@ -67,7 +67,9 @@ def apply_schema(
     source: Source,
     drops: DropMode = DropMode.SOFT,
     actor: str | None = None,
+    *,
     operation_id: str | None = None,
+    message: str | None = None,
 ) -> SchemaResult:
     """Change the schema of the graph in one commit. There is no other writer meanwhile; readers see whole states."""
     wanted = _Wanted.of(source)
@@ -75,7 +77,7 @@ def apply_schema(
     # Each attempt recovers one writer that died; more than a few in a row is something else.
     for _ in range(_ATTEMPTS):
         try:
-            return _apply_alone(store, wanted, drops, Lineage.new(actor, operation_id=operation_id))
+            return _apply_alone(store, wanted, drops, Lineage.new(actor, operation_id=operation_id, message=message))
         except RecoveryRequiredError as error:
             pending = error
             recover_operation(store, error.operation_id)  # needs the gates, which are free here

@@ -56,6 +56,7 @@ class LoadOrder:
     dry_run: bool = False
     max_bad: int | None = None
     dedupe: str | None = None
+    message: str | None = None
     operation_id: str | None = None
 
 
@@ -134,7 +135,7 @@ class Loads:
                     "base": order.base,
                     "format": order.format,
                 }
-                options |= {"max_bad": order.max_bad, "dedupe": order.dedupe}
+                options |= {"max_bad": order.max_bad, "dedupe": order.dedupe, "message": order.message}
                 more = {"mapping": order.mapping, "dry_run": order.dry_run, "progress": record}
                 done = graph.load(list(order.data), **options, **more)  # type: ignore[arg-type]
             record.end(_DONE, result=INGEST.write(done, {"uri": graph.uri}))

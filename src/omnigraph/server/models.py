@@ -63,6 +63,7 @@ class InvokeStoredQueryRequest(Request):
     expect_mutation: bool | None = Field(
         None, description="Fail if the query is not a mutation (true), or is one (false)."
     )
+    message: str | None = Field(None, description="What the commit of a mutation says about the change.")
 
 
 class IngestRequest(Request):
@@ -82,6 +83,7 @@ class LoadRequest(Request):
     dry_run: bool = Field(default=False, description="Check the data and change nothing.")
     max_bad: int | None = Field(None, ge=0, description="Leave out up to so many bad records.")
     dedupe: Literal["ends"] | None = Field(None, description="Merge edges without ids by their ends.")
+    message: str | None = Field(None, description="What the commit says about the load.")
 
 
 class ExportRequest(Request):
@@ -98,6 +100,7 @@ class MergeRequest(Request):
         None, description="Who wins conflicts: `ours`, `theirs`, one of them for each type, or for each conflict."
     )
     by: Literal["property", "entity"] = Field("property", description="What both sides may change without a conflict.")
+    message: str | None = Field(None, description="What the commit says about the merge.")
     delete_branch: bool = Field(default=False, description="Delete the source after the merge.")
 
 

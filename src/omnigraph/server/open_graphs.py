@@ -77,6 +77,17 @@ class StoredQueries:
             hint = "change the queries first, and start the server with them"
             raise StoredQueryBrokenError(message, queries=list(broken), hint=hint)
 
+    def checks(self, given: Iterable[str]) -> dict[str, str]:
+        """Return checks by name: a word names a stored query, any other text is a source of queries."""
+        found: dict[str, str] = {}
+        for text in given:
+            if text.isidentifier():
+                found[text] = self.find(text).source.text
+            else:
+                parsed = parse_queries(Source(text, "<check>"))
+                found |= {str(query.name): text for query in parsed.queries}
+        return found
+
     def catalog(self, catalog: Catalog) -> dict[str, Any]:
         """List what can be run, as documents."""
         exposed = [query for _, query in sorted(self.known.items()) if query.exposed]

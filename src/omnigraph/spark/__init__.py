@@ -84,6 +84,7 @@ def sink(
     max_bad: int | None = None,
     rejects: str | os.PathLike[str] | None = None,
     actor: str | None = None,
+    message: str | None = None,
     query: str | None = None,
     restart: bool = False,
 ) -> StreamSink:
@@ -109,6 +110,7 @@ def sink(
         latest_by=latest_by,
         max_bad=max_bad,
         actor=actor,
+        message=message,
         query=query,
         restart=restart,
     )

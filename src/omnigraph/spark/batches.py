@@ -18,7 +18,7 @@ from pyspark.sql.datasource import DataSourceStreamArrowWriter, WriterCommitMess
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
-from omnigraph.api.options import Engine, LoadMode, option
+from omnigraph.api.options import Engine, LoadMode, message_option, option
 from omnigraph.api.results import StreamBatch
 from omnigraph.commit.store import Store
 from omnigraph.core.location import Location
@@ -52,6 +52,7 @@ class BatchWriter(DataSourceStreamArrowWriter):
         self.mode = option(LoadMode, "mode", options.get("mode", LoadMode.MERGE))
         self.branch = branch_of(options.get("branch", MAIN))
         self.actor = options.get("actor")
+        self.message = message_option(options.get("message"))
         self.query = options.get("query")
         self.checkpoint = options.get("checkpointLocation")
 
@@ -105,7 +106,8 @@ class BatchWriter(DataSourceStreamArrowWriter):
         mapping: dict[str, Any] = {"files": {"**": {"type": kind}}}
         addresses = [self.graph.child(name) for name in names]
         splits = discover(addresses, contract.catalog, format=None, mapping=mapping, csv=None) if names else []
-        load(store, LoadSpec(splits, self.mode, self.branch, self.actor, Engine.LOCAL, batch=batch))
+        spec = LoadSpec(splits, self.mode, self.branch, self.actor, Engine.LOCAL, message=self.message, batch=batch)
+        load(store, spec)
 
     def _query(self) -> str:
         """Return the id of the query, which Spark keeps in the checkpoint; the process of a commit has no session."""

@@ -9,8 +9,8 @@ DataFrame. `since` and `until` read the changes between two states instead. `col
 conditions such as `[["age", ">", 35]]`, and `limit` restrict the data that is read. Spark itself passes no columns to
 such a source. It would pass comparisons, but version 4.3.0 then applies those of one use of a DataFrame to every other.
 
-Writing: `branch`, `actor`, `mode` (merge, with the save mode append), and `columns`, names of columns as JSON. See
-`writer.py`.
+Writing: `branch`, `actor`, `message`, `mode` (merge, with the save mode append), and `columns`, names of columns as
+JSON. See `writer.py`.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from pyspark.sql.datasource import (
     InputPartition,
 )
 
-from omnigraph.api.options import LoadMode
+from omnigraph.api.options import LoadMode, message_option
 from omnigraph.core.location import Location
 from omnigraph.core.refs import MAIN
 from omnigraph.errors import ExportTypeError, ParameterError, UnsupportedUriError
@@ -88,7 +88,8 @@ class OmnigraphSource(DataSource):
             columns = _renamed(self.options.get("columns"))
             branch = self.options.get("branch", MAIN)
             on = None if branch == MAIN else branch
-            return type_writer(WriteTarget(graph, type_name, mode, on, self.options.get("actor"), columns), schema)
+            actor, message = self.options.get("actor"), message_option(self.options.get("message"))
+            return type_writer(WriteTarget(graph, type_name, mode, on, actor, columns, message), schema)
 
     def streamReader(self, schema: spark_types.StructType) -> DataSourceStreamReader:  # noqa: N802 - so Spark calls it
         with shown_plainly():

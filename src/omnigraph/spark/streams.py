@@ -12,6 +12,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import pyarrow as pa
@@ -124,6 +125,7 @@ class StreamSink:
     max_bad: int | None = None
     rejects: str | None = None
     actor: str | None = None
+    message: str | None = None
     query: str | None = None
     restart: bool = False
 
@@ -146,10 +148,8 @@ class StreamSink:
             with self._rows(batch) as frames:
                 data = collected(frames, self.graph.catalog) or frames
                 rejects = self.rejects and f"{self.rejects}/{self.stream}-{number:012d}.jsonl"
-                load = self.graph.as_batch(wanted).load
-                return load(
-                    data, mode=self.mode, branch=self.branch, actor=self.actor, max_bad=self.max_bad, rejects=rejects
-                )
+                load = partial(self.graph.as_batch(wanted).load, actor=self.actor, message=self.message)
+                return load(data, mode=self.mode, branch=self.branch, max_bad=self.max_bad, rejects=rejects)
         except StreamBatchDoneError as error:
             _LOG.info("%s", error.message)
             return None
@@ -180,7 +180,7 @@ class StreamSink:
                 )
                 hint = f"correct them on '{self.branch}', then start the stream again"
                 raise StreamCheckError(message, stream=self.stream, check=name, rows=len(found.rows), hint=hint)
-        self.graph.merge(self.branch, into=self.rule.into, actor=self.actor)
+        self.graph.merge(self.branch, into=self.rule.into, actor=self.actor, message=self.message)
 
 
 def collected(frames: Mapping[str, DataFrame], catalog: Catalog) -> dict[str, pa.Table] | None:

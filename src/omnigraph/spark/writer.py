@@ -54,6 +54,7 @@ class WriteTarget:
     branch: str | None
     actor: str | None
     columns: Columns
+    message: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +97,8 @@ class TypeWriter(DataSourceArrowWriter):
         with shown_plainly():
             load = _StagedLoad(self, sorted(parts, key=lambda part: part.number))
             try:
-                publish_staged(load.store, request, Lineage.new(self.target.actor), load)
+                lineage = Lineage.new(self.target.actor, message=self.target.message)
+                publish_staged(load.store, request, lineage, load)
             finally:
                 if not self.is_open:
                     load.delete_exchange()

@@ -36,6 +36,7 @@ class EmbedRequest:
     branch: str | None
     actor: str | None
     on_progress: Callable[[int], None]
+    message: str | None = None
 
 
 def embed_mode(name: str) -> EmbedMode:
@@ -134,7 +135,7 @@ class _Batch:
     vectors: pa.FixedSizeListArray
 
     def write(self) -> tuple[Commit, int] | None:
-        lineage = Lineage.new(self.target.request.actor)
+        lineage = Lineage.new(self.target.request.actor, message=self.target.request.message)
         published, rows = write(self.target.store, self.target.request.branch, lambda txn: self._prepare(txn, lineage))
         return (published.commit, rows) if published else None
 

@@ -51,11 +51,12 @@ class Mutation:
     actor: str | None
     if_commit: str | None
     operation_id: str | None = None
+    message: str | None = None
 
 
 def mutate(store: Store, mutation: Mutation, embedding: Embedding) -> MutationResult:
     """Run a mutation: all of it happens, in one commit, or none of it does."""
-    lineage = Lineage.new(mutation.actor, operation_id=mutation.operation_id)
+    lineage = Lineage.new(mutation.actor, operation_id=mutation.operation_id, message=mutation.message)
     # Belongs to the request, not to an attempt: `now()` is the same if the mutation is prepared again.
     time = dt.datetime.fromtimestamp(lineage.created_at // 1000 / 1000, dt.UTC)
     vectors = OmittedVectors(embedding)

@@ -9,6 +9,7 @@ from fastapi import Query, Response
 
 from omnigraph.api import documents
 from omnigraph.api.access import Action
+from omnigraph.api.options import message_option
 from omnigraph.api.results import LoadResult
 from omnigraph.errors import OmnigraphError
 from omnigraph.graph import Graph
@@ -71,9 +72,10 @@ def load_ndjson(
     dry_run: Annotated[bool, Query(description="Check the data and change nothing.")] = False,
     max_bad: Annotated[int | None, Query(ge=0, description="Leave out up to so many bad records.")] = None,
     dedupe: Annotated[Literal["ends"] | None, Query(description="Merge edges without ids by their ends.")] = None,
+    message: Annotated[str | None, Query(description="What the commit says about the load.")] = None,
 ) -> Response:
     """Load entities that are sent as they are, one JSON object per line."""
-    more: dict[str, Any] = {"dry_run": dry_run, "max_bad": max_bad, "dedupe": dedupe}
+    more: dict[str, Any] = {"dry_run": dry_run, "max_bad": max_bad, "dedupe": dedupe, "message": message}
     done = graph.load(call.lines, mode=mode, branch=branch, base=base, **more)
     return replies.document(documents.to_document(done))
 
@@ -83,7 +85,7 @@ def load_ndjson(
 def merge_branches(call: CallNow, graph: Committing, body: models.MergeRequest) -> Response:
     """Bring onto a branch what another has: in one commit, or a refusal with every conflict."""
     resolution = documents.resolution_of(body.resolve)
-    done = graph.merge(body.source, or_main(body.target), resolve=resolution, by=body.by)
+    done = graph.merge(body.source, or_main(body.target), resolve=resolution, by=body.by, message=body.message)
     # A failed deletion is reported in the answer and not as an error: the client would repeat a merge that is done.
     deleted = _deleted(call, body.source) if body.delete_branch else {}
     return replies.document({**documents.MERGE.write(done, {"actor": call.actor}), **deleted})
@@ -108,7 +110,7 @@ def begin_load(call: CallNow, operation_id: OperationId, body: models.LoadReques
     """Begin to load files that lie below the load roots of the server, in one commit, on Spark if they are large."""
     branch = or_main(body.branch)
     how = (body.mode, branch, body.from_, body.format, body.mapping, body.dry_run, body.max_bad, body.dedupe)
-    order = LoadOrder(tuple(body.data), *how, operation_id)
+    order = LoadOrder(tuple(body.data), *how, message_option(body.message), operation_id)
     load_id = call.service.loads.start(call.opened.graph_id, call.graph, order)
     return replies.document({"load_id": load_id}, _ACCEPTED)
 

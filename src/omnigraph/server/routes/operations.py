@@ -29,6 +29,7 @@ BY_HAND = {"/query", "/branches/merge"}
 
 _BODIES: dict[str, Any] = {  # how JSON has what an operation takes in more than one form
     "params": dict[str, Any] | None,
+    "checks": dict[str, str] | list[str] | None,
     "resolve": str | dict[str, Any] | list[dict[str, Any]] | None,
 }
 _OLDER = {"query": "query_source", "name": "query_name"}  # members of queries, as older clients spell them
@@ -67,6 +68,8 @@ def _endpoint(known: Description, route: Route) -> Callable[..., Response]:
         body = given.pop("body", None)
         values = given if body is None else {**given, **vars(body)}
         sent = {name: _value(one, values[route.wire_name(name)]) for name, one in known.sent.items()}
+        if isinstance(checks := sent.get("checks"), list):
+            sent["checks"] = call.opened.stored.checks(checks)
         if route.condition is not None:
             sent[route.condition] = intake.condition(request)
         operation = known.kind(**_checked({**sent, **route.given}))

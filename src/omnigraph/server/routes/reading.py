@@ -77,6 +77,7 @@ def diff(
     *,
     before: Annotated[str, Query(alias="from", description="A branch, a tag, a commit, `ref~n` or `ref@version`.")],
     after: Annotated[str, Query(alias="to", description="The state to compare it with, in the same form.")],
+    fork: Annotated[bool, Query(description="Compare with where `to` parted from `from`: what it did since.")] = False,
     kind: Kinds = None,
     type: Types = None,  # noqa: A002 - the name of the parameter
     op: Operations = None,
@@ -86,7 +87,8 @@ def diff(
     ] = "changes",
 ) -> Response:
     """Return what turns one state into another, as lines of JSON: the head, the changes, and last their counts."""
-    found = call.graph.diff(before, after, kinds=named(kind), types=named(type), operations=named(op))
+    states = (f"{before}...{after}", None) if fork else (before, after)
+    found = call.graph.diff(*states, kinds=named(kind), types=named(type), operations=named(op))
     return replies.lines(diff_lines(found, Show(show)))
 
 

@@ -93,7 +93,8 @@ def _mutate(graph: Graph, request: Request, query: StoredQuery, given: models.In
     if given.snapshot is not None:
         raise RequestError(f"'{query.name}' changes the graph: it takes no snapshot", hint="name a branch instead")
     source, branch = text(query.source.text, ".gq"), or_main(given.branch)
-    done = graph.mutate(source, given.params, name=query.name, branch=branch, if_commit=intake.condition(request))
+    condition, said = intake.condition(request), given.message
+    done = graph.mutate(source, given.params, name=query.name, branch=branch, if_commit=condition, message=said)
     return replies.document(documents.to_document(done))
 
 
