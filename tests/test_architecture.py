@@ -171,12 +171,16 @@ def no_error_is_swallowed(name: str, tree: ast.Module) -> Iterator[Finding]:
 
 
 def _is_told(node: ast.ExceptHandler) -> bool:
-    """Tell whether a handler raises, or passes what it caught to `logs.log`."""
+    """Return whether a handler raises, or passes what it caught to a log."""
     return any(isinstance(inner, ast.Raise) or _logs(inner, node.name) for inner in ast.walk(node))
 
 
 def _logs(node: ast.AST, caught: str | None) -> bool:
-    if not isinstance(node, ast.Call) or ast.unparse(node.func) != "logs.log":
+    if not isinstance(node, ast.Call):
+        return False
+    if ast.unparse(node.func) == "_LOG.exception":
+        return True
+    if ast.unparse(node.func) != "logs.log":
         return False
     return any(isinstance(one, ast.Name) and one.id == caught for one in node.args)
 
@@ -400,7 +404,7 @@ def test_the_source_has_what_the_rules_are_about() -> None:
 # The size and the names of the whole
 
 
-MOST_FILES = 268  # lower it when a module joins its only importer; raise it for a new capability only
+MOST_FILES = 280  # lower it when a module joins its only importer; raise it for a new capability only
 
 
 def test_the_source_has_no_more_files_than_it_had() -> None:

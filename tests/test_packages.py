@@ -122,7 +122,7 @@ def test_every_extra_is_part_of_all_and_all_of_dev() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     extras = project["optional-dependencies"]
 
-    assert extras["all"] == ["omnigraph[connect,embed,server,spark]"]
+    assert extras["all"] == ["omnigraph[connect,embed,mcp,server,spark]"]
     assert "omnigraph[all]" in extras["dev"]
     assert not [one for one in project["dependencies"] if one.startswith(("pyspark", "fastapi", "uvicorn", "pandas"))]
 

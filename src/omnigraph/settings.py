@@ -154,6 +154,12 @@ class TokenEntry(SettingsModel):
     token_env: Text | None = None
 
 
+class AgentsEntry(SettingsModel):
+    """The endpoint for agents, `/mcp`. Without `allow_merge` they propose, and merge nothing."""
+
+    allow_merge: bool = False
+
+
 class ServerSection(SettingsModel):
     """The server of a project. `limits` is validated by the class that the server uses."""
 
@@ -166,6 +172,7 @@ class ServerSection(SettingsModel):
     limits: dict[str, Any] = {}
     load_roots: list[Text] = []
     version: Text | None = None
+    mcp: Annotated[AgentsEntry | None, BeforeValidator(_off_is_none)] = Field(default_factory=AgentsEntry)
     policy: Any = None
 
 

@@ -14,12 +14,14 @@ from omnigraph.graph import SnapshotView
 from omnigraph.history.diff import Diff
 
 HERE_ONLY = {
-    # A server knows who asks by the token, and a client gives ids by itself; a server looks after its graphs.
-    Graph: {"acting_as", "as_operation", "upkeep_due"},
+    # A server knows who asks by the token, and a client gives ids by itself; a server looks after its graphs. A stream
+    # is written where the storage is.
+    Graph: {"acting_as", "as_operation", "upkeep_due", "as_batch", "stream"},
     Diff: {"tables", "filter", "pairs", "check_readable", "explaining_reclaimed"},  # of the storage
     SnapshotView: set(),
 }
-SERVED_ONLY = {"stored_queries", "invoke_query", "invoke_mutation"}  # a server stores queries, a graph does not
+# A server stores queries and knows callers, a graph does neither.
+SERVED_ONLY = {"stored_queries", "invoke_query", "invoke_mutation", "whoami"}
 PAIRS = [
     (Graph, RemoteGraph),
     (Graph, AsyncGraph),

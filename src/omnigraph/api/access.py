@@ -50,6 +50,18 @@ class Principal:
 
 
 @dataclass(frozen=True, slots=True)
+class Caller:
+    """Who a server takes the caller for. On an open server there is no principal, and every action is allowed."""
+
+    principal: Principal | None
+    actions: frozenset[Action]
+
+    @classmethod
+    def of(cls, principal: Principal | None) -> Caller:
+        return cls(principal, frozenset(one for one in Action if principal is None or _is_allowed(principal, one)))
+
+
+@dataclass(frozen=True, slots=True)
 class Access:
     """An action, the branch it reads, and the branch or tag that it creates, moves or deletes."""
 
@@ -66,3 +78,11 @@ def authorize(principal: Principal, access: Access) -> None:
     needed = next(role for role in Role if access.action in _ALLOWED[role])
     message = f"default-deny: '{principal.actor}' has the role {principal.role}, which does not allow {access.action}"
     raise ForbiddenError(message, action=access.action, hint=f"ask for a token with the role {needed}")
+
+
+def _is_allowed(principal: Principal, action: Action) -> bool:
+    try:
+        authorize(principal, Access(action))
+    except ForbiddenError:
+        return False
+    return True

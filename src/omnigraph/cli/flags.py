@@ -165,6 +165,7 @@ COMMANDS = {
     "restore": Entry("maintenance", _rule(Capability.DIRECT), "Make a graph of a backup."),
     "verify": Entry("maintenance", _UPKEEP, "Check that every file that a graph refers to is there."),
     "doctor": Entry("maintenance", _UPKEEP, "Report the health of a graph, and the commands that improve it."),
+    "mcp": Entry("agents", _CHANGES, "Serve a graph to an agent: the Model Context Protocol on stdin and stdout."),
     "graphs": Entry("session", _rule(Capability.SERVED, {"--server", "--profile"}), "List the graphs of a server."),
     "profile": Entry("session", _ALONE, "Show the profiles of the operator configuration."),
     "login": Entry("session", _ALONE, "Store the token of a server, readable only by you."),

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self, TypeVar, overload
 
+from omnigraph.api.access import Caller
 from omnigraph.api.methods import AsyncGraphMethods, AsyncRequestMethods
 from omnigraph.api.operation import Operation
 from omnigraph.api.operations import DiffStates, ExportFiles, ExportLines, ReadSchema
@@ -158,6 +159,10 @@ class AsyncGraph(AsyncGraphMethods):
                 await self.delete_branch(name)
             except BranchInUseError as error:  # other branches come from it: that must not look like a failed merge
                 _LOG.warning("the branch was merged, but not deleted: %s", error.message)
+
+    async def whoami(self) -> Caller:
+        """Return who the server takes you for, and which actions it allows you."""
+        return await self._transport.run(calls.whoami())
 
     async def stored_queries(self) -> list[calls.StoredQueryInfo]:
         """List the stored queries of the server, with their parameters."""

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from omnigraph.api import problems
+from omnigraph.api.access import Action, Caller, Principal, Role
 from omnigraph.api.documents import answer_result, from_document
 from omnigraph.api.operation import ARROW, CONDITION_HEADER, JSON, NDJSON, Operation, description_of
 from omnigraph.api.operations import ExplainQuery, ExportFiles, ExportLines, LoadData, ResolveState, RunQuery
@@ -303,6 +304,15 @@ class StoredQueryInfo:
 def stored_queries() -> Steps[list[StoredQueryInfo]]:
     answer = yield Request("GET", "/queries")
     return [StoredQueryInfo(**{**one, "params": tuple(one["params"])}) for one in answer.document["queries"]]
+
+
+def whoami() -> Steps[Caller]:
+    """Ask who the token is, and what it may do."""
+    answer = yield Request("GET", "/whoami")
+    about = answer.document
+    graphs = None if about["graphs"] is None else frozenset(about["graphs"])
+    principal = None if about["open_mode"] else Principal(about["actor"], Role(about["role"]), graphs)
+    return Caller(principal, frozenset(map(Action, about["actions"])))
 
 
 def invoke_query(name: str, params: Mapping[str, Any] | None, branch: str, snapshot: str | None) -> Steps[Result]:

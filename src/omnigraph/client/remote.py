@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, TypeVar, cast
 
+from omnigraph.api.access import Caller
 from omnigraph.api.operation import Operation
 from omnigraph.api.operations import DiffStates, ExportLines, ReadSchema
 from omnigraph.api.protocol import GraphAPI, StateView
@@ -60,6 +61,10 @@ class RemoteGraph(GraphAPI):
     def at(self, ref: str) -> RemoteSnapshotView:
         """Return a view of one state, to read: a branch as it is now, a tag or a commit. The view never changes."""
         return RemoteSnapshotView(self, self._transport, self._transport.run(calls.state_at(ref)))
+
+    def whoami(self) -> Caller:
+        """Return who the server takes you for, and which actions it allows you."""
+        return self._transport.run(calls.whoami())
 
     def stored_queries(self) -> list[calls.StoredQueryInfo]:
         """List the stored queries of the server, with their parameters."""

@@ -16,6 +16,7 @@ from omnigraph.api.operation import GRAPH_ID_PATTERN
 from omnigraph.server import errors
 from omnigraph.server.access_log import AccessLog
 from omnigraph.server.admission import Admission
+from omnigraph.server.agents import AgentEndpoint
 from omnigraph.server.calls import Service
 from omnigraph.server.inline_query import InlineQueries
 from omnigraph.server.latency import LatencyTracker
@@ -66,6 +67,8 @@ def create_app(serving: Serving) -> FastAPI:
     app.include_router(service.routes, generate_unique_id_function=_plain_id)
     for routes in GRAPH_ROUTERS:
         _include(app, routes)
+    app.state.agents = AgentEndpoint(shared)
+    app.router.routes += app.state.agents.routes()
     errors.install(app)
     _describe(app, shared)
     return app
@@ -110,6 +113,7 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
     to_thread.current_default_thread_limiter().total_tokens = service.serving.limits.threads
     service.upkeep.start()
     yield
+    await app.state.agents.close()
     await to_thread.run_sync(service.upkeep.stop, service.serving.limits.shutdown_seconds)
     await to_thread.run_sync(service.loads.close)
 

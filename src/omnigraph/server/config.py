@@ -100,6 +100,8 @@ def plan_of(options: Options, environment: Mapping[str, str]) -> ServerPlan:
         or server.require_all_graphs,
         reported_version=environment.get(REPORTED) or server.version,
         source_version=environment.get(SOURCE) or None,
+        mcp=server.mcp is not None,
+        mcp_allow_merge=server.mcp is not None and server.mcp.allow_merge,
     )
     host, port = _host_and_port(options.bind or environment.get(BIND) or server.bind or DEFAULT_BIND)
     return ServerPlan(serving, host, port, _workers(options, environment, server))

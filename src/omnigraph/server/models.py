@@ -172,6 +172,14 @@ class ReadyOutput(BaseModel):
     left_out: int
 
 
+class WhoamiOutput(BaseModel):
+    actor: str | None
+    role: str | None
+    graphs: list[str] | None
+    actions: list[str]
+    open_mode: bool
+
+
 class GraphItem(BaseModel):
     graph_id: str
     uri: str

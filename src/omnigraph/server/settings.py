@@ -98,3 +98,5 @@ class Serving:
     reported_version: str | None = None
     source_version: str | None = None
     folder: str | None = None
+    mcp: bool = True
+    mcp_allow_merge: bool = False

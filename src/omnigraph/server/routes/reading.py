@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 from fastapi import Depends, Query, Request, Response
 from fastapi.responses import StreamingResponse
 
-from omnigraph.api.access import Action
+from omnigraph.api.access import Action, Caller
 from omnigraph.api.documents import Show, diff_lines
 from omnigraph.api.rows import Blob
 from omnigraph.errors import BlobChangedError, BlobRangeError
@@ -23,6 +23,17 @@ from omnigraph.server.replies import AS_ARROW, AS_BYTES, AS_LINES, READING
 from omnigraph.server.routes import Kinds, Operations, Types, chosen, named, or_main, router, state, text
 
 routes = router("reading")
+
+
+@routes.get("/whoami", response_model=models.WhoamiOutput, responses=READING)
+@needs(Action.READ)
+def whoami(call: CallNow) -> Response:
+    """Return who the token is, and which actions it may do on this graph, on some branch at least."""
+    caller = Caller.of(call.principal)
+    principal = caller.principal
+    graphs = None if principal is None or principal.graphs is None else sorted(principal.graphs)
+    about = {"actor": call.actor, "role": None if principal is None else principal.role, "graphs": graphs}
+    return replies.document({**about, "actions": sorted(caller.actions), "open_mode": principal is None})
 
 
 @routes.post("/query", response_model=models.ReadOutput, responses={**READING, **AS_ARROW})

@@ -1,0 +1,1 @@
+"""The Model Context Protocol: the operations of a graph as tools, for agents."""
