@@ -56,7 +56,7 @@ from omnigraph.api.results import (
 )
 from omnigraph.api.reviews import MOST_APPROVALS, BranchRule, Lapse, Review, ReviewState, RuleOfBranch
 from omnigraph.api.rows import Blob, Cell, Explanation, Result
-from omnigraph.commit.plan import WriteTxn
+from omnigraph.commit.plan import PublishPlan, WriteTxn
 from omnigraph.commit.publish import undo_unrecorded
 from omnigraph.commit.recovery import heal, set_aside_torn, set_aside_torn_refs, sweep
 from omnigraph.commit.staged_schema import reconcile
@@ -101,6 +101,7 @@ if TYPE_CHECKING:
     from omnigraph.ingest.distributed import FrameInput
 
 _T = TypeVar("_T")
+_FOLD_WITHIN = 6  # versions of a table from one commit that folds its tail on the way to the next
 _FOLD_EVERY = 16  # versions of a table between two looks at its tail
 _LOCAL_MAINTENANCE_ROWS = 5_000_000  # more than this runs on Spark, unless `engine` says otherwise
 _LOG = logging.getLogger(__name__)
@@ -214,6 +215,7 @@ class Graph(GraphAPI):
         self._written: tuple[WriteTxn, ManifestState] | None = None
         store.on_written.append(self._note_written)
         if not read_only and upkeep is Upkeep.AUTO:
+            store.on_prepared.append(partial(_with_folds, store))
             store.on_written.append(partial(_fold_if_due, store))
         self._contract = self._read_contract(None if read_only else self._recover())
         if not read_only and not self._contract.is_known:
@@ -863,6 +865,16 @@ def named_branch(name: str) -> str | None:
     """Check the name of a branch, and return it as the storage knows it, which has no name for main."""
     name = checked_name(name)
     return None if name == MAIN else name
+
+
+def _with_folds(store: Store, plan: PublishPlan) -> PublishPlan:
+    """Let a plan that adds rows merge the small files that those before it have left."""
+    # A table moves by one version with each commit, so this is true of one of them. It takes no look at the table.
+    if not any((action.staged.base.version + 1) % _FOLD_WITHIN == 0 for action in plan.actions):
+        return plan
+    from omnigraph.maintenance.fold import with_folds
+
+    return with_folds(store, plan, _FOLD_WITHIN)
 
 
 def _fold_if_due(store: Store, before: WriteTxn, after: ManifestState) -> None:

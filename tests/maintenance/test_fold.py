@@ -43,6 +43,12 @@ def add(graph: Graph, at: int, branch: str = "main") -> Any:
     return graph.mutate(f'query add() {{ insert Person {{ name: "p{at}", age: {at} }} }}', branch=branch)
 
 
+@pytest.fixture(autouse=True)
+def _nothing_on_the_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Here tails grow until they get a commit of their own."""
+    monkeypatch.setattr("omnigraph.graph._FOLD_WITHIN", 2**32)
+
+
 @pytest.fixture
 def graph(templates: Templates, tmp_path: Path) -> Graph:
     return templates.copy("almost", almost, tmp_path / "g")

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
+
+import pytest
 
 import omnigraph
 from omnigraph.graph import Graph
@@ -14,7 +17,8 @@ from tests.support.s3 import S3Server
 
 SCHEMA = "node Person { name: String @key } edge Knows: Person -> Person"
 LOOKS = 8
-PERIOD = 15  # commits from one fold to the next: with the fold they make 16 versions
+WITHIN = 5  # commits from one that folds on its way to the next: together they make 6 versions
+PERIOD = 15  # commits from one fold of its own to the next: with the fold they make 16 versions
 HOP = 'query hop() { match { $p: Person { name: "p1" } $p knows $q } return { $q.name } }'
 Count = Callable[[Callable[[], object]], int]
 
@@ -89,18 +93,56 @@ def test_a_fold_costs_few_requests_for_each_commit(tmp_path: Path) -> None:
     assert (spent["auto"] - spent["off"]) / (2 * PERIOD) <= 9
 
 
-def test_a_fold_on_an_object_store_costs_about_two_requests_for_each_commit_of_a_table(
-    s3_uri: str, s3_server: S3Server
+@pytest.fixture
+def s3_requests(s3_uri: str, s3_server: S3Server) -> Callable[[], Counter[str]]:
+    bucket = s3_uri.removeprefix("s3://").split("/")[0]
+    return lambda: s3_server.requests(bucket)
+
+
+def counts_of_commits(uri: str, commits: int, requests: Callable[[], Counter[str]]) -> list[Counter[str]]:
+    """The requests of each commit of one row into a new graph."""
+    graph = omnigraph.init(uri, "node Person { name: String @key }")
+    seen = [requests()]
+    for at in range(commits):
+        graph.mutate(f'query add() {{ insert Person {{ name: "p{at}" }} }}')
+        seen.append(requests())
+    return [after - before for before, after in pairwise(seen)]
+
+
+def test_a_fold_on_the_way_costs_about_two_requests_for_each_commit_of_a_table(
+    s3_uri: str, s3_requests: Callable[[], Counter[str]]
+) -> None:
+    """It reads each small file once, writes one, and makes a version: a listing, a transaction and its file."""
+    each = counts_of_commits(s3_uri, 3 * WITHIN, s3_requests)
+    plain = each[-WITHIN]
+    folds = [one - plain for one in each[-WITHIN:] if one.total() > plain.total()]
+    assert [one.total() for one in folds] == [WITHIN + 1 + 4]
+    assert sum(one.total() for one in folds) / WITHIN <= 2.2
+
+
+def test_a_fold_of_its_own_costs_about_two_requests_for_each_commit_of_a_table(
+    s3_uri: str, s3_requests: Callable[[], Counter[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It reads each small file once, writes one, and publishes; what this process has made is not looked at again."""
-    bucket = s3_uri.removeprefix("s3://").split("/")[0]
-    graph = omnigraph.init(s3_uri, "node Person { name: String @key }")
-    seen = [s3_server.requests(bucket)]
-    for at in range(PERIOD):
-        graph.mutate(f'query add() {{ insert Person {{ name: "p{at}" }} }}')
-        seen.append(s3_server.requests(bucket))
-    each = [after - before for before, after in pairwise(seen)]
+    monkeypatch.setattr("omnigraph.graph._FOLD_WITHIN", 2**32)
+    each = counts_of_commits(s3_uri, PERIOD, s3_requests)
     fold = each[-1] - each[-2]
-    assert graph.commits()[0].is_maintenance
+    assert omnigraph.open(s3_uri).commits()[0].is_maintenance
     assert fold["head"] == 0
     assert fold.total() / PERIOD <= 2.1, fold
+
+
+def test_an_open_and_one_hop_make_at_most_20_requests_on_average(
+    s3_uri: str, s3_requests: Callable[[], Counter[str]]
+) -> None:
+    """Over whole periods of folds; one that finds both tables just folded makes 16, the longest tails make it 24."""
+    graph = omnigraph.init(s3_uri, SCHEMA)
+    grow(graph, 0, 2 * WITHIN)
+    found = []
+    for at in range(100, 100 + 2 * WITHIN):
+        grow(graph, at, 1)
+        before = s3_requests()
+        assert omnigraph.open(s3_uri, read_only=True).query(HOP).rows == [{"q.name": "p0"}]
+        found.append((s3_requests() - before).total())
+    assert sum(found) / len(found) <= 20, found
+    assert found[:WITHIN] == found[WITHIN:], "nothing grows"

@@ -117,13 +117,21 @@ def _folds(graph: Graph) -> int:
     return sum(commit.actor_id == fold.ACTOR for name in graph.branches() for commit in graph.commits(name))
 
 
+def _versions(graph: Graph) -> int:
+    return sum(entry.table.version for entry in graph.snapshot().entries.values())
+
+
 @pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("how", ["apart", "on the way"])
 def test_a_graph_that_folds_is_at_every_step_the_one_that_does_not(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str, seed: int
 ) -> None:
-    monkeypatch.setattr(omnigraph.graph, "_FOLD_EVERY", 3)
+    never = 2**32
+    monkeypatch.setattr(omnigraph.graph, "_FOLD_EVERY", 3 if how == "apart" else never)
+    monkeypatch.setattr(omnigraph.graph, "_FOLD_WITHIN", never if how == "apart" else 1)
+    monkeypatch.setattr(fold, "FEW", 1)
     monkeypatch.setattr(fold, "FEWEST", 2)
-    monkeypatch.setattr(fold, "INDEXED", 9)
+    monkeypatch.setattr(fold, "INDEXED", 9 if how == "apart" else 99)
     graphs = [omnigraph.init(tmp_path / upkeep, SCHEMA, upkeep=upkeep, durability="off") for upkeep in ("auto", "off")]
     chooser = random.Random(seed)  # noqa: S311 - repeatable
     for at in range(STEPS):
@@ -131,7 +139,8 @@ def test_a_graph_that_folds_is_at_every_step_the_one_that_does_not(
         ends = {_outcome(step, graph, random.Random(f"{seed} {at}")) for graph in graphs}  # noqa: S311 - the same for both
         assert len(ends) == 1, (step.__name__, ends)
         assert _rows(graphs[0]) == _rows(graphs[1]), step.__name__
-    assert [_folds(graph) > 0 for graph in graphs] == [True, False]
+    assert [_folds(graph) > 0 for graph in graphs] == [how == "apart", False]
+    assert _versions(graphs[0]) > _versions(graphs[1]), "a fold is a version more"
     assert _changes(graphs[0]) == _changes(graphs[1])
     for graph in graphs:
         assert_settled(store_of(graph.uri))

@@ -9,7 +9,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from omnigraph.maintenance.fold import FEWEST, INDEXED
+from omnigraph.maintenance.fold import FEW, FEWEST, INDEXED
 from omnigraph.manifest.segments import FAN_OUT, WINDOW
 from tests.simulation.model import WRITES
 
@@ -43,6 +43,8 @@ FAULTS: Mapping[str, Mapping[str, int]] = {
 BOUNDS: Mapping[str, Sequence[int]] = {
     "window": (1, 2, 3, WINDOW),
     "fan_out": (2, 3, FAN_OUT),
+    "fold_within": (1, 1, 2, 6),
+    "fold_few": (1, 2, FEW),
     "fold_every": (1, 1, 2, 16),
     "fold_fewest": (2, 2, 2, FEWEST),
     "fold_indexed": (2, INDEXED),

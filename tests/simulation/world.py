@@ -44,6 +44,8 @@ CHECK_EVERY = 10
 BOUNDS = {
     "window": (segments, "WINDOW"),
     "fan_out": (segments, "FAN_OUT"),
+    "fold_within": (omnigraph.graph, "_FOLD_WITHIN"),
+    "fold_few": (fold, "FEW"),
     "fold_every": (omnigraph.graph, "_FOLD_EVERY"),
     "fold_fewest": (fold, "FEWEST"),
     "fold_indexed": (fold, "INDEXED"),

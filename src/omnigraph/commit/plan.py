@@ -87,10 +87,15 @@ class WriteTxn:
 
 @dataclass(frozen=True, slots=True)
 class TableAction:
-    """One staged transaction on one table."""
+    """One staged transaction on one table.
+
+    `fold`: merges small files of the same base. It comes first if the table is still at that base, and is left out if
+    not.
+    """
 
     staged: Staged
     op_class: OpClass = OpClass.LOGICAL
+    fold: Staged | None = None
 
     @property
     def table_key(self) -> str:
@@ -132,7 +137,7 @@ class PublishPlan:
         named = [action.table_key for action in self.actions]
         # Two transactions on one base: the second would land on the result of the first, which nothing has validated.
         assert len(named) == len(set(named)), "a table has one action"
-        assert self.inserted is None or all(action.staged.is_append for action in self.actions), "it only inserts"
+        assert self.inserted is None or all(action.staged.adds_rows for action in self.actions), "it only inserts"
 
     @property
     def branch(self) -> str | None:

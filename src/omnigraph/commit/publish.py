@@ -25,7 +25,7 @@ from omnigraph.commit.recovery import (
 )
 from omnigraph.commit.sidecar import Sidecar, arm
 from omnigraph.commit.store import Store
-from omnigraph.commit.together import can_follow, can_wait, carried, moved_by
+from omnigraph.commit.together import can_follow, can_wait, carried, moved_by, with_folds
 from omnigraph.errors import (
     DriftError,
     ExpectedVersionMismatchError,
@@ -84,6 +84,10 @@ def write(store: Store, branch: str | None, prepare: Prepare[T]) -> tuple[Publis
         plan, made = _prepared(store, branch, prepare)
         if plan is None:
             return None, made
+        # Among others that wait it would come too late: the table moves before it is this plan's turn.
+        if not is_grouping() or _queue(store, branch).is_idle:
+            for fold in store.on_prepared:
+                plan = fold(plan)
         published, made = _written(store, plan, made, prepare)
     # Outside of the block: what comes now must never take back what is published.
     if published:
@@ -199,7 +203,7 @@ def _publish_waiting(store: Store, queue: Queue, waiting: Sequence[Waiting], hel
             continue
         if can_follow(plan, map(moved_by, plans)) and plan.lineage.operation_id not in _operations(plans):
             group.append(one)
-            plans.append(plan)
+            plans.append(with_folds(plan, plans))
         else:
             later.append(one)
     queue.put_back(later)
@@ -250,7 +254,7 @@ def publish_held(store: Store, plan: PublishPlan, held: Held) -> Published:
     check_identity(store, plan.txn.base, state)
     check(store, plan, state, held, Looked())
     if plan.moves_tables:
-        return _move(store, [_Checked(plan, copy_context())], state, held)[0]
+        return _move(store, [_Checked(with_folds(plan), copy_context())], state, held)[0]
     # A single step, the publish: there is nothing to recover, so no record is needed.
     changes, pins = _changes(store, plan, ()), _pins(plan, state)
     published = store.manifest.publish(plan.branch, changes, pins, plan.lineage, state, ready=_ready(store, held, ()))
@@ -412,7 +416,7 @@ def _move_head(
     if staged.then is not None:
         # The lease is checked again between the two steps: another process may have taken over meanwhile.
         held.check()
-        done = store.tables.commit_staged(second_step(staged, done.version), pin + 2)
+        done = store.tables.commit_staged(second_step(staged, done.version), pin + 2, done.handle)
         failpoints.reach(failpoints.PUBLISH_AFTER_TABLE_COMMIT)
     return done
 

@@ -81,6 +81,11 @@ class Queue:
         """The number of plans that wait and that no leader has taken."""
         return len(self._waiting)
 
+    @property
+    def is_idle(self) -> bool:
+        """Whether no plan waits or is being published."""
+        return not self._waiting and not self._is_led
+
     def _is_done(self, one: Waiting, deadline: float) -> bool:
         """Wait until the plan has its outcome, or until it is first in the queue and must lead (False).
 

@@ -430,11 +430,13 @@ def _audit_rows(
     sidecar: Sidecar, kind: RecoveryKind, commit: Commit, outcomes: tuple[TableOutcome, ...]
 ) -> Iterator[AuditRow]:
     """Yield a row for each commit of an operation."""
+    before = {pin.table_key: pin.expected_version for pin in sidecar.tables}
     for one in sidecar.members:
         own, moved = commit.commit_id, tuple(outcome for outcome in outcomes if outcome.table_key in one.versions)
         if kind is RecoveryKind.ROLLED_FORWARD:
             own = one.commit_id
-            moved = tuple(TableOutcome(key, version - 1, version) for key, version in one.versions.items())
+            moved = tuple(TableOutcome(key, before[key], version) for key, version in one.versions.items())
+            before |= one.versions
         yield AuditRow(own, kind, one.actor_id, one.commit_id, one.writer_kind, moved)
     if not sidecar.members:
         yield AuditRow(commit.commit_id, kind, sidecar.actor_id, sidecar.operation_id, sidecar.writer_kind, outcomes)

@@ -129,8 +129,9 @@ def arm(plans: Sequence[PublishPlan], state: ManifestState) -> Sidecar:
     members = []
     for plan in plans:
         for pin in (_moved(action, state) for action in plan.actions):
-            before = pins.get(pin.table_key, replace(pin, post_commit_pin=pin.expected_version))
-            pins[pin.table_key] = replace(pin, post_commit_pin=before.post_commit_pin + 1)
+            before, steps = pins.get(pin.table_key), pin.post_commit_pin - pin.expected_version
+            at = before.post_commit_pin if before else pin.expected_version
+            pins[pin.table_key] = replace(pin, post_commit_pin=at + steps)
         versions = {key: pins[key].post_commit_pin for key in plan.table_keys}
         details = dict(plan.lineage.details) if plan.lineage.details else None
         members.append(MemberRecord(plan.lineage.commit_id, plan.kind, versions, plan.lineage.actor_id, details))

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from omnigraph.api.results import SchemaRow, Snapshot, TableVersion
 from omnigraph.commit.audit import Audit
 from omnigraph.commit.gates import DEFAULT_TIMEOUT, LeaseGates, LocalGates, gates_of
-from omnigraph.commit.plan import WriteTxn
+from omnigraph.commit.plan import PublishPlan, WriteTxn
 from omnigraph.commit.sidecar import DIRECTORY, Sidecars
 from omnigraph.core.location import Location
 from omnigraph.errors import SchemaDriftError
@@ -35,6 +35,8 @@ class Store:
     audit: Audit
     gates: LocalGates | LeaseGates
     medium: Medium
+    # Called with each plan that was prepared outside the gates: it may get folds. They must not raise.
+    on_prepared: list[Callable[[PublishPlan], PublishPlan]] = field(default_factory=list, compare=False)
     # Called after each published write, with the state it was prepared on and the one it made. They must not raise.
     on_written: list[Callable[[WriteTxn, ManifestState], None]] = field(default_factory=list, compare=False)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import pyarrow as pa
@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 from omnigraph.commit.plan import Inserted, OpClass, PublishPlan, TableAction, WriterKind
 from omnigraph.manifest.publisher import Published
 from omnigraph.manifest.state import HEAD, ManifestState
-from omnigraph.storage.stage import staged_on
+from omnigraph.storage.stage import after_fold, staged_on
 
 Moved = Mapping[str, Inserted | None]
 """What a commit did to its tables: what it inserted; None if it did anything else."""
@@ -69,6 +69,18 @@ def _collides(plan: PublishPlan, key: str, inserted: Inserted | None) -> bool:
         return True
     mine = plan.inserted.get(key, _NOTHING)
     return any(_overlap(mine[columns], inserted[columns]) for columns in mine.keys() & inserted.keys())
+
+
+def with_folds(plan: PublishPlan, earlier: Iterable[PublishPlan] = ()) -> PublishPlan:
+    """Return a checked plan with the folds that come first: of tables that are as they were when it was staged."""
+    moved = {key for one in earlier for key in one.table_keys}
+    return replace(plan, actions=tuple(_folded(action, moved) for action in plan.actions))
+
+
+def _folded(action: TableAction, moved: Collection[str]) -> TableAction:
+    staged, fold = action.staged, action.fold
+    fits = fold is not None and fold.base == staged.base and action.table_key not in moved
+    return replace(action, fold=None, staged=after_fold(staged, fold) if fold and fits else staged)
 
 
 def _overlap(one: pa.Table, two: pa.Table) -> bool:

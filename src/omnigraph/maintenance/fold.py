@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 
 from omnigraph.api.results import MAINTENANCE, TableVersion
 from omnigraph.commit.plan import OpClass, PublishPlan, TableAction, WriterKind, WriteTxn, gates_for
@@ -26,11 +27,37 @@ from omnigraph.storage.unpublished import taking_back
 
 ACTOR = "omnigraph:fold"
 FEWEST = 8  # fragments that are worth a fold
+FEW = 4  # that are worth a fold on the way of a commit, which costs a third as much
 URGENT = 64  # fragments: from here on a fold waits for its turn like any other writer
 INDEXED = 4096  # rows of a tail that get an index segment; until then a scan of them costs little
 _GROWTH = 4  # a fragment is rewritten with others that have at least a quarter of its rows
+_MOST_BYTES, _NEWEST = 2**18, 16  # of files and fragments that a commit folds on its way
 _MOST_INDEXED = 4 * MAX_ROWS_PER_FILE  # rows; larger builds are left to `optimize`
 _LOG = logging.getLogger(__name__)
+
+
+def with_folds(store: Store, plan: PublishPlan, every: int) -> PublishPlan:
+    """Let a plan that adds rows merge the small files of its tables on the way, where that is due.
+
+    Never raises an error of ours: a fold that cannot be made is left out.
+    """
+    if plan.kind not in (WriterKind.MUTATION, WriterKind.LOAD):
+        return plan
+    try:
+        return replace(plan, actions=tuple(_with_fold(store, plan, one, every) for one in plan.actions))
+    except OmnigraphError as error:
+        _LOG.warning("no table is folded by a write of %s: %s", ", ".join(plan.table_keys), error.message)
+        return plan
+
+
+def _with_fold(store: Store, plan: PublishPlan, action: TableAction, every: int) -> TableAction:
+    base = action.staged.base
+    if (base.version + 1) % every or not action.staged.is_append or base.key in plan.txn.forks:
+        return action
+    group = small_tail(layout_of(store.tables, base, is_made=True, newest=_NEWEST))
+    if len(group) < FEW:
+        return action
+    return replace(action, fold=maintain.stage_fold(store.tables, base, maintain.rewrite(store.tables, base, group)))
 
 
 def fold(store: Store, txn: WriteTxn, tables: Sequence[TableVersion]) -> None:
@@ -76,7 +103,7 @@ class _Fold:
     def _stage(self, table: TableVersion, declared: NodeType | EdgeType | None) -> Staged | None:
         made_of = layout_of(self.store.tables, table, is_made=True)
         group = tail(made_of)
-        if len(group) < FEWEST:
+        if len(group) < FEWEST and not _needs_index(made_of, group):
             return None
         self.longest = max(self.longest, len(group))
         if rows_of(made_of, group) < INDEXED or declared is None:
@@ -106,6 +133,30 @@ def tail(made_of: TableLayout) -> FragmentGroup:
         if is_large or made_of.covering(part.number):
             break
         found.append(part)
+    return tuple(part.number for part in reversed(found))
+
+
+def _needs_index(made_of: TableLayout, group: FragmentGroup) -> bool:
+    """Return whether a short tail has as many rows as get an index, all of small commits.
+
+    Commits that fold on their way leave few fragments. A large one that has no index waits for many small ones.
+    """
+    rows = [part.rows for part in made_of.parts if part.number in group]
+    return len(rows) > 1 and sum(rows) >= INDEXED > max(rows)
+
+
+def small_tail(made_of: TableLayout) -> FragmentGroup:
+    """Return the last fragments of a table that no index covers and that one read brings, all together.
+
+    So a commit never rewrites much beside its own rows. Tails of more rows get an index, by a commit of their own.
+    """
+    found: list[FragmentSize] = []
+    for part in reversed(made_of.parts):
+        seen = [*found, part]
+        size, rows = sum(one.size or _MOST_BYTES + 1 for one in seen), sum(one.rows for one in seen)
+        if size > _MOST_BYTES or rows >= INDEXED or made_of.covering(part.number):
+            break
+        found = seen
     return tuple(part.number for part in reversed(found))
 
 

@@ -147,11 +147,12 @@ def common_version(tables: TableReader, one: TableVersion, other: TableVersion) 
 
 @dataclass(frozen=True, slots=True)
 class FragmentSize:
-    """The number of a fragment, its live rows, and its deleted rows."""
+    """The number of a fragment, its live rows, its deleted rows, and the bytes of its files if they are known."""
 
     number: int
     rows: int
     deleted: int
+    size: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,19 +189,29 @@ class TableLayout:
         return frozenset(one.uuid for one in segments if number in one.covers)
 
 
-def layout_of(tables: TableReader, table: TableVersion, *, is_made: bool = False) -> TableLayout:
-    """Read the layout of a version. Reads only its manifest; nothing if the caller has just made it."""
+def layout_of(
+    tables: TableReader, table: TableVersion, *, is_made: bool = False, newest: int | None = None
+) -> TableLayout:
+    """Read the layout of a version, or of its newest fragments.
+
+    Reads only its manifest; nothing if the caller has just opened or made it.
+    """
     # A handle of its own: `describe_indices` locks the handle against all other calls.
     dataset = tables.own_copy(table) if is_made else tables.own_handle(table)
     with lance_call(dataset.uri, "read"):
-        found = [fragment.metadata for fragment in dataset.get_fragments()]
+        found = [fragment.metadata for fragment in dataset.get_fragments()[-newest if newest else None :]]
         described = dataset.describe_indices()
-    parts = tuple(FragmentSize(one.id, one.num_rows, one.num_deletions) for one in found)
+    parts = tuple(FragmentSize(one.id, one.num_rows, one.num_deletions, _size(one)) for one in found)
     segments = {
         one.name: tuple(Segment(str(part.uuid), frozenset(part.fragment_ids)) for part in one.segments)
         for one in described
     }
     return TableLayout(parts, segments)
+
+
+def _size(fragment: lance.FragmentMetadata) -> int | None:
+    sizes = [file.file_size_bytes for file in fragment.files]
+    return sum(size for size in sizes if size) if all(sizes) else None
 
 
 def has_value(tables: TableReader, table: TableVersion, column: str, fragments: Sequence[int]) -> bool:

@@ -277,11 +277,13 @@ def chained(first: Staged, then: Staged) -> Staged:
 def second_step(staged: Staged, version: int) -> Staged:
     """Return the second step of a change whose first step has made a version."""
     assert staged.then is not None
-    operation = staged.then.operation
+    base, operation = replace(staged.base, version=version), staged.then.operation
+    if staged.adds_rows:
+        return Staged(base, replace(staged.then, read_version=version), appended=staged.appended)
     assert isinstance(operation, lance.LanceOperation.CreateIndex)
     new = [replace(one, dataset_version=version) for one in operation.new_indices]
     then = replace(staged.then, read_version=version, operation=replace(operation, new_indices=new))
-    return Staged(replace(staged.base, version=version), then)
+    return Staged(base, then)
 
 
 # Settings ------------------------------------------------------------------------------------------

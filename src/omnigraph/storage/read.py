@@ -200,9 +200,15 @@ class TableReader:
     def _growth(self, table: TableVersion) -> _Growth:
         return self._grown.get(table, lambda: _Growth(table, _NO_IDS), _Growth.size)
 
-    def _note_appended(self, before: TableVersion, after: TableVersion, ids: pa.Array) -> None:
-        """Remember that a version is another one and some rows. Of a fork nothing is remembered, as in `open`."""
+    def _note_appended(self, before: TableVersion, after: TableVersion, ids: pa.Array | None) -> None:
+        """Remember that a version is another one and some rows. Of a fork nothing is remembered, as in `open`.
+
+        Without ids it has the same rows in fewer files.
+        """
         known = self._growth(before)
+        if ids is None and len(self.open(after).get_fragments()) < len(self.open(known.since).get_fragments()):
+            return  # a search of the new version reads fewer files than one of that which is remembered
+        ids = _NO_IDS if ids is None else ids
         if before.branch is None and after.version == before.version + 1 and len(known.ids) + len(ids) <= _MOST_GROWN:
             self._grown.get(after, lambda: _Growth(known.since, pa.concat_arrays([known.ids, ids])), _Growth.size)
 

@@ -43,7 +43,7 @@ class Staged:
     """An uncommitted transaction on a table: its files are written, its head has not moved.
 
     `then` follows at once, on the state that the first makes. `uuid` is that of the last step: a head made by it shows
-    that all steps are done. `appended` are the ids of an append, if it is no more than that.
+    that all steps are done. `appended` are the ids of an append, which is the last step.
     """
 
     base: TableVersion
@@ -57,8 +57,13 @@ class Staged:
 
     @property
     def is_append(self) -> bool:
-        """Whether it only adds rows, and so means the same on any later version."""
-        return self.then is None and isinstance(self.transaction.operation, lance.LanceOperation.Append)
+        """Whether it is no more than rows to add, and so means the same on any later version."""
+        return self.then is None and self.adds_rows
+
+    @property
+    def adds_rows(self) -> bool:
+        """Whether all that it changes is to add rows. A fold may come first, and that keeps what is there."""
+        return isinstance(self.steps[-1].operation, lance.LanceOperation.Append)
 
     @property
     def is_overwrite(self) -> bool:
@@ -429,7 +434,7 @@ class TableStorage(TableReader):
         if made.branch is None:  # the next write starts from this version: it is known without a look
             self._keep(made, lambda: done)
         if staged.appended is not None:
-            self._note_appended(staged.base, made, staged.appended)
+            self._note_appended(staged.base, made, None if staged.then else staged.appended)
         return committed
 
 
@@ -444,6 +449,13 @@ def staged_on(staged: Staged, version: int) -> Staged:
         return staged
     assert staged.is_append, "anything else names rows of its base"
     return Staged(replace(staged.base, version=version), replace(staged.transaction, read_version=version))
+
+
+def after_fold(staged: Staged, fold: Staged) -> Staged:
+    """Let an append follow a rewrite of its base that keeps every row."""
+    assert staged.is_append, "anything else names rows of its base"
+    assert staged.base == fold.base
+    return replace(staged, transaction=fold.transaction, then=staged.transaction)
 
 
 def check_staged_files(dataset: lance.LanceDataset, staged: lance.Transaction) -> None:
