@@ -90,8 +90,18 @@ def _group(graph: Graph) -> None:
     assert len({one.result().commit.manifest_version for one in done}) == 1
 
 
+def _folds(graph: Graph) -> None:
+    before = graph.snapshot().entries["node:Person"].table.version
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("omnigraph.graph._FOLD_WITHIN", before + 1)
+        patch.setattr("omnigraph.maintenance.fold.FEW", 2)
+        insert(graph, "eve")
+    assert graph.snapshot().entries["node:Person"].table.version == before + 2
+
+
 OPERATIONS: dict[str, Callable[[Graph], None]] = {
     "mutation": _mutate,
+    "mutation that folds": _folds,
     "group": _group,
     "update": _update,
     "load": _load,

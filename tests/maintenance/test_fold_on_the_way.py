@@ -19,7 +19,10 @@ from omnigraph.commit.queue import Queue, Waiting
 from omnigraph.errors import OmnigraphError
 from omnigraph.graph import Graph
 from omnigraph.maintenance import fold
+from omnigraph.storage import maintain
 from omnigraph.storage.layout import FragmentSize, Segment, TableLayout
+from tests.commit.child import after_a_lifetime
+from tests.commit.places import copied as on_s3
 from tests.maintenance.scene import PERSON, made_of, table_of, whenever
 from tests.support.faults import CrashError, assert_settled, refuse
 from tests.support.graphs import contents
@@ -213,6 +216,36 @@ def test_a_storage_that_fails_while_a_fold_is_written_costs_the_fold_and_not_the
     _is_whole(graph.uri, READY + 1)
 
 
+def test_a_fold_that_a_full_disk_cut_short_costs_the_fold_and_not_the_write(
+    graph: Graph, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Lance may not notice that a disk is full."""
+    rewrite = maintain.rewrite
+
+    def cut_short(*arguments: Any) -> maintain.Rewrite:
+        done = rewrite(*arguments)
+        newest = max(
+            Path(graph.uri, table_of(graph, PERSON).path, "data").iterdir(), key=lambda one: one.stat().st_ctime_ns
+        )
+        newest.write_bytes(newest.read_bytes()[:-1])
+        return done
+
+    with monkeypatch.context() as patched:
+        patched.setattr(maintain, "rewrite", cut_short)
+        assert ADD.run(graph).commit
+    assert "the disk is full" in caplog.text
+    assert sizes(graph) == [1] * (READY + 1)
+    _is_whole(graph.uri, READY + 1)
+
+
+def test_a_table_with_blobs_is_left_to_a_commit_of_its_own(tmp_path: Path) -> None:
+    """The bytes of its data files say nothing about those of its blobs."""
+    graph = omnigraph.init(tmp_path / "blobs", "node Photo { name: String @key  data: Blob? }")
+    for at in range(6):
+        graph.load([{"type": "Photo", "data": {"name": f"p{at}", "data": "base64:AAAA"}}], mode="merge")
+    assert [part.rows for part in made_of(graph, "node:Photo").parts] == [1] * 6
+
+
 @pytest.mark.usefixtures("grouping")
 def test_a_storage_that_fails_at_any_durable_write_leaves_all_of_the_write_or_nothing(graph: Graph) -> None:
     writes = writes_of(copied(graph))
@@ -244,6 +277,21 @@ def test_a_death_at_any_durable_write_leaves_all_of_it_or_nothing(graph: Graph) 
         _is_whole(death.uri, READY + found[-1])
     assert found == sorted(found)
     assert {*found} == {0, 1}
+
+
+@pytest.mark.slow
+def test_on_an_object_store_a_death_between_the_fold_and_the_rows_leaves_nothing(s3_uri: str) -> None:
+    """And one after them leaves all of it, though no process but the dead one knows of the second version."""
+    almost(s3_uri)
+    writes = writes_of(on_s3(s3_uri))
+    tables = [number for number, name in enumerate(writes, start=1) if name == "commit table"]
+    deaths = [Death(on_s3(s3_uri), ADD, ordinal) for ordinal in (tables[1], tables[1] + 1)]
+    die(deaths)
+    for death, there in zip(deaths, (0, 1), strict=True):
+        graph = Graph(after_a_lifetime(store_of(death.uri)), read_only=False)
+        assert_settled(store_of(death.uri))
+        assert len(contents(store_of(death.uri))[PERSON]) == READY + there
+        assert add(graph, 50).commit
 
 
 def _is_whole(uri: str, rows: int) -> None:

@@ -31,7 +31,7 @@ FEW = 4  # that are worth a fold on the way of a commit, which costs a third as 
 URGENT = 64  # fragments: from here on a fold waits for its turn like any other writer
 INDEXED = 4096  # rows of a tail that get an index segment; until then a scan of them costs little
 _GROWTH = 4  # a fragment is rewritten with others that have at least a quarter of its rows
-_MOST_BYTES, _NEWEST = 2**18, 16  # of files and fragments that a commit folds on its way
+_MOST_BYTES, _NEWEST = 2**17, 16  # of files and fragments that a commit folds on its way
 _MOST_INDEXED = 4 * MAX_ROWS_PER_FILE  # rows; larger builds are left to `optimize`
 _LOG = logging.getLogger(__name__)
 
@@ -55,7 +55,8 @@ def _with_fold(store: Store, plan: PublishPlan, action: TableAction, every: int)
     if (base.version + 1) % every or not action.staged.is_append or base.key in plan.txn.forks:
         return action
     group = small_tail(layout_of(store.tables, base, is_made=True, newest=_NEWEST))
-    if len(group) < FEW:
+    # The size of a data file says nothing about the blobs beside it, which are copied as well.
+    if len(group) < FEW or store.tables.has_blobs(base):
         return action
     return replace(action, fold=maintain.stage_fold(store.tables, base, maintain.rewrite(store.tables, base, group)))
 

@@ -33,7 +33,14 @@ from omnigraph.storage.layout import (
 )
 from omnigraph.storage.observe import durable_write
 from omnigraph.storage.read import TableReader, transaction_id
-from omnigraph.storage.stage import MAX_ROWS_PER_FILE, STORAGE_VERSION, Staged, TableStorage, auto_cleanup_settings
+from omnigraph.storage.stage import (
+    MAX_ROWS_PER_FILE,
+    STORAGE_VERSION,
+    Staged,
+    TableStorage,
+    auto_cleanup_settings,
+    check_staged_files,
+)
 from omnigraph.storage.unpublished import new_in, note, note_at
 
 # New fragments are numbered past those that others may append before the commit: the indices built on
@@ -179,7 +186,10 @@ def stage_fold(tables: TableStorage, base: TableVersion, done: Rewrite) -> Stage
         old = [_plain(one.metadata) for one in dataset.get_fragments() if one.fragment_id in done.old]
     new = [lance.FragmentMetadata.from_json(text) for text in done.new]
     operation = lance.LanceOperation.Rewrite([lance.LanceOperation.RewriteGroup(old, new)], [])
-    return Staged(base, lance.Transaction(base.version, operation, uuid=transaction_id()))
+    staged = Staged(base, lance.Transaction(base.version, operation, uuid=transaction_id()))
+    if tables.location.is_local:  # now and not at the commit, where a fold that cannot be made would fail the write
+        check_staged_files(dataset, staged.transaction)
+    return staged
 
 
 def _next_number(tables: TableStorage, base: TableVersion, written: Sequence[Any]) -> int:

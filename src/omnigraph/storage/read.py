@@ -152,6 +152,12 @@ class TableReader:
             [pa.field(one.name, pa.large_binary()) if isinstance(one.type, BlobType) else one for one in stored]
         )
 
+    def has_blobs(self, table: TableVersion) -> bool:
+        """Return whether a version has a column of large values, some of which are files of their own."""
+        dataset = self.open(table)
+        with lance_call(dataset.uri, "read"):
+            return any(isinstance(one.type, BlobType) for one in dataset.schema)
+
     def fragment_rows(self, table: TableVersion) -> dict[int, int]:
         """Return the number of rows of each fragment."""
         dataset = self.open(table)
@@ -205,12 +211,20 @@ class TableReader:
 
         Without ids it has the same rows in fewer files.
         """
+        if before.branch is not None:
+            return
         known = self._growth(before)
-        if ids is None and len(self.open(after).get_fragments()) < len(self.open(known.since).get_fragments()):
-            return  # a search of the new version reads fewer files than one of that which is remembered
+        if ids is None and not self._is_shorter(known.since, after):
+            return
         ids = _NO_IDS if ids is None else ids
-        if before.branch is None and after.version == before.version + 1 and len(known.ids) + len(ids) <= _MOST_GROWN:
+        if after.version == before.version + 1 and len(known.ids) + len(ids) <= _MOST_GROWN:
             self._grown.get(after, lambda: _Growth(known.since, pa.concat_arrays([known.ids, ids])), _Growth.size)
+
+    def _is_shorter(self, one: TableVersion, other: TableVersion) -> bool:
+        """Return whether a version that is open has no more files than another: a search reads them all."""
+        if not (self._kept.holds(one) and self._kept.holds(other)):
+            return False
+        return len(self.open(one).get_fragments()) <= len(self.open(other).get_fragments())
 
     def head(self, path: str, branch: str | None) -> lance.LanceDataset:
         """Open a table at its head, published or not."""
