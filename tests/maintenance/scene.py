@@ -38,8 +38,8 @@ ALL = "query all() { match { $p: Person } return { $p.name, $p.age } order { $p.
 
 
 def grown(uri: Path | str, people: int = 6) -> Graph:
-    """A graph in which every person, and who they know, came with a commit of its own."""
-    graph = omnigraph.init(str(uri), SCHEMA)
+    """A graph in which every person, and who they know, came with a commit of its own, and no table is folded."""
+    graph = omnigraph.init(str(uri), SCHEMA, upkeep="off")
     for at in range(people):
         add(graph, at)
         if at:

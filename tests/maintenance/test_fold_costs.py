@@ -135,7 +135,7 @@ def test_a_fold_of_its_own_costs_about_two_requests_for_each_commit_of_a_table(
 def test_an_open_and_one_hop_make_at_most_20_requests_on_average(
     s3_uri: str, s3_requests: Callable[[], Counter[str]]
 ) -> None:
-    """Over whole periods of folds; one that finds both tables just folded makes 16, the longest tails make it 24."""
+    """Over whole periods of folds; one that finds both tables just folded makes 14, the longest tails make it 22."""
     graph = omnigraph.init(s3_uri, SCHEMA)
     grow(graph, 0, 2 * WITHIN)
     found = []
@@ -144,5 +144,5 @@ def test_an_open_and_one_hop_make_at_most_20_requests_on_average(
         before = s3_requests()
         assert omnigraph.open(s3_uri, read_only=True).query(HOP).rows == [{"q.name": "p0"}]
         found.append((s3_requests() - before).total())
-    assert sum(found) / len(found) <= 20, found
+    assert sum(found) / len(found) <= 18, found
     assert found[:WITHIN] == found[WITHIN:], "nothing grows"

@@ -24,7 +24,9 @@ NEAR = VECTORS[25] + np.float32(0.01)
 def graph(tmp_path: Path) -> Graph:
     """Twelve fragments of five documents each; the first two and the last have no vectors."""
     made = omnigraph.init(
-        tmp_path / "graph", f"node Doc {{ name: String @key  text: String @index  at: Vector({WIDTH})? @index }}"
+        tmp_path / "graph",
+        f"node Doc {{ name: String @key  text: String @index  at: Vector({WIDTH})? @index }}",
+        upkeep="off",
     )
     for first in range(0, COUNT, 5):
         made.load([_doc(number) for number in range(first, first + 5)], mode="append")

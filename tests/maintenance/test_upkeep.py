@@ -92,7 +92,7 @@ def test_a_write_command_says_when_upkeep_is_due(tmp_path: Path, monkeypatch: py
 def test_a_long_history_is_mentioned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(upkeep, "MANY_VERSIONS", 12)
     graph = omnigraph.init(tmp_path / "g", "node Person { name: String @key }")
-    for at in range(15):
+    for at in range(13):  # with two folds on the way they make 16 versions
         graph.mutate(f'query add() {{ insert Person {{ name: "p{at}" }} }}')
     found = graph.upkeep_due()
     assert found

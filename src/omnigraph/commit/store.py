@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from omnigraph.api.results import SchemaRow, Snapshot, TableVersion
 from omnigraph.commit.audit import Audit
@@ -13,8 +13,8 @@ from omnigraph.commit.sidecar import DIRECTORY, Sidecars
 from omnigraph.core.location import Location
 from omnigraph.errors import SchemaDriftError
 from omnigraph.manifest.publisher import Manifest
-from omnigraph.manifest.rows import MANIFEST_PATH
-from omnigraph.manifest.schema_files import SOURCE, AcceptedSchema, SchemaFilesReader, compiled, leftovers
+from omnigraph.manifest.rows import MANIFEST_PATH, SchemaSeen
+from omnigraph.manifest.schema_files import FILES, SOURCE, AcceptedSchema, SchemaFilesReader, compiled, leftovers
 from omnigraph.manifest.segments import DIRECTORY as SEGMENTS
 from omnigraph.manifest.state import ManifestState
 from omnigraph.storage.columns import table_keys
@@ -22,6 +22,8 @@ from omnigraph.storage.durability import Durability, Medium
 from omnigraph.storage.objects import ObjectStore
 from omnigraph.storage.stage import TableStorage
 from omnigraph.storage.torn import has_torn_refs
+
+_LONGEST_SOURCE = 2**14  # characters of a schema that each version of the manifest may repeat
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,24 +49,45 @@ class Store:
         behind while a change is carried out, ahead if the schema changed after the state was read, and different if
         they were edited.
         """
-        row, which = state.schema, _identity(state)
+        row, which = state.schema, state.schema_identity
         # The files are read once for each schema: only a publish changes it, and that changes the row. One of another
         # implementation leaves no row, but other tables.
         if (agreed := self.schema_files.agreed(which)) is not None:
             return agreed
+        if (unchanged := self._unchanged(state)) is not None:
+            return self._agree(state, unchanged)
         found = self._files()
         # Both say that the schema was never changed: the files are the only copy.
         if row is None and found and not found.is_changed:
             self._refuse_unfinished(found, state)
-            return self.schema_files.agree(which, found)
+            return self._agree(state, found)
         if row is None:
             return self._origin()
         if found and found.catalog.fingerprint == row.fingerprint:
-            return self.schema_files.agree(which, found)
+            return self._agree(state, found)
         # A pending record explains files that are behind: a change is being carried out, or its writer died.
         if not self.sidecars.pending():
             self._refuse_drift(row)
         return compiled(row.source)
+
+    def _unchanged(self, state: ManifestState) -> AcceptedSchema | None:
+        """Return the schema without reading its files, if they are the ones that a writer compared with this state."""
+        seen = state.schema_seen
+        if seen is None or not self.schema_files.are_still(seen.files):
+            return None
+        text = state.schema.source if seen.source is None and state.schema else seen.source
+        return None if text is None else replace(compiled(text), is_changed=state.schema is not None)
+
+    def _agree(self, state: ManifestState, found: AcceptedSchema) -> AcceptedSchema:
+        """Remember that the files agree with a state, and let the next commit say so."""
+        versions, row = self.schema_files.versions, state.schema
+        # Not of another implementation, which may be in the middle of a change.
+        is_whole = table_keys(found.catalog) <= state.snapshot.entries.keys()
+        source = None if row and row.source == found.text else found.text
+        is_short = source is None or len(source) <= _LONGEST_SOURCE
+        if found.is_known and not found.foreign and is_whole and is_short and all(map(versions.get, FILES)):
+            self.manifest.schema_seen = state.schema_identity, SchemaSeen(dict(versions), source)
+        return self.schema_files.agree(state.schema_identity, found)
 
     def schema_at(self, snapshot: Snapshot) -> AcceptedSchema | None:
         """Return the schema that a past state was written by."""
@@ -75,7 +98,7 @@ class Store:
         now = self.manifest.load()
         if now.schema:
             return compiled(now.schema.origin)
-        return self.schema_files.agreed(_identity(now)) or self.schema_files.read()
+        return self.schema_files.agreed(now.schema_identity) or self.schema_files.read()
 
     def _files(self) -> AcceptedSchema | None:
         """Read the schema files; None if they contradict each other, as they do while they are being replaced."""
@@ -137,8 +160,3 @@ class Store:
         places = {(one.path, one.branch) for one in tables}
         written = [path for path, _ in places] + [f"{path}/tree/{fork}" for path, fork in places if fork]
         self.medium.sync(*written, MANIFEST_PATH, f"{MANIFEST_PATH}/tree", SEGMENTS, DIRECTORY)
-
-
-def _identity(state: ManifestState) -> object:
-    """Return what is different in any two states whose schemas differ."""
-    return state.graph_id, state.schema, frozenset(state.snapshot.entries)

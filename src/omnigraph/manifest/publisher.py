@@ -35,6 +35,7 @@ from omnigraph.manifest.rows import (
     MANIFEST_PATH,
     SCHEMA,
     RuleRow,
+    SchemaSeen,
     TableRow,
     TombstoneRow,
     VersionRow,
@@ -164,6 +165,9 @@ class Manifest:
         # Which state of each branch was seen last, to notice when another copy of the graph lies here.
         self._seen: dict[str | None, SeenState] = {}
         self.on_replaced: list[Callable[[], None]] = []
+        # The schema files as this process has compared them, and the identity of the schema of the states they agree
+        # with. Commits say so, and those who open the graph need not read the files again.
+        self.schema_seen: tuple[object, SchemaSeen] | None = None
 
     def create(self, tables: Iterable[TableRow], versions: Iterable[VersionRow]) -> None:
         """Create the manifest with the first state and commit of the graph, stamped, all in one Lance commit."""
@@ -265,6 +269,7 @@ class Manifest:
             self._last.clear()
         self._past.clear()
         self._seen.clear()
+        self.schema_seen = None
         for call in self.on_replaced:
             call()
 
@@ -411,7 +416,12 @@ class Manifest:
         _check_expected(state, expected)
         commits = _commits(state, [one.lineage for one in members])
         commit = commits[-1]
-        named = state.named_with([*_records(state, _together(members)), *_history(state, members, commits)])
+        named = state.named_with(
+            [
+                *_records(state, _together(members)),
+                *_history(state, members, commits, self._schema_seen(state, members)),
+            ]
+        )
         whole = encode(named.values())
         rows = archived(whole, named.values(), self.log, len(members))
         staged = self.table.stage(state.dataset, stamped(rows))
@@ -429,6 +439,14 @@ class Manifest:
         latest = self._noticed(state.followed(named if rows is whole else None, rows, dataset, newest[0][1]))
         # Only the last one made the step from one state to the other: what follows from it is done once.
         return [Published(one, latest, state if one is commit else latest) for one in commits]
+
+    def _schema_seen(self, state: ManifestState, members: Sequence[Member]) -> SchemaSeen | None:
+        """Return what the next state can say about the schema files; nothing behind a change of the schema."""
+        changes = [one.changes for one in members]
+        if any(one.schema or one.registrations or one.tombstones for one in changes):
+            return None
+        known = self.schema_seen
+        return known[1] if known and known[0] == state.schema_identity else state.schema_seen
 
     def _followed(self, branch: str | None, commits: Sequence[Commit]) -> list[Published]:
         """Deal with a commit whose version is not the newest: another one followed it, or it is behind the head.
@@ -519,7 +537,9 @@ def _together(members: Sequence[Member]) -> Changes:
     return Changes(tuple(row for one in members for row in one.changes.versions))
 
 
-def _history(state: ManifestState, members: Sequence[Member], commits: Sequence[Commit]) -> list[dict[str, Any]]:
+def _history(
+    state: ManifestState, members: Sequence[Member], commits: Sequence[Commit], seen: SchemaSeen | None
+) -> list[dict[str, Any]]:
     """Return the rows of the commits and of the head. All commits but the last say how their states differ from it."""
     last = {row.table_key: row for one in members for row in one.changes.versions}
     known = {key: entry for key, entry in state.snapshot.entries.items() if key in last}
@@ -532,7 +552,7 @@ def _history(state: ManifestState, members: Sequence[Member], commits: Sequence[
         if member.lineage.past:
             records.append(past_record(commit.commit_id, member.lineage.past))
         records += map(stream_record, member.lineage.positions)
-    return [*records, head_record(commits[-1], state.graph_id or commits[-1].commit_id)]
+    return [*records, head_record(commits[-1], state.graph_id or commits[-1].commit_id, seen)]
 
 
 def _records(state: ManifestState, changes: Changes) -> list[dict[str, Any]]:

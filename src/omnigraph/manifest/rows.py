@@ -127,6 +127,17 @@ class MergedPast:
         return cls(tuple(map(decode_commit, document["commits"])), states)
 
 
+@dataclass(frozen=True, slots=True)
+class SchemaSeen:
+    """The schema files as a writer compared them with the manifest: their versions in the storage, and the text.
+
+    `source` is the text of the schema if no row of the manifest has it.
+    """
+
+    files: Mapping[str, str]
+    source: str | None = None
+
+
 def past_record(merge_id: str, document: Mapping[str, Any]) -> dict[str, Any]:
     return {OBJECT_ID: past_id(merge_id), "object_type": PAST, "table_key": "", "metadata": _json(dict(document))}
 
@@ -208,10 +219,16 @@ def pins_of(record: Mapping[str, Any]) -> dict[str, VersionRow] | None:
     return {key: VersionRow(key, *pin) for key, pin in pins.items()} if pins else None
 
 
-def head_record(commit: Commit, graph_id: str | None = None) -> dict[str, Any]:
+def head_record(commit: Commit, graph_id: str | None = None, seen: SchemaSeen | None = None) -> dict[str, Any]:
     """Return the row that names the head of a branch, and the graph: the first commit may have left the window."""
     # The id of the graph is that of its first commit. It is how a replaced graph is noticed.
-    metadata = {"head_commit_id": commit.commit_id, "parent_commit_id": commit.parent_id, "graph_id": graph_id}
+    metadata = {
+        "head_commit_id": commit.commit_id,
+        "parent_commit_id": commit.parent_id,
+        "graph_id": graph_id,
+        "schema_files": dict(seen.files) if seen else None,
+        "schema_source": seen.source if seen else None,
+    }
     return {
         OBJECT_ID: head_id(commit.branch),
         "object_type": GRAPH_HEAD,

@@ -46,6 +46,7 @@ class SchemaFilesReader:
         self._known: tuple[_Files, AcceptedSchema] | None = None
         # What the files were found to say for a graph and its schema row. A change of the schema changes the row.
         self._agreed: tuple[object, AcceptedSchema] | None = None
+        self.versions: dict[str, str] = {}  # in the storage, of the files that were read or looked at last
 
     def agreed(self, row: object) -> AcceptedSchema | None:
         """Return what the files said when they were last compared with the same row of the manifest."""
@@ -64,14 +65,29 @@ class SchemaFilesReader:
     def read(self) -> AcceptedSchema | None:
         """Read the files and check that they agree; None if there is no schema."""
         # The source first: without it there is no graph, and the other three need not be asked for.
-        source = self._objects.read_if_exists(SOURCE)
+        self.versions = {}
+        source = self._read(SOURCE)
         if source is None:
             return None
-        state, ir = self._objects.read_if_exists(STATE), self._objects.read_if_exists(IR)
+        state, ir = self._read(STATE), self._read(IR)
         files = source, state, ir, self._objects.read_if_exists(BESIDE) if _is_foreign(ir) else None
         if self._known is None or self._known[0] != files:
             self._known = files, _accepted(*files)
         return self._known[1]
+
+    def _read(self, name: str) -> bytes | None:
+        found = self._objects.read_versioned(name)
+        if found is not None:
+            self.versions[name] = found[1]
+        return None if found is None else found[0]
+
+    def are_still(self, versions: Mapping[str, str]) -> bool:
+        """Return whether the files are those versions, for one request and without reading them."""
+        if versions.keys() != {*FILES}:
+            return False
+        now = self._objects.versions("")
+        self.versions = {name: now.get(name, "") for name in FILES}
+        return self.versions == versions
 
 
 def leftovers(objects: ObjectStore) -> list[str]:

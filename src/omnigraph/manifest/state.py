@@ -30,6 +30,7 @@ from omnigraph.manifest.rows import (
     VERSION,
     MergedPast,
     RuleRow,
+    SchemaSeen,
     VersionRow,
     decode_commit,
     decode_schema,
@@ -128,6 +129,18 @@ class ManifestState:
         # Of an older format: all commits are here, or there are none if it was never changed since.
         first = min(map(decode_commit, self._of(COMMIT)), key=lambda commit: commit.order, default=None)
         return first.commit_id if first else None
+
+    @cached_property
+    def schema_seen(self) -> SchemaSeen | None:
+        """The schema files as a writer found them to agree with this state; None if none has said so."""
+        heads = (json.loads(row["metadata"]) for row in self._of(GRAPH_HEAD))
+        found = next((one for one in heads if one.get("schema_files")), None)
+        return SchemaSeen(found["schema_files"], found.get("schema_source")) if found else None
+
+    @property
+    def schema_identity(self) -> object:
+        """What is different in any two states whose schemas differ."""
+        return self.graph_id, self.schema, frozenset(self.snapshot.entries)
 
     def stream(self, name: str) -> StreamPosition | None:
         """Return how far a stream is on this branch; None if it never wrote to it."""

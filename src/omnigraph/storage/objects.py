@@ -213,6 +213,13 @@ class ObjectStore:
                 names = [str(meta["path"]).rpartition("/")[2] for meta in found["objects"]]
         return sorted(name for name in names if not is_temporary(name))
 
+    def versions(self, prefix: str) -> dict[str, Version]:
+        """Return the versions of the objects directly below a prefix, by the last parts of their names."""
+        count("list")
+        with self._failures("list", prefix):
+            found = obstore.list_with_delimiter(self._store, self._key(prefix))["objects"]
+        return {str(meta["path"]).rpartition("/")[2]: Version(meta["e_tag"] or "") for meta in found}
+
     def version(self, name: str) -> Version | None:
         """Return the version of an object without reading it; None if it does not exist."""
         count("head")
