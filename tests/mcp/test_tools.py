@@ -298,6 +298,10 @@ def test_two_agents_work_on_two_branches_and_a_person_merges_one(graph: Graph) -
             agent(name), "propose", title="more", query=ADD, params={"slug": f"{name}s", "name": f"Friend of {name}"}
         )
     assert call(agent("ann"), "branch_merge", source="agent/ann/more")[0]
+    opened = answer(agent("ann"), "merge_request_open", source="agent/ann/more", title="A friend of Ann")
+    [listed_there] = answer(agent("zoe"), "merge_request_list", state="open")["requests"]
+    assert listed_there["request_id"] == opened["request_id"]
+    assert graph.commits("agent/ann/more")[0].message == "more"
 
     merged = answer(agent("zoe", allow_merge=True), "branch_merge", source="agent/ann/more")
     assert merged["outcome"] in ("merged", "fast_forward")

@@ -52,6 +52,11 @@ class DeleteBranchArguments(Arguments):
     name: str
 
 
+class OpenRequestArguments(MergeArguments):
+    title: str = Field(description="What the merge is about, in a line.")
+    message: str | None = Field(None, description="More about it: what changes, and why.")
+
+
 class ApplySchemaArguments(Arguments):
     schema_source: str = Field(description="The whole new schema in the .pg language.")
 
@@ -97,9 +102,9 @@ def _propose(session: Session, asked: ProposeArguments) -> Answer:
         raise RequestError("propose takes either `query` or `ndjson`", hint="give one of them")
     branch = session.ensure(f"{_PROPOSALS}/{_slug(session.actor)}/{_slug(asked.title)}", session.branch)
     if asked.query is not None:
-        done: Any = session.graph.mutate(asked.query, asked.params, branch=branch)
+        done: Any = session.graph.mutate(asked.query, asked.params, branch=branch, message=asked.title)
     else:
-        done = session.graph.load(_records(asked.ndjson or ""), mode="merge", branch=branch)
+        done = session.graph.load(_records(asked.ndjson or ""), mode="merge", branch=branch, message=asked.title)
     found = session.graph.diff(session.branch, branch)
     changed = {"counts": found.stats().counts, **changes_answer(found, ROWS)}
     commit = done.commit.commit_id if done.commit else None
@@ -132,6 +137,14 @@ def _delete(session: Session, asked: DeleteBranchArguments) -> Answer:
 def _merge(session: Session, asked: MergeArguments) -> Answer:
     """Merge a branch into another, in one commit. Look at merge_preview first."""
     found: Answer = to_document(session.graph.merge(asked.source, asked.target))
+    return found
+
+
+@tool("merge_request_open", Action.BRANCH_MERGE)
+def _open_request(session: Session, asked: OpenRequestArguments) -> Answer:
+    """Ask for a merge of a branch into another, for a person to review. Nothing is merged."""
+    opened = session.graph.requests.open(asked.source, asked.target, title=asked.title, message=asked.message)
+    found: Answer = to_document(opened)
     return found
 
 

@@ -146,9 +146,19 @@ def _diff(session: Session, asked: DiffArguments) -> Answer:
     return {"counts": found.stats().counts, **changes_answer(found, asked.limit)}
 
 
+class RequestsArguments(Arguments):
+    state: str | None = Field(None, description="open, merged or closed; all if none is named.")
+
+
 class MergeArguments(Arguments):
     source: str = Field(description="The branch that has the changes.")
     target: str = Field(MAIN, description="The branch that gets them.")
+
+
+@tool("merge_request_list", Action.READ)
+def _requests(session: Session, asked: RequestsArguments) -> Answer:
+    """List the merge requests, newest first, with the approvals and checks that count for them now."""
+    return {"requests": [to_document(one) for one in session.graph.requests.list(asked.state)]}
 
 
 @tool("merge_preview", Action.READ)
