@@ -17,10 +17,11 @@ KEYWORDS = (
     *("insert", "update", "set", "where", "delete", "not", "as", "asc", "desc", "contains", "starts_with"),
     *("true", "false", "now", "nearest", "search", "fuzzy", "match_text", "bm25", "rrf", "count", "sum", "avg"),
     *("min", "max", "date", "datetime", "key", "unique", "index", "range", "check", "card", "description"),
-    *("instruction", "null"),
+    *("instruction", "null", "and", "or", "in", "is", "having", "offset", "distinct", "nulls", "collect", "object"),
 )
 SCALARS = ("String", "Blob", "Bool", "I32", "I64", "U32", "U64", "F32", "F64", "DateTime", "Date")
 PUNCTUATION = (
+    *("+", "*", "/", "@id"),
     *("{", "}", "(", ")", "[", "]", ":", ",", "->", "..", "?", "$", "@", "=", "!=", "<", "<=", ">", ">=", ".", "-"),
     *('"', "\\", "//", "/*", "*/", "\n", "\r\n", "\t", " "),
 )
@@ -190,32 +191,55 @@ _atom = either(_leaf, VARIABLE)
 _expression = nested(_atom, lambda inner: either(_nearest(inner), _other_call(inner)))
 _term = either(_leaf, _nearest(_atom), _other_call(_atom))
 
+# Operators: what may stand between two operands, and before one.
+_operand = either(
+    _expression,
+    seq(VARIABLE, ".", token(("@id", "@src", "@type"))),
+    seq(token(("lower", "coalesce", "foo")), "(", separated(_atom), ")"),
+    seq("object", "(", VARIABLE, ")"),
+    seq("count", "(", "distinct", _property_access, ")"),
+)
+_comparison = token((">=", "<=", "!=", ">", "<", "="))
+_inner = either(_operand, seq("(", _operand, either(_comparison, "and", "*"), _operand, ")"))
+_sum = seq(_operand, many(seq(token("+-*/"), maybe("-"), _inner), most=2))
+_test = either(
+    _sum,
+    seq(_sum, either(_comparison, token(("in", "contains", "starts_with"))), _sum),
+    seq(_sum, "is", maybe("not"), "null"),
+)
+_logic = seq(_test, many(seq(token(("and", "or")), maybe("not"), either(_test, _inner)), most=2))
+
 _entries = seq("{", separated(seq(NAME, ":", _value)), maybe(","), "}")
 _edge_word = NAME.filter(lambda word: not word[0].startswith("not"))
 _edge_reference = either(_edge_word, seq("<", _edge_word, ">"))
 _hops = maybe("{", UINT, ",", maybe(UINT), "}")
-_comparison = token((">=", "<=", "!=", ">", "<", "="))
 _clause = nested(
     either(
         seq(VARIABLE, ":", TYPE, maybe(_entries)),
         seq(VARIABLE, maybe(VARIABLE, ":"), _edge_reference, _hops, VARIABLE),
         seq(_term, either(_comparison, token(("contains", "starts_with"))), _expression),
         seq(VARIABLE, _comparison, _expression),
-        seq(VARIABLE, token(("contains", "starts_with")), _term),
+        seq(VARIABLE, token(("contains", "starts_with", "and", "in")), either(_term, VARIABLE), maybe("or", _test)),
+        seq(either(_property_access, _other_call(_atom)), "in", _sum, many(seq("or", maybe("not"), _test), most=2)),
         _text_call(_atom),
     ),
     lambda inner: seq("not", "{", many(inner, least=1), "}"),
 )
-_item = seq(_expression, maybe("as", NAME), maybe(","))
-_key = either(_nearest(_expression), seq(either(_atom, _other_call(_expression)), maybe(token(("asc", "desc")))))
+_clause_of_result = seq(_property_access, _comparison, _sum)
+_item = either(seq(_expression, maybe("as", NAME), maybe(",")), seq(_logic, maybe("as", NAME), ","))
+_directed = seq(maybe(token(("asc", "desc"))), maybe("nulls", token(("first", "last"))))
+_key = either(_nearest(_expression), seq(either(_atom, _other_call(_expression), _logic), _directed))
+_rows = either(UINT, VARIABLE)
 _read = seq(
     *("match", "{", many(_clause, least=1), "}"),
-    *("return", "{", many(_item, least=1), "}"),
+    *("return", maybe("distinct"), "{", many(_item, least=1), "}"),
+    maybe("having", "{", many(_clause_of_result, least=1, most=2), "}"),
     maybe("order", "{", separated(_key), "}"),
-    maybe("limit", UINT),
+    maybe("offset", _rows),
+    maybe("limit", _rows),
 )
 _assignments = seq("{", many(seq(NAME, ":", _value, maybe(",")), least=1), "}")
-_predicate = seq("where", NAME, _comparison, _value)
+_predicate = seq("where", NAME, _comparison, either(_value, _sum), maybe(token(("and", "or")), _test))
 _write = many(
     either(
         seq("insert", TYPE, _assignments),

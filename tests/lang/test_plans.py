@@ -21,6 +21,10 @@ CATALOG = compile_schema(Source.read(Path(__file__).parent / "cases" / "queries.
 OUT, IN, BOTH = Direction
 
 
+def _where(column: str, type_: Type, operator: Operator, value: ir.Value) -> ir.Expr:
+    return Comparison(ir.PropertyRef(ir.ROW, column, type_), operator, value)
+
+
 # Where a match starts ------------------------------------------------------------------------------
 
 
@@ -392,7 +396,8 @@ def test_dates_are_decoded_wherever_they_stand() -> None:
     ]
     (delete,) = _write('delete Person where born >= date("2024-01-02")')
     assert isinstance(delete, ir.DeleteNodes)
-    assert delete.where.value == Constant(dt.date(2024, 1, 2), DATE)
+    assert isinstance(delete.where, Comparison)
+    assert delete.where.right == Constant(dt.date(2024, 1, 2), DATE)
 
 
 def test_now_is_the_time_of_the_request_wherever_it_stands() -> None:
@@ -404,7 +409,8 @@ def test_now_is_the_time_of_the_request_wherever_it_stands() -> None:
     )
     (update,) = _write("update Person set { seen: now() } where seen < now()")
     assert isinstance(update, ir.UpdateNodes)
-    assert (update.values, update.where.value) == ((("seen", now),), now)
+    assert isinstance(update.where, Comparison)
+    assert (update.values, update.where.right) == ((("seen", now),), now)
 
 
 # Mutations -----------------------------------------------------------------------------------------
@@ -424,28 +430,28 @@ def test_statements_keep_their_order_and_assignments_theirs() -> None:
 @pytest.mark.parametrize(
     "written, where",
     [
-        ("Knows where from = $n", ir.Where("src", STRING, Operator.EQ, ir.ParameterRef("n", STRING))),
-        ('Knows where to != "b"', ir.Where("dst", STRING, Operator.NE, Constant("b", STRING))),
+        ("Knows where from = $n", _where("src", STRING, Operator.EQ, ir.ParameterRef("n", STRING))),
+        ('Knows where to != "b"', _where("dst", STRING, Operator.NE, Constant("b", STRING))),
         (
             'Knows where since <= date("2024-01-02")',
-            ir.Where("since", Type(Scalar.DATE, nullable=True), Operator.LE, Constant(dt.date(2024, 1, 2), DATE)),
+            _where("since", Type(Scalar.DATE, nullable=True), Operator.LE, Constant(dt.date(2024, 1, 2), DATE)),
         ),
     ],
 )
-def test_edges_are_deleted_by_their_stored_columns(written: str, where: ir.Where) -> None:
+def test_edges_are_deleted_by_their_stored_columns(written: str, where: ir.Expr) -> None:
     assert _write(f"delete {written}", "$n: String") == (ir.DeleteEdges("Knows", where),)
 
 
 def test_a_node_property_called_from_is_not_an_endpoint() -> None:
     (delete,) = _write('delete Word where from = "x"')
     text = Type(Scalar.STRING, nullable=True)
-    assert delete == ir.DeleteNodes("Word", ir.Where("from", text, Operator.EQ, Constant("x", STRING)))
+    assert delete == ir.DeleteNodes("Word", _where("from", text, Operator.EQ, Constant("x", STRING)))
 
 
 # Plans themselves ----------------------------------------------------------------------------------
 
 _P, _Q = ir.PropertyRef("p", "name", STRING), ir.PropertyRef("q", "name", STRING)
-_WHERE = ir.Where("name", STRING, Operator.EQ, Constant("a", STRING))
+_WHERE = _where("name", STRING, Operator.EQ, Constant("a", STRING))
 _PROJECT = ir.Project((ir.Column("p.name", _P),))
 
 

@@ -56,7 +56,7 @@ class QueryCase:
     def columns(self) -> list[str]:
         """Names and types."""
         text = self.expected[0].removesuffix(" unordered")
-        return re.findall(r"([\w.]+:\w+(?:<[^>]*>(?:\[\d+\])?|\[\w+\])?)(?: |$)", text)
+        return re.findall(r"([\w.@]+:\w+(?:<[^>]*>(?:\[\d+\])?|\[\w+\])?)(?: |$)", text)
 
     @property
     def rows(self) -> list[dict[str, Any]]:

@@ -92,10 +92,57 @@ DOCS = [
     edge("Cites", "ml-intro", "rl-intro", id="e1", note="a"),
     edge("Cites", "nlp-guide", "ml-intro", id="e0", note="c"),
 ]  # fmt: skip
+LANGUAGE_SCHEMA = """
+interface Named { name: String? }
+node Person implements Named {
+    slug: String @key
+    age: I32?
+    retired: Bool?
+    born: Date?
+    tags: [String]?
+    email: String?
+}
+node Org implements Named { slug: String @key }
+node Doc { slug: String @key  title: String @index  size: I32?  n: I32?  vec: Vector(2) }
+edge Knows: Person -> Person { since: I32? }
+edge Likes: Person -> Person
+edge WorksAt: Person -> Org
+edge Owns: Person -> Doc
+edge Cites: Doc -> Doc
+"""
+LANGUAGE = [
+    node(
+        "Person",
+        slug="a",
+        name="Ann",
+        age=40,
+        retired=False,
+        born="1980-01-01",
+        tags=["x", "y"],
+        email="ann@example.org",
+    ),
+    node("Person", slug="b", name="Bob", age=20, retired=True, born="2000-01-01"),
+    node("Person", slug="c", name="Cy"),
+    node("Org", slug="o", name="Org"),
+    node("Doc", slug="d0", title="graph zero", size=10, n=3, vec=[0, 0]),
+    node("Doc", slug="d1", title="graph one", size=200, n=1, vec=[1, 0]),
+    node("Doc", slug="d2", title="other", n=2, vec=[2, 0]),
+    *(
+        edge("Knows", source, target, id=f"{source}{target}{at}", since=since)
+        for at, (source, target, since) in enumerate(
+            (("a", "b", 2001), ("a", "b", 2005), ("a", "c", None), ("b", "c", None))
+        )
+    ),
+    edge("Likes", "a", "c"),
+    edge("WorksAt", "a", "o"),
+    *(edge("Owns", *ends) for ends in (("a", "d1"), ("b", "d2"))),
+    *(edge("Cites", *ends) for ends in (("d1", "d0"), ("d2", "d0"))),
+]
 
 GRAPHS: dict[str, tuple[str, list[Record]]] = {
     "people": (PEOPLE_SCHEMA, PEOPLE),
     "blank": (PEOPLE_SCHEMA, []),
     "metrics": (METRICS_SCHEMA, METRICS),
     "docs": (DOCS_SCHEMA, DOCS),
+    "language": (LANGUAGE_SCHEMA, LANGUAGE),
 }

@@ -33,6 +33,11 @@ def plain_values(column: pa.ChunkedArray | pa.Array) -> list[Any]:
         ends = array.offsets.to_pylist()
         filled = array.is_valid().to_pylist()
         return [items[ends[at] : ends[at + 1]] if filled[at] else None for at in range(len(array))]
+    if pa.types.is_struct(kind):
+        names = [kind.field(at).name for at in range(kind.num_fields)]
+        rows = zip(*(plain_values(array.field(at)) for at in range(kind.num_fields)), strict=True)
+        there = array.is_valid().to_pylist()
+        return [dict(zip(names, row, strict=True)) if one else None for row, one in zip(rows, there, strict=True)]
     if pa.types.is_fixed_size_list(kind):  # a vector, and Arrow would make a Python object of each number in turn
         # A null vector has numbers too, in memory. They must not shift the vectors behind it.
         filled = iter(array.drop_null().flatten().to_numpy().reshape(-1, kind.list_size).tolist())

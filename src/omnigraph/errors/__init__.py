@@ -4,7 +4,7 @@ OmnigraphError                       base class; catch it to catch every error o
 ├── CompileError                     schema or query text does not compile; has diagnostics
 │   ├── SourceError                  not source text: encoding, NUL character, size
 │   ├── SchemaError                  .pg: syntax (P1), static rules (P2-P36), catalog (C1-C5)
-│   └── QueryError                   .gq: syntax (Q000), typing (T0-T24), mixed mutation (D2)
+│   └── QueryError                   .gq: syntax (Q000), typing (T0-T58), mixed mutation (D2)
 ├── QueryNotFoundError               no query of that name in the source
 ├── QueryKindError                   a read where a mutation is expected, or the reverse
 ├── ParameterError                   a query parameter is missing or has the wrong type
@@ -12,6 +12,7 @@ OmnigraphError                       base class; catch it to catch every error o
 ├── IdentityError                    a value cannot be the id of an entity
 ├── PatternError                     the regular expression of a @check cannot be used
 ├── PlacedError                      the query does not fit the graph; has a position in it
+│   ├── ExpressionError              an expression has no value for some entity: division by zero, overflow
 │   ├── ValueRejectedError           a value does not fit its property
 │   └── ConstraintError              the change breaks a rule of the schema; has violations
 ├── LoadRejectedError                records cannot be loaded; has violations

@@ -26,6 +26,10 @@ class PlacedError(OmnigraphError, code="query_unsuitable", status=400):
         return {**super().details(), "place": at}
 
 
+class ExpressionError(PlacedError, code="expression_undefined"):
+    """An expression has no value for some entity: it divides by zero, overflows, or leaves the years 1 to 9999."""
+
+
 class ValueRejectedError(PlacedError, code="value_rejected"):
     """A value does not fit its property. Nothing was changed."""
 

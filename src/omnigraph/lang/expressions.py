@@ -21,6 +21,7 @@ from omnigraph.errors import LiteralError
 from omnigraph.lang import ir, types
 from omnigraph.lang import query_tree as tree
 from omnigraph.lang.catalog import Catalog, Property
+from omnigraph.lang.operations import Leaf, typed
 from omnigraph.lang.source import Name, Rejection, Span, TreeNode, did_you_mean
 from omnigraph.lang.types import Type
 
@@ -122,6 +123,26 @@ def property_ref(access: tree.PropertyAccess, scope: NameScope) -> ir.PropertyRe
     return ir.PropertyRef(bound.name, found.name, found.type)
 
 
+def meta_ref(access: tree.MetaAccess, scope: NameScope) -> ir.PropertyRef | ir.Constant:
+    """Resolve `$variable.@id`, `@src`, `@dst` or `@type`."""
+    if access.variable is None:
+        message = f"`@{access.name}` alone is of the entity that an update or a delete selects"
+        raise Rejection("T6", message, access.span, hint=f"write `$variable.@{access.name}`")
+    bound = scope.variables.get(access.variable)
+    if bound is None:
+        raise Rejection("T6", *_unbound(access.variable, scope))
+    return entity_column(bound.name, bound.kind, bound.type_name, access.name)
+
+
+def entity_column(variable: str, kind: str, type_name: str, name: Name) -> ir.PropertyRef | ir.Constant:
+    """Return the id, an end or the type of an entity."""
+    if name == "type":
+        return ir.Constant(type_name, types.STRING)
+    if name != "id" and kind == "node":
+        raise Rejection("T6", f"a node has no `@{name}`; only an edge has ends", name.span)
+    return ir.PropertyRef(variable, str(name), types.STRING)
+
+
 def _unbound(variable: Name, scope: NameScope) -> tuple[str, Span]:
     if variable == ANONYMOUS:
         return "`$_` matches anything and is never bound; name the variable to use it", variable.span
@@ -129,6 +150,14 @@ def _unbound(variable: Name, scope: NameScope) -> tuple[str, Span]:
         return f"`${variable}` is a parameter and has no properties", variable.span
     close = did_you_mean(variable, scope.variables)
     return f"variable `${variable}` is not bound here{'; ' + close if close else ''}", variable.span
+
+
+def bound_variable(variable: Name, scope: NameScope) -> Bound:
+    """Resolve a variable that must be a bound node or edge."""
+    bound = scope.variables.get(variable)
+    if bound is None:
+        raise Rejection("T6", *_unbound(variable, scope))
+    return bound
 
 
 def variable_ref(variable: tree.Variable, scope: NameScope) -> ir.ParameterRef | ir.EntityRef:
@@ -155,7 +184,15 @@ def value(expression: tree.Expression, scope: NameScope) -> ir.Value:
         return ir.RequestTime(types.DATETIME)
     if isinstance(expression, tree.Variable) and expression.name in scope.parameters:
         return ir.ParameterRef(str(expression.name), scope.parameters[expression.name])
+    if isinstance(expression, tree.PropertyAccess | tree.MetaAccess | tree.AliasRef):
+        message = "a property cannot be read here: the value is the same for the whole request"
+        raise Rejection("T45", message, expression.span, hint="use a literal, a parameter or now()")
     raise Rejection("T0", "only a literal, a parameter or now() is allowed here", expression.span)
+
+
+def constant_expression(expression: tree.Expression, scope: NameScope) -> ir.Expr:
+    """Type an expression of constants, parameters and `now()`."""
+    return typed(expression, lambda leaf: value(leaf, scope))
 
 
 # Comparisons ---------------------------------------------------------------------------------------
@@ -166,6 +203,8 @@ def operand(expression: tree.Expression, scope: NameScope) -> ir.Operand:
     match expression:
         case tree.PropertyAccess():
             return property_ref(expression, scope)
+        case tree.MetaAccess():
+            return meta_ref(expression, scope)
         case tree.Variable():
             found = variable_ref(expression, scope)
             if isinstance(found, ir.EntityRef):
@@ -190,39 +229,6 @@ def operand(expression: tree.Expression, scope: NameScope) -> ir.Operand:
             raise Rejection("T7", message, expression.span)
 
 
-def comparison(left: ir.Operand, operator: Name, right: ir.Operand) -> ir.Comparison:
-    """Type `left operator right`."""
-    op = ir.Operator(operator)
-    fits = {ir.Operator.CONTAINS: _contains_fits, ir.Operator.STARTS_WITH: _starts_fits}.get(op, compares)
-    problem = fits(left.type, right.type)
-    if problem:
-        raise Rejection("T7", problem, operator.span)
-    return ir.Comparison(left, op, right)
-
-
-def _contains_fits(left: Type, right: Type) -> str | None:
-    if left.is_list:
-        return None if left.element.accepts(right) else f"{left} cannot contain {right}"
-    if not left.is_string:
-        return f"`contains` needs a list or a String on its left, not {left}"
-    return None if right.is_string else f"a String contains Strings, not {right}"
-
-
-def _starts_fits(left: Type, right: Type) -> str | None:
-    if left.is_string and right.is_string:
-        return None
-    return f"`starts_with` compares Strings, not {left} with {right}"
-
-
-def compares(left: Type, right: Type) -> str | None:
-    """Return why values of the two types cannot be compared, or None if they can."""
-    for side in (left, right):
-        if not side.is_comparable:
-            kind = "list" if side.is_list else side.scalar
-            return f"{kind} comparison is not supported ({side})"
-    return None if left.accepts(right) else f"cannot compare {left} with {right}"
-
-
 def entry(
     property_: Property, written: Name, expression: tree.Expression, variable: str, scope: NameScope
 ) -> ir.Comparison:
@@ -232,7 +238,7 @@ def entry(
     if isinstance(expression, tree.Variable) and expression.name not in scope.parameters:
         hint = did_you_mean(expression.name, scope.parameters) or "declare it as a parameter, or compare in a filter"
         raise Rejection("T0", f"`${expression.name}` is not a parameter", expression.span, hint=hint)
-    right = value(expression, scope)
+    right = constant_expression(expression, scope)
     # Codes are public: a wrong literal is T3, a wrong parameter T7, although the mistake is the same.
     code = "T3" if isinstance(right, ir.Constant) else "T7"
     target = type_.element if type_.is_list else type_
@@ -270,11 +276,10 @@ def declared_value(expression: tree.Expression, scope: NameScope) -> ir.Value:
     return value(expression, scope)
 
 
-def assigned(type_: Type, written: Name, expression: tree.Expression, scope: NameScope) -> ir.Value:
+def assigned(type_: Type, written: Name, expression: tree.Expression, leaf: Leaf) -> ir.Expr:
     """Type `property: value` in a mutation; a constant is converted to the type of the property."""
-    given = declared_value(expression, scope)
-    if isinstance(given, ir.Constant):
-        assert isinstance(expression, tree.Literal | tree.ListLiteral)
+    given = typed(expression, leaf)
+    if isinstance(given, ir.Constant) and isinstance(expression, tree.Literal | tree.ListLiteral):
         return ir.Constant(_converted(type_, given, written, expression.span), type_)
     # The content of a Blob is passed as a String: `base64:...`.
     fits = type_.accepts(given.type) or (type_.is_blob and given.type.is_string)

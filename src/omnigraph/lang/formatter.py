@@ -180,6 +180,23 @@ def _negation(children: Sequence[_Child], rule: str) -> list[Part]:
     ]
 
 
+def _chain(children: Sequence[_Child], rule: str) -> list[Part]:
+    """Lay out operands and operators; what does not fit is broken before `and` and `or`."""
+    parts: list[Part] = []
+    behind_operator = True
+    for at, child in enumerate(children):
+        # Behind the first one, which is where the line begins.
+        parts += [Mark.INDENT] if at == 1 else []
+        if isinstance(child, Token):
+            parts += [Mark.LINE] if child.type in ("AND", "OR") else []
+            parts.append(Tok(child, "sign" if behind_operator and child.type == "MINUS" else rule))
+            behind_operator = child.type != "IS_NULL"
+        else:
+            parts += _layout(child, rule)
+            behind_operator = False
+    return [Group([*parts, Mark.DEDENT])]
+
+
 def _query(children: Sequence[_Child], rule: str) -> list[Part]:
     """Lay out a query; break a long header before its annotations, then its parameters if needed."""
     head, body, close, _ = _braced(children)
@@ -226,6 +243,9 @@ _LAYOUTS: Mapping[str, Callable[[Sequence[_Child], str], list[Part]]] = {
     "write": _one_per_line,
     "match": _block,
     "negation": _negation,
+    "having": _negation,
+    "chain": _chain,
+    "word_filter": _chain,
     "return_": _list,
     "order": _keys,
     "binding": _list,
@@ -390,7 +410,11 @@ def _spaced(left: Tok | None, right: Tok) -> bool:
     """Return whether two tokens on one line are separated by a space."""
     if left is not None and left.token == "," and right.token == "..":
         return True
-    if left is None or left.token in _TIGHT_AFTER or right.token in _TIGHT_BEFORE:
+    if left is None or left.token in _TIGHT_AFTER or left.rule == "sign":
+        return False
+    if right.token == "(" and right.rule == "group":
+        return True
+    if right.token in _TIGHT_BEFORE:
         return False
     if "EQUAL" in (left.token.type, right.token.type) or right.rule == "hops":
         return False
@@ -404,6 +428,8 @@ def _spaced(left: Tok | None, right: Tok) -> bool:
 
 def _spelled(token: Token) -> str:
     # The grammar allows white space after the `@`; the canonical layout does not.
-    if token.type in ("ANNOTATION", "RULE", "CARD", "QUERY_ANNOTATION"):
+    if token.type in ("ANNOTATION", "RULE", "CARD", "QUERY_ANNOTATION", "META"):
         return re.sub(r"[ \t\r\n]+", "", token)
+    if token.type in ("IS_NULL", "NULLS") and "/" not in token:
+        return " ".join(token.split())
     return str(token)

@@ -6,34 +6,41 @@ A read is a sequence of steps over rows of bindings; a mutation is a sequence of
 from __future__ import annotations
 
 import datetime as dt
-from dataclasses import field
+from dataclasses import field, replace
 from enum import StrEnum
 
 from omnigraph.lang.source import NOWHERE, Span, TreeNode
-from omnigraph.lang.types import Type
+from omnigraph.lang.types import BOOL, Type
 
 # Values --------------------------------------------------------------------------------------------
 
 PlainValue = str | int | float | bool | dt.date | dt.datetime | tuple["PlainValue", ...] | None
 
 
-class Constant(TreeNode):
+class _Expression(TreeNode):
+    @property
+    def variables(self) -> frozenset[str]:
+        """The variables whose properties it reads."""
+        return variables_of(self)
+
+
+class Constant(_Expression):
     value: PlainValue
     type: Type
 
 
-class ParameterRef(TreeNode):
+class ParameterRef(_Expression):
     name: str
     type: Type
 
 
-class RequestTime(TreeNode):
+class RequestTime(_Expression):
     """`now()`: one value for the whole request."""
 
     type: Type
 
 
-class PropertyRef(TreeNode):
+class PropertyRef(_Expression):
     variable: str
     property: str
     type: Type
@@ -46,10 +53,7 @@ class EntityRef(TreeNode):
     type_name: str
 
 
-Value = Constant | ParameterRef | RequestTime
-Operand = Value | PropertyRef
-
-# Predicates ----------------------------------------------------------------------------------------
+# Expressions ---------------------------------------------------------------------------------------
 
 
 class Operator(StrEnum):
@@ -63,12 +67,12 @@ class Operator(StrEnum):
     STARTS_WITH = "starts_with"
 
 
-class Comparison(TreeNode):
-    """`left op right`. A null on either side makes the result unknown, and the row is dropped."""
+class Comparison(_Expression):
+    """`left op right`; null if a side is null. `x in list` is `list contains x`."""
 
-    left: Operand
+    left: Expr
     operator: Operator
-    right: Operand
+    right: Expr
 
     def __post_init__(self) -> None:
         left, right = self.left.type, self.right.type
@@ -83,9 +87,76 @@ class Comparison(TreeNode):
             assert left.accepts(right)
 
     @property
-    def variables(self) -> frozenset[str]:
-        sides = (self.left, self.right)
-        return frozenset(side.variable for side in sides if isinstance(side, PropertyRef))
+    def type(self) -> Type:
+        return replace(BOOL, nullable=self.left.type.nullable or self.right.type.nullable)
+
+
+class Junction(_Expression):
+    """`a and b and c`, or `a or b or c`: false wins an `and`, true an `or`, then null."""
+
+    conjunctive: bool
+    operands: tuple[Expr, ...]
+
+    def __post_init__(self) -> None:
+        assert len(self.operands) > 1
+        assert all(operand.type.scalar is BOOL.scalar for operand in self.operands)
+
+    @property
+    def type(self) -> Type:
+        return replace(BOOL, nullable=any(operand.type.nullable for operand in self.operands))
+
+
+class Not(_Expression):
+    """`not a`; null stays null."""
+
+    operand: Expr
+
+    @property
+    def type(self) -> Type:
+        return replace(BOOL, nullable=self.operand.type.nullable)
+
+
+class IsNull(_Expression):
+    """`a is null`, which is never null itself."""
+
+    operand: Expr
+    type: Type = BOOL
+
+
+class Call(_Expression):
+    """A function or an arithmetic operator, by its name in `lang/functions.py`, with its arguments."""
+
+    function: str
+    arguments: tuple[Expr, ...]
+    type: Type
+    span: Span = field(default=NOWHERE, compare=False)
+
+
+Value = Constant | ParameterRef | RequestTime
+Operand = Value | PropertyRef
+Expr = Operand | Comparison | Junction | Not | IsNull | Call
+
+
+def parts_of(expression: _Expression) -> tuple[Expr, ...]:
+    """Return the expressions that an expression is made of."""
+    match expression:
+        case Comparison(left, _, right):
+            return (left, right)
+        case Junction(_, operands):
+            return operands
+        case Not(operand) | IsNull(operand):
+            return (operand,)
+        case Call(_, arguments):
+            return arguments
+        case _:
+            return ()
+
+
+def variables_of(expression: _Expression) -> frozenset[str]:
+    """Return the variables whose properties an expression reads."""
+    if isinstance(expression, PropertyRef):
+        return frozenset({expression.variable})
+    return frozenset().union(*map(variables_of, parts_of(expression)))
 
 
 class TextMatch(TreeNode):
@@ -101,7 +172,8 @@ class TextMatch(TreeNode):
         return frozenset({self.text.variable})
 
 
-Predicate = Comparison | TextMatch
+Predicate = Expr | TextMatch
+"""What keeps a row if it is true; null counts as false."""
 
 # Steps of a read -----------------------------------------------------------------------------------
 
@@ -256,9 +328,18 @@ class Score(TreeNode):
     type: Type
 
 
+class ObjectRef(TreeNode):
+    """A node or an edge with its id and its properties; null where nothing is bound."""
+
+    variable: str
+    kind: str
+    type_name: str
+    fields: tuple[tuple[str, Expr], ...]
+
+
 class Column(TreeNode):
     name: str
-    expression: Operand | EntityRef | Score
+    expression: Expr | EntityRef | ObjectRef | Score
 
 
 class Project(TreeNode):
@@ -268,8 +349,9 @@ class Project(TreeNode):
 class AggregateColumn(TreeNode):
     name: str
     function: str
-    argument: Operand | EntityRef
+    argument: Expr | EntityRef
     type: Type
+    distinct: bool = False
 
 
 class Aggregate(TreeNode):
@@ -281,17 +363,32 @@ class Aggregate(TreeNode):
         assert any(isinstance(column, AggregateColumn) for column in self.columns)
 
 
+RESULT = "@result"
+"""The variable that stands for a row of the result; its properties are the positions of the columns."""
+
+
 class ResultColumn(TreeNode):
     """A column of the result, by its position."""
 
     position: int
 
 
-class SortKey(TreeNode):
-    """One sort key; nulls come first ascending, last descending."""
+class Having(TreeNode):
+    """Keep the rows of the result for which a condition is true."""
 
-    by: Operand | EntityRef | ResultColumn
+    predicate: Expr
+
+
+class Distinct(TreeNode):
+    """Keep the first of rows that are equal; null equals null."""
+
+
+class SortKey(TreeNode):
+    """One sort key; nulls come first ascending, last descending, unless it says otherwise."""
+
+    by: Expr | EntityRef | ResultColumn
     descending: bool = False
+    nulls_first: bool | None = None
 
 
 class Order(TreeNode):
@@ -302,10 +399,13 @@ class Order(TreeNode):
 
 
 class Limit(TreeNode):
-    count: int
+    """Skip some rows, then keep at most `count` of the others."""
+
+    count: int | ParameterRef | None
+    offset: int | ParameterRef = 0
 
 
-Step = MatchStep | Rank | Order | Limit | Project | Aggregate
+Step = MatchStep | Rank | Order | Limit | Project | Aggregate | Having | Distinct
 
 
 class ReadPlan(TreeNode):
@@ -327,31 +427,26 @@ class ReadPlan(TreeNode):
 
 class InsertNode(TreeNode):
     type_name: str
-    values: tuple[tuple[str, Value], ...]
+    values: tuple[tuple[str, Expr], ...]
     span: Span = field(default=NOWHERE, compare=False)
 
 
 class InsertEdge(TreeNode):
     type_name: str
-    source: Value
-    target: Value
-    values: tuple[tuple[str, Value], ...]
+    source: Expr
+    target: Expr
+    values: tuple[tuple[str, Expr], ...]
     span: Span = field(default=NOWHERE, compare=False)
 
 
-class Where(TreeNode):
-    """One comparison of a stored column with a value; edges are addressed by `src` and `dst`."""
-
-    column: str
-    type: Type
-    operator: Operator
-    value: Value
+ROW = ""
+"""The variable that stands for the entity itself in the expressions of an update or a delete."""
 
 
 class UpdateNodes(TreeNode):
     type_name: str
-    values: tuple[tuple[str, Value], ...]
-    where: Where
+    values: tuple[tuple[str, Expr], ...]
+    where: Expr
     span: Span = field(default=NOWHERE, compare=False)
 
 
@@ -359,13 +454,13 @@ class DeleteNodes(TreeNode):
     """Delete the matching nodes and every edge that touches them."""
 
     type_name: str
-    where: Where
+    where: Expr
     span: Span = field(default=NOWHERE, compare=False)
 
 
 class DeleteEdges(TreeNode):
     type_name: str
-    where: Where
+    where: Expr
     span: Span = field(default=NOWHERE, compare=False)
 
 

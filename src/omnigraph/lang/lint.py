@@ -14,8 +14,8 @@ from omnigraph.lang import query_tree as tree
 from omnigraph.lang.catalog import Catalog
 from omnigraph.lang.compiler import CompiledQuery, check_query
 from omnigraph.lang.query_parser import parse_query_file
+from omnigraph.lang.read_check import type_of
 from omnigraph.lang.source import Rejection, Source, TreeNode
-from omnigraph.lang.types import STRING, Type
 
 # Code -> its meaning. A test compares the reference with this table.
 CODES = {
@@ -196,17 +196,17 @@ def _never_set(compiled: Iterable[CompiledQuery], catalog: Catalog) -> Iterator[
 
 def _operation(plan: ir.Plan, catalog: Catalog) -> dict[str, Any]:
     if isinstance(plan, ir.ReadPlan):
-        result = [{"name": column.name, **_column_type(column).describe()} for column in plan.columns]
+        result = [{"name": column.name, **_described(column)} for column in plan.columns]
         return {"result": result, "reads": _entities(_read_by(plan.steps, catalog)), "writes": []}
     reads = {entity for statement in plan.statements for entity in _read_by_statement(statement, catalog)}
     writes = {entity for statement in plan.statements for entity in _written_types(statement, catalog)}
     return {"result": [], "reads": _entities(reads), "writes": _entities(writes)}
 
 
-def _column_type(column: ir.Column | ir.AggregateColumn) -> Type:
-    if isinstance(column, ir.AggregateColumn):
-        return column.type
-    return STRING if isinstance(column.expression, ir.EntityRef) else column.expression.type
+def _described(column: ir.Column | ir.AggregateColumn) -> dict[str, object]:
+    if isinstance(column, ir.Column) and isinstance(column.expression, ir.ObjectRef):
+        return {"kind": "object", "type_name": column.expression.type_name, "nullable": False}
+    return type_of(column).describe()
 
 
 def _entities(entities: Iterable[_Entity]) -> list[dict[str, str]]:

@@ -9,7 +9,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from omnigraph.lang import ir
 from omnigraph.lang import query_tree as tree
 from omnigraph.lang.catalog import EdgeType
-from omnigraph.lang.expressions import ANONYMOUS, Bound, NameScope, comparison, entry, operand, text_match
+from omnigraph.lang.expressions import ANONYMOUS, Bound, NameScope, entry, operand, text_match
+from omnigraph.lang.operations import conjuncts, fails, truth
 from omnigraph.lang.source import Name, Rejection, TreeNode, did_you_mean
 
 
@@ -42,26 +43,27 @@ class Not(TreeNode):
     outer: frozenset[str]
 
 
-TypedClause = Node | Hop | Not | ir.Comparison | ir.TextMatch
+TypedClause = Node | Hop | Not | ir.Predicate
 
 
 def check_match(clauses: Iterable[tree.Clause], scope: NameScope) -> tuple[TypedClause, ...]:
     """Type the clauses of a `match` or `not` block, and add their bindings to the scope."""
-    return tuple(_clause(clause, scope) for clause in clauses)
+    return tuple(typed_clause for clause in clauses for typed_clause in _clause(clause, scope))
 
 
-def _clause(clause: tree.Clause, scope: NameScope) -> TypedClause:
+def _clause(clause: tree.Clause, scope: NameScope) -> tuple[TypedClause, ...]:
     match clause:
         case tree.Binding():
-            return _binding(clause, scope)
+            return (_binding(clause, scope),)
         case tree.Traversal():
-            return _traversal(clause, scope)
-        case tree.FilterClause():
-            return _filter(clause, scope)
-        case tree.TextClause():
-            return text_match(clause.call, scope)
+            return (_traversal(clause, scope),)
+        case tree.FilterClause(condition, traversal):
+            # `$a and $b` has always been a traversal where there is an edge of that name.
+            if traversal and scope.catalog.edge_by_word(traversal.edge):
+                return (_traversal(traversal, scope),)
+            return filters(condition, scope)
         case tree.Negation():
-            return _negation(clause, scope)
+            return (_negation(clause, scope),)
 
 
 def _binding(clause: tree.Binding, scope: NameScope) -> Node:
@@ -92,11 +94,29 @@ def _binding(clause: tree.Binding, scope: NameScope) -> Node:
     return Node(bound.name, node.name, tuple(predicates))
 
 
-def _filter(clause: tree.FilterClause, scope: NameScope) -> ir.Predicate:
+def filters(condition: tree.Expression, scope: NameScope) -> tuple[ir.Predicate, ...]:
+    """Type a condition, and split it where it says `and`: each part is tested where its variables are bound."""
+    parts = [_part(one, scope) for one in conjuncts(condition)]
+    # What may have no value stays behind what it is joined to, which may exclude the rows for which it has none.
+    safe = tuple(one for one in parts if isinstance(one, ir.TextMatch) or not fails(one))
+    if len(safe) == len(parts):
+        return safe
+    together = tuple(one for one in parts if not isinstance(one, ir.TextMatch))
+    return (*safe, together[0] if len(together) == 1 else ir.Junction(conjunctive=True, operands=together))
+
+
+def _part(condition: tree.Expression, scope: NameScope) -> ir.Predicate:
+    if isinstance(condition, tree.TextCall):
+        return text_match(condition, scope)
     # A text clause is shorthand for this comparison.
-    if isinstance(clause.left, tree.TextCall) and clause.operator == "=" and _is_true(clause.right):
-        return text_match(clause.left, scope)
-    return comparison(operand(clause.left, scope), clause.operator, operand(clause.right, scope))
+    if (
+        isinstance(condition, tree.Binary)
+        and isinstance(condition.left, tree.TextCall)
+        and condition.operator == "="
+        and _is_true(condition.right)
+    ):
+        return text_match(condition.left, scope)
+    return truth(condition, lambda leaf: operand(leaf, scope))
 
 
 def _is_true(expression: tree.Expression) -> bool:
@@ -209,24 +229,30 @@ def _mentioned(clauses: Iterable[tree.Clause], scope: NameScope) -> Iterator[str
             case tree.Traversal():
                 yield from (clause.source, clause.target)
             case tree.FilterClause():
-                yield from _variables(clause.left, scope)
-                yield from _variables(clause.right, scope)
-            case tree.TextClause():
-                yield from _variables(clause.call, scope)
+                yield from _variables(clause.condition, scope)
             case tree.Negation():
                 yield from _mentioned(clause.clauses, scope)
 
 
 def _variables(expression: tree.Expression, scope: NameScope) -> Iterator[str]:
     match expression:
-        case tree.PropertyAccess():
-            yield expression.variable
+        case tree.PropertyAccess() | tree.MetaAccess():
+            if expression.variable:
+                yield expression.variable
         case tree.Variable() if expression.name not in scope.parameters:
             yield expression.name
         case tree.TextCall():
             yield from _variables(expression.text, scope)
         case tree.AggregateCall():
             yield from _variables(expression.argument, scope)
+        case tree.Binary():
+            yield from _variables(expression.left, scope)
+            yield from _variables(expression.right, scope)
+        case tree.Unary():
+            yield from _variables(expression.operand, scope)
+        case tree.Connective(_, operands) | tree.FunctionCall(_, operands):
+            for operand_ in operands:
+                yield from _variables(operand_, scope)
 
 
 # The plan -------------------------------------------------------------------------------------------
@@ -346,4 +372,4 @@ class _MatchPlanner:
 def _predicates(clause: TypedClause) -> Iterable[ir.Predicate]:
     if isinstance(clause, Node):
         return clause.predicates
-    return (clause,) if isinstance(clause, ir.Comparison | ir.TextMatch) else ()
+    return () if isinstance(clause, Hop | Not) else (clause,)

@@ -7,7 +7,8 @@ from collections.abc import Iterable, Mapping
 from omnigraph.lang import ir, types
 from omnigraph.lang import query_tree as tree
 from omnigraph.lang.catalog import EdgeType, NodeType, Property
-from omnigraph.lang.expressions import NameScope, assigned, compares, declared_value
+from omnigraph.lang.expressions import NameScope, assigned, declared_value, entity_column
+from omnigraph.lang.operations import Leaf, truth
 from omnigraph.lang.source import Name, Rejection, did_you_mean
 from omnigraph.lang.types import Type
 
@@ -61,13 +62,15 @@ def _target_type(name: Name, scope: NameScope) -> NodeType | EdgeType:
 
 
 def _insert_node(statement: tree.Insert, node: NodeType, scope: NameScope) -> ir.InsertNode:
-    values = _assigned_values(statement.assignments, _assignable_columns(node), node, scope)
+    columns = _assignable_columns(node)
+    values = _assigned_values(statement.assignments, columns, node, lambda leaf: declared_value(leaf, scope))
     _required(statement.type, node.properties, values)
     return ir.InsertNode(node.name, tuple(values.items()), statement.type.span)
 
 
 def _insert_edge(statement: tree.Insert, edge: EdgeType, scope: NameScope) -> ir.InsertEdge:
-    values = _assigned_values(statement.assignments, _assignable_columns(edge), edge, scope)
+    columns = _assignable_columns(edge)
+    values = _assigned_values(statement.assignments, columns, edge, lambda leaf: declared_value(leaf, scope))
     for endpoint, type_name in (("from", edge.source), ("to", edge.target)):
         if endpoint not in values:
             message = f"insert of edge `{edge.name}` needs `{endpoint}`: the id of a `{type_name}`"
@@ -86,7 +89,8 @@ def _update(statement: tree.Update, declared: NodeType | EdgeType, scope: NameSc
         if written.property in declared.key:
             message = f"cannot update @key property `{written.property}`: it identifies the node"
             raise Rejection("T0", message, written.property.span, hint="delete the node and insert it again")
-    values = _assigned_values(statement.assignments, _assignable_columns(declared), declared, scope)
+    columns = _assignable_columns(declared)
+    values = _assigned_values(statement.assignments, columns, declared, lambda leaf: _of_row(leaf, declared, scope))
     where = _where(statement.predicate, declared, scope)
     return ir.UpdateNodes(declared.name, tuple(values.items()), where, statement.type.span)
 
@@ -98,14 +102,14 @@ def _assignable_columns(declared: NodeType | EdgeType) -> Mapping[str, Type]:
 
 
 def _assigned_values(
-    assignments: Iterable[tree.Assignment], columns: Mapping[str, Type], declared: NodeType | EdgeType, scope: NameScope
-) -> dict[str, ir.Value]:
-    values: dict[str, ir.Value] = {}
+    assignments: Iterable[tree.Assignment], columns: Mapping[str, Type], declared: NodeType | EdgeType, leaf: Leaf
+) -> dict[str, ir.Expr]:
+    values: dict[str, ir.Expr] = {}
     for written in assignments:
         type_ = _assignable(written.property, columns, declared)
         if written.property in values:
             raise Rejection("T13", f"`{written.property}` is assigned twice", written.property.span, hint="keep one")
-        values[str(written.property)] = assigned(type_, written.property, written.value, scope)
+        values[str(written.property)] = assigned(type_, written.property, written.value, leaf)
     return values
 
 
@@ -115,11 +119,13 @@ def _assignable(name: Name, columns: Mapping[str, Type], declared: NodeType | Ed
         hint = did_you_mean(name, columns)
         if name == "id":
             hint = "an id is derived from the key, or generated; name the key properties instead"
+        elif name == "null":
+            hint = "there is no null literal; leave the property out, or pass null through a nullable parameter"
         raise Rejection("T11", f"{kind} type `{declared.name}` has no property `{name}`", name.span, hint=hint)
     return columns[name]
 
 
-def _required(type_name: Name, properties: Mapping[str, Property], values: Mapping[str, ir.Value]) -> None:
+def _required(type_name: Name, properties: Mapping[str, Property], values: Mapping[str, ir.Expr]) -> None:
     """Check that every required property is assigned; a vector can be embedded from its source instead."""
     for property_ in properties.values():
         if property_.type.nullable or property_.name in values:
@@ -133,15 +139,31 @@ def _required(type_name: Name, properties: Mapping[str, Property], values: Mappi
             raise Rejection("T12", message, type_name.span, hint="assign one of the two")
 
 
-def _where(predicate: tree.Predicate, declared: NodeType | EdgeType, scope: NameScope) -> ir.Where:
-    name = predicate.property
-    type_ = _assignable(name, _assignable_columns(declared), declared)
-    if type_.is_blob:
-        raise Rejection("T11", f"Blob property `{name}` cannot be used in `where`", name.span)
-    value = declared_value(predicate.value, scope)
-    problem = compares(type_, value.type)
-    if problem:
-        raise Rejection("T7", problem, predicate.value.span)
-    # `from` and `to` are the words of the language; storage calls the columns src and dst.
-    column = _ENDPOINTS.get(name, str(name)) if isinstance(declared, EdgeType) else str(name)
-    return ir.Where(column, type_, ir.Operator(predicate.operator), value)
+def _where(predicate: tree.Expression, declared: NodeType | EdgeType, scope: NameScope) -> ir.Expr:
+    """Type the condition that selects entities, over their own properties."""
+    return truth(predicate, lambda leaf: _of_row(leaf, declared, scope))
+
+
+def _of_row(expression: tree.Expression, declared: NodeType | EdgeType, scope: NameScope) -> ir.Expr:
+    """Type a property of the entity itself, by its bare name, or a value."""
+    kind = "node" if isinstance(declared, NodeType) else "edge"
+    match expression:
+        case tree.AliasRef(name):
+            type_ = _assignable(name, _assignable_columns(declared), declared)
+            if type_.is_blob:
+                raise Rejection("T11", f"Blob property `{name}` cannot be used in `where`", name.span)
+            # `from` and `to` are the words of the language; storage calls the columns src and dst.
+            column = _ENDPOINTS.get(name, str(name)) if isinstance(declared, EdgeType) else str(name)
+            return ir.PropertyRef(ir.ROW, column, type_)
+        case tree.MetaAccess(None, name):
+            return entity_column(ir.ROW, kind, declared.name, name)
+        case tree.PropertyAccess() | tree.MetaAccess():
+            message = f"a statement knows the properties of its own `{declared.name}` only"
+            raise Rejection("T44", message, expression.span, hint="write the name of the property alone")
+        case tree.AggregateCall() | tree.TextCall():
+            message = f"{expression.function}(...) cannot be used in a mutation"
+            raise Rejection("T44", message, expression.span, hint="find the entities with a query first")
+        case tree.Nearest() | tree.Bm25() | tree.Rrf():
+            raise Rejection("T44", "a ranking cannot be used in a mutation", expression.span)
+        case _:
+            return declared_value(expression, scope)

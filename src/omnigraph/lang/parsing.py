@@ -6,6 +6,7 @@ import hashlib
 import io
 import re
 from collections.abc import Callable, Iterator
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from functools import cache, cached_property
 from pkgutil import get_data
@@ -107,11 +108,17 @@ class Grammar:
                 trees += self._sound(TextSlice(source.text, rest.start, broken))
         return trees, errors
 
-    def declaration_named_at(self, text: str, name: int) -> int | None:
-        """Find the declaration whose name starts at an offset. If none is expected there, a brace is missing."""
-        line = text.rfind("\n", 0, name) + 1
+    def declaration_named_at(self, text: str, error: int, accepted: AbstractSet[str]) -> int | None:
+        """Find the declaration whose name is at an offset. If none is expected there, a brace is missing."""
+        line = text.rfind("\n", 0, error) + 1
         match = _declarations(self.declaration).match(text, line)
-        return match.start("at") if match and match["at"] and match.end() == name + 1 else None
+        if not match or not match["at"]:
+            return None
+        name = match.end() - 1
+        # Inside a query, `query q(` can be taken for a column and a function: the error is then behind it.
+        is_behind = "STRING" in accepted or "COMPARE" in accepted
+        behind = _HEAD.match(text, name) if is_behind else None
+        return match.start("at") if name == error or (behind and behind.end() == error) else None
 
     def _sound(self, text: TextSlice[str]) -> list[Any]:
         try:
@@ -247,25 +254,31 @@ _TERMINALS = {
     "DIRECTION": "`asc` or `desc`",
     "AGGREGATE": "an aggregate (`count(...)`)",
     "OPEN_LIST": "`[`",
+    "FUNCTION": "a function (`name(...)`)",
+    "META": "`@id`, `@src`, `@dst` or `@type`",
+    "IS_NULL": "`is null` or `is not null`",
+    "NEGATE": "`not`",
+    "NULLS": "`nulls first` or `nulls last`",
+    "PLUS": "`+`",
+    "MINUS": "`-`",
+    "STAR": "`*`",
+    "SLASH": "`/`",
+    "EDGE_VAR": "an edge variable (`$name:`)",
+    "NAMED_WORD": "an edge",
+    "NAMED_PROPERTY": "a name (lower case first)",
     "$END": "the end of the file",
 }
-_CALLS = frozenset({"NOW", "NEAREST", "SEARCH", "FUZZY", "MATCH_TEXT", "BM25", "RRF", "DATE", "DATETIME"})
+_CALLS = frozenset({"NOW", "NEAREST", "SEARCH", "FUZZY", "MATCH_TEXT", "BM25", "RRF", "DATE", "DATETIME", "OBJECT"})
 _WORDS = {
     "SCALAR": ("String", "Blob", "Bool", "I32", "I64", "U32", "U64", "F32", "F64", "DateTime", "Date"),
     "BOOL": ("true", "false"),
     "DIRECTION": ("asc", "desc"),
     "WORD_OP": ("contains", "starts_with"),
-    "AGGREGATE": ("count", "sum", "avg", "min", "max"),
+    "AGGREGATE": ("count", "sum", "avg", "min", "max", "collect"),
     "QUERY_ANNOTATION": ("@description", "@instruction"),
 }
 
-_AND = "write clauses one after the other; all of them must hold"
-_OR = "there is no `or`; run two queries"
-_CONNECTIVES = {
-    "and": _AND,
-    "or": _OR,
-    "distinct": "there is no `distinct`; a traversal without an edge variable yields each neighbour once",
-}
+_CONNECTIVES = {"distinct": "write `return distinct { ... }`, or `count(distinct $x)`"}
 
 # Habits from other languages: the text at the error -> what to write instead.
 _HABITS = tuple(
@@ -276,15 +289,17 @@ _HABITS = tuple(
         (r"'", 'strings go in double quotes: `"..."`'),
         (r"#", "comments start with `//`"),
         (r";", "remove the semicolon; white space separates clauses"),
-        (r"-\s*[0-9]", "a negative number is not allowed here; in a query, pass it as a parameter"),
-        (r"null\b", "there is no null literal; leave the property out, or pass null through a nullable parameter"),
+        (r"-\s*[0-9]", "a negative number is not allowed here"),
+        (
+            r"null\b",
+            "there is no null literal; test with `is null`, leave the property out, or pass a nullable parameter",
+        ),
         (r",", "remove the comma"),
         (r"\*", "there is no `*`; name a variable (`count($x)`), or leave an open bound empty (`0..`)"),
-        (r"and\b|&&", _AND),
-        (r"or\b|\|\|", _OR),
-        (r"in\b", "there is no `in`; write `list contains value`"),
+        (r"&&", "write `and`"),
+        (r"\|\|", "write `or`"),
         (r"\$[A-Z]", "variable names start with a lower-case letter"),
-        (r"distinct\b", "there is no `distinct`; a traversal without an edge variable yields each neighbour once"),
+        (r"distinct\b", "write `return distinct { ... }`, or `count(distinct $x)`"),
         (r'"', "the string is never closed, or contains an unescaped quote"),
         (r"/\*", "the comment is never closed"),
         (r"(?<![0-9])\.[0-9]", "write a digit before the decimal point: `0.5`"),
@@ -298,6 +313,7 @@ _OTHER_LANGUAGES = frozenset(
 )
 _TYPE_KEYWORDS = frozenset({"node", "edge", "interface"})
 _WORD = re.compile(r"[@$]?\w+")
+_HEAD = re.compile(r"\w+\s*\(\s*(?:\$\w+\s*)?")
 _LAST_WORD = re.compile(r"([a-z_]\w*)[ \t]*$")
 
 
@@ -311,7 +327,7 @@ def _syntax_rejection(error: UnexpectedInput, text: str, grammar: Grammar) -> Re
     else:
         start = error.pos_in_stream
         assert start is not None
-        unclosed = grammar.declaration_named_at(text, start)
+        unclosed = grammar.declaration_named_at(text, start, accepted)
         # If only a name is accepted, the keyword itself was fine and the name is wrong.
         if unclosed is not None and accepted not in ({"IDENT"}, {"TYPE_ID"}):
             word = _word(text, unclosed)
@@ -338,8 +354,12 @@ def _accepted(error: UnexpectedInput) -> set[str]:
 # Sets of terminals with a common name. The widest comes first, because a match removes its terminals from the rest.
 _LITERAL = frozenset({"STRING", "UINT", "FLOAT", "BOOL", "OPEN_LIST", "DATE", "DATETIME"})
 _FUNCTIONS = frozenset({"NEAREST", "SEARCH", "FUZZY", "MATCH_TEXT", "BM25", "RRF", "AGGREGATE"})
+_OPERANDS = frozenset({"NOW", "VAR", "IDENT", "FUNCTION", "META", "OBJECT", "LPAR"})
+_OPERATORS = frozenset({"AND", "OR", "IN", "IS_NULL", "PLUS", "MINUS", "STAR", "SLASH", "COMPARE", "WORD_OP"})
 _PHRASES = (
-    (_LITERAL | _FUNCTIONS | {"NOW", "VAR", "IDENT"}, "an expression"),
+    (_LITERAL | _FUNCTIONS | _OPERANDS | {"NEGATE", "MINUS"}, "an expression"),
+    (_LITERAL | _FUNCTIONS | _OPERANDS, "an operand"),
+    (_OPERATORS, "an operator"),
     (_LITERAL | {"NOW", "VAR"}, "a value"),
     (_LITERAL, "a literal"),
     (frozenset({"SCALAR", "LSQB", "VECTOR", "_ENUM"}), "a property type"),

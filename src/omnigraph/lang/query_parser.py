@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from lark import Token, Transformer, v_args
@@ -74,25 +75,28 @@ class _QueryBuilder(Transformer[Token, Any]):
     # Reading
 
     def read(
-        self,
-        match: tuple[tree.Clause, ...],
-        items: tuple[tree.Item, ...],
-        order: tuple[tree.Key, ...] | None,
-        limit: int | None,
+        self, match: tuple[tree.Clause, ...], result: tuple[bool, tuple[tree.Item, ...]], *rest: Any
     ) -> tree.ReadBody:
-        return tree.ReadBody(match, items, order or (), limit)
+        having, order, offset, limit = rest
+        distinct, items = result
+        return tree.ReadBody(match, items, order or (), limit, offset, having or (), distinct=distinct)
 
     def match(self, *clauses: tree.Clause) -> tuple[tree.Clause, ...]:
         return clauses
 
-    def return_(self, *items: tree.Item) -> tuple[tree.Item, ...]:
-        return items
+    def return_(self, distinct: Token | None, *items: tree.Item) -> tuple[bool, tuple[tree.Item, ...]]:
+        return distinct is not None, items
+
+    def having(self, *conditions: tree.FilterClause) -> tuple[tree.FilterClause, ...]:
+        return conditions
 
     def order(self, *keys: tree.Key) -> tuple[tree.Key, ...]:
         return keys
 
-    def limit(self, count: Token) -> int:
-        return parsing.integer_of(count, SYNTAX)
+    def limit(self, count: Token) -> int | tree.Variable:
+        return self.variable(count) if count.type == "VAR" else parsing.integer_of(count, SYNTAX)
+
+    offset = limit
 
     def negation(self, keyword: Token, *clauses: tree.Clause) -> tree.Negation:
         return tree.Negation(clauses, span_of(keyword))
@@ -121,32 +125,48 @@ class _QueryBuilder(Transformer[Token, Any]):
         span = Span(span_of(least).start, span_of(most or least).end)
         return tree.Hops(parsing.integer_of(least, SYNTAX), upper, span)
 
-    def filter(self, left: tree.Expression, operator: Token, right: tree.Expression) -> tree.FilterClause:
-        return tree.FilterClause(left, name_of(operator), right)
+    def either(self, source: Token, word: Token, target: Token) -> tree.Traversal | tree.FilterClause:
+        followed = _traversal(source, None, word, None, target)
+        # These two have always been traversals here, whatever the schema says.
+        if word.type == "WORD_OP":
+            return followed
+        return tree.FilterClause(_operation(self.variable(source), word, self.variable(target)), followed)
 
-    def word_filter(self, left: Token, operator: Token, right: tree.Expression) -> tree.FilterClause:
-        return tree.FilterClause(self.variable(left), name_of(operator), right)
+    def filter(self, condition: tree.Expression) -> tree.FilterClause:
+        return tree.FilterClause(condition)
 
-    def text_clause(self, call: tree.TextCall) -> tree.TextClause:
-        return tree.TextClause(call)
+    def word_filter(self, left: Token, *rest: Any) -> tree.FilterClause:
+        parts = [self.variable(one) if isinstance(one, Token) and one.type == "VAR" else one for one in rest]
+        return tree.FilterClause(self.chain(self.variable(left), *parts))
 
     def item(self, expression: tree.Expression, alias: Token | None) -> tree.Item:
         return tree.Item(expression, name_of(alias) if alias else None)
 
-    def key(self, expression: tree.Expression, direction: Token | None) -> tree.Key:
+    def key(self, expression: tree.Expression, direction: Token | None, nulls: Token | None) -> tree.Key:
         # The grammar accepts it, so that the message can be better than a syntax error.
         if direction and isinstance(expression, tree.Nearest):
             message = f"nearest takes no direction; unexpected `{direction}`"
             raise Rejection(SYNTAX, message, span_of(direction), hint="nearest always ranks the closest first")
-        return tree.Key(expression, name_of(direction) if direction else None)
+        first = None if nulls is None else nulls.endswith("first")
+        return tree.Key(expression, name_of(direction) if direction else None, first)
 
     # Expressions
 
     def variable(self, token: Token) -> tree.Variable:
         return tree.Variable(name_of(token, skip=1))
 
-    # A rule of its own in the grammar, so that the parser can decide between filter and traversal after it.
-    variable_operand = variable
+    def chain(self, *parts: Any) -> tree.Expression:
+        return _Chain(parts).expression()
+
+    def group(self, inner: tree.Expression) -> tree.Expression:
+        return inner
+
+    def call(self, function: Token, *arguments: tree.Expression) -> tree.FunctionCall:
+        return tree.FunctionCall(name_of(function), arguments, _depth(function, *arguments))
+
+    def meta(self, *tokens: Token) -> tree.MetaAccess:
+        *variable, name = tokens
+        return tree.MetaAccess(name_of(variable[0], skip=1) if variable else None, annotation_name(name))
 
     def property(self, variable: Token, name: Token) -> tree.PropertyAccess:
         return tree.PropertyAccess(name_of(variable, skip=1), name_of(name))
@@ -160,17 +180,17 @@ class _QueryBuilder(Transformer[Token, Any]):
     def nearest(
         self, keyword: Token, vector: tree.PropertyAccess, query: tree.Expression, approximate: Token | None
     ) -> tree.Nearest:
-        return tree.Nearest(vector, query, approximate == "true", span_of(keyword))
+        return tree.Nearest(vector, query, approximate == "true", span_of(keyword), _depth(keyword, query))
 
     def search(
         self, function: Token, text: tree.Expression, query: tree.Expression, edits: tree.Expression | None = None
     ) -> tree.TextCall:
-        return tree.TextCall(name_of(function), text, query, edits)
+        return tree.TextCall(name_of(function), text, query, edits, _depth(function, text, query, edits))
 
     fuzzy = match_text = search
 
     def bm25(self, keyword: Token, text: tree.Expression, query: tree.Expression) -> tree.Bm25:
-        return tree.Bm25(text, query, span_of(keyword))
+        return tree.Bm25(text, query, span_of(keyword), _depth(keyword, text, query))
 
     def rrf(
         self,
@@ -179,10 +199,14 @@ class _QueryBuilder(Transformer[Token, Any]):
         second: tree.Nearest | tree.Bm25,
         k: tree.Expression | None = None,
     ) -> tree.Rrf:
-        return tree.Rrf(first, second, k, span_of(keyword))
+        return tree.Rrf(first, second, k, span_of(keyword), _depth(keyword, first, second, k))
 
-    def aggregate(self, function: Token, argument: tree.Expression) -> tree.AggregateCall:
-        return tree.AggregateCall(name_of(function), argument)
+    def aggregate(self, function: Token, distinct: Token | None, argument: tree.Expression) -> tree.AggregateCall:
+        depth = _depth(function, argument)
+        return tree.AggregateCall(name_of(function), argument, distinct=distinct is not None, depth=depth)
+
+    def object(self, keyword: Token, variable: Token) -> tree.ObjectCall:
+        return tree.ObjectCall(name_of(variable, skip=1), span_of(keyword))
 
     # Literals
 
@@ -209,6 +233,9 @@ class _QueryBuilder(Transformer[Token, Any]):
 
     # Writing
 
+    def named_condition(self, name: Token, *rest: Any) -> tree.Expression:
+        return self.chain(self.alias(name), *rest)
+
     def write(self, *statements: tree.Statement) -> tree.WriteBody:
         return tree.WriteBody(statements)
 
@@ -219,13 +246,106 @@ class _QueryBuilder(Transformer[Token, Any]):
         *assignments, predicate = parts
         return tree.Update(name_of(type_), tuple(assignments), predicate)
 
-    def delete(self, type_: Token, predicate: tree.Predicate) -> tree.Delete:
+    def delete(self, type_: Token, predicate: tree.Expression) -> tree.Delete:
         return tree.Delete(name_of(type_), predicate)
 
     assignment = match_entry
 
-    def predicate(self, name: Token, operator: Token, value: tree.Expression) -> tree.Predicate:
-        return tree.Predicate(name_of(name), name_of(operator), value)
+
+_LOOSEST, _NOT_BINDS, _TESTS, _SIGN_BINDS = 1, 3, 4, 7
+_BINDS = {
+    "OR": 1,
+    "AND": 2,
+    "COMPARE": 4,
+    "WORD_OP": 4,
+    "IN": 4,
+    "IS_NULL": 4,
+    "PLUS": 5,
+    "MINUS": 5,
+    "STAR": 6,
+    "SLASH": 6,
+}
+_MOST_DEEP = 100
+
+
+class _Chain:
+    """Operands and operators in a row; builds their tree by precedence."""
+
+    def __init__(self, parts: Sequence[Any]) -> None:
+        self.parts = parts
+        self.at = 0
+        self.open = 0  # expressions that are being built
+
+    def expression(self, least: int = _LOOSEST) -> tree.Expression:
+        """Build what is held together by operators that bind at least so tightly."""
+        left = self._prefixed()
+        tested = False
+        while self.at < len(self.parts):
+            operator = self.parts[self.at]
+            binds = _BINDS[operator.type]
+            if binds < least:
+                break
+            if binds == _TESTS and tested:
+                message = f"unexpected `{operator}`; comparisons do not chain"
+                raise Rejection(SYNTAX, message, span_of(operator), hint="join two comparisons with `and`")
+            tested = binds == _TESTS
+            self.at += 1
+            if operator.type in ("AND", "OR"):
+                left = self._joined(left, operator, binds)
+            elif operator.type == "IS_NULL":
+                left = _with_operator("is not null" if "not" in operator else "is null", operator, left)
+            else:
+                left = _operation(left, operator, self.expression(binds + 1))
+        return left
+
+    def _prefixed(self) -> tree.Expression:
+        part = self.parts[self.at]
+        self.at += 1
+        if not isinstance(part, Token):
+            operand: tree.Expression = part
+            return operand
+        self.open += 1
+        # Before descending: so many signs would exhaust the stack here already.
+        _depth(part, depth=self.open)
+        operand = self.expression(_NOT_BINDS if part.type == "NEGATE" else _SIGN_BINDS)
+        self.open -= 1
+        return _negative(part, operand) if part.type == "MINUS" else _with_operator("not", part, operand)
+
+    def _joined(self, left: tree.Expression, operator: Token, binds: int) -> tree.Connective:
+        # All of them at once: a tree of pairs would be as deep as the chain is long.
+        operands = [left, self.expression(binds + 1)]
+        while self.at < len(self.parts) and self.parts[self.at].type == operator.type:
+            self.at += 1
+            operands.append(self.expression(binds + 1))
+        return tree.Connective(name_of(operator), tuple(operands), _depth(operator, *operands))
+
+
+def _depth(token: Token, *inner: object, depth: int = 0) -> int:
+    """Return the depth of an expression around others; too deep, it could not be walked."""
+    deepest = 1 + max((getattr(one, "depth", 0) for one in inner), default=depth)
+    if deepest > _MOST_DEEP:
+        hint = "join conditions with `and`, or compute a part of it outside"
+        raise Rejection(SYNTAX, f"an expression is nested more than {_MOST_DEEP} deep", span_of(token), hint=hint)
+    return deepest
+
+
+def _operation(left: tree.Expression, operator: Token, right: tree.Expression) -> tree.Expression:
+    depth = _depth(operator, left, right)
+    if operator.type in ("AND", "OR"):
+        return tree.Connective(name_of(operator), (left, right), depth)
+    return tree.Binary(left, name_of(operator), right, depth)
+
+
+def _with_operator(words: str, operator: Token, operand: tree.Expression) -> tree.Unary:
+    return tree.Unary(Name(words, span_of(operator)), operand, _depth(operator, operand))
+
+
+def _negative(sign: Token, operand: tree.Expression) -> tree.Expression:
+    """Build `-x`; a number with a sign is a literal, so that it can stand wherever a literal can."""
+    if isinstance(operand, tree.Literal) and operand.type in (types.I64, types.F64):
+        assert isinstance(operand.value, int | float)
+        return tree.Literal(-operand.value, operand.type, Span(span_of(sign).start, operand.span.end))
+    return _with_operator("-", sign, operand)
 
 
 def _traversal(

@@ -10,6 +10,7 @@ from omnigraph.lang.types import Type
 # Spans are excluded from comparison: trees that differ in layout only are equal, which the formatter tests rely on.
 
 # Expressions ---------------------------------------------------------------------------------------
+# Those made of others have a `depth`: the builder refuses what is so deep that walking it would exhaust the stack.
 
 
 class Literal(TreeNode):
@@ -63,6 +64,7 @@ class Nearest(TreeNode):
     query: Expression
     approximate: bool = False
     span: Span = field(default=NOWHERE, compare=False)
+    depth: int = field(default=1, compare=False)
 
 
 class TextCall(TreeNode):
@@ -72,6 +74,7 @@ class TextCall(TreeNode):
     text: Expression
     query: Expression
     edits: Expression | None = None
+    depth: int = field(default=1, compare=False)
 
     @property
     def span(self) -> Span:
@@ -82,6 +85,7 @@ class Bm25(TreeNode):
     text: Expression
     query: Expression
     span: Span = field(default=NOWHERE, compare=False)
+    depth: int = field(default=1, compare=False)
 
 
 class Rrf(TreeNode):
@@ -89,11 +93,80 @@ class Rrf(TreeNode):
     second: Nearest | Bm25
     k: Expression | None
     span: Span = field(default=NOWHERE, compare=False)
+    depth: int = field(default=1, compare=False)
 
 
 class AggregateCall(TreeNode):
     function: Name
     argument: Expression
+    distinct: bool = False
+    depth: int = field(default=1, compare=False)
+
+    @property
+    def span(self) -> Span:
+        return self.function.span
+
+
+class ObjectCall(TreeNode):
+    """`object($p)`: a node or an edge with its properties."""
+
+    variable: Name
+    span: Span = field(default=NOWHERE, compare=False)
+
+
+class MetaAccess(TreeNode):
+    """`$p.@id`; without a variable, `@id` of the entity that a mutation changes."""
+
+    variable: Name | None
+    name: Name
+
+    @property
+    def span(self) -> Span:
+        return Span(self.variable.span.start, self.name.span.end) if self.variable else self.name.span
+
+
+class Binary(TreeNode):
+    """A comparison, `contains`, `starts_with`, `in` or arithmetic."""
+
+    left: Expression
+    operator: Name
+    right: Expression
+    depth: int = field(default=1, compare=False)
+
+    @property
+    def span(self) -> Span:
+        return Span(self.left.span.start, self.right.span.end)
+
+
+class Unary(TreeNode):
+    """`not x`, `-x`, `x is null` or `x is not null`."""
+
+    operator: Name
+    operand: Expression
+    depth: int = field(default=1, compare=False)
+
+    @property
+    def span(self) -> Span:
+        spans = (self.operator.span, self.operand.span)
+        return Span(min(spans).start, max(spans).end)
+
+
+class Connective(TreeNode):
+    """`x and y and z`, or `x or y or z`."""
+
+    operator: Name
+    operands: tuple[Expression, ...]
+    depth: int = field(default=1, compare=False)
+
+    @property
+    def span(self) -> Span:
+        return Span(self.operands[0].span.start, self.operands[-1].span.end)
+
+
+class FunctionCall(TreeNode):
+    function: Name
+    arguments: tuple[Expression, ...]
+    depth: int = field(default=1, compare=False)
 
     @property
     def span(self) -> Span:
@@ -101,7 +174,9 @@ class AggregateCall(TreeNode):
 
 
 Rank = Nearest | Bm25 | Rrf
-Expression = Literal | ListLiteral | Variable | PropertyAccess | AliasRef | Now | TextCall | Rank | AggregateCall
+_Leaf = Literal | ListLiteral | Variable | PropertyAccess | MetaAccess | ObjectCall | AliasRef | Now
+_Operation = Binary | Unary | Connective | FunctionCall
+Expression = _Leaf | _Operation | TextCall | Rank | AggregateCall
 
 # Clauses -------------------------------------------------------------------------------------------
 
@@ -139,13 +214,10 @@ class Traversal(TreeNode):
 
 
 class FilterClause(TreeNode):
-    left: Expression
-    operator: Name
-    right: Expression
+    """A condition. `traversal` is another reading of `$a and $b`: an edge of that name, if the schema has one."""
 
-
-class TextClause(TreeNode):
-    call: TextCall
+    condition: Expression
+    traversal: Traversal | None = None
 
 
 class Negation(TreeNode):
@@ -153,7 +225,7 @@ class Negation(TreeNode):
     span: Span = field(default=NOWHERE, compare=False)
 
 
-Clause = Binding | Traversal | FilterClause | TextClause | Negation
+Clause = Binding | Traversal | FilterClause | Negation
 
 # Bodies --------------------------------------------------------------------------------------------
 
@@ -166,19 +238,17 @@ class Item(TreeNode):
 class Key(TreeNode):
     expression: Expression
     direction: Name | None
+    nulls_first: bool | None = None
 
 
 class ReadBody(TreeNode):
     match: tuple[Clause, ...]
     items: tuple[Item, ...]
     order: tuple[Key, ...]
-    limit: int | None
-
-
-class Predicate(TreeNode):
-    property: Name
-    operator: Name
-    value: Expression
+    limit: int | Variable | None
+    offset: int | Variable | None = None
+    having: tuple[FilterClause, ...] = ()
+    distinct: bool = False
 
 
 class Insert(TreeNode):
@@ -189,12 +259,12 @@ class Insert(TreeNode):
 class Update(TreeNode):
     type: Name
     assignments: tuple[Assignment, ...]
-    predicate: Predicate
+    predicate: Expression
 
 
 class Delete(TreeNode):
     type: Name
-    predicate: Predicate
+    predicate: Expression
 
 
 Statement = Insert | Update | Delete

@@ -3,15 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from omnigraph.lang import ir, types
 from omnigraph.lang import query_tree as tree
-from omnigraph.lang.expressions import NameScope, constant, property_ref, ranking, variable_ref
+from omnigraph.lang.expressions import (
+    NameScope,
+    bound_variable,
+    constant,
+    entity_column,
+    meta_ref,
+    property_ref,
+    ranking,
+    variable_ref,
+)
 from omnigraph.lang.match_check import check_match, plan_match
-from omnigraph.lang.source import Rejection, Span, TreeNode, did_you_mean
-from omnigraph.lang.types import F64, I64, Type
+from omnigraph.lang.operations import truth, typed
+from omnigraph.lang.source import Name, Rejection, Span, TreeNode, did_you_mean
+from omnigraph.lang.types import F64, I64, STRING, Type
 
-_SortBy = ir.Operand | ir.EntityRef | ir.ResultColumn
+_SortBy = ir.Expr | ir.EntityRef | ir.ResultColumn
 _RANK_CODES = {tree.Nearest: "T17", tree.Bm25: "T20", tree.Rrf: "T21"}
 _RANK_NAMES = {tree.Nearest: "nearest", tree.Bm25: "bm25", tree.Rrf: "rrf"}
 
@@ -21,24 +32,64 @@ def check_read(body: tree.ReadBody, scope: NameScope) -> ir.ReadPlan:
     steps: list[ir.Step] = list(plan_match(check_match(body.match, scope)))
     rank = _rank(body, scope)
     columns = tuple(_return_column(item, scope, rank) for item in body.items)
-    limit = [ir.Limit(body.limit)] if body.limit is not None else []
+    limit = _limit(body, scope, rank)
     if any(isinstance(column, ir.AggregateColumn) for column in columns):
         _grouping(body.items)
         if rank:
             raise Rejection("T0", "an aggregate query cannot be ordered by a ranking", rank.span)
-        order = _order_step(body.order, lambda key: _result_key(key, body.items, columns))
-        return ir.ReadPlan((*steps, ir.Aggregate(columns), *order, *limit))
+        having = _having(body, columns, scope)
+        distinct = [ir.Distinct()] if body.distinct else []
+        order = _order_step(body.order, lambda key: _result_key(key, body.items, columns, scope))
+        return ir.ReadPlan((*steps, ir.Aggregate(columns), *having, *distinct, *order, *limit))
+    if body.having:
+        span = body.having[0].condition.span
+        hint = "write the condition as a clause of `match`"
+        raise Rejection("T9", "`having` needs a query that aggregates", span, hint=hint)
     plain = tuple(column for column in columns if isinstance(column, ir.Column))
     if rank:
         # Last: the rows of the match are what is ranked, in whatever order its clauses are written. The limit is given,
         # so that what cannot be in the result is not ordered; the Limit step cuts rows, not entities.
-        steps.append(ir.Rank(rank.ranking, body.limit))
+        known = body.limit if isinstance(body.limit, int) and body.offset is None and not body.distinct else None
+        steps.append(ir.Rank(rank.ranking, known))
     # Without a total order two runs of a query with a limit could return different rows.
     tie_break = tuple(sorted(bound.name for bound in scope.variables.values()))
     # The first key is the ranking itself; the others break its ties.
     keys = body.order[1:] if rank else body.order
     order = _order_step(keys, lambda key: _row_key(key, body.items, plain, scope), tie_break) if body.order else []
+    if body.distinct:
+        return ir.ReadPlan((*steps, *order, ir.Project(plain), ir.Distinct(), *limit))
     return ir.ReadPlan((*steps, *order, *limit, ir.Project(plain)))
+
+
+def _limit(body: tree.ReadBody, scope: NameScope, rank: _Ranked | None) -> list[ir.Limit]:
+    if body.limit is None and body.offset is None:
+        return []
+    if body.offset is not None and rank and isinstance(rank.written, tree.Rrf):
+        hint = "ask for `limit` plus `offset` rows, and skip the first ones"
+        raise Rejection("T21", "a query ordered by rrf has no offset", rank.span, hint=hint)
+    offset = 0 if body.offset is None else _row_count(body.offset, scope)
+    return [ir.Limit(None if body.limit is None else _row_count(body.limit, scope), offset)]
+
+
+def _row_count(written: int | tree.Variable, scope: NameScope) -> int | ir.ParameterRef:
+    if isinstance(written, int):
+        return written
+    type_ = scope.parameters.get(written.name)
+    if type_ is None or not type_.is_integer or type_.nullable:
+        found = "no parameter" if type_ is None else str(type_)
+        message = f"a number of rows is an integer parameter that is not nullable; `${written.name}` is {found}"
+        raise Rejection("T58", message, written.span, hint=f"declare `${written.name}: I64`")
+    return ir.ParameterRef(str(written.name), type_)
+
+
+def _having(
+    body: tree.ReadBody, columns: Sequence[ir.Column | ir.AggregateColumn], scope: NameScope
+) -> list[ir.Having]:
+    found = []
+    for clause in body.having:
+        condition = truth(clause.condition, lambda leaf: _result_leaf(leaf, body.items, columns, scope))
+        found.append(ir.Having(condition))
+    return found
 
 
 # Ranking -------------------------------------------------------------------------------------------
@@ -72,6 +123,8 @@ def _rank(body: tree.ReadBody, scope: NameScope) -> _Ranked | None:
     for key in body.order[1:]:
         if isinstance(written, tree.Nearest) and isinstance(key.expression, tree.AliasRef):
             raise Rejection("T18", "nearest cannot be combined with ordering by an alias", key.expression.span)
+        if key.nulls_first is not None and body.order[0] is key:
+            raise Rejection("T0", "a ranking has no nulls", key.expression.span)
     # bm25 keeps matching rows only; the others would return the whole table in an expensive order.
     if body.limit is None and not isinstance(written, tree.Bm25):
         code, name = _RANK_CODES[type(written)], _RANK_NAMES[type(written)]
@@ -94,6 +147,8 @@ def _aliased(key: tree.Key, items: Sequence[tree.Item]) -> tree.Expression:
 
 def _return_column(item: tree.Item, scope: NameScope, rank: _Ranked | None) -> ir.Column | ir.AggregateColumn:
     written = item.expression
+    if item.alias is None and isinstance(written, tree.Binary | tree.Unary | tree.Connective):
+        raise Rejection("T43", "a column that is computed needs a name", written.span, hint="add `as name`")
     name = str(item.alias or _column_name(written))
     if isinstance(written, tree.AggregateCall):
         return _aggregate(name, written, scope)
@@ -105,6 +160,8 @@ def _return_column(item: tree.Item, scope: NameScope, rank: _Ranked | None) -> i
                 _RANK_CODES[type(written)], message, written.span, hint=f"order by the same {function}(...)"
             )
         return ir.Column(name, ir.Score(F64))
+    if isinstance(written, tree.ObjectCall):
+        return ir.Column(name, _object(written, scope))
     return ir.Column(name, _row_value(written, scope))
 
 
@@ -112,43 +169,88 @@ def _column_name(written: tree.Expression) -> str:
     match written:
         case tree.PropertyAccess():
             return f"{written.variable}.{written.name}"
+        case tree.MetaAccess():
+            return f"{written.variable}.@{written.name}"
         case tree.Variable() | tree.AliasRef():
             return written.name
+        case tree.ObjectCall():
+            return written.variable
         case tree.AggregateCall():
             return _column_name(written.argument)
         case tree.Literal() | tree.ListLiteral():
             return "literal"
         case tree.Now():
             return "now"
-        case tree.TextCall():
+        case tree.TextCall() | tree.FunctionCall():
             return written.function
-        case _:
+        case tree.Nearest() | tree.Bm25() | tree.Rrf():
             return _RANK_NAMES[type(written)]
+        case _:
+            return "value"  # the argument of an aggregate, such as `sum($p.price * 2)`
 
 
-def _row_value(written: tree.Expression, scope: NameScope) -> ir.Operand | ir.EntityRef:
-    """Type an expression with a value per row: property, node, parameter, literal or now()."""
+def _object(written: tree.ObjectCall, scope: NameScope) -> ir.ObjectRef:
+    """Return all of an entity that a query can read: everything but Blobs and vectors."""
+    bound = bound_variable(written.variable, scope)
+    system = ("id", "type") if bound.kind == "node" else ("id", "type", "src", "dst")
+    fields: list[tuple[str, ir.Expr]] = [
+        (f"@{name}", entity_column(bound.name, bound.kind, bound.type_name, Name(name))) for name in system
+    ]
+    fields += [
+        (one.name, ir.PropertyRef(bound.name, one.name, one.type))
+        for one in bound.properties.values()
+        if not (one.type.is_blob or one.type.is_vector)
+    ]
+    return ir.ObjectRef(bound.name, bound.kind, bound.type_name, tuple(fields))
+
+
+def _row_value(written: tree.Expression, scope: NameScope) -> ir.Expr | ir.EntityRef:
+    """Type an expression with a value per row."""
+    if isinstance(written, tree.Variable):
+        bound = scope.variables.get(written.name)
+        if bound and bound.kind == "edge" and written.name not in scope.parameters:
+            return ir.PropertyRef(bound.name, "id", STRING)
+        found = variable_ref(written, scope)
+        return found if isinstance(found, ir.EntityRef) else _no_blob(found, written.span)
+    return typed(written, lambda leaf: _row_leaf(leaf, scope))
+
+
+def _row_leaf(written: tree.Expression, scope: NameScope) -> ir.Expr:
+    """Type a leaf with a value per row: property, id, parameter, literal or now()."""
     match written:
         case tree.PropertyAccess():
             return _no_blob(property_ref(written, scope), written.span)
+        case tree.MetaAccess():
+            return meta_ref(written, scope)
         case tree.Variable():
             found = variable_ref(written, scope)
-            return found if isinstance(found, ir.EntityRef) else _no_blob(found, written.span)
+            if isinstance(found, ir.EntityRef):
+                message = f"`${written.name}` is a node, which has no single value"
+                raise Rejection("T7", message, written.span, hint=f"use `${written.name}.@id` or a property")
+            return _no_blob(found, written.span)
         case tree.Literal() | tree.ListLiteral():
             return constant(written)
         case tree.Now():
             return ir.RequestTime(types.DATETIME)
+        case _:
+            raise _no_row_value(written)
+
+
+def _no_row_value(written: tree.Expression) -> Rejection:
+    match written:
         case tree.TextCall():
             code = "T20" if written.function == "match_text" else "T19"
             message = f"{written.function} is a filter and has no value to return"
-            raise Rejection(code, message, written.span, hint="move it into `match` as a clause")
+            return Rejection(code, message, written.span, hint="move it into `match` as a clause")
         case tree.AliasRef():
             message = f"unexpected name `{written.name}`: an alias can only be used in `order`"
-            raise Rejection("T0", message, written.span, hint="write `$variable.property`")
+            return Rejection("T0", message, written.span, hint="write `$variable.property`")
         case tree.AggregateCall():
-            raise Rejection("T8", f"{written.function}(...) cannot be the argument of an aggregate", written.span)
+            return Rejection("T8", f"{written.function}(...) cannot be the argument of an aggregate", written.span)
+        case tree.Nearest() | tree.Bm25() | tree.Rrf():
+            return Rejection(_RANK_CODES[type(written)], "a ranking cannot be used here", written.span)
         case _:
-            raise Rejection(_RANK_CODES[type(written)], "a ranking cannot be used here", written.span)
+            return Rejection("T8", "object(...) can only be a column of its own", written.span)
 
 
 def _no_blob(operand: ir.PropertyRef | ir.ParameterRef, span: Span) -> ir.PropertyRef | ir.ParameterRef:
@@ -158,29 +260,36 @@ def _no_blob(operand: ir.PropertyRef | ir.ParameterRef, span: Span) -> ir.Proper
 
 
 def _aggregate(name: str, written: tree.AggregateCall, scope: NameScope) -> ir.AggregateColumn:
-    function = str(written.function)
+    function, span = str(written.function), written.argument.span
+    if written.distinct and function not in ("count", "collect"):
+        hint = "`min` and `max` are the same without it" if function in ("min", "max") else None
+        raise Rejection("T8", f"{function} takes no `distinct`; count and collect do", span, hint=hint)
     argument = _row_value(written.argument, scope)
-    span = written.argument.span
     if function == "count":
-        return ir.AggregateColumn(name, function, argument, I64)
+        return ir.AggregateColumn(name, function, argument, I64, distinct=written.distinct)
     type_ = types.STRING if isinstance(argument, ir.EntityRef) else argument.type
+    if function == "collect":
+        if type_.is_list or type_.is_vector:
+            raise Rejection("T8", f"collect needs single values, not {type_}", span)
+        collected = replace(type_, is_list=True, nullable=False, enum=())
+        return ir.AggregateColumn(name, function, argument, collected, distinct=written.distinct)
     # A sum of integers is a float, as in the original implementation; it cannot overflow.
     if function in ("sum", "avg"):
         if isinstance(argument, ir.EntityRef) or not type_.is_numeric:
             raise Rejection("T8", f"{function} needs a number, not {_called(argument)}", span)
         return ir.AggregateColumn(name, function, argument, Type(F64.scalar, nullable=True))
-    if not (type_.is_numeric or type_.is_string):
-        raise Rejection("T8", f"{function} needs a number or a String, not {type_}", span)
+    if not type_.is_comparable:
+        raise Rejection("T8", f"{function} needs values that have an order, not {type_}", span)
     return ir.AggregateColumn(name, function, argument, Type(type_.scalar, nullable=True))
 
 
-def _called(operand: ir.Operand | ir.EntityRef) -> str:
+def _called(operand: ir.Expr | ir.EntityRef) -> str:
     return "a node" if isinstance(operand, ir.EntityRef) else str(operand.type)
 
 
 def _grouping(items: Sequence[tree.Item]) -> None:
     for item in items:
-        if not isinstance(item.expression, tree.AggregateCall | tree.PropertyAccess | tree.Variable):
+        if isinstance(item.expression, tree.Literal | tree.ListLiteral | tree.Now | tree.ObjectCall | tree.Rank):
             message = "beside an aggregate only properties and variables can be returned: they are the grouping keys"
             raise Rejection("T9", message, item.expression.span)
 
@@ -193,57 +302,135 @@ def _order_step(
 ) -> list[ir.Order]:
     if not keys and not tie_break:
         return []
-    resolved = (ir.SortKey(resolve(key), descending=key.direction == "desc") for key in keys)
+    resolved = (ir.SortKey(resolve(key), key.direction == "desc", key.nulls_first) for key in keys)
     return [ir.Order(tuple(resolved), tie_break)]
 
 
 def _row_key(key: tree.Key, items: Sequence[tree.Item], columns: Sequence[ir.Column], scope: NameScope) -> _SortBy:
-    """Resolve a sort key of a plain query: a property, returned or not, or a result column."""
+    """Resolve a sort key of a plain query: an expression over the row, or over result columns."""
     written = key.expression
+    by: _SortBy | ir.ObjectRef | ir.Score
     if isinstance(written, tree.PropertyAccess):
-        by: _SortBy = _no_blob(property_ref(written, scope), written.span)
+        by = _no_blob(property_ref(written, scope), written.span)
+    elif isinstance(written, tree.AliasRef) or _same_item(written, items) is not None:
+        by = columns[_column_position(key, items)].expression
+    elif isinstance(written, tree.AggregateCall):
+        message = f"{written.function}(...) is not in the result"
+        raise Rejection("T42", message, written.span, hint="return it as a column, and order by that")
+    elif isinstance(written, tree.Variable | tree.TextCall | tree.Literal | tree.ListLiteral | tree.Now):
+        hint = "order by a property, or by the alias of a column"
+        raise Rejection("T0", "unsupported ordering expression", written.span, hint=hint)
     else:
-        column = columns[_column_position(key, items)].expression
-        assert not isinstance(column, ir.Score), "_rank has rejected it"
-        by = column
+        by = typed(written, lambda leaf: _key_leaf(leaf, items, columns, scope))
     _comparable(by, key)
+    assert not isinstance(by, ir.ObjectRef | ir.Score), "_comparable and _rank have rejected it"
     return by
 
 
-def _comparable(by: _SortBy | ir.Score, key: tree.Key) -> None:
-    if isinstance(by, ir.PropertyRef | ir.Constant | ir.ParameterRef) and not by.type.is_comparable:
+def _key_leaf(
+    leaf: tree.Expression, items: Sequence[tree.Item], columns: Sequence[ir.Column], scope: NameScope
+) -> ir.Expr:
+    if isinstance(leaf, tree.AliasRef):
+        found = columns[_named(leaf, items)].expression
+        if isinstance(found, ir.EntityRef | ir.ObjectRef | ir.Score):
+            raise Rejection("T0", f"unsupported ordering expression: `{leaf.name}` is no value", leaf.span)
+        return found
+    return _row_leaf(leaf, scope)
+
+
+def _comparable(by: _SortBy | ir.ObjectRef | ir.Score, key: tree.Key) -> None:
+    if isinstance(by, ir.ObjectRef):
+        raise Rejection("T0", "unsupported ordering expression: an object has no order", key.expression.span)
+    if not isinstance(by, ir.EntityRef | ir.ResultColumn) and not by.type.is_comparable:
         raise Rejection("T0", f"unsupported ordering expression: {by.type} has no order", key.expression.span)
 
 
 def _result_key(
-    key: tree.Key, items: Sequence[tree.Item], columns: Sequence[ir.Column | ir.AggregateColumn]
-) -> ir.ResultColumn:
-    """Resolve a sort key of an aggregate query: it must be a result column."""
+    key: tree.Key, items: Sequence[tree.Item], columns: Sequence[ir.Column | ir.AggregateColumn], scope: NameScope
+) -> ir.ResultColumn | ir.Expr:
+    """Resolve a sort key of an aggregate query: a result column, or an expression over them."""
+    written = key.expression
+    if isinstance(written, tree.Binary | tree.Unary | tree.Connective | tree.FunctionCall) and (
+        _same_item(written, items) is None
+    ):
+        by = typed(written, lambda leaf: _result_leaf(leaf, items, columns, scope))
+        _comparable(by, key)
+        return by
     position = _column_position(key, items)
     column = columns[position]
     if isinstance(column, ir.Column):
         _comparable(column.expression, key)
+    elif not column.type.is_comparable:
+        raise Rejection("T0", f"unsupported ordering expression: {column.type} has no order", written.span)
     return ir.ResultColumn(position)
 
 
+def _result_leaf(
+    leaf: tree.Expression,
+    items: Sequence[tree.Item],
+    columns: Sequence[ir.Column | ir.AggregateColumn],
+    scope: NameScope,
+) -> ir.Expr:
+    """Type a leaf of an expression over the rows of the result."""
+    if isinstance(leaf, tree.Literal | tree.ListLiteral | tree.Now) or (
+        isinstance(leaf, tree.Variable) and leaf.name in scope.parameters
+    ):
+        return _row_leaf(leaf, scope)
+    at = _same_item(leaf, items) if not isinstance(leaf, tree.AliasRef) else None
+    if at is None:
+        if not isinstance(leaf, tree.AliasRef) or leaf.name not in _names(items):
+            what = f"`{leaf.name}`" if isinstance(leaf, tree.AliasRef) else "what is compared here"
+            hint = "return it, with a name, and use that"
+            raise Rejection("T42", f"{what} is not in the result", leaf.span, hint=hint)
+        at = _last(_names(items), leaf.name)
+    column = columns[at]
+    if isinstance(column, ir.Column) and isinstance(column.expression, ir.ObjectRef | ir.Score):
+        raise Rejection("T42", "an object or a score has no value to compare", leaf.span)
+    return ir.PropertyRef(ir.RESULT, str(at), type_of(column))
+
+
+def type_of(column: ir.Column | ir.AggregateColumn) -> Type:
+    """Return the type of a result column that is no object."""
+    if isinstance(column, ir.AggregateColumn):
+        return column.type
+    assert not isinstance(column.expression, ir.ObjectRef)
+    return STRING if isinstance(column.expression, ir.EntityRef) else column.expression.type
+
+
+def _same_item(written: tree.Expression, items: Sequence[tree.Item]) -> int | None:
+    """Find the column that an expression repeats."""
+    if isinstance(written, tree.Variable | tree.Literal | tree.ListLiteral | tree.Now | tree.TextCall):
+        return None
+    return next((at for at, item in enumerate(items) if item.expression == written), None)
+
+
 def _column_position(key: tree.Key, items: Sequence[tree.Item]) -> int:
-    """Find the result column that a sort key names; of several with one name the last wins, as it does in rows."""
+    """Find the result column that a sort key names or repeats."""
     written = key.expression
     if isinstance(written, tree.AliasRef):
-        name = str(written.name)
-    elif isinstance(written, tree.PropertyAccess):
-        name = _column_name(written)
-    else:
-        hint = "order by a property, or by the alias of a column"
-        raise Rejection("T0", "unsupported ordering expression", written.span, hint=hint)
+        return _named(written, items)
     names = _names(items)
+    if isinstance(written, tree.PropertyAccess) and _column_name(written) in names:
+        return _last(names, _column_name(written))
+    at = _same_item(written, items)
+    if at is not None:
+        return at
+    if isinstance(written, tree.PropertyAccess):
+        name = _column_name(written)
+        raise Rejection("T0", f"`${name}` is not in the result", written.span, hint=did_you_mean(name, names))
+    if isinstance(written, tree.AggregateCall):
+        message = f"{written.function}(...) is not in the result"
+        raise Rejection("T42", message, written.span, hint="return it as a column")
+    hint = "order by a property, or by the alias of a column"
+    raise Rejection("T0", "unsupported ordering expression", written.span, hint=hint)
+
+
+def _named(written: tree.AliasRef, items: Sequence[tree.Item]) -> int:
+    """Find a result column by its name; of several with one name the last wins, as it does in rows."""
+    names, name = _names(items), str(written.name)
     if name not in names:
-        what = (
-            f"alias '{name}' not found for ordering"
-            if isinstance(written, tree.AliasRef)
-            else f"`${name}` is not in the result"
-        )
-        raise Rejection("T0", what, written.span, hint=did_you_mean(name, names))
+        message = f"alias '{name}' not found for ordering"
+        raise Rejection("T0", message, written.span, hint=did_you_mean(name, names))
     return _last(names, name)
 
 

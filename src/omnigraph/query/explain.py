@@ -28,8 +28,12 @@ def describe(step: ir.Step) -> str:
         case ir.Order(keys, ties):
             shown = [_value(key.by) + (" desc" if key.descending else "") for key in keys]
             return ", ".join([*shown, *(f"the id of ${name}" for name in ties)])
-        case ir.Limit(count):
-            return str(count)
+        case ir.Limit(count, offset):
+            return ("all" if count is None else str(count)) + (f", after {offset}" if offset else "")
+        case ir.Having(predicate):
+            return _predicate(predicate)
+        case ir.Distinct():
+            return "rows that differ"
         case ir.Project(columns):
             return ", ".join(column.name for column in columns)
         case ir.Aggregate(columns):
@@ -72,7 +76,7 @@ def _expand(step: ir.Expand) -> str:
 def _predicate(predicate: ir.Predicate) -> str:
     if isinstance(predicate, ir.TextMatch):
         return f"{predicate.function}({_value(predicate.text)}, {_value(predicate.query)})"
-    return f"{_value(predicate.left)} {predicate.operator} {_value(predicate.right)}"
+    return _value(predicate)
 
 
 def _ranking(ranking: ir.Ranking) -> str:
@@ -91,10 +95,10 @@ def _aggregated(column: ir.Column | ir.AggregateColumn) -> str:
     return f"{column.function}({_value(column.argument)})"
 
 
-def _value(value: ir.Operand | ir.EntityRef | ir.ResultColumn) -> str:
+def _value(value: ir.Expr | ir.EntityRef | ir.ResultColumn) -> str:
     match value:
         case ir.PropertyRef(variable, name):
-            return f"${variable}.{name}"
+            return f"column {int(name) + 1}" if variable == ir.RESULT else f"${variable}.{name}"
         case ir.EntityRef(variable):
             return f"${variable}"
         case ir.ParameterRef(name):
@@ -105,6 +109,26 @@ def _value(value: ir.Operand | ir.EntityRef | ir.ResultColumn) -> str:
             return "now()"
         case ir.ResultColumn(position):
             return f"column {position + 1}"
+        case _:
+            return _operation(value)
+
+
+def _operation(value: ir.Expr) -> str:
+    match value:
+        case ir.Comparison(left, operator, right):
+            return f"{_value(left)} {operator} {_value(right)}"
+        case ir.Junction(conjunctive, operands):
+            return f"({(' and ' if conjunctive else ' or ').join(map(_value, operands))})"
+        case ir.Not(ir.IsNull(operand)):
+            return f"{_value(operand)} is not null"
+        case ir.Not(operand):
+            return f"not {_value(operand)}"
+        case ir.IsNull(operand):
+            return f"{_value(operand)} is null"
+        case ir.Call(function, arguments):
+            return f"{function}({', '.join(map(_value, arguments))})"
+        case _:
+            raise AssertionError(f"{value} is made of nothing")
 
 
 def rows_after(step: ir.Step, before: float, statistics: Statistics) -> float:
@@ -121,14 +145,14 @@ def rows_after(step: ir.Step, before: float, statistics: Statistics) -> float:
             first, *others = sorted(_expanded(arm, statistics) for arm in arms)
             shares = [other / max(graph.node(arms[0].target_type).count, 1) for other in others]
             return float(before * first * np.prod(shares))
-        case ir.Filter(predicate):
+        case ir.Filter(predicate) | ir.Having(predicate):
             return before * share(predicate)
         case ir.AntiJoin():
             return before * NOT
         case ir.Rank(_, limit):
             return before if limit is None else min(before, limit)
-        case ir.Limit(count):
-            return min(before, count)
+        case ir.Limit(int(count), int(offset)):
+            return min(max(before - offset, 0.0), count)
         case ir.Aggregate(columns):
             keys = any(isinstance(column, ir.Column) for column in columns)
             return max(before * GROUP, 1.0) if keys else 1.0

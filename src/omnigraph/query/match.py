@@ -11,12 +11,12 @@ from omnigraph.lang import ir
 from omnigraph.query.adjacency import Steps, walk
 from omnigraph.query.arrays import spread
 from omnigraph.query.ends import ends_of
-from omnigraph.query.evaluate import Values, holds, pushed
 from omnigraph.query.expansion import Choice, Reach, follow
 from omnigraph.query.frame import Frame, check_room
 from omnigraph.query.meet import meeting
 from omnigraph.query.text_search import text_mask
 from omnigraph.query.view import GraphView, Positions, TableView
+from omnigraph.storage.expressions import Values, holds, pushed
 
 _ROW, _TARGET = "@row", "@target"
 _MANY_EDGES = 8  # beyond one edge in so many, a predicate is tried on all edges first
@@ -65,7 +65,7 @@ class Matcher:
         rest: list[ir.Predicate] = []
         found = []
         for predicate in predicates:
-            on_column = pushed(predicate, self.values) if isinstance(predicate, ir.Comparison) else None
+            on_column = None if isinstance(predicate, ir.TextMatch) else pushed(predicate, self.values)
             if on_column is None:
                 rest.append(predicate)
             else:

@@ -15,7 +15,7 @@ import pyarrow as pa
 from omnigraph.api.rows import Blob, Cell, Explanation, Result
 from omnigraph.core.nonblocking import is_nonblocking, may_block
 from omnigraph.embed.embedder import Embedding
-from omnigraph.errors import BlobNotFoundError, BlobPropertyError, QueryKindError
+from omnigraph.errors import BlobNotFoundError, BlobPropertyError, ExpressionError, ParameterError, QueryKindError
 from omnigraph.lang import ir
 from omnigraph.lang.catalog import Catalog, EdgeType, NodeType
 from omnigraph.lang.compiler import CompiledQuery, compile_query
@@ -23,13 +23,14 @@ from omnigraph.lang.params import decode_parameters
 from omnigraph.lang.source import Source, did_you_mean
 from omnigraph.manifest.state import GraphState
 from omnigraph.query.count_pushdown import only_counts
-from omnigraph.query.evaluate import Values
 from omnigraph.query.explain import TracedExecution
 from omnigraph.query.frame import out_of_memory
 from omnigraph.query.planner import planned
 from omnigraph.query.read import Execution
 from omnigraph.query.view import GraphView, TableCache
 from omnigraph.storage.columns import table_key
+from omnigraph.storage.expressions import Values, constant_value
+from omnigraph.storage.functions import Undefined
 from omnigraph.storage.lance_errors import lance_call
 from omnigraph.storage.observe import counted
 from omnigraph.storage.predicates import OneOf, lance_filter
@@ -111,7 +112,7 @@ class QueryReader:
     def run(self, query: Query) -> Result:
         """Run a query."""
         compiled = self._compiled(query)
-        table = _made(self._execution(Execution, compiled, query))
+        table = self._made(Execution, compiled, query)[1]
         if table.get_total_buffer_size() > _FEW_BYTES:
             may_block()  # the caller encodes the result, which takes long if it is large
         return Result(compiled.name, query.branch, table, self.state.head)
@@ -119,10 +120,9 @@ class QueryReader:
     def explain(self, query: Query) -> Explanation:
         """Run a query and return its steps and their cost instead of its rows."""
         compiled = self._compiled(query)
-        execution = self._execution(TracedExecution, compiled, query)
         begun = time.perf_counter()
         with counted() as requests:
-            table = _made(execution)
+            execution, table = self._made(TracedExecution, compiled, query)
         seconds, branch = time.perf_counter() - begun, query.branch
         steps = execution.trace.steps
         return Explanation(compiled.name, branch, self.state.head, steps, table.num_rows, requests.total, seconds)
@@ -139,6 +139,15 @@ class QueryReader:
             raise QueryKindError(message, query=compiled.name, hint="run it with `mutate`")
         return compiled
 
+    def _made(self, kind: type[_E], compiled: CompiledQuery, query: Query) -> tuple[_E, pa.Table]:
+        try:
+            execution = self._execution(kind, compiled, query)
+            return execution, execution.table()
+        except MemoryError as error:
+            raise out_of_memory(error) from error
+        except Undefined as problem:
+            raise undefined(problem, query.source) from None
+
     def _execution(self, kind: type[_E], compiled: CompiledQuery, query: Query) -> _E:
         assert isinstance(compiled.plan, ir.ReadPlan)
         if is_nonblocking() and not all(map(_is_short, compiled.plan.steps)):
@@ -146,20 +155,50 @@ class QueryReader:
         values = _values(decode_parameters(compiled.parameters, query.parameters))
         graph = GraphView(self.tables, self.state.snapshot, self.catalog, self.cache)
         plan = planned(graph, compiled.plan, counts=only_counts(compiled.plan))
-        return kind(graph, values, _Texts(plan, self.catalog, values, self.embedding).embedded())
+        plan = _Texts(_with_limits(plan, values), self.catalog, values, self.embedding).embedded()
+        return kind(graph, values, plan)
 
 
 def _is_short(step: ir.Step) -> bool:
     """Whether a step can be part of a lookup: rows by value, and their neighbours."""
     match step:
         case ir.Scan():
-            return all(isinstance(one, ir.Comparison) for one in step.predicates)
+            return not any(isinstance(one, ir.TextMatch) for one in step.predicates)
         case ir.Expand():
             return step.most == 1 and step.edge_variable is None
         case ir.Filter():
-            return isinstance(step.predicate, ir.Comparison)
+            return not isinstance(step.predicate, ir.TextMatch)
         case _:
             return isinstance(step, ir.Project | ir.Order | ir.Limit)
+
+
+def _with_limits(plan: ir.ReadPlan, values: Values) -> ir.ReadPlan:
+    """Put the values of parameters into the limit, and tell the ranking how many rows are asked for."""
+    cut = next((step for step in plan.steps if isinstance(step, ir.Limit)), None)
+    if cut is None or (isinstance(cut.count, int) and cut.offset == 0):
+        return plan
+    count, offset = (_row_count(one, values) for one in (cut.count, cut.offset))
+    exact = any(isinstance(step, ir.Distinct) for step in plan.steps)  # rows that are merged leave room for others
+    steps: list[ir.Step] = []
+    for step in plan.steps:
+        if isinstance(step, ir.Limit):
+            steps.append(ir.Limit(count, offset or 0))
+        elif isinstance(step, ir.Rank) and count is not None and not exact:
+            steps.append(replace(step, limit=count + (offset or 0)))
+        else:
+            steps.append(step)
+    return ir.ReadPlan(tuple(steps))
+
+
+def _row_count(written: int | ir.ParameterRef | None, values: Values) -> int | None:
+    if not isinstance(written, ir.ParameterRef):
+        return written
+    number = values(written)
+    assert isinstance(number, int)
+    if number < 0:
+        message = f"parameter '{written.name}': a number of rows is not negative, and it is {number}"
+        raise ParameterError(message, parameter=written.name, hint="pass 0 or more")
+    return number
 
 
 def _values(given: Mapping[str, ir.PlainValue]) -> Values:
@@ -167,7 +206,7 @@ def _values(given: Mapping[str, ir.PlainValue]) -> Values:
     # Once: two comparisons of one query must not see two times.
     now = dt.datetime.now(dt.UTC)
 
-    def value_of(value: ir.Value) -> ir.PlainValue:
+    def value_of(value: ir.Expr) -> ir.PlainValue:
         match value:
             case ir.Constant(constant):
                 return constant
@@ -175,15 +214,16 @@ def _values(given: Mapping[str, ir.PlainValue]) -> Values:
                 return given[name]
             case ir.RequestTime():
                 return now
+            case _:
+                return constant_value(value, value_of)
 
     return value_of
 
 
-def _made(execution: Execution) -> pa.Table:
-    try:
-        return execution.table()
-    except MemoryError as error:
-        raise out_of_memory(error) from error
+def undefined(problem: Undefined, source: Source) -> ExpressionError:
+    """Point at the function that has no result."""
+    hint = "guard it in the same condition: `$x.n != 0 and $y.m / $x.n > 1`, or `if(condition, value, value)`"
+    return ExpressionError(problem.message, place=source.place(problem.span), hint=hint)
 
 
 # Blobs ---------------------------------------------------------------------------------------------

@@ -14,12 +14,12 @@ from omnigraph.errors import ParameterError
 from omnigraph.lang import ir
 from omnigraph.lang.types import Type
 from omnigraph.query.approximate import Wanted, distances, near_by_index
-from omnigraph.query.evaluate import Values
 from omnigraph.query.frame import Frame
 from omnigraph.query.growth import Growth
 from omnigraph.query.text_search import text_index
 from omnigraph.query.view import Positions, TableView
 from omnigraph.query.words import wanted_words
+from omnigraph.storage.expressions import Values
 
 _Ranked = tuple[Positions, np.ndarray[Any, Any]]
 """Entities, the best first, and their scores."""

@@ -13,15 +13,16 @@ import pyarrow.compute as pc
 from omnigraph.api.rows import NODE_TYPE
 from omnigraph.lang import ir
 from omnigraph.lang.expressions import ANONYMOUS
-from omnigraph.lang.types import STRING, Type
+from omnigraph.lang.read_check import type_of
 from omnigraph.query import count_pushdown
-from omnigraph.query.evaluate import Values, operand
 from omnigraph.query.frame import ONE_ROW, Frame
 from omnigraph.query.match import Matcher
 from omnigraph.query.rank import PLACE, rank
 from omnigraph.query.view import GraphView
 from omnigraph.storage.columns import arrow_type
+from omnigraph.storage.expressions import Values, evaluate, holds
 
+Rows = np.ndarray[Any, Any]
 _FIRST = "@first"
 _FOLDS = {"count": "count", "sum": "sum", "avg": "mean", "min": "min", "max": "max"}
 
@@ -49,6 +50,25 @@ class BoundRows:
         return self.frame.count if self.shaped is None else len(self.shaped[0])
 
 
+@dataclass(frozen=True, slots=True)
+class Shaped:
+    """The columns of the result, as rows of an expression."""
+
+    columns: list[pa.Array]
+
+    @property
+    def count(self) -> int:
+        return len(self.columns[0])
+
+    def value(self, variable: str, name: str) -> pa.Array:
+        assert variable == ir.RESULT, f"${variable} is not bound any more"
+        return self.columns[int(name)]
+
+    def take(self, rows: Rows) -> Shaped:
+        chosen = pa.array(np.flatnonzero(rows) if rows.dtype == bool else rows)
+        return Shaped([column.take(chosen) for column in self.columns])
+
+
 class Execution:
     """Executes one read."""
 
@@ -60,6 +80,7 @@ class Execution:
         # Sorted or added up afterwards, edges need no order of their own.
         self.is_sorted = any(isinstance(step, ir.Order) for step in plan.steps)
         self.is_grouped = any(isinstance(step, ir.Aggregate) for step in plan.steps)
+        self.is_distinct = any(isinstance(step, ir.Distinct) for step in plan.steps)
         self.matcher.orders_edges = not self.is_sorted and not self.is_grouped
         self.counts = count_pushdown.only_counts(plan)
         self.needed = count_pushdown.needed_after(plan.steps) if self.counts else []
@@ -86,12 +107,16 @@ class Execution:
                 return BoundRows(Frame(0), [pa.array([count_pushdown.total(rows.frame)], pa.int64())] * len(columns))
             case ir.Aggregate(columns):
                 return BoundRows(Frame(0), _aggregate(columns, rows.frame, self.values))
+            case ir.Having(predicate):
+                assert rows.shaped is not None
+                return rows.take(np.flatnonzero(holds(predicate, Shaped(rows.shaped), self.values)))
+            case ir.Distinct():
+                assert rows.shaped is not None
+                return rows.take(_firsts(rows.shaped))
             case ir.Order():
                 return rows.take(self._order(step, rows))
-            case ir.Limit(count) if rows.count > count and not self.is_sorted:
-                return rows.take(self._first(rows, count))
-            case ir.Limit(count):
-                return rows.take(np.arange(min(count, rows.count)))
+            case ir.Limit(count, offset):
+                return rows.take(self._cut(rows, count, offset))
             case ir.Rank():
                 return BoundRows(rank(step, rows.frame, self.values))
             case _ if self.counts:
@@ -99,10 +124,18 @@ class Execution:
             case _:
                 return BoundRows(self.matcher.step(step, rows.frame))
 
+    def _cut(self, rows: BoundRows, count: int | ir.ParameterRef | None, offset: int | ir.ParameterRef) -> Rows:
+        assert not isinstance(count, ir.ParameterRef)
+        assert not isinstance(offset, ir.ParameterRef)
+        last = rows.count if count is None else min(offset + count, rows.count)
+        if self.is_sorted or (last == rows.count and not offset):
+            return np.arange(min(offset, last), last)
+        return self._first(rows, last)[offset:]
+
     def _order(self, step: ir.Order, rows: BoundRows) -> np.ndarray[Any, Any]:
         frame = rows.frame
         keys = [] if frame.scores is None else [_places(frame.scores)]
-        keys += [_ranks(self._key(key.by, rows), descending=key.descending) for key in step.keys]
+        keys += [_ranks(self._key(key.by, rows), key) for key in step.keys]
         keys += [frame.columns[name] for name in (PLACE,) if name in frame.columns]
         # An aggregate leaves no bindings behind: then there is nothing to break ties by.
         ties = [name for name in step.tie_break if name in frame.columns]
@@ -126,15 +159,17 @@ class Execution:
 
     def _group_ranks(self, rows: BoundRows) -> list[np.ndarray[Any, Any]]:
         """Return the ranks of the groups by what they are grouped by; nothing before groups are made."""
-        if rows.shaped is None or not self.is_grouped:
+        if rows.shaped is None or not (self.is_grouped or self.is_distinct):
             return []
         pairs = zip(rows.shaped, self.plan.columns, strict=True)
-        return [_ranks(array, descending=False) for array, column in pairs if isinstance(column, ir.Column)]
+        return [_ranks(array) for array, column in pairs if self.is_distinct or isinstance(column, ir.Column)]
 
-    def _key(self, by: ir.Operand | ir.EntityRef | ir.ResultColumn, rows: BoundRows) -> pa.Array:
+    def _key(self, by: ir.Expr | ir.EntityRef | ir.ResultColumn, rows: BoundRows) -> pa.Array:
         if isinstance(by, ir.ResultColumn):
             assert rows.shaped is not None
             return rows.shaped[by.position]
+        if rows.shaped is not None and not isinstance(by, ir.EntityRef):
+            return evaluate(by, Shaped(rows.shaped), self.values)
         return _cell(by, rows.frame, self.values)
 
 
@@ -148,29 +183,40 @@ def _places(scores: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
 # Columns of the result -----------------------------------------------------------------------------
 
 
-def _cell(expression: ir.Operand | ir.EntityRef | ir.Score, frame: Frame, values: Values) -> pa.Array:
+def _cell(expression: ir.Expr | ir.EntityRef | ir.ObjectRef | ir.Score, frame: Frame, values: Values) -> pa.Array:
     """Return the value of an expression for each row."""
     if isinstance(expression, ir.EntityRef):
         return frame.ids(expression.variable)
+    if isinstance(expression, ir.ObjectRef):
+        arrays = [evaluate(value, frame, values) for _, value in expression.fields]
+        fields = [pa.field(name, arrow_type(value.type)) for name, value in expression.fields]
+        columns = [
+            array if array.type == one.type else array.cast(one.type) for array, one in zip(arrays, fields, strict=True)
+        ]
+        return pa.StructArray.from_arrays(columns, fields=fields, mask=arrays[0].is_null())
     if isinstance(expression, ir.Score):
         assert frame.scores is not None, "a score is only typed behind a rank"
         return pa.array(frame.scores, pa.float64())
-    return operand(expression, frame, values)
+    return evaluate(expression, frame, values)
 
 
 def _field(column: ir.Column | ir.AggregateColumn) -> pa.Field:
     """Return the field of a result column; one of nodes carries their type, so that ids of two types stay apart."""
-    field = pa.field(column.name, arrow_type(_type_of(column)))
+    if isinstance(column, ir.Column) and isinstance(column.expression, ir.ObjectRef):
+        fields = [pa.field(name, arrow_type(value.type)) for name, value in column.expression.fields]
+        return pa.field(column.name, pa.struct(fields))
+    field = pa.field(column.name, arrow_type(type_of(column)))
     if isinstance(column, ir.Column) and isinstance(column.expression, ir.EntityRef):
         return field.with_metadata({NODE_TYPE: column.expression.type_name})
     return field
 
 
-def _type_of(column: ir.Column | ir.AggregateColumn) -> Type:
-    """Return the type of a result column."""
-    if isinstance(column, ir.AggregateColumn):
-        return column.type
-    return STRING if isinstance(column.expression, ir.EntityRef) else column.expression.type
+def _firsts(columns: Sequence[pa.Array]) -> Rows:
+    """Return the index of the first of equal rows, in order."""
+    rows = pa.table({f"c{at}": _groupable(column) for at, column in enumerate(columns)})
+    numbered = rows.append_column(_FIRST, pa.array(np.arange(rows.num_rows)))
+    first = numbered.group_by(rows.column_names, use_threads=False).aggregate([(_FIRST, "min")])[f"{_FIRST}_min"]
+    return np.sort(first.to_numpy())
 
 
 # Aggregates ----------------------------------------------------------------------------------------
@@ -187,7 +233,7 @@ def _aggregate(columns: Sequence[ir.Column | ir.AggregateColumn], frame: Frame, 
     rows = pa.table({name: _groupable(array) if name in keys else array for name, array in originals.items()})
     rows = rows.append_column(_FIRST, pa.array(np.arange(frame.count)))
     folds = [
-        (name, _FOLDS[column.function], pc.CountOptions(mode="only_valid") if column.function == "count" else None)
+        (name, *_fold_of(column))
         for name, column in zip(names, columns, strict=True)
         if isinstance(column, ir.AggregateColumn)
     ]
@@ -199,8 +245,26 @@ def _aggregate(columns: Sequence[ir.Column | ir.AggregateColumn], frame: Frame, 
         if isinstance(column, ir.Column):
             found.append(originals[name].take(first))  # the value itself, not what it was grouped by
         else:
-            found.append(_whole(grouped[f"{name}_{_FOLDS[column.function]}"]).cast(arrow_type(_type_of(column))))
+            folded = _whole(grouped[f"{name}_{_fold_of(column)[0]}"])
+            found.append((_known(folded) if column.function == "collect" else folded).cast(arrow_type(column.type)))
     return found
+
+
+def _fold_of(column: ir.AggregateColumn) -> tuple[str, Any]:
+    """Return the aggregation of Arrow, and its options."""
+    if column.function == "count":
+        return ("count_distinct" if column.distinct else "count"), pc.CountOptions(mode="only_valid")
+    if column.function == "collect":
+        return ("distinct" if column.distinct else "list"), None
+    return _FOLDS[column.function], None
+
+
+def _known(lists: pa.ListArray) -> pa.ListArray:
+    """Remove nulls from lists."""
+    items, parents = lists.flatten(), pc.list_parent_indices(lists).to_numpy()
+    valid = items.is_valid().to_numpy(zero_copy_only=False)
+    ends = np.concatenate([[0], np.cumsum(np.bincount(parents[valid], minlength=len(lists)))])
+    return pa.ListArray.from_arrays(pa.array(ends, pa.int32()), items.filter(pa.array(valid)))
 
 
 def _groupable(array: pa.Array) -> pa.Array:
@@ -223,17 +287,25 @@ def _argument(column: ir.Column | ir.AggregateColumn, frame: Frame, values: Valu
     if isinstance(column, ir.Column):
         return _cell(column.expression, frame, values)
     found = _cell(column.argument, frame, values)
-    # As floats: Arrow's sum of integers wraps around silently.
-    return found.cast(pa.float64(), safe=False) if column.function in ("sum", "avg") else found
+    if column.function not in ("sum", "avg"):
+        return _groupable(found) if column.distinct and column.function == "count" else found
+    # In 128 bits: Arrow's sum of integers wraps around silently, and that of floats forgets digits.
+    exact = column.function == "sum" and pa.types.is_integer(found.type)
+    return found.cast(pa.decimal128(38)) if exact else found.cast(pa.float64(), safe=False)
 
 
 def _fold(column: ir.Column | ir.AggregateColumn, array: pa.Array) -> pa.Array:
     """Aggregate all rows into one, even if there are none."""
     assert isinstance(column, ir.AggregateColumn)
     if column.function == "count":
-        return pa.array([len(array) - array.null_count], pa.int64())
+        return pa.array(
+            [pc.count_distinct(array).as_py() if column.distinct else len(array) - array.null_count], pa.int64()
+        )
+    if column.function == "collect":
+        items = array.drop_null().unique() if column.distinct else array.drop_null()
+        return pa.ListArray.from_arrays(pa.array([0, len(items)], pa.int32()), items).cast(arrow_type(column.type))
     fold = {"sum": pc.sum, "avg": pc.mean, "min": pc.min, "max": pc.max}[column.function]
-    return pa.array([fold(array).as_py()], arrow_type(column.type))
+    return pa.array([fold(array)]).cast(arrow_type(column.type))
 
 
 def _whole(array: pa.ChunkedArray | pa.Array) -> pa.Array:
@@ -243,12 +315,14 @@ def _whole(array: pa.ChunkedArray | pa.Array) -> pa.Array:
 # Order ---------------------------------------------------------------------------------------------
 
 
-def _ranks(array: pa.Array, *, descending: bool) -> np.ndarray[Any, Any]:
+def _ranks(array: pa.Array, by: ir.SortKey | None = None) -> np.ndarray[Any, Any]:
     """Return the rank of every value: nulls first ascending, last descending; equal values share one."""
     if pa.types.is_boolean(array.type):
         array = array.cast(pa.int8())
     if pa.types.is_nested(array.type):
         array = pa.array([repr(one) for one in array.to_pylist()], pa.string())  # lists have no order, but need one
-    key = ("", "descending", "at_end") if descending else ("", "ascending", "at_start")
+    descending = by is not None and by.descending
+    first = by.nulls_first if by is not None and by.nulls_first is not None else not descending
+    key = ("", "descending" if descending else "ascending", "at_start" if first else "at_end")
     found: np.ndarray[Any, Any] = pc.rank(array, sort_keys=[key], tiebreaker="dense").to_numpy()
     return found

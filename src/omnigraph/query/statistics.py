@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import prod
 
 import numpy as np
 
@@ -10,9 +11,10 @@ from omnigraph.core.nonblocking import is_nonblocking
 from omnigraph.lang import ir
 from omnigraph.lang.ir import Direction, Operator
 from omnigraph.query.adjacency import Adjacency, adjacency_key
-from omnigraph.query.evaluate import pushed
-from omnigraph.query.view import GraphView, TableView, satisfying
-from omnigraph.storage.predicates import Predicate
+from omnigraph.query.view import GraphView, TableView
+from omnigraph.storage.expressions import pushed
+from omnigraph.storage.predicates import Predicate, satisfying
+from omnigraph.storage.read import ID
 
 # Shares of rows that satisfy a predicate where nothing is known about the values.
 EQUAL, RANGE, TEXT, NOT, GROUP = 0.1, 0.33, 0.1, 0.5, 0.1
@@ -95,8 +97,8 @@ class Statistics:
         return float(view.count * np.prod(shares)) if shares else float(view.count)
 
     def _tried(self, view: TableView, predicate: ir.Predicate) -> float | None:
-        """Try a comparison with a constant on a part of its column; None if the column is not in memory."""
-        if not isinstance(predicate, ir.Comparison) or not _is_constant(predicate):
+        """Try a condition with constants on a part of its columns; None if these are not in memory."""
+        if isinstance(predicate, ir.TextMatch) or not _is_constant(predicate):
             return None
         column = pushed(predicate, _constant)
         if column is None or not view.count:
@@ -123,12 +125,13 @@ def _share_of(predicate: Predicate, columns: dict[str, object], count: int) -> f
     return max(found, 0.5) / len(rows)
 
 
-def _is_constant(predicate: ir.Comparison) -> bool:
-    sides = (predicate.left, predicate.right)
-    return sum(isinstance(side, ir.Constant) for side in sides) == 1 and len(predicate.variables) == 1
+def _is_constant(predicate: ir.Expr) -> bool:
+    if isinstance(predicate, ir.ParameterRef | ir.RequestTime | ir.Call):
+        return False
+    return all(map(_is_constant, ir.parts_of(predicate)))
 
 
-def _constant(value: ir.Value) -> ir.PlainValue:
+def _constant(value: ir.Expr) -> ir.PlainValue:
     assert isinstance(value, ir.Constant)
     return value.value
 
@@ -138,13 +141,25 @@ def names_one(predicate: ir.Predicate, view: TableView) -> bool:
     if not isinstance(predicate, ir.Comparison) or predicate.operator is not Operator.EQ:
         return False
     sides = (predicate.left, predicate.right)
-    return any(isinstance(side, ir.PropertyRef) and side.property == view.key for side in sides) and (
+    return any(isinstance(side, ir.PropertyRef) and side.property in (view.key, ID) for side in sides) and (
         len(predicate.variables) == 1
     )
 
 
 def share(predicate: ir.Predicate) -> float:
     """Guess the share of rows that satisfy a predicate."""
-    if isinstance(predicate, ir.TextMatch):
-        return TEXT
-    return {Operator.EQ: EQUAL, Operator.NE: 1 - EQUAL, Operator.CONTAINS: TEXT}.get(predicate.operator, RANGE)
+    match predicate:
+        case ir.TextMatch():
+            return TEXT
+        case ir.Comparison(_, operator):
+            return {Operator.EQ: EQUAL, Operator.NE: 1 - EQUAL, Operator.CONTAINS: TEXT}.get(operator, RANGE)
+        case ir.Junction(True, operands):
+            return prod(map(share, operands))
+        case ir.Junction(False, operands):
+            return 1 - prod(1 - share(one) for one in operands)
+        case ir.Not(operand):
+            return 1 - share(operand)
+        case ir.IsNull():
+            return EQUAL
+        case _:
+            return NOT

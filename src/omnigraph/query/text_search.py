@@ -16,11 +16,11 @@ import pyarrow.compute as pc
 from omnigraph.api.results import TableVersion
 from omnigraph.lang import ir
 from omnigraph.query.arrays import Integers, Mask, narrow, spread
-from omnigraph.query.evaluate import Values
 from omnigraph.query.frame import Frame
 from omnigraph.query.growth import Growth
 from omnigraph.query.view import TableView
 from omnigraph.query.words import MARK, SIGNS, beginnings, entries_of, term_of, wanted_words, words
+from omnigraph.storage.expressions import Values
 
 _K1, _B = 1.2, 0.75
 _DEFAULT_EDITS = 2

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Hashable, Mapping, Sequence, Sized
+from collections.abc import Callable, Hashable, Sequence, Sized
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from typing import Any, TypeVar, cast
@@ -21,7 +21,7 @@ from omnigraph.query.growth import Growth, growth
 from omnigraph.storage.columns import table_key
 from omnigraph.storage.lance_errors import Failure, classify
 from omnigraph.storage.layout import deleted_offsets, fragments
-from omnigraph.storage.predicates import AllOf, Compare, Predicate, arrow_expression
+from omnigraph.storage.predicates import AllOf, Compare, Predicate, satisfying
 from omnigraph.storage.read import ADDRESS, ID, OFFSET_BITS
 from omnigraph.storage.stage import TableStorage
 
@@ -222,7 +222,7 @@ class TableView:
         if not predicates:
             return np.arange(self.count)
         for at, one in enumerate(predicates):
-            if isinstance(one, Compare) and one.column == self.key and one.operator is Operator.EQ:
+            if isinstance(one, Compare) and one.column in (self.key, ID) and one.operator is Operator.EQ:
                 return self._find_among(self._find_named(one), [*predicates[:at], *predicates[at + 1 :]])
         return self._search(predicates)
 
@@ -340,14 +340,6 @@ def _whole(column: pa.ChunkedArray) -> pa.Array:
         column = column.cast(pa.large_string())
     found = column.combine_chunks()
     return found if isinstance(found, pa.Array) else pa.concat_arrays(found.chunks)
-
-
-def satisfying(predicate: Predicate, columns: Mapping[str, pa.Array], count: int) -> Positions:
-    """Return the indices of the rows that satisfy a predicate, in order; null counts as false."""
-    # The count is given, because a predicate that nothing satisfies may need no column.
-    numbered = pa.table({**columns, "@at": np.arange(count)})
-    found: Positions = numbered.filter(arrow_expression(predicate))["@at"].to_numpy()
-    return found
 
 
 @dataclass(frozen=True)

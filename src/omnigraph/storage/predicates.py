@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import datetime as dt
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import reduce
-from operator import and_
+from operator import and_, or_
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -20,7 +22,8 @@ from omnigraph.lang.ir import Operator, PlainValue
 from omnigraph.lang.types import Type
 from omnigraph.storage.columns import to_array
 
-_NEVER = "false"
+_NEVER, _ALWAYS = "false", "true"
+Rows = np.ndarray[Any, np.dtype[np.int64]]
 _F32_MAX = float(np.finfo(np.float32).max)
 _LEAST = -(2**63)
 # Lance sorts NaN above every number, so these operators would match it.
@@ -63,11 +66,11 @@ class Never:
 
 
 @dataclass(frozen=True, slots=True)
-class OneOf:
-    """The column holds one of these values, none of them null."""
+class Null:
+    """The column is null; or, negated, it is not."""
 
     column: str
-    values: pa.Array
+    negated: bool = False
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -75,9 +78,20 @@ class OneOf:
 
 
 @dataclass(frozen=True, slots=True)
-class AllOf:
-    """The conjunction of at least one predicate."""
+class OneOf:
+    """The column holds one of these values, none of them null; or, negated, it holds none, and may be null."""
 
+    column: str
+    values: pa.Array
+    negated: bool = False
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        return (self.column,)
+
+
+@dataclass(frozen=True, slots=True)
+class _Joined:
     predicates: tuple[Predicate, ...]
 
     @property
@@ -85,7 +99,17 @@ class AllOf:
         return tuple(dict.fromkeys(name for one in self.predicates for name in one.columns))
 
 
-Predicate = Compare | Present | Never | OneOf | AllOf
+@dataclass(frozen=True, slots=True)
+class AllOf(_Joined):
+    """The conjunction of predicates; of none it is true."""
+
+
+@dataclass(frozen=True, slots=True)
+class AnyOf(_Joined):
+    """The disjunction of predicates; of none it is false."""
+
+
+Predicate = Compare | Present | Null | Never | OneOf | AllOf | AnyOf
 
 
 def comparison(column: str, type_: Type, operator: Operator, value: PlainValue) -> Predicate:
@@ -108,10 +132,16 @@ def lance_filter(predicate: Predicate) -> str:
             return _NEVER
         case Present(column, scalar):
             return f"{_quoted(column)} IS NOT NULL{_not_nan(column, scalar)}"
-        case OneOf(column, values):
-            return f"{_quoted(column)} IN ({', '.join(_literals(values))})" if len(values) else _NEVER
+        case Null(column, negated):
+            return f"{_quoted(column)} IS {'NOT ' if negated else ''}NULL"
+        case OneOf(column, values, negated):
+            if not len(values):
+                return _ALWAYS if negated else _NEVER
+            return f"{_quoted(column)} {'NOT ' if negated else ''}IN ({', '.join(_literals(values))})"
         case AllOf(predicates):
-            return " AND ".join(f"({lance_filter(one)})" for one in predicates)
+            return " AND ".join(f"({lance_filter(one)})" for one in predicates) or _ALWAYS
+        case AnyOf(predicates):
+            return " OR ".join(f"({lance_filter(one)})" for one in predicates) or _NEVER
         case Compare(column, scalar, operator, value):
             test = f"{_quoted(column)} {operator} {_literals(to_array(Type(scalar), [value]))[0]}"
             return test + _not_nan(column, scalar) if operator in _FINDS_NAN else test
@@ -124,13 +154,26 @@ def arrow_expression(predicate: Predicate) -> pc.Expression:
         case Present(column, scalar):
             present = pc.field(column).is_valid()
             return present & ~pc.is_nan(pc.field(column)) if scalar in FLOATS else present
-        case OneOf(column, values):
-            return pc.field(column).isin(_with_both_zeros(values))
+        case Null(column, negated):
+            return pc.field(column).is_valid() if negated else pc.field(column).is_null()
+        case OneOf(column, values, negated):
+            found = pc.field(column).isin(_with_both_zeros(values))
+            return ~found if negated else found
         case AllOf(predicates):
-            return reduce(and_, map(arrow_expression, predicates))
+            return reduce(and_, map(arrow_expression, predicates)) if predicates else pc.scalar(True)  # noqa: FBT003
+        case AnyOf(predicates):
+            return reduce(or_, map(arrow_expression, predicates)) if predicates else pc.scalar(False)  # noqa: FBT003
         case Compare(column, scalar, operator, value):
             test = _OPERATORS[operator](pc.field(column), pc.scalar(to_array(Type(scalar), [value])[0]))
             return test & ~pc.is_nan(pc.field(column)) if scalar in FLOATS else test
+
+
+def satisfying(predicate: Predicate, columns: Mapping[str, pa.Array], count: int) -> Rows:
+    """Return the indices of the rows that satisfy a predicate, in order; null counts as false."""
+    # The count is given, because a predicate that nothing satisfies may need no column.
+    numbered = pa.table({**columns, "@at": np.arange(count)})
+    found: Rows = numbered.filter(arrow_expression(predicate))["@at"].to_numpy()
+    return found
 
 
 _OPERATORS = {

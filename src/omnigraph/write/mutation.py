@@ -19,7 +19,7 @@ from omnigraph.commit.store import Store
 from omnigraph.core.refs import MAIN
 from omnigraph.core.values import ConversionError, Scalar, scalar_value
 from omnigraph.embed.embedder import Embedding
-from omnigraph.errors import ConstraintError, QueryKindError, ResourceLimitError, ValueRejectedError
+from omnigraph.errors import ConstraintError, ExpressionError, QueryKindError, ResourceLimitError, ValueRejectedError
 from omnigraph.lang import ir
 from omnigraph.lang.catalog import Catalog, EdgeType, NodeType, Property
 from omnigraph.lang.compiler import CompiledQuery, compile_query
@@ -30,12 +30,15 @@ from omnigraph.lang.source import Source
 from omnigraph.lang.types import Type
 from omnigraph.manifest.publisher import Lineage
 from omnigraph.storage.columns import declared_of, table_key
-from omnigraph.storage.predicates import Predicate, comparison
+from omnigraph.storage.expressions import TableRows, constant_value, evaluate, holds, pushed
+from omnigraph.storage.functions import Undefined
+from omnigraph.storage.predicates import AllOf, Predicate
 from omnigraph.storage.read import ADDRESS, DST, ID, SRC
 from omnigraph.storage.stage import Staged
 from omnigraph.write.pending import RECORD, Pending, PendingMode, column_types, scan_with_pending, to_store
 from omnigraph.write.validate import CommittedRows, TableChange, inserted, violations
 
+EVERYTHING = AllOf(())
 MOST_ENTITIES = 8192  # inserts of one type in one query
 MOST_BYTES = 32 * 1024 * 1024  # size of the inserted rows of one type
 
@@ -102,6 +105,8 @@ class _Execution:
                 self._run(number, statement)
             except _Rejected as problem:
                 raise problem.at(statement.type_name, self.mutation.source.place(statement.span)) from None
+            except Undefined as problem:
+                raise ExpressionError(problem.message, place=self.mutation.source.place(problem.span)) from None
         changes = self._changes()
         self._validate(changes)
         staged = [self._stage(key, change) for key, change in changes.items()]
@@ -165,21 +170,26 @@ class _Execution:
         # The rows to change are chosen from this content: if it changes, only the caller can say whether they still
         # are.
         self.must_be_unchanged.add(table_key(node))
+        constant = tuple((name, value) for name, value in statement.values if not value.variables)
         assigned = Pending(node)
-        assigned.insert(self._row(node, statement.values), number, PendingMode.MERGE)
+        # Even if nothing matches: a value that does not fit is refused.
+        assigned.insert(self._row(node, constant), number, PendingMode.MERGE)
         columns = list(column_types(node))
-        rows = scan_with_pending(
-            self.tables, self._table(node), pending.image(), columns, self._predicate(statement.where)
-        )
+        found = scan_with_pending(self.tables, self._table(node), pending.image(), columns, self._predicate(statement))
+        rows = found.filter(self._mask(statement.where, found))
         if not rows.num_rows:
             return
-        changed = _with_values(rows, assigned.image(), [name for name, _ in statement.values])
+        changed = _with_values(rows, assigned.image(), [name for name, _ in constant])
+        for name, value in statement.values:
+            if value.variables:
+                column = self._computed(node.properties[name], value, rows)
+                changed = changed.set_column(changed.schema.get_field_index(name), name, column)
         pending.extend(changed, PendingMode.MERGE)
         self.nodes += rows.num_rows
 
     def _delete_nodes(self, statement: ir.DeleteNodes) -> None:
         node = self.catalog.nodes[statement.type_name]
-        gone = self._remove(node, self._scan_to_remove(node, statement.where))
+        gone = self._remove(node, self._scan_to_remove(node, statement))
         self.nodes += gone.num_rows
         ids = gone[ID].combine_chunks()
         for edge in self.catalog.incident_edges(node.name) if len(ids) else ():
@@ -191,21 +201,39 @@ class _Execution:
 
     def _delete_edges(self, statement: ir.DeleteEdges) -> None:
         edge = self.catalog.edges[statement.type_name]
-        self.edges += self._remove(edge, self._scan_to_remove(edge, statement.where)).num_rows
+        self.edges += self._remove(edge, self._scan_to_remove(edge, statement)).num_rows
 
     # Reading
 
-    def _scan_to_remove(self, declared: NodeType | EdgeType, where: ir.Where) -> pa.Table:
+    def _scan_to_remove(self, declared: NodeType | EdgeType, statement: ir.DeleteNodes | ir.DeleteEdges) -> pa.Table:
         self.must_be_unchanged.add(table_key(declared))
         columns = [ID, SRC] if isinstance(declared, EdgeType) else [ID]
-        return self.tables.scan(self._table(declared), columns, self._predicate(where), addresses=True)
+        predicate = self._predicate(statement)
+        # What storage cannot test is tested here, on the columns that it needs.
+        needed = [] if predicate != EVERYTHING else sorted(_columns_of(statement.where) - {*columns})
+        found = self.tables.scan(self._table(declared), [*columns, *needed], predicate, addresses=True)
+        return found.filter(self._mask(statement.where, found)).drop_columns(needed) if needed else found
 
     def _remove(self, declared: NodeType | EdgeType, rows: pa.Table) -> pa.Table:
         """Mark rows as removed; return those that were not marked before, each once."""
         return self.removals.setdefault(table_key(declared), _Removal()).add(rows)
 
-    def _predicate(self, where: ir.Where) -> Predicate:
-        return comparison(where.column, where.type, where.operator, self.request.value(where.value))
+    def _predicate(self, statement: ir.UpdateNodes | ir.DeleteNodes | ir.DeleteEdges) -> Predicate:
+        """Return the condition of a statement as storage tests it; everything, if storage cannot."""
+        return pushed(statement.where, self.request.value) or EVERYTHING
+
+    def _mask(self, where: ir.Expr, rows: pa.Table) -> pa.Array:
+        return pa.array(holds(where, TableRows(rows), self.request.value))
+
+    def _computed(self, property_: Property, value: ir.Expr, rows: pa.Table) -> pa.Array:
+        """Return the new values of a property, computed from the old rows."""
+        found = evaluate(value, TableRows(rows), self.request.value)
+        if not property_.type.nullable and found.null_count:
+            raise _Rejected(property_.name, ConversionError("it is required, and the value is null", "use coalesce"))
+        try:
+            return found.cast(rows.schema.field(property_.name).type)
+        except pa.ArrowInvalid as problem:
+            raise _Rejected(property_.name, ConversionError(str(problem))) from None
 
     def _table(self, declared: NodeType | EdgeType) -> TableVersion:
         return self.txn.entries[table_key(declared)].table
@@ -216,7 +244,7 @@ class _Execution:
             self.pending[key] = Pending(declared)
         return self.pending[key]
 
-    def _row(self, declared: NodeType | EdgeType, values: tuple[tuple[str, ir.Value], ...]) -> dict[str, Any]:
+    def _row(self, declared: NodeType | EdgeType, values: tuple[tuple[str, ir.Expr], ...]) -> dict[str, Any]:
         row: dict[str, Any] = {}
         for name, value in values:
             try:
@@ -264,6 +292,12 @@ class _Execution:
         if change.fresh or not self.tables.has_any(table, rows[ID].combine_chunks()):
             return self.tables.stage_append(table, rows)
         return self.tables.stage_upsert(table, rows)
+
+
+def _columns_of(expression: ir.Expr) -> set[str]:
+    if isinstance(expression, ir.PropertyRef):
+        return {expression.property}
+    return set().union(*map(_columns_of, ir.parts_of(expression)))
 
 
 class _Removal:
@@ -342,7 +376,7 @@ class _RequestValues:
     parameters: Mapping[str, PlainValue]
     time: dt.datetime
 
-    def value(self, value: ir.Value) -> PlainValue:
+    def value(self, value: ir.Expr) -> PlainValue:
         match value:
             case ir.Constant(constant):
                 return constant
@@ -350,8 +384,10 @@ class _RequestValues:
                 return self.parameters[name]
             case ir.RequestTime():
                 return self.time
+            case _:
+                return constant_value(value, self.value)
 
-    def stored(self, value: ir.Value, type_: Type) -> Any:
+    def stored(self, value: ir.Expr, type_: Type) -> Any:
         """Return what a property of the type stores. Constants were converted at compile time."""
         return value.value if isinstance(value, ir.Constant) else _stored(type_, self.value(value))
 
