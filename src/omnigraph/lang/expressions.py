@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import count
 
 from omnigraph.core.values import (
@@ -36,6 +36,7 @@ class Bound(TreeNode):
     kind: str
     type_name: str
     properties: Mapping[str, Property]
+    nullable: bool = False  # bound by an optional block
 
 
 @dataclass(slots=True)
@@ -120,10 +121,10 @@ def property_ref(access: tree.PropertyAccess, scope: NameScope) -> ir.PropertyRe
             whole = f"return `${access.variable}` itself for its id"
             hint = whole if bound.kind == "node" else "the id of an edge cannot be read"
         raise Rejection("T6", message, access.name.span, hint=hint)
-    return ir.PropertyRef(bound.name, found.name, found.type)
+    return ir.PropertyRef(bound.name, found.name, replace(found.type, nullable=found.type.nullable or bound.nullable))
 
 
-def meta_ref(access: tree.MetaAccess, scope: NameScope) -> ir.PropertyRef | ir.Constant:
+def meta_ref(access: tree.MetaAccess, scope: NameScope) -> ir.PropertyRef | ir.Constant | ir.Call:
     """Resolve `$variable.@id`, `@src`, `@dst` or `@type`."""
     if access.variable is None:
         message = f"`@{access.name}` alone is of the entity that an update or a delete selects"
@@ -131,16 +132,23 @@ def meta_ref(access: tree.MetaAccess, scope: NameScope) -> ir.PropertyRef | ir.C
     bound = scope.variables.get(access.variable)
     if bound is None:
         raise Rejection("T6", *_unbound(access.variable, scope))
-    return entity_column(bound.name, bound.kind, bound.type_name, access.name)
+    return entity_column(bound.name, bound.kind, bound.type_name, access.name, nullable=bound.nullable)
 
 
-def entity_column(variable: str, kind: str, type_name: str, name: Name) -> ir.PropertyRef | ir.Constant:
+def entity_column(
+    variable: str, kind: str, type_name: str, name: Name, *, nullable: bool = False
+) -> ir.PropertyRef | ir.Constant | ir.Call:
     """Return the id, an end or the type of an entity."""
+    text = replace(types.STRING, nullable=nullable)
     if name == "type":
-        return ir.Constant(type_name, types.STRING)
+        found = ir.Constant(type_name, types.STRING)
+        if not nullable:
+            return found
+        there = ir.Not(ir.IsNull(ir.PropertyRef(variable, "id", text)))
+        return ir.Call("if", (there, found, ir.Constant(None, text)), text)
     if name != "id" and kind == "node":
         raise Rejection("T6", f"a node has no `@{name}`; only an edge has ends", name.span)
-    return ir.PropertyRef(variable, str(name), types.STRING)
+    return ir.PropertyRef(variable, str(name), text)
 
 
 def _unbound(variable: Name, scope: NameScope) -> tuple[str, Span]:
@@ -223,7 +231,8 @@ def operand(expression: tree.Expression, scope: NameScope) -> ir.Operand:
             raise Rejection("T7", message, expression.span, hint=hint)
         case tree.AggregateCall():
             message = f"a filter needs scalar operands; {expression.function}(...) is an aggregate"
-            raise Rejection("T7", message, expression.span)
+            hint = f"say what it is over: `{expression.function}(...) {{ ... }}`, or use `having`"
+            raise Rejection("T7", message, expression.span, hint=hint)
         case _:
             message = "a filter needs scalar operands; a ranking belongs in `order`"
             raise Rejection("T7", message, expression.span)

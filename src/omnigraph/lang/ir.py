@@ -6,6 +6,7 @@ A read is a sequence of steps over rows of bindings; a mutation is a sequence of
 from __future__ import annotations
 
 import datetime as dt
+from collections.abc import Callable
 from dataclasses import field, replace
 from enum import StrEnum
 
@@ -132,9 +133,20 @@ class Call(_Expression):
     span: Span = field(default=NOWHERE, compare=False)
 
 
+class Subquery(_Expression):
+    """What the inner steps, started from a row, yield for it: whether a row, how many, or an aggregate of these."""
+
+    steps: tuple[MatchStep, ...]
+    outer: frozenset[str]
+    function: str
+    argument: Expr | None
+    type: Type
+    distinct: bool = False
+
+
 Value = Constant | ParameterRef | RequestTime
 Operand = Value | PropertyRef
-Expr = Operand | Comparison | Junction | Not | IsNull | Call
+Expr = Operand | Comparison | Junction | Not | IsNull | Call | Subquery
 
 
 def parts_of(expression: _Expression) -> tuple[Expr, ...]:
@@ -156,7 +168,39 @@ def variables_of(expression: _Expression) -> frozenset[str]:
     """Return the variables whose properties an expression reads."""
     if isinstance(expression, PropertyRef):
         return frozenset({expression.variable})
+    if isinstance(expression, Subquery):
+        return expression.outer
     return frozenset().union(*map(variables_of, parts_of(expression)))
+
+
+def subqueries(expression: Predicate) -> tuple[Subquery, ...]:
+    """Return the blocks in an expression."""
+    if isinstance(expression, TextMatch):
+        return ()
+    if isinstance(expression, Subquery):
+        return (expression,)
+    return tuple(inner for one in parts_of(expression) for inner in subqueries(one))
+
+
+def with_subqueries(expression: Expr, change: Callable[[Subquery], Expr]) -> Expr:
+    """Return an expression with others in place of its blocks."""
+    if not subqueries(expression):
+        return expression
+    match expression:
+        case Subquery():
+            return change(expression)
+        case Comparison(left, operator, right):
+            return Comparison(with_subqueries(left, change), operator, with_subqueries(right, change))
+        case Junction(conjunctive, operands):
+            return Junction(conjunctive, tuple(with_subqueries(one, change) for one in operands))
+        case Not(operand):
+            return Not(with_subqueries(operand, change))
+        case IsNull(operand):
+            return IsNull(with_subqueries(operand, change))
+        case Call(_, arguments):
+            return replace(expression, arguments=tuple(with_subqueries(one, change) for one in arguments))
+        case _:
+            raise AssertionError("the others have no parts")
 
 
 class TextMatch(TreeNode):
@@ -267,7 +311,17 @@ class AntiJoin(TreeNode):
     steps: tuple[MatchStep, ...]
 
 
-MatchStep = Scan | ScanEdges | Expand | Meet | Filter | AntiJoin
+class Optional(TreeNode):
+    """Keep each row once where the inner steps, started from it, yield none; what they bind is null then.
+
+    `binds` has the new variables with their kind (node or edge) and type.
+    """
+
+    steps: tuple[MatchStep, ...]
+    binds: tuple[tuple[str, str, str], ...]
+
+
+MatchStep = Scan | ScanEdges | Expand | Meet | Filter | AntiJoin | Optional
 
 
 class NearestRank(TreeNode):
@@ -426,6 +480,17 @@ class ReadPlan(TreeNode):
 
 
 class InsertNode(TreeNode):
+    """Insert a node, or replace all of the one with its key; `new` refuses to replace."""
+
+    type_name: str
+    values: tuple[tuple[str, Expr], ...]
+    span: Span = field(default=NOWHERE, compare=False)
+    new: bool = False
+
+
+class UpsertNode(TreeNode):
+    """Change the named properties of the node with this key, or insert it."""
+
     type_name: str
     values: tuple[tuple[str, Expr], ...]
     span: Span = field(default=NOWHERE, compare=False)
@@ -450,6 +515,13 @@ class UpdateNodes(TreeNode):
     span: Span = field(default=NOWHERE, compare=False)
 
 
+class UpdateEdges(TreeNode):
+    type_name: str
+    values: tuple[tuple[str, Expr], ...]
+    where: Expr
+    span: Span = field(default=NOWHERE, compare=False)
+
+
 class DeleteNodes(TreeNode):
     """Delete the matching nodes and every edge that touches them."""
 
@@ -464,7 +536,7 @@ class DeleteEdges(TreeNode):
     span: Span = field(default=NOWHERE, compare=False)
 
 
-Statement = InsertNode | InsertEdge | UpdateNodes | DeleteNodes | DeleteEdges
+Statement = InsertNode | UpsertNode | InsertEdge | UpdateNodes | UpdateEdges | DeleteNodes | DeleteEdges
 
 
 class MutationPlan(TreeNode):

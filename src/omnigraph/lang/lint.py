@@ -219,10 +219,19 @@ def _read_by(steps: Iterable[ir.Step], catalog: Catalog) -> Iterator[_Entity]:
         match step:
             case ir.Scan():
                 yield "node", step.type_name
+                yield from _read_by_conditions(step.predicates, catalog)
+            case ir.Filter(predicate):
+                yield from _read_by_conditions((predicate,), catalog)
             case ir.Expand():
                 yield from _edge_and_ends(step.edge_type, catalog)
-            case ir.AntiJoin():
+            case ir.AntiJoin() | ir.Optional():
                 yield from _read_by(step.steps, catalog)
+
+
+def _read_by_conditions(predicates: Iterable[ir.Predicate], catalog: Catalog) -> Iterator[_Entity]:
+    for predicate in predicates:
+        for block in ir.subqueries(predicate):
+            yield from _read_by(block.steps, catalog)
 
 
 def _edge_and_ends(edge_type: str, catalog: Catalog) -> Iterator[_Entity]:
@@ -237,7 +246,10 @@ def _read_by_statement(statement: ir.Statement, catalog: Catalog) -> Iterator[_E
 
 
 def _written_types(statement: ir.Statement, catalog: Catalog) -> Iterator[_Entity]:
-    yield "edge" if isinstance(statement, ir.InsertEdge | ir.DeleteEdges) else "node", statement.type_name
+    yield (
+        "edge" if isinstance(statement, ir.InsertEdge | ir.UpdateEdges | ir.DeleteEdges) else "node",
+        statement.type_name,
+    )
     # Deleting a node deletes its edges, so they count as written although the query does not name them.
     if isinstance(statement, ir.DeleteNodes):
         yield from (("edge", edge.name) for edge in catalog.incident_edges(statement.type_name))

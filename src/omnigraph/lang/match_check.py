@@ -5,13 +5,15 @@ from __future__ import annotations
 import heapq
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 
 from omnigraph.lang import ir
 from omnigraph.lang import query_tree as tree
 from omnigraph.lang.catalog import EdgeType
 from omnigraph.lang.expressions import ANONYMOUS, Bound, NameScope, entry, operand, text_match
-from omnigraph.lang.operations import conjuncts, fails, truth
+from omnigraph.lang.operations import aggregate_type, conjuncts, fails, truth, typed
 from omnigraph.lang.source import Name, Rejection, TreeNode, did_you_mean
+from omnigraph.lang.types import BOOL, I64, STRING
 
 
 class Node(TreeNode):
@@ -43,7 +45,15 @@ class Not(TreeNode):
     outer: frozenset[str]
 
 
-TypedClause = Node | Hop | Not | ir.Predicate
+class Maybe(TreeNode):
+    """An optional pattern: the variables that it uses from before, and those that it binds."""
+
+    clauses: tuple[TypedClause, ...]
+    outer: frozenset[str]
+    binds: tuple[tuple[str, str, str], ...]
+
+
+TypedClause = Node | Hop | Not | Maybe | ir.Predicate
 
 
 def check_match(clauses: Iterable[tree.Clause], scope: NameScope) -> tuple[TypedClause, ...]:
@@ -64,6 +74,8 @@ def _clause(clause: tree.Clause, scope: NameScope) -> tuple[TypedClause, ...]:
             return filters(condition, scope)
         case tree.Negation():
             return (_negation(clause, scope),)
+        case tree.Optional():
+            return (_optional(clause, scope),)
 
 
 def _binding(clause: tree.Binding, scope: NameScope) -> Node:
@@ -80,6 +92,10 @@ def _binding(clause: tree.Binding, scope: NameScope) -> Node:
         bound = scope.bind_node(clause.variable, node.name)
     elif bound.kind == "edge":
         raise Rejection("T23", f"`${clause.variable}` is already bound to an edge", clause.variable.span)
+    elif bound.nullable:
+        message = f"`${clause.variable}` is bound by an optional block and cannot be bound again"
+        hint = "bind it inside the block, or before it"
+        raise Rejection("T0", message, clause.variable.span, hint=hint)
     elif bound.type_name != node.name:
         message = f"`${clause.variable}` is already a `{bound.type_name}` and cannot be a `{node.name}`"
         raise Rejection("T0", message, clause.variable.span)
@@ -116,7 +132,49 @@ def _part(condition: tree.Expression, scope: NameScope) -> ir.Predicate:
         and _is_true(condition.right)
     ):
         return text_match(condition.left, scope)
-    return truth(condition, lambda leaf: operand(leaf, scope))
+    return truth(identified(condition, scope), lambda leaf: _leaf(leaf, scope))
+
+
+def _leaf(expression: tree.Expression, scope: NameScope) -> ir.Expr:
+    return _block(expression, scope) if isinstance(expression, tree.Block) else operand(expression, scope)
+
+
+def identified(condition: tree.Expression, scope: NameScope) -> tree.Expression:
+    """Replace `$a = $b` of two nodes, or two edges, and `$a is null`, by conditions on their ids."""
+    match condition:
+        case tree.Connective(_, operands):
+            return replace(condition, operands=tuple(identified(one, scope) for one in operands))
+        case tree.Unary("not", operand_):
+            return replace(condition, operand=identified(operand_, scope))
+        case tree.Unary(_, tree.Variable(name)) if (bound := _entity(name, scope)) and bound.nullable:
+            return replace(condition, operand=tree.MetaAccess(name, Name("id", name.span)))
+        case tree.Binary(tree.Variable(left), ("=" | "!=") as operator, tree.Variable(right)):
+            return _same(left, operator, right, scope) or condition
+        case tree.Binary(left, _, right):
+            _constant_beside_block(left, right, scope)
+            _constant_beside_block(right, left, scope)
+    return condition
+
+
+def _entity(name: Name, scope: NameScope) -> Bound | None:
+    return None if name in scope.parameters else scope.variables.get(name)
+
+
+def _same(left: Name, operator: Name, right: Name, scope: NameScope) -> tree.Expression | None:
+    one, other = _entity(left, scope), _entity(right, scope)
+    if one is None or other is None:
+        return None
+    if (one.kind, one.type_name) != (other.kind, other.type_name):
+        message = f"`${left}` is a `{one.type_name}` and `${right}` a `{other.type_name}`: they are never the same"
+        raise Rejection("T7", message, operator.span)
+    sides = (tree.MetaAccess(name, Name("id", name.span)) for name in (left, right))
+    return tree.Binary(next(sides), operator, next(sides))
+
+
+def _constant_beside_block(block: tree.Expression, other: tree.Expression, scope: NameScope) -> None:
+    if isinstance(block, tree.Block) and any(True for _ in _variables(other, scope)):
+        hint = "a block is compared with a literal, a parameter or now()"
+        raise Rejection("T40", "a block is compared with a value that differs from row to row", other.span, hint=hint)
 
 
 def _is_true(expression: tree.Expression) -> bool:
@@ -212,13 +270,59 @@ def _edge_binding_fits(clause: tree.Traversal, scope: NameScope) -> None:
 
 
 def _negation(clause: tree.Negation, scope: NameScope) -> Not:
-    mentioned = _mentioned(clause.clauses, scope)
-    # Names as in the plan: inside a nested `not` they carry the suffix of the scope that bound them.
-    outer = frozenset(scope.variables[name].name for name in mentioned if name in scope.variables)
+    outer = _outer(clause.clauses, scope)
     if not outer:
         message = "a `not` block must mention a variable bound before it"
         raise Rejection("T9", message, clause.span, hint="without one it keeps all rows or drops all of them")
     return Not(check_match(clause.clauses, scope.inner()), outer)
+
+
+def _block(block: tree.Block, scope: NameScope) -> ir.Subquery:
+    """Type `exists { ... }`, `count { ... }` or an aggregate of a pattern."""
+    outer = _outer(block.clauses, scope)
+    if not outer:
+        message = f"a `{block.function}` block must mention a variable bound before it"
+        raise Rejection("T39", message, block.span, hint="without one it is the same for all rows")
+    inside = scope.inner()
+    clauses = check_match(block.clauses, inside)
+    function, argument, type_ = str(block.function), None, I64
+    if block.function == "exists":
+        type_ = BOOL
+    elif block.argument is not None:
+        argument = _aggregated(block, inside)
+        type_ = aggregate_type(function, argument.type, block.argument.span)
+    return ir.Subquery(plan_match(clauses, outer), outer, function, argument, type_, block.distinct)
+
+
+def _aggregated(block: tree.Block, inside: NameScope) -> ir.Expr:
+    written = block.argument
+    assert written is not None
+    bound = _entity(written.name, inside) if isinstance(written, tree.Variable) else None
+    if block.function == "collect" or (block.distinct and block.function != "count"):
+        raise Rejection("T8", f"{block.function} cannot be computed over a block", block.span)
+    if bound is None:
+        return typed(written, lambda leaf: operand(leaf, inside))
+    if block.function != "count":
+        raise Rejection("T8", f"{block.function} needs values, not a node", written.span)
+    return ir.PropertyRef(bound.name, "id", STRING)
+
+
+def _outer(clauses: Iterable[tree.Clause], scope: NameScope) -> frozenset[str]:
+    """Return the variables of the scope that a block uses, by their names in the plan."""
+    return frozenset(scope.variables[name].name for name in _mentioned(clauses, scope) if name in scope.variables)
+
+
+# Optional ------------------------------------------------------------------------------------------
+
+
+def _optional(clause: tree.Optional, scope: NameScope) -> Maybe:
+    outer = _outer(clause.clauses, scope)
+    before = dict(scope.variables)
+    clauses = check_match(clause.clauses, scope)
+    new = {name: bound for name, bound in scope.variables.items() if name not in before}
+    # Behind the block they may be null; inside it they are not.
+    scope.variables.update({name: replace(bound, nullable=True) for name, bound in new.items()})
+    return Maybe(clauses, outer, tuple((one.name, one.kind, one.type_name) for one in new.values()))
 
 
 def _mentioned(clauses: Iterable[tree.Clause], scope: NameScope) -> Iterator[str]:
@@ -230,7 +334,7 @@ def _mentioned(clauses: Iterable[tree.Clause], scope: NameScope) -> Iterator[str
                 yield from (clause.source, clause.target)
             case tree.FilterClause():
                 yield from _variables(clause.condition, scope)
-            case tree.Negation():
+            case tree.Negation() | tree.Optional():
                 yield from _mentioned(clause.clauses, scope)
 
 
@@ -241,18 +345,11 @@ def _variables(expression: tree.Expression, scope: NameScope) -> Iterator[str]:
                 yield expression.variable
         case tree.Variable() if expression.name not in scope.parameters:
             yield expression.name
-        case tree.TextCall():
-            yield from _variables(expression.text, scope)
-        case tree.AggregateCall():
-            yield from _variables(expression.argument, scope)
-        case tree.Binary():
-            yield from _variables(expression.left, scope)
-            yield from _variables(expression.right, scope)
-        case tree.Unary():
-            yield from _variables(expression.operand, scope)
-        case tree.Connective(_, operands) | tree.FunctionCall(_, operands):
-            for operand_ in operands:
-                yield from _variables(operand_, scope)
+        case tree.Block(_, clauses):
+            yield from _mentioned(clauses, scope)
+        case _:
+            for part in tree.parts_of(expression):
+                yield from _variables(part, scope)
 
 
 # The plan -------------------------------------------------------------------------------------------
@@ -260,7 +357,31 @@ def _variables(expression: tree.Expression, scope: NameScope) -> Iterator[str]:
 
 def plan_match(clauses: Sequence[TypedClause], bound: frozenset[str] = frozenset()) -> tuple[ir.MatchStep, ...]:
     """Order the clauses into steps, given the variables already bound. Execution starts with one empty row."""
-    return _MatchPlanner(clauses).steps(bound)
+    steps: list[ir.MatchStep] = []
+    known, left = set(bound), list(clauses)
+    for block in [clause for clause in clauses if isinstance(clause, Maybe)]:
+        # What is optional is matched where all else is that does not depend on it, so that order does not matter.
+        later = {name for one in left if isinstance(one, Maybe) for name, _, _ in one.binds}
+        now = [one for one in left if not isinstance(one, Maybe) and not later & _used(one)]
+        steps += _MatchPlanner(now).steps(frozenset(known))
+        known |= set().union(*map(_used, now)) | block.outer
+        left = [one for one in left if one not in now and one is not block]
+        steps.append(ir.Optional(plan_match(block.clauses, frozenset(known)), block.binds))
+        known |= {name for name, _, _ in block.binds}
+    return (*steps, *_MatchPlanner(left).steps(frozenset(known)))
+
+
+def _used(clause: TypedClause) -> frozenset[str]:
+    """Return the variables that a clause binds or reads."""
+    match clause:
+        case Node():
+            return frozenset({clause.variable})
+        case Hop():
+            return frozenset({clause.source, clause.target, *([clause.edge_variable] if clause.edge_variable else [])})
+        case Not() | Maybe():
+            return clause.outer
+        case _:
+            return clause.variables
 
 
 class _MatchPlanner:
@@ -372,4 +493,4 @@ class _MatchPlanner:
 def _predicates(clause: TypedClause) -> Iterable[ir.Predicate]:
     if isinstance(clause, Node):
         return clause.predicates
-    return () if isinstance(clause, Hop | Not) else (clause,)
+    return () if isinstance(clause, Hop | Not | Maybe) else (clause,)

@@ -40,8 +40,13 @@ def _statement(statement: tree.Statement, scope: NameScope) -> ir.Statement:
     match statement:
         case tree.Insert() if isinstance(declared, NodeType):
             return _insert_node(statement, declared, scope)
+        case tree.Upsert():
+            return _upsert(statement, declared, scope)
         case tree.Insert():
             assert isinstance(declared, EdgeType)
+            if statement.new:
+                message = f"`{declared.name}` is an edge type: each insert is new"
+                raise Rejection("T12", message, statement.type.span, hint="leave out `new`")
             return _insert_edge(statement, declared, scope)
         case tree.Update():
             return _update(statement, declared, scope)
@@ -65,7 +70,25 @@ def _insert_node(statement: tree.Insert, node: NodeType, scope: NameScope) -> ir
     columns = _assignable_columns(node)
     values = _assigned_values(statement.assignments, columns, node, lambda leaf: declared_value(leaf, scope))
     _required(statement.type, node.properties, values)
-    return ir.InsertNode(node.name, tuple(values.items()), statement.type.span)
+    if statement.new and not node.key:
+        raise Rejection(
+            "T12", f"`{node.name}` has no key: each insert is new", statement.type.span, hint="leave out `new`"
+        )
+    return ir.InsertNode(node.name, tuple(values.items()), statement.type.span, statement.new)
+
+
+def _upsert(statement: tree.Upsert, declared: NodeType | EdgeType, scope: NameScope) -> ir.UpsertNode:
+    if isinstance(declared, EdgeType) or not declared.key:
+        what = "an edge type" if isinstance(declared, EdgeType) else "a node type without a key"
+        message = f"`{declared.name}` is {what}: nothing says which one to change"
+        raise Rejection("T16", message, statement.type.span, hint="use `insert`, or `update ... where`")
+    columns = _assignable_columns(declared)
+    values = _assigned_values(statement.assignments, columns, declared, lambda leaf: declared_value(leaf, scope))
+    for name in declared.key:
+        if name not in values:
+            message = f"upsert of `{declared.name}` omits key property `{name}`"
+            raise Rejection("T12", message, statement.type.span, hint=f"assign `{name}: {columns[name]}`")
+    return ir.UpsertNode(declared.name, tuple(values.items()), statement.type.span)
 
 
 def _insert_edge(statement: tree.Insert, edge: EdgeType, scope: NameScope) -> ir.InsertEdge:
@@ -81,18 +104,19 @@ def _insert_edge(statement: tree.Insert, edge: EdgeType, scope: NameScope) -> ir
     return ir.InsertEdge(edge.name, source, target, tuple(values.items()), statement.type.span)
 
 
-def _update(statement: tree.Update, declared: NodeType | EdgeType, scope: NameScope) -> ir.UpdateNodes:
-    if isinstance(declared, EdgeType):
-        message = f"`{declared.name}` is an edge type; edges cannot be updated"
-        raise Rejection("T16", message, statement.type.span, hint="delete the edge and insert it again")
+def _update(statement: tree.Update, declared: NodeType | EdgeType, scope: NameScope) -> ir.UpdateNodes | ir.UpdateEdges:
+    is_edge = isinstance(declared, EdgeType)
+    fixed = {*_ENDPOINTS} if isinstance(declared, EdgeType) else {*declared.key}
     for written in statement.assignments:
-        if written.property in declared.key:
-            message = f"cannot update @key property `{written.property}`: it identifies the node"
-            raise Rejection("T0", message, written.property.span, hint="delete the node and insert it again")
+        if written.property in fixed:
+            what = "the ends of an edge" if is_edge else f"@key property `{written.property}`: it identifies the node"
+            hint = f"delete the {'edge' if is_edge else 'node'} and insert it again"
+            raise Rejection("T16" if is_edge else "T0", f"cannot update {what}", written.property.span, hint=hint)
     columns = _assignable_columns(declared)
     values = _assigned_values(statement.assignments, columns, declared, lambda leaf: _of_row(leaf, declared, scope))
     where = _where(statement.predicate, declared, scope)
-    return ir.UpdateNodes(declared.name, tuple(values.items()), where, statement.type.span)
+    made = ir.UpdateEdges if is_edge else ir.UpdateNodes
+    return made(declared.name, tuple(values.items()), where, statement.type.span)
 
 
 def _assignable_columns(declared: NodeType | EdgeType) -> Mapping[str, Type]:

@@ -12,7 +12,7 @@ from omnigraph.lang import ir
 from omnigraph.lang import query_tree as tree
 from omnigraph.lang.functions import DATE_UNITS, FUNCTIONS, OPERATORS, TIME_UNITS, Function, can_fail, common
 from omnigraph.lang.source import Name, Rejection, Span, did_you_mean
-from omnigraph.lang.types import BOOL, DATE, Type
+from omnigraph.lang.types import BOOL, DATE, F64, I64, Type
 
 # Functions with a place of their own in the grammar.
 _SPECIAL = ("count", "sum", "avg", "min", "max", "collect", "search", "fuzzy", "nearest", "object", "now")
@@ -182,3 +182,21 @@ def _applied(function: Function, name: Name, arguments: list[ir.Expr]) -> ir.Cal
             hint = "all values must have the same type"
         raise Rejection("T57", f"`{function.usage}` does not take {given}", name.span, hint=hint)
     return ir.Call(str(name), tuple(arguments), result, name.span)
+
+
+def aggregate_type(function: str, type_: Type, span: Span) -> Type:
+    """Return the type of an aggregate of values of a type."""
+    if function == "count":
+        return I64
+    if function == "collect":
+        if type_.is_list or type_.is_vector:
+            raise Rejection("T8", f"collect needs single values, not {type_}", span)
+        return replace(type_, is_list=True, nullable=False, enum=())
+    # A sum of integers is a float, as in the original implementation; it cannot overflow.
+    if function in ("sum", "avg"):
+        if not type_.is_numeric:
+            raise Rejection("T8", f"{function} needs a number, not {type_}", span)
+        return replace(F64, nullable=True)
+    if not type_.is_comparable:
+        raise Rejection("T8", f"{function} needs values that have an order, not {type_}", span)
+    return Type(type_.scalar, nullable=True)

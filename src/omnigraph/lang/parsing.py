@@ -265,6 +265,9 @@ _TERMINALS = {
     "SLASH": "`/`",
     "EDGE_VAR": "an edge variable (`$name:`)",
     "NAMED_WORD": "an edge",
+    "OPTIONAL": "`optional { ... }`",
+    "EXISTS": "`exists { ... }`",
+    "COUNT": "`count { ... }`",
     "NAMED_PROPERTY": "a name (lower case first)",
     "$END": "the end of the file",
 }
@@ -306,7 +309,7 @@ _HABITS = tuple(
     )
 )
 # Words that can start a text outside of any query: the body of one, or SQL and Cypher in any case.
-_BODY = frozenset({"match", "return", "order", "limit", "insert", "update", "delete", "not"})
+_BODY = frozenset({"match", "return", "order", "limit", "insert", "upsert", "update", "delete", "not"})
 _OTHER_LANGUAGES = frozenset(
     {"match", "return", "insert", "update", "delete", "detach", "create", "merge", "drop", "alter", "set", "remove"}
     | {"select", "from", "where", "with", "optional", "unwind", "call", "foreach", "explain", "show"}
@@ -354,11 +357,12 @@ def _accepted(error: UnexpectedInput) -> set[str]:
 # Sets of terminals with a common name. The widest comes first, because a match removes its terminals from the rest.
 _LITERAL = frozenset({"STRING", "UINT", "FLOAT", "BOOL", "OPEN_LIST", "DATE", "DATETIME"})
 _FUNCTIONS = frozenset({"NEAREST", "SEARCH", "FUZZY", "MATCH_TEXT", "BM25", "RRF", "AGGREGATE"})
+_BLOCKS = frozenset({"EXISTS", "COUNT"})
 _OPERANDS = frozenset({"NOW", "VAR", "IDENT", "FUNCTION", "META", "OBJECT", "LPAR"})
 _OPERATORS = frozenset({"AND", "OR", "IN", "IS_NULL", "PLUS", "MINUS", "STAR", "SLASH", "COMPARE", "WORD_OP"})
 _PHRASES = (
-    (_LITERAL | _FUNCTIONS | _OPERANDS | {"NEGATE", "MINUS"}, "an expression"),
-    (_LITERAL | _FUNCTIONS | _OPERANDS, "an operand"),
+    (_LITERAL | _FUNCTIONS | _OPERANDS | _BLOCKS | {"NEGATE", "MINUS"}, "an expression"),
+    (_LITERAL | _FUNCTIONS | _OPERANDS | _BLOCKS, "an operand"),
     (_OPERATORS, "an operator"),
     (_LITERAL | {"NOW", "VAR"}, "a value"),
     (_LITERAL, "a literal"),

@@ -101,6 +101,16 @@ class _QueryBuilder(Transformer[Token, Any]):
     def negation(self, keyword: Token, *clauses: tree.Clause) -> tree.Negation:
         return tree.Negation(clauses, span_of(keyword))
 
+    def optional(self, keyword: Token, *clauses: tree.Clause) -> tree.Optional:
+        return tree.Optional(clauses, span_of(keyword))
+
+    def block(self, function: Token, *parts: Any) -> tree.Block:
+        if function.type != "AGGREGATE":
+            return tree.Block(name_of(function), parts)
+        distinct, argument, *clauses = parts
+        depth = _depth(function, argument)
+        return tree.Block(name_of(function), tuple(clauses), argument, distinct=distinct is not None, depth=depth)
+
     def binding(self, variable: Token, type_: Token, *entries: tree.Assignment | None) -> tree.Binding:
         return tree.Binding(name_of(variable, skip=1), name_of(type_), tuple(entry for entry in entries if entry))
 
@@ -239,8 +249,11 @@ class _QueryBuilder(Transformer[Token, Any]):
     def write(self, *statements: tree.Statement) -> tree.WriteBody:
         return tree.WriteBody(statements)
 
-    def insert(self, type_: Token, *assignments: tree.Assignment) -> tree.Insert:
-        return tree.Insert(name_of(type_), assignments)
+    def insert(self, new: Token | None, type_: Token, *assignments: tree.Assignment) -> tree.Insert:
+        return tree.Insert(name_of(type_), assignments, new is not None)
+
+    def upsert(self, type_: Token, *assignments: tree.Assignment) -> tree.Upsert:
+        return tree.Upsert(name_of(type_), assignments)
 
     def update(self, type_: Token, *parts: Any) -> tree.Update:
         *assignments, predicate = parts

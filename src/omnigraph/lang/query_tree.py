@@ -173,10 +173,42 @@ class FunctionCall(TreeNode):
         return self.function.span
 
 
+class Block(TreeNode):
+    """`exists { ... }`, `count { ... }` or `sum(x) { ... }`: what a pattern has for each row."""
+
+    function: Name
+    clauses: tuple[Clause, ...]
+    argument: Expression | None = None
+    distinct: bool = False
+    depth: int = field(default=1, compare=False)
+
+    @property
+    def span(self) -> Span:
+        return self.function.span
+
+
 Rank = Nearest | Bm25 | Rrf
 _Leaf = Literal | ListLiteral | Variable | PropertyAccess | MetaAccess | ObjectCall | AliasRef | Now
 _Operation = Binary | Unary | Connective | FunctionCall
-Expression = _Leaf | _Operation | TextCall | Rank | AggregateCall
+Expression = _Leaf | _Operation | TextCall | Rank | AggregateCall | Block
+
+
+def parts_of(expression: Expression) -> tuple[Expression, ...]:
+    """Return the expressions that an expression is made of."""
+    match expression:
+        case Binary():
+            return (expression.left, expression.right)
+        case Unary():
+            return (expression.operand,)
+        case Connective(_, operands) | FunctionCall(_, operands):
+            return operands
+        case AggregateCall():
+            return (expression.argument,)
+        case TextCall():
+            return (expression.text, expression.query)
+        case _:
+            return ()
+
 
 # Clauses -------------------------------------------------------------------------------------------
 
@@ -225,7 +257,12 @@ class Negation(TreeNode):
     span: Span = field(default=NOWHERE, compare=False)
 
 
-Clause = Binding | Traversal | FilterClause | Negation
+class Optional(TreeNode):
+    clauses: tuple[Clause, ...]
+    span: Span = field(default=NOWHERE, compare=False)
+
+
+Clause = Binding | Traversal | FilterClause | Negation | Optional
 
 # Bodies --------------------------------------------------------------------------------------------
 
@@ -252,6 +289,14 @@ class ReadBody(TreeNode):
 
 
 class Insert(TreeNode):
+    """`insert`, or `insert new`, which refuses a key that exists."""
+
+    type: Name
+    assignments: tuple[Assignment, ...]
+    new: bool = False
+
+
+class Upsert(TreeNode):
     type: Name
     assignments: tuple[Assignment, ...]
 
@@ -267,7 +312,7 @@ class Delete(TreeNode):
     predicate: Expression
 
 
-Statement = Insert | Update | Delete
+Statement = Insert | Upsert | Update | Delete
 
 
 class WriteBody(TreeNode):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 
 from omnigraph.lang import ir, types
 from omnigraph.lang import query_tree as tree
@@ -17,10 +16,10 @@ from omnigraph.lang.expressions import (
     ranking,
     variable_ref,
 )
-from omnigraph.lang.match_check import check_match, plan_match
-from omnigraph.lang.operations import truth, typed
+from omnigraph.lang.match_check import check_match, identified, plan_match
+from omnigraph.lang.operations import aggregate_type, truth, typed
 from omnigraph.lang.source import Name, Rejection, Span, TreeNode, did_you_mean
-from omnigraph.lang.types import F64, I64, STRING, Type
+from omnigraph.lang.types import F64, STRING, Type
 
 _SortBy = ir.Expr | ir.EntityRef | ir.ResultColumn
 _RANK_CODES = {tree.Nearest: "T17", tree.Bm25: "T20", tree.Rrf: "T21"}
@@ -194,7 +193,8 @@ def _object(written: tree.ObjectCall, scope: NameScope) -> ir.ObjectRef:
     bound = bound_variable(written.variable, scope)
     system = ("id", "type") if bound.kind == "node" else ("id", "type", "src", "dst")
     fields: list[tuple[str, ir.Expr]] = [
-        (f"@{name}", entity_column(bound.name, bound.kind, bound.type_name, Name(name))) for name in system
+        (f"@{name}", entity_column(bound.name, bound.kind, bound.type_name, Name(name), nullable=bound.nullable))
+        for name in system
     ]
     fields += [
         (one.name, ir.PropertyRef(bound.name, one.name, one.type))
@@ -212,7 +212,7 @@ def _row_value(written: tree.Expression, scope: NameScope) -> ir.Expr | ir.Entit
             return ir.PropertyRef(bound.name, "id", STRING)
         found = variable_ref(written, scope)
         return found if isinstance(found, ir.EntityRef) else _no_blob(found, written.span)
-    return typed(written, lambda leaf: _row_leaf(leaf, scope))
+    return typed(identified(written, scope), lambda leaf: _row_leaf(leaf, scope))
 
 
 def _row_leaf(written: tree.Expression, scope: NameScope) -> ir.Expr:
@@ -249,6 +249,9 @@ def _no_row_value(written: tree.Expression) -> Rejection:
             return Rejection("T8", f"{written.function}(...) cannot be the argument of an aggregate", written.span)
         case tree.Nearest() | tree.Bm25() | tree.Rrf():
             return Rejection(_RANK_CODES[type(written)], "a ranking cannot be used here", written.span)
+        case tree.Block():
+            message = f"a `{written.function}` block is a condition of `match`"
+            return Rejection("T41", message, written.span, hint="to return a number, aggregate the rows")
         case _:
             return Rejection("T8", "object(...) can only be a column of its own", written.span)
 
@@ -265,26 +268,13 @@ def _aggregate(name: str, written: tree.AggregateCall, scope: NameScope) -> ir.A
         hint = "`min` and `max` are the same without it" if function in ("min", "max") else None
         raise Rejection("T8", f"{function} takes no `distinct`; count and collect do", span, hint=hint)
     argument = _row_value(written.argument, scope)
-    if function == "count":
-        return ir.AggregateColumn(name, function, argument, I64, distinct=written.distinct)
-    type_ = types.STRING if isinstance(argument, ir.EntityRef) else argument.type
-    if function == "collect":
-        if type_.is_list or type_.is_vector:
-            raise Rejection("T8", f"collect needs single values, not {type_}", span)
-        collected = replace(type_, is_list=True, nullable=False, enum=())
-        return ir.AggregateColumn(name, function, argument, collected, distinct=written.distinct)
-    # A sum of integers is a float, as in the original implementation; it cannot overflow.
-    if function in ("sum", "avg"):
-        if isinstance(argument, ir.EntityRef) or not type_.is_numeric:
-            raise Rejection("T8", f"{function} needs a number, not {_called(argument)}", span)
-        return ir.AggregateColumn(name, function, argument, Type(F64.scalar, nullable=True))
-    if not type_.is_comparable:
-        raise Rejection("T8", f"{function} needs values that have an order, not {type_}", span)
-    return ir.AggregateColumn(name, function, argument, Type(type_.scalar, nullable=True))
-
-
-def _called(operand: ir.Expr | ir.EntityRef) -> str:
-    return "a node" if isinstance(operand, ir.EntityRef) else str(operand.type)
+    is_node = isinstance(argument, ir.EntityRef)
+    type_ = types.STRING if is_node else argument.type
+    if is_node and function in ("sum", "avg"):
+        raise Rejection("T8", f"{function} needs a number, not a node", span)
+    return ir.AggregateColumn(
+        name, function, argument, aggregate_type(function, type_, span), distinct=written.distinct
+    )
 
 
 def _grouping(items: Sequence[tree.Item]) -> None:

@@ -19,14 +19,16 @@ _SPARSE = 8  # up to one target in so many received a weight: sort them instead 
 
 def only_counts(plan: ir.ReadPlan) -> bool:
     """Whether a query only asks how many matches there are."""
-    return all(map(_counts_rows, plan.columns)) and not any(isinstance(step, ir.Rank) for step in plan.steps)
+    # A node of an optional block may be null, and is not counted then.
+    others = any(isinstance(step, ir.Rank | ir.Having | ir.Optional) for step in plan.steps)
+    return all(map(_counts_rows, plan.columns)) and not others
 
 
 def _counts_rows(column: ir.Column | ir.AggregateColumn) -> bool:
     """Whether a column counts a node, which is never null."""
     if isinstance(column, ir.Column):
         return False
-    return column.function == "count" and isinstance(column.argument, ir.EntityRef)
+    return column.function == "count" and isinstance(column.argument, ir.EntityRef) and not column.distinct
 
 
 def needed_after(steps: Sequence[ir.Step]) -> list[frozenset[str]]:

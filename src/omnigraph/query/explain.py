@@ -57,6 +57,8 @@ def _matched(step: ir.MatchStep) -> str:
             return _predicate(predicate)
         case ir.AntiJoin():
             return "rows for which there is none of"
+        case ir.Optional():
+            return ", ".join(f"${name}" for name, _, _ in step.binds) + " where there is"
 
 
 def _where(predicates: Sequence[ir.Predicate]) -> str:
@@ -127,6 +129,8 @@ def _operation(value: ir.Expr) -> str:
             return f"{_value(operand)} is null"
         case ir.Call(function, arguments):
             return f"{function}({', '.join(map(_value, arguments))})"
+        case ir.Subquery(_, _, function, argument):
+            return f"{function}{'' if argument is None else f'({_value(argument)})'} {{ ... }}"
         case _:
             raise AssertionError(f"{value} is made of nothing")
 

@@ -50,14 +50,26 @@ class Frame:
         return Frame(self.count, self.columns, self.views, scores)
 
     def value(self, variable: str, name: str) -> pa.Array:
-        """Return the property of a variable for each row."""
-        return self.views[variable].take(self.columns[variable], name)
+        """Return the property of a variable for each row; null where an optional block has bound nothing."""
+        positions, view = self.columns[variable], self.views[variable]
+        there = positions != NOTHING
+        if there.all():
+            return view.take(positions, name)
+        found = view.take(positions[there], name)
+        return found.take(pa.array(np.cumsum(there) - 1, mask=~there))
+
+    def bound(self, variable: str) -> Frame:
+        """Return the rows in which a variable is bound."""
+        there = self.columns[variable] != NOTHING
+        return self if there.all() else self.take(there)
 
     def ids(self, variable: str) -> pa.Array:
         return self.value(variable, ID)
 
 
 ONE_ROW = Frame(1)
+NOTHING = -1
+"""The position of a variable that an optional block has not bound."""
 
 
 # The memory limit of a query, checked before rows are allocated ------------------------------------

@@ -6,13 +6,15 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
+import pyarrow as pa
 
 from omnigraph.lang import ir
 from omnigraph.query.adjacency import Steps, walk
 from omnigraph.query.arrays import spread
+from omnigraph.query.blocks import BLOCK, RowsWithBlocks, folded
 from omnigraph.query.ends import ends_of
 from omnigraph.query.expansion import Choice, Reach, follow
-from omnigraph.query.frame import Frame, check_room
+from omnigraph.query.frame import NOTHING, Frame, check_room
 from omnigraph.query.meet import meeting
 from omnigraph.query.text_search import text_mask
 from omnigraph.query.view import GraphView, Positions, TableView
@@ -50,11 +52,48 @@ class Matcher:
                 return frame.take(self.mask(step.predicate, frame))
             case ir.AntiJoin():
                 return self._without(step, frame)
+            case ir.Optional():
+                return self._optional(step, frame)
 
     def mask(self, predicate: ir.Predicate, frame: Frame) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
         if isinstance(predicate, ir.TextMatch):
             return text_mask(predicate, frame, self.values)
-        return holds(predicate, frame, self.values)
+        if not ir.subqueries(predicate):
+            return holds(predicate, frame, self.values)
+        columns: list[pa.Array] = []
+
+        def computed(block: ir.Subquery) -> ir.PropertyRef:
+            columns.append(self._block(block, frame))
+            return ir.PropertyRef(BLOCK, str(len(columns) - 1), block.type)
+
+        return holds(ir.with_subqueries(predicate, computed), RowsWithBlocks(frame, columns), self.values)
+
+    def _block(self, block: ir.Subquery, frame: Frame) -> pa.Array:
+        """Return what the rows of a block are for each row: whether there is one, how many, or an aggregate."""
+        # Rows that agree in what the block looks at have the same answer, but are rarely worth the search for them.
+        numbered = Frame(frame.count, {name: frame.columns[name] for name in block.outer}, frame.views)
+        for name in block.outer:
+            numbered = numbered.hide(_ROW, np.arange(frame.count)) if _ROW not in numbered.columns else numbered
+            numbered = numbered.bound(name)
+        found = self.run(block.steps, numbered)
+        return folded(block, found, found.columns[_ROW], frame.count, self.values)
+
+    def _optional(self, step: ir.Optional, frame: Frame) -> Frame:
+        # A block around this one has numbered its rows, too.
+        name = f"{_ROW}{sum(one.startswith(_ROW) for one in frame.columns)}"
+        numbered = frame.hide(name, np.arange(frame.count))
+        found = self.run(step.steps, numbered)
+        alone = np.ones(frame.count, bool)
+        alone[found.columns[name]] = False
+        if not alone.any():
+            return found.drop(name)
+        rest = numbered.take(alone)
+        for variable, kind, type_name in step.binds:
+            view = self.graph.node(type_name) if kind == "node" else self.graph.edge(type_name)
+            rest = rest.bind(variable, np.full(rest.count, NOTHING, np.int64), view)
+        columns = {one: np.concatenate([found.columns[one], column]) for one, column in rest.columns.items()}
+        joined = Frame(found.count + rest.count, columns, rest.views)
+        return joined.take(np.argsort(columns[name], kind="stable")).drop(name)
 
     def _scan(self, step: ir.Scan, frame: Frame) -> Frame:
         alone = self._found(self.graph.node(step.type_name), step.variable, step.predicates)
@@ -107,6 +146,10 @@ class Matcher:
         return meeting([one.adjacent.distinct for one in reached], [one.numbers for one in reached])
 
     def _expand(self, step: ir.Expand, frame: Frame) -> Frame:
+        # What an optional block has not bound leads nowhere.
+        frame = frame.bound(step.origin)
+        if step.closes:
+            frame = frame.bound(step.target)
         if step.edge_variable is not None:
             return self._expand_edges(step, frame)
         hops = self.hops(step)

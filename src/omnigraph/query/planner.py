@@ -87,8 +87,8 @@ class Pattern:
             case ir.AntiJoin(steps):
                 used = frozenset().union(*map(used_by, steps))
                 self.negations.append((used & {*self.types, *self.edges, *self.bound}, step))
-            case ir.ScanEdges() | ir.Meet():
-                raise AssertionError("only the planner makes these steps")
+            case ir.ScanEdges() | ir.Meet() | ir.Optional():
+                raise AssertionError("only the planner makes these steps, and optional ones stand between patterns")
 
 
 def used_by(step: ir.MatchStep) -> frozenset[str]:
@@ -100,7 +100,7 @@ def used_by(step: ir.MatchStep) -> frozenset[str]:
             return frozenset({arm.origin for arm in arms})
         case ir.Filter(predicate):
             return predicate.variables
-        case ir.AntiJoin(steps):
+        case ir.AntiJoin(steps) | ir.Optional(steps):
             return frozenset().union(*map(used_by, steps))
         case ir.Scan():
             # Inside a `not`, a predicate may compare a variable of its own with nothing but itself.
@@ -369,7 +369,7 @@ class Builder:
         self.known = set(pattern.bound)
         self.done: list[ir.MatchStep] = []
         tests: list[tuple[frozenset[str], ir.Filter | ir.AntiJoin]] = [
-            (predicate.variables, ir.Filter(predicate)) for predicate in pattern.predicates
+            (predicate.variables, ir.Filter(self._with_ordered_blocks(predicate))) for predicate in pattern.predicates
         ]
         tests += pattern.negations
         self.tests = tests
@@ -379,6 +379,14 @@ class Builder:
             for variable in needed - self.known:
                 self.waiting[variable].append(at)
         self.ready = [at for at, count in enumerate(self.missing) if not count]
+
+    def _with_ordered_blocks(self, predicate: ir.Predicate) -> ir.Predicate:
+        if not ir.subqueries(predicate):
+            return predicate
+        assert not isinstance(predicate, ir.TextMatch)
+        return ir.with_subqueries(
+            predicate, lambda one: replace(one, steps=ordered(self.graph, one.steps, self.pattern.types, one.outer))
+        )
 
     def steps(self, moves: Sequence[Move]) -> tuple[ir.MatchStep, ...]:
         self._settle()
@@ -452,9 +460,31 @@ def ordered(
     counts: bool = False,
 ) -> tuple[ir.MatchStep, ...]:
     """Return match steps in the cheapest order. `outside` are the types of the nodes among what is bound."""
-    pattern = Pattern.of(steps, outside, bound)
-    chooser = Chooser(graph, pattern, counts=counts)
-    return Builder(graph, pattern).steps(chooser.order(chooser.start(1.0)).moves)
+    done: list[ir.MatchStep] = []
+    types, known = dict(outside), {*bound}
+    for pattern_steps, block in _patterns(steps):
+        pattern = Pattern.of(pattern_steps, types, known)
+        chooser = Chooser(graph, pattern, counts=counts)
+        done += Builder(graph, pattern).steps(chooser.order(chooser.start(1.0)).moves)
+        types |= pattern.types
+        known |= {*pattern.types, *pattern.edges}
+        if block is not None:
+            done.append(replace(block, steps=ordered(graph, block.steps, types, known)))
+            types |= {name: kind for name, what, kind in block.binds if what == "node"}
+            known |= {name for name, _, _ in block.binds}
+    return tuple(done)
+
+
+def _patterns(steps: Sequence[ir.MatchStep]) -> Iterator[tuple[list[ir.MatchStep], ir.Optional | None]]:
+    """Divide steps where an optional block stands: what is before it must be matched before it."""
+    pattern: list[ir.MatchStep] = []
+    for step in steps:
+        if isinstance(step, ir.Optional):
+            yield pattern, step
+            pattern = []
+        else:
+            pattern.append(step)
+    yield pattern, None
 
 
 def planned(graph: GraphView, plan: ir.ReadPlan, *, counts: bool) -> ir.ReadPlan:

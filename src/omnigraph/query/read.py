@@ -15,7 +15,7 @@ from omnigraph.lang import ir
 from omnigraph.lang.expressions import ANONYMOUS
 from omnigraph.lang.read_check import type_of
 from omnigraph.query import count_pushdown
-from omnigraph.query.frame import ONE_ROW, Frame
+from omnigraph.query.frame import NOTHING, ONE_ROW, Frame
 from omnigraph.query.match import Matcher
 from omnigraph.query.rank import PLACE, rank
 from omnigraph.query.view import GraphView
@@ -118,7 +118,7 @@ class Execution:
             case ir.Limit(count, offset):
                 return rows.take(self._cut(rows, count, offset))
             case ir.Rank():
-                return BoundRows(rank(step, rows.frame, self.values))
+                return BoundRows(rank(step, rows.frame.bound(step.ranking.variable), self.values))
             case _ if self.counts:
                 return BoundRows(self.tally.step(step, rows.frame, self.needed[at]))
             case _:
@@ -139,7 +139,7 @@ class Execution:
         keys += [frame.columns[name] for name in (PLACE,) if name in frame.columns]
         # An aggregate leaves no bindings behind: then there is nothing to break ties by.
         ties = [name for name in step.tie_break if name in frame.columns]
-        keys += [frame.views[name].id_ranks(frame.columns[name]) for name in ties]
+        keys += [_id_ranks(frame, name) for name in ties]
         keys += self._group_ranks(rows)
         # `lexsort` takes the most significant key last, and is stable.
         return np.lexsort(tuple(reversed(keys))) if keys else np.arange(rows.count)
@@ -171,6 +171,14 @@ class Execution:
         if rows.shaped is not None and not isinstance(by, ir.EntityRef):
             return evaluate(by, Shaped(rows.shaped), self.values)
         return _cell(by, rows.frame, self.values)
+
+
+def _id_ranks(frame: Frame, name: str) -> np.ndarray[Any, Any]:
+    positions = frame.columns[name]
+    there = positions != NOTHING
+    ranks = np.full(frame.count, -1)
+    ranks[there] = frame.views[name].id_ranks(positions[there])
+    return ranks
 
 
 def _places(scores: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:

@@ -282,7 +282,9 @@ def text_mask(predicate: ir.TextMatch, frame: Frame, values: Values) -> Mask:
     if predicate.function == "fuzzy":
         edits = _DEFAULT_EDITS if predicate.edits is None else values(predicate.edits)
         wanted = [] if edits is None else [near for one in wanted for near in index.near(one, int(str(edits)))]
-    found: Mask = index.holding(wanted)[frame.columns[variable]]
+    positions = frame.columns[variable]
+    # Behind the others: what an optional block has not bound has the number -1.
+    found: Mask = np.append(index.holding(wanted), False)[positions]
     return found
 
 

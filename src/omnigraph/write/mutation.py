@@ -19,7 +19,14 @@ from omnigraph.commit.store import Store
 from omnigraph.core.refs import MAIN
 from omnigraph.core.values import ConversionError, Scalar, scalar_value
 from omnigraph.embed.embedder import Embedding
-from omnigraph.errors import ConstraintError, ExpressionError, QueryKindError, ResourceLimitError, ValueRejectedError
+from omnigraph.errors import (
+    ConstraintError,
+    ExpressionError,
+    QueryKindError,
+    ResourceLimitError,
+    ValueRejectedError,
+    Violation,
+)
 from omnigraph.lang import ir
 from omnigraph.lang.catalog import Catalog, EdgeType, NodeType, Property
 from omnigraph.lang.compiler import CompiledQuery, compile_query
@@ -32,7 +39,7 @@ from omnigraph.manifest.publisher import Lineage
 from omnigraph.storage.columns import declared_of, table_key
 from omnigraph.storage.expressions import TableRows, constant_value, evaluate, holds, pushed
 from omnigraph.storage.functions import Undefined
-from omnigraph.storage.predicates import AllOf, Predicate
+from omnigraph.storage.predicates import AllOf, Compare, Predicate
 from omnigraph.storage.read import ADDRESS, DST, ID, SRC
 from omnigraph.storage.stage import Staged
 from omnigraph.write.pending import RECORD, Pending, PendingMode, column_types, scan_with_pending, to_store
@@ -105,6 +112,10 @@ class _Execution:
                 self._run(number, statement)
             except _Rejected as problem:
                 raise problem.at(statement.type_name, self.mutation.source.place(statement.span)) from None
+            except _Existing as problem:
+                found = problem.violation
+                place = self.mutation.source.place(statement.span)
+                raise ConstraintError(found.message, violations=(found,), place=place, hint=found.hint) from None
             except Undefined as problem:
                 raise ExpressionError(problem.message, place=self.mutation.source.place(problem.span)) from None
         changes = self._changes()
@@ -132,8 +143,12 @@ class _Execution:
                 self._insert_node(number, statement)
             case ir.InsertEdge():
                 self._insert_edge(number, statement)
+            case ir.UpsertNode():
+                self._upsert(number, statement)
             case ir.UpdateNodes():
-                self._update(number, statement)
+                self.nodes += self._update(self.catalog.nodes[statement.type_name], number, statement)
+            case ir.UpdateEdges():
+                self.edges += self._update(self.catalog.edges[statement.type_name], number, statement)
             case ir.DeleteNodes():
                 self._delete_nodes(statement)
             case ir.DeleteEdges():
@@ -146,6 +161,8 @@ class _Execution:
             if not vector:
                 raise _Rejected(property_.name, _without_text(property_))
             row[property_.name] = vector
+        if statement.new:
+            self._must_be_new(node, node_id(node, row), number)
         if node.key:
             self._pending(node).insert({ID: node_id(node, row), **row}, number, PendingMode.MERGE)
         else:
@@ -164,28 +181,54 @@ class _Execution:
         )
         self.edges += 1
 
-    def _update(self, number: int, statement: ir.UpdateNodes) -> None:
+    def _upsert(self, number: int, statement: ir.UpsertNode) -> None:
         node = self.catalog.nodes[statement.type_name]
-        pending = self._pending(node)
+        # Whether the node is there decides what happens, so nothing may come between.
+        self.must_be_unchanged.add(table_key(node))
+        row = self._row(node, statement.values)
+        given = Pending(node)
+        given.insert({ID: node_id(node, row), **row}, number, PendingMode.MERGE)
+        image = given.image()
+        found = self._with_id(node, image[ID][0].as_py(), list(column_types(node)))
+        self.nodes += 1
+        if found.num_rows and {name for name, _ in statement.values} == {*node.key}:
+            return
+        changed = _with_values(found, image, [name for name, _ in statement.values]) if found.num_rows else image
+        self._pending(node).extend(changed, PendingMode.MERGE)
+
+    def _with_id(self, node: NodeType, entity_id: str, columns: list[str]) -> pa.Table:
+        wanted = Compare(ID, Scalar.STRING, ir.Operator.EQ, entity_id)
+        return scan_with_pending(self.tables, self._table(node), self._pending(node).image(), columns, wanted)
+
+    def _must_be_new(self, node: NodeType, entity_id: str, number: int) -> None:
+        self.must_be_unchanged.add(table_key(node))
+        if self._with_id(node, entity_id, [ID]).num_rows:
+            message = f"{node.name} '{entity_id}' is already there"
+            hint = "`insert` without `new` replaces it, `upsert` changes what it names"
+            raise _Existing(Violation("key", node.name, entity_id, node.key, message, number, hint=hint, kind="node"))
+
+    def _update(self, declared: NodeType | EdgeType, number: int, statement: ir.UpdateNodes | ir.UpdateEdges) -> int:
+        """Change the entities that a statement selects; return how many."""
+        pending = self._pending(declared)
         # The rows to change are chosen from this content: if it changes, only the caller can say whether they still
         # are.
-        self.must_be_unchanged.add(table_key(node))
+        self.must_be_unchanged.add(table_key(declared))
         constant = tuple((name, value) for name, value in statement.values if not value.variables)
-        assigned = Pending(node)
+        assigned = Pending(declared)
         # Even if nothing matches: a value that does not fit is refused.
-        assigned.insert(self._row(node, constant), number, PendingMode.MERGE)
-        columns = list(column_types(node))
-        found = scan_with_pending(self.tables, self._table(node), pending.image(), columns, self._predicate(statement))
+        assigned.insert(self._row(declared, constant), number, PendingMode.MERGE)
+        columns, predicate = list(column_types(declared)), self._predicate(statement)
+        found = scan_with_pending(self.tables, self._table(declared), pending.image(), columns, predicate)
         rows = found.filter(self._mask(statement.where, found))
         if not rows.num_rows:
-            return
+            return 0
         changed = _with_values(rows, assigned.image(), [name for name, _ in constant])
         for name, value in statement.values:
             if value.variables:
-                column = self._computed(node.properties[name], value, rows)
+                column = self._computed(declared.properties[name], value, rows)
                 changed = changed.set_column(changed.schema.get_field_index(name), name, column)
         pending.extend(changed, PendingMode.MERGE)
-        self.nodes += rows.num_rows
+        return int(rows.num_rows)
 
     def _delete_nodes(self, statement: ir.DeleteNodes) -> None:
         node = self.catalog.nodes[statement.type_name]
@@ -218,7 +261,7 @@ class _Execution:
         """Mark rows as removed; return those that were not marked before, each once."""
         return self.removals.setdefault(table_key(declared), _Removal()).add(rows)
 
-    def _predicate(self, statement: ir.UpdateNodes | ir.DeleteNodes | ir.DeleteEdges) -> Predicate:
+    def _predicate(self, statement: ir.UpdateNodes | ir.UpdateEdges | ir.DeleteNodes | ir.DeleteEdges) -> Predicate:
         """Return the condition of a statement as storage tests it; everything, if storage cannot."""
         return pushed(statement.where, self.request.value) or EVERYTHING
 
@@ -318,6 +361,14 @@ class _Removal:
         return new
 
 
+class _Existing(Exception):  # noqa: N818 - becomes a ConstraintError where the statement is known
+    """An `insert new` names a node that is there."""
+
+    def __init__(self, violation: Violation) -> None:
+        super().__init__(violation.message)
+        self.violation = violation
+
+
 class _Rejected(Exception):  # noqa: N818 - becomes a ValueRejectedError where the statement is known
     """A property, and why its value was rejected."""
 
@@ -346,7 +397,8 @@ def _compiled(mutation: Mutation, txn: WriteTxn) -> CompiledQuery:
 
 
 def _check_count(statements: tuple[ir.Statement, ...]) -> None:
-    inserts = Counter(one.type_name for one in statements if isinstance(one, ir.InsertNode | ir.InsertEdge))
+    kinds = ir.InsertNode | ir.UpsertNode | ir.InsertEdge
+    inserts = Counter(one.type_name for one in statements if isinstance(one, kinds))
     for type_name, count in inserts.items():
         if count > MOST_ENTITIES:
             raise _too_much(f"entities of {type_name} in one query", MOST_ENTITIES, count)
