@@ -49,7 +49,7 @@ _number: SearchStrategy[Any] = st.one_of(
 _text = st.sampled_from(("a", "b", "", "it's")).map(lambda value: Constant(value, STRING))
 _compare = st.sampled_from([Operator.EQ, Operator.NE, Operator.LT, Operator.LE, Operator.GT, Operator.GE])
 _sum = st.builds(
-    lambda left, sign, right: ir.Call(sign, (left, right), Type(Scalar.F64, nullable=True)),
+    lambda left, sign, right: ir.Computed(sign, (left, right), Type(Scalar.F64, nullable=True)),
     st.just(PROPERTIES["x"]),
     st.sampled_from("+-*"),
     _numbers | _number.filter(lambda one: one is not NULL),
@@ -115,7 +115,7 @@ def _sql(one: ir.Expr) -> str:  # noqa: C901 - one case an expression
             return f"(NOT {_sql(operand)})"
         case IsNull(operand):
             return f"({_sql(operand)} IS NULL)"
-        case ir.Call(sign, (left, right)):
+        case ir.Computed(sign, (left, right)):
             return f"({_sql(left)} {sign} {_sql(right)})"
         case _:
             raise AssertionError(one)
@@ -167,7 +167,7 @@ def test_conditions_with_or_and_in_are_pushed_down() -> None:
 
 def test_what_may_have_no_value_is_computed_where_it_decides() -> None:
     n, zero = PROPERTIES["n"], Constant(0, I64)
-    inverse = ir.Call("/", (Constant(1.0, F64), n), Type(Scalar.F64, nullable=True))
+    inverse = ir.Computed("/", (Constant(1.0, F64), n), Type(Scalar.F64, nullable=True))
     is_large = Comparison(inverse, Operator.GE, Constant(0.5, F64))
     both = Junction(conjunctive=True, operands=(Comparison(n, Operator.NE, zero), is_large))
     either = Junction(conjunctive=False, operands=(Comparison(n, Operator.EQ, zero), is_large))

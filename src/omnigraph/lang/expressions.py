@@ -124,7 +124,7 @@ def property_ref(access: tree.PropertyAccess, scope: NameScope) -> ir.PropertyRe
     return ir.PropertyRef(bound.name, found.name, replace(found.type, nullable=found.type.nullable or bound.nullable))
 
 
-def meta_ref(access: tree.MetaAccess, scope: NameScope) -> ir.PropertyRef | ir.Constant | ir.Call:
+def meta_ref(access: tree.MetaAccess, scope: NameScope) -> ir.PropertyRef | ir.Constant | ir.Computed:
     """Resolve `$variable.@id`, `@src`, `@dst` or `@type`."""
     if access.variable is None:
         message = f"`@{access.name}` alone is of the entity that an update or a delete selects"
@@ -137,7 +137,7 @@ def meta_ref(access: tree.MetaAccess, scope: NameScope) -> ir.PropertyRef | ir.C
 
 def entity_column(
     variable: str, kind: str, type_name: str, name: Name, *, nullable: bool = False
-) -> ir.PropertyRef | ir.Constant | ir.Call:
+) -> ir.PropertyRef | ir.Constant | ir.Computed:
     """Return the id, an end or the type of an entity."""
     text = replace(types.STRING, nullable=nullable)
     if name == "type":
@@ -145,7 +145,7 @@ def entity_column(
         if not nullable:
             return found
         there = ir.Not(ir.IsNull(ir.PropertyRef(variable, "id", text)))
-        return ir.Call("if", (there, found, ir.Constant(None, text)), text)
+        return ir.Computed("if", (there, found, ir.Constant(None, text)), text)
     if name != "id" and kind == "node":
         raise Rejection("T6", f"a node has no `@{name}`; only an edge has ends", name.span)
     return ir.PropertyRef(variable, str(name), text)
@@ -206,7 +206,7 @@ def constant_expression(expression: tree.Expression, scope: NameScope) -> ir.Exp
 # Comparisons ---------------------------------------------------------------------------------------
 
 
-def operand(expression: tree.Expression, scope: NameScope) -> ir.Operand:
+def operand(expression: tree.Expression, scope: NameScope) -> ir.Expr:
     """Type one side of a filter: a scalar, never a node, a rank or an aggregate."""
     match expression:
         case tree.PropertyAccess():

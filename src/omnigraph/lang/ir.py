@@ -124,7 +124,7 @@ class IsNull(_Expression):
     type: Type = BOOL
 
 
-class Call(_Expression):
+class Computed(_Expression):
     """A function or an arithmetic operator, by its name in `lang/functions.py`, with its arguments."""
 
     function: str
@@ -146,7 +146,7 @@ class Subquery(_Expression):
 
 Value = Constant | ParameterRef | RequestTime
 Operand = Value | PropertyRef
-Expr = Operand | Comparison | Junction | Not | IsNull | Call | Subquery
+Expr = Operand | Comparison | Junction | Not | IsNull | Computed | Subquery
 
 
 def parts_of(expression: _Expression) -> tuple[Expr, ...]:
@@ -158,7 +158,7 @@ def parts_of(expression: _Expression) -> tuple[Expr, ...]:
             return operands
         case Not(operand) | IsNull(operand):
             return (operand,)
-        case Call(_, arguments):
+        case Computed(_, arguments):
             return arguments
         case _:
             return ()
@@ -197,7 +197,7 @@ def with_subqueries(expression: Expr, change: Callable[[Subquery], Expr]) -> Exp
             return Not(with_subqueries(operand, change))
         case IsNull(operand):
             return IsNull(with_subqueries(operand, change))
-        case Call(_, arguments):
+        case Computed(_, arguments):
             return replace(expression, arguments=tuple(with_subqueries(one, change) for one in arguments))
         case _:
             raise AssertionError("the others have no parts")

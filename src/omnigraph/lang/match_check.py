@@ -38,7 +38,7 @@ class Hop(TreeNode):
     edge_variable: str | None
 
 
-class Not(TreeNode):
+class Negated(TreeNode):
     """A negated pattern; `outer` are the variables it uses from the enclosing scope."""
 
     clauses: tuple[TypedClause, ...]
@@ -53,7 +53,7 @@ class Maybe(TreeNode):
     binds: tuple[tuple[str, str, str], ...]
 
 
-TypedClause = Node | Hop | Not | Maybe | ir.Predicate
+TypedClause = Node | Hop | Negated | Maybe | ir.Predicate
 
 
 def check_match(clauses: Iterable[tree.Clause], scope: NameScope) -> tuple[TypedClause, ...]:
@@ -74,7 +74,7 @@ def _clause(clause: tree.Clause, scope: NameScope) -> tuple[TypedClause, ...]:
             return filters(condition, scope)
         case tree.Negation():
             return (_negation(clause, scope),)
-        case tree.Optional():
+        case tree.OptionalClause():
             return (_optional(clause, scope),)
 
 
@@ -269,12 +269,12 @@ def _edge_binding_fits(clause: tree.Traversal, scope: NameScope) -> None:
 # Negation ------------------------------------------------------------------------------------------
 
 
-def _negation(clause: tree.Negation, scope: NameScope) -> Not:
+def _negation(clause: tree.Negation, scope: NameScope) -> Negated:
     outer = _outer(clause.clauses, scope)
     if not outer:
         message = "a `not` block must mention a variable bound before it"
         raise Rejection("T9", message, clause.span, hint="without one it keeps all rows or drops all of them")
-    return Not(check_match(clause.clauses, scope.inner()), outer)
+    return Negated(check_match(clause.clauses, scope.inner()), outer)
 
 
 def _block(block: tree.Block, scope: NameScope) -> ir.Subquery:
@@ -315,7 +315,7 @@ def _outer(clauses: Iterable[tree.Clause], scope: NameScope) -> frozenset[str]:
 # Optional ------------------------------------------------------------------------------------------
 
 
-def _optional(clause: tree.Optional, scope: NameScope) -> Maybe:
+def _optional(clause: tree.OptionalClause, scope: NameScope) -> Maybe:
     outer = _outer(clause.clauses, scope)
     before = dict(scope.variables)
     clauses = check_match(clause.clauses, scope)
@@ -334,7 +334,7 @@ def _mentioned(clauses: Iterable[tree.Clause], scope: NameScope) -> Iterator[str
                 yield from (clause.source, clause.target)
             case tree.FilterClause():
                 yield from _variables(clause.condition, scope)
-            case tree.Negation() | tree.Optional():
+            case tree.Negation() | tree.OptionalClause():
                 yield from _mentioned(clause.clauses, scope)
 
 
@@ -378,7 +378,7 @@ def _used(clause: TypedClause) -> frozenset[str]:
             return frozenset({clause.variable})
         case Hop():
             return frozenset({clause.source, clause.target, *([clause.edge_variable] if clause.edge_variable else [])})
-        case Not() | Maybe():
+        case Negated() | Maybe():
             return clause.outer
         case _:
             return clause.variables
@@ -391,9 +391,9 @@ class _MatchPlanner:
         self.roots = [clause for clause in clauses if isinstance(clause, Node)]
         self.hops = [clause for clause in clauses if isinstance(clause, Hop)]
         predicates = [predicate for clause in clauses for predicate in _predicates(clause)]
-        negations = [clause for clause in clauses if isinstance(clause, Not)]
+        negations = [clause for clause in clauses if isinstance(clause, Negated)]
         # Each test waits for all of its variables: filters first, because they are cheap, then negations.
-        self.tests: list[tuple[frozenset[str], ir.Predicate | Not]] = [
+        self.tests: list[tuple[frozenset[str], ir.Predicate | Negated]] = [
             *((predicate.variables, predicate) for predicate in predicates),
             *((negation.outer, negation) for negation in negations),
         ]
@@ -452,7 +452,7 @@ class _MatchPlanner:
         own, later = [], []
         for at in sorted(self.ready):
             needed, test = self.tests[at]
-            if not isinstance(test, Not) and needed == {variable}:
+            if not isinstance(test, Negated) and needed == {variable}:
                 own.append(test)
             else:
                 later.append(at)
@@ -483,7 +483,7 @@ class _MatchPlanner:
         """Emit every filter and negation whose variables are all bound."""
         for at in sorted(self.ready):
             _, test = self.tests[at]
-            if isinstance(test, Not):
+            if isinstance(test, Negated):
                 self.done.append(ir.AntiJoin(plan_match(test.clauses, test.outer)))
             else:
                 self.done.append(ir.Filter(test))
@@ -493,4 +493,4 @@ class _MatchPlanner:
 def _predicates(clause: TypedClause) -> Iterable[ir.Predicate]:
     if isinstance(clause, Node):
         return clause.predicates
-    return () if isinstance(clause, Hop | Not | Maybe) else (clause,)
+    return () if isinstance(clause, Hop | Negated | Maybe) else (clause,)

@@ -49,7 +49,7 @@ def truth(expression: tree.Expression, leaf: Leaf) -> ir.Expr:
 
 def fails(expression: ir.Expr) -> bool:
     """Whether an expression may have no value for some rows: it divides, or overflows."""
-    if isinstance(expression, ir.Call) and can_fail(expression.function):
+    if isinstance(expression, ir.Computed) and can_fail(expression.function):
         return True
     return any(map(fails, ir.parts_of(expression)))
 
@@ -166,7 +166,7 @@ def _unit(arguments: list[ir.Expr], span: Span) -> None:
         raise Rejection("T57", message, span, hint=hint)
 
 
-def _applied(function: Function, name: Name, arguments: list[ir.Expr]) -> ir.Call:
+def _applied(function: Function, name: Name, arguments: list[ir.Expr]) -> ir.Computed:
     types = [one.type for one in arguments]
     result = function.returns(types)
     if result is None:
@@ -181,7 +181,7 @@ def _applied(function: Function, name: Name, arguments: list[ir.Expr]) -> ir.Cal
         elif name in ("coalesce", "if") and common(types[-2:]) is None:
             hint = "all values must have the same type"
         raise Rejection("T57", f"`{function.usage}` does not take {given}", name.span, hint=hint)
-    return ir.Call(str(name), tuple(arguments), result, name.span)
+    return ir.Computed(str(name), tuple(arguments), result, name.span)
 
 
 def aggregate_type(function: str, type_: Type, span: Span) -> Type:

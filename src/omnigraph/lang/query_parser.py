@@ -101,8 +101,8 @@ class _QueryBuilder(Transformer[Token, Any]):
     def negation(self, keyword: Token, *clauses: tree.Clause) -> tree.Negation:
         return tree.Negation(clauses, span_of(keyword))
 
-    def optional(self, keyword: Token, *clauses: tree.Clause) -> tree.Optional:
-        return tree.Optional(clauses, span_of(keyword))
+    def optional(self, keyword: Token, *clauses: tree.Clause) -> tree.OptionalClause:
+        return tree.OptionalClause(clauses, span_of(keyword))
 
     def block(self, function: Token, *parts: Any) -> tree.Block:
         if function.type != "AGGREGATE":

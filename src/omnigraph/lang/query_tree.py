@@ -257,12 +257,12 @@ class Negation(TreeNode):
     span: Span = field(default=NOWHERE, compare=False)
 
 
-class Optional(TreeNode):
+class OptionalClause(TreeNode):
     clauses: tuple[Clause, ...]
     span: Span = field(default=NOWHERE, compare=False)
 
 
-Clause = Binding | Traversal | FilterClause | Negation | Optional
+Clause = Binding | Traversal | FilterClause | Negation | OptionalClause
 
 # Bodies --------------------------------------------------------------------------------------------
 

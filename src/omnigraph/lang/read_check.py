@@ -268,9 +268,8 @@ def _aggregate(name: str, written: tree.AggregateCall, scope: NameScope) -> ir.A
         hint = "`min` and `max` are the same without it" if function in ("min", "max") else None
         raise Rejection("T8", f"{function} takes no `distinct`; count and collect do", span, hint=hint)
     argument = _row_value(written.argument, scope)
-    is_node = isinstance(argument, ir.EntityRef)
-    type_ = types.STRING if is_node else argument.type
-    if is_node and function in ("sum", "avg"):
+    type_ = STRING if isinstance(argument, ir.EntityRef) else argument.type
+    if isinstance(argument, ir.EntityRef) and function in ("sum", "avg"):
         raise Rejection("T8", f"{function} needs a number, not a node", span)
     return ir.AggregateColumn(
         name, function, argument, aggregate_type(function, type_, span), distinct=written.distinct

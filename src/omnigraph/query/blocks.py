@@ -63,9 +63,11 @@ def folded(block: ir.Subquery, found: Frame, rows: Integers, count: int, values:
 
 def _counted(cells: pa.Array, rows: Integers, *, distinct: bool) -> Integers:
     """Return the rows of the values that count."""
-    there = cells.is_valid().to_numpy(zero_copy_only=False)
+    kept: Integers
+    there = np.asarray(cells.is_valid())
     if not distinct:
-        return rows[there]
+        kept = rows[there]
+        return kept
     table = pa.table({"row": pa.array(rows), "cell": cells}).filter(pa.array(there))
-    kept: Integers = table.group_by(["row", "cell"]).aggregate([])["row"].to_numpy()
+    kept = table.group_by(["row", "cell"]).aggregate([])["row"].to_numpy()
     return kept

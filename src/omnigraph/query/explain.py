@@ -127,7 +127,7 @@ def _operation(value: ir.Expr) -> str:
             return f"not {_value(operand)}"
         case ir.IsNull(operand):
             return f"{_value(operand)} is null"
-        case ir.Call(function, arguments):
+        case ir.Computed(function, arguments):
             return f"{function}({', '.join(map(_value, arguments))})"
         case ir.Subquery(_, _, function, argument):
             return f"{function}{'' if argument is None else f'({_value(argument)})'} {{ ... }}"

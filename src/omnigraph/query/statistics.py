@@ -126,7 +126,7 @@ def _share_of(predicate: Predicate, columns: dict[str, object], count: int) -> f
 
 
 def _is_constant(predicate: ir.Expr) -> bool:
-    if isinstance(predicate, ir.ParameterRef | ir.RequestTime | ir.Call | ir.Subquery):
+    if isinstance(predicate, ir.ParameterRef | ir.RequestTime | ir.Computed | ir.Subquery):
         return False
     return all(map(_is_constant, ir.parts_of(predicate)))
 

@@ -34,7 +34,7 @@ Mask = np.ndarray[Any, np.dtype[np.bool_]]
 Values = Callable[[ir.Expr], ir.PlainValue]
 
 
-class Rows(Protocol):
+class RowValues(Protocol):
     """Rows that have a value for each property of some variables."""
 
     @property
@@ -133,7 +133,7 @@ def _pushed_membership(items: ir.Expr, item: ir.Expr, values: Values, *, negated
 # Over rows -----------------------------------------------------------------------------------------
 
 
-def holds(test: ir.Expr, rows: Rows, values: Values) -> Mask:
+def holds(test: ir.Expr, rows: RowValues, values: Values) -> Mask:
     """Return for which rows a condition is true; null counts as false."""
     found = pushed(test, values)
     # The same predicate that a scan pushes down: a filter must not answer differently for where it runs.
@@ -148,7 +148,7 @@ def holds(test: ir.Expr, rows: Rows, values: Values) -> Mask:
     )
 
 
-def evaluate(expression: ir.Expr, rows: Rows, values: Values) -> pa.Array:
+def evaluate(expression: ir.Expr, rows: RowValues, values: Values) -> pa.Array:
     """Return the value of an expression for each row."""
     match expression:
         case ir.PropertyRef(variable, name):
@@ -162,17 +162,17 @@ def evaluate(expression: ir.Expr, rows: Rows, values: Values) -> pa.Array:
             return pc.invert(evaluate(operand, rows, values))
         case ir.IsNull(operand):
             return evaluate(operand, rows, values).is_null()
-        case ir.Call("if", (condition, yes, no)):
+        case ir.Computed("if", (condition, yes, no)):
             return _chosen(condition, (yes, no), rows, values, expression.type)
-        case ir.Call("coalesce", arguments):
+        case ir.Computed("coalesce", arguments):
             return _first_known(arguments, rows, values, expression.type)
-        case ir.Call(_, arguments):
+        case ir.Computed(_, arguments):
             return computed(expression, [evaluate(one, rows, values) for one in arguments])
         case _:
             return constant(values(expression), expression.type, rows.count)
 
 
-def _is_known(side: ir.Expr, rows: Rows, values: Values) -> Mask:
+def _is_known(side: ir.Expr, rows: RowValues, values: Values) -> Mask:
     """Return where a side of a comparison is neither null nor NaN."""
     if not side.variables:
         return np.full(rows.count, values(side) is not None)
@@ -180,7 +180,7 @@ def _is_known(side: ir.Expr, rows: Rows, values: Values) -> Mask:
     return np.asarray(_without_nan(found).is_valid().to_numpy(zero_copy_only=False))
 
 
-def _joined(operands: tuple[ir.Expr, ...], rows: Rows, values: Values, *, conjunctive: bool) -> pa.Array:
+def _joined(operands: tuple[ir.Expr, ...], rows: RowValues, values: Values, *, conjunctive: bool) -> pa.Array:
     join = pc.and_kleene if conjunctive else pc.or_kleene
     found = evaluate(operands[0], rows, values)
     for one in operands[1:]:
@@ -194,19 +194,21 @@ def _joined(operands: tuple[ir.Expr, ...], rows: Rows, values: Values, *, conjun
     return found
 
 
-def _on(mask: Mask, expression: ir.Expr, rows: Rows, values: Values) -> pa.Array:
+def _on(mask: Mask, expression: ir.Expr, rows: RowValues, values: Values) -> pa.Array:
     """Evaluate an expression on some rows; it is null for the others."""
     found = evaluate(expression, rows.take(mask), values)
     return found.take(pa.array(np.cumsum(mask) - 1, mask=~mask))
 
 
-def _chosen(condition: ir.Expr, sides: tuple[ir.Expr, ir.Expr], rows: Rows, values: Values, type_: Type) -> pa.Array:
+def _chosen(
+    condition: ir.Expr, sides: tuple[ir.Expr, ir.Expr], rows: RowValues, values: Values, type_: Type
+) -> pa.Array:
     mask = holds(condition, rows, values)
     yes, no = (_converted(_on(on, side, rows, values), type_) for on, side in zip((mask, ~mask), sides, strict=True))
     return pc.if_else(pa.array(mask), yes, no)
 
 
-def _first_known(arguments: tuple[ir.Expr, ...], rows: Rows, values: Values, type_: Type) -> pa.Array:
+def _first_known(arguments: tuple[ir.Expr, ...], rows: RowValues, values: Values, type_: Type) -> pa.Array:
     found = _converted(evaluate(arguments[0], rows, values), type_)
     for one in arguments[1:]:
         missing = _mask(found.is_null())
@@ -270,7 +272,7 @@ def plain_value(array: pa.Array) -> ir.PlainValue:
     return found
 
 
-def _compared_rows(test: ir.Comparison, rows: Rows, values: Values) -> Mask:
+def _compared_rows(test: ir.Comparison, rows: RowValues, values: Values) -> Mask:
     left, right = (evaluate(side, rows, values) for side in (test.left, test.right))
     if test.operator is Operator.CONTAINS:
         return _contains(_as_stored(left, test.left, test.right), _as_stored(right, test.right, test.left))

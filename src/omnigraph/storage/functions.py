@@ -42,7 +42,7 @@ class Undefined(Exception):  # noqa: N818 - becomes an ExpressionError where the
         self.span = span
 
 
-def computed(call: ir.Call, arguments: Arrays) -> pa.Array:
+def computed(call: ir.Computed, arguments: Arrays) -> pa.Array:
     """Apply a function to columns of equal length; raises Undefined where it has no result."""
     try:
         found = _KERNELS[call.function](arguments)
