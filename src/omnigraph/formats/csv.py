@@ -89,7 +89,8 @@ def convert_block(split: Split, catalog: Catalog, block: bytes, first: int) -> C
     problems = [Violation("shape", declared.name, None, (), message, record) for record, message in broken.items()]
     texts = {name: _plain_texts(table[name].combine_chunks(), dialect) for name in table.column_names}
     convert = partial(from_text, dialect=dialect)
-    found = TableConverter(declared, split.file, convert, _explain).converted(texts, dict(split.columns), records)
+    converter = TableConverter(declared, split.file, convert, _explain, split.when)
+    found = converter.converted(texts, dict(split.columns), records)
     return ConvertedBatch(found.tables, sorted_problems(problems + found.problems), lines, found.fresh)
 
 

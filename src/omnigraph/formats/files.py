@@ -69,8 +69,8 @@ class Split:
 
     `start` and `end` are bytes; of a compressed file they count its content, and `end` is unknown. A CSV split does not
     contain the header: `header` is that of the file, and `lines_before` the number of its lines. `type_key` is None for
-    JSONL. `size` is about how much there is to read, `rows` is known of Parquet, `version` and `file_size` are those of
-    the file when it was found.
+    JSONL. Rows count for the type only if they have a value in the column `when`. `size` is about how much there is to
+    read, `rows` is known of Parquet, `version` and `file_size` are those of the file when it was found.
     """
 
     file: str
@@ -84,6 +84,8 @@ class Split:
     row_groups: tuple[int, ...] = ()
     type_key: str | None = None
     columns: tuple[tuple[str, str | None], ...] = ()
+    when: str = ""
+    distinct: bool = False  # of rows with the same identity one counts
     header: tuple[str, ...] = ()
     lines_before: int = 0
     rows: int = 0
@@ -111,7 +113,7 @@ def find_files(address: str | os.PathLike[str]) -> tuple[list[File], str]:
         raise InputFormatError(
             f"cannot read from {text}", path=text, hint="use a path, file:///path or s3://bucket/key"
         )
-    with _failures(text):
+    with _Failures(text):
         return _find_local(text)
 
 
@@ -120,7 +122,7 @@ def read_range(file: File, start: int, end: int) -> bytes:
     end = min(end, file.size)
     if start >= end:
         return b""
-    with _failures(file.uri):
+    with _Failures(file.uri):
         if not file.is_local:
             # The e-tag, so that parts of two versions never mix.
             options: Any = {"range": (start, end), "if_match": file.version}
@@ -132,11 +134,10 @@ def _read_local(file: File, start: int, end: int) -> bytes:
     # Not by `opened`: of a thousand small files, most of the time would go into the layers of a stream.
     handle = os.open(file.uri, os.O_RDONLY | os.O_CLOEXEC)
     try:
-        _check_unchanged(file, handle)
         data = os.pread(handle, end - start, start)
         while len(data) < end - start and (more := os.pread(handle, end - start - len(data), start + len(data))):
             data += more
-        _check_unchanged(file, handle)
+        _check_unchanged(file, handle)  # after it was read: a change before or meanwhile is one since it was found
         return data
     finally:
         os.close(handle)
@@ -145,7 +146,7 @@ def _read_local(file: File, start: int, end: int) -> bytes:
 @contextlib.contextmanager
 def opened(file: File) -> Iterator[Any]:
     """Open a file for random access."""
-    with _failures(file.uri):
+    with _Failures(file.uri):
         if not file.is_local:
             yield io.BufferedReader(_Remote(file), _BUFFER)
             return
@@ -158,7 +159,7 @@ def opened(file: File) -> Iterator[Any]:
 
 def decompressed(file: File, compression: str | None, chunk: int) -> Iterator[bytes]:
     """Read a whole file, decompressed, chunk by chunk."""
-    with opened(file) as stream, _failures(file.uri):
+    with opened(file) as stream, _Failures(file.uri):
         source = pa.PythonFile(stream, mode="r")
         plain = source if compression is None else pa.CompressedInputStream(source, compression)
         while data := plain.read(chunk):
@@ -276,7 +277,7 @@ def _root(uri: str, base: str) -> str:
 
 def _listed(uri: str, base: str) -> list[File]:
     """List an object and all objects below it; the store itself leaves the object out."""
-    with _failures(uri):
+    with _Failures(uri):
         store = _store(_S3 + _bucket(uri))
         metas = [meta for chunk in obstore.list(store, base or None) for meta in chunk]
         if base and not _WILD.search(_key(uri)) and not uri.endswith("/"):
@@ -342,17 +343,26 @@ def _changed(uri: str) -> InputChangedError:
     return InputChangedError(f"{uri} changed while it was read", path=uri, hint="load it again when it is complete")
 
 
-@contextlib.contextmanager
-def _failures(uri: str) -> Iterator[None]:
-    try:
-        yield
-    except PreconditionError:
-        raise _changed(uri) from None
-    except (pa.ArrowException, BaseError, OSError) as error:
-        if uri.startswith(_S3) and isinstance(error, BaseError | FileNotFoundError):
-            raise storage_error(error, "read", uri) from error
-        reason = getattr(error, "strerror", None) or str(error)
-        raise InputUnreadableError(f"cannot read {uri}: {reason}", path=uri, hint="check the file") from error
+class _Failures:
+    """Translates errors of reading. A class, because `contextmanager` takes as long as to read a small file."""
+
+    __slots__ = ("_uri",)
+
+    def __init__(self, uri: str) -> None:
+        self._uri = uri
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
+        uri = self._uri
+        if isinstance(error, PreconditionError):
+            raise _changed(uri) from None
+        if isinstance(error, pa.ArrowException | BaseError | OSError):
+            if uri.startswith(_S3) and isinstance(error, BaseError | FileNotFoundError):
+                raise storage_error(error, "read", uri) from error
+            reason = getattr(error, "strerror", None) or str(error)
+            raise InputUnreadableError(f"cannot read {uri}: {reason}", path=uri, hint="check the file") from error
 
 
 # Blocks of lines and records -----------------------------------------------------------------------

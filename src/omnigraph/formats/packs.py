@@ -121,7 +121,8 @@ def _converted(run: list[_Piece], catalog: Catalog) -> Iterator[ConvertedBatch]:
         return iter([convert_block(part, catalog, b"".join(contents), 0)])
     # One batch of many: each is converted by itself.
     rows = pa.Table.from_batches(contents).combine_chunks()
-    return table_batches(rows.to_reader(), part.declared(catalog), dict(part.columns), source=part.file)
+    columns = dict(part.columns)
+    return table_batches(rows.to_reader(), part.declared(catalog), columns, source=part.file, when=part.when)
 
 
 def _renumbered(batch: ConvertedBatch, numbers: Numbers) -> ConvertedBatch:
@@ -161,7 +162,7 @@ def _json_pieces(part: Split, first: int) -> Iterator[_Piece]:
 
 
 def _csv_pieces(part: Split, first: int) -> Iterator[_Piece]:
-    kind: Any = (part.type_key, part.columns, part.header, part.dialect)
+    kind: Any = (part.type_key, part.columns, part.when, part.header, part.dialect)
     empty = True
     for block in csv_blocks(part):
         empty = False
@@ -177,7 +178,7 @@ def _csv_pieces(part: Split, first: int) -> Iterator[_Piece]:
 def _row_pieces(part: Split, first: int) -> Iterator[_Piece]:
     with parquet(part) as file:
         schema = file.schema_arrow
-        kind = (part.type_key, part.columns, schema)
+        kind = (part.type_key, part.columns, part.when, schema)
         # So that the columns of a file without rows are checked, too.
         yield _Piece(part, first, 0, _no_rows(schema), kind)
         for batch in file.iter_batches(row_groups=list(part.row_groups), use_threads=False):

@@ -8,8 +8,10 @@ nodes are exact and come first, those of edges match in any case. Or a mapping n
 
 A key of `files` is a pattern that the end of the path must match (`*` and `?` within a name, `**` across directories);
 the first that does is used. `type` is the name of a type, or `node:Name` or `edge:Name` where one name is both.
-`columns` maps a column to a property, `id`, `from` or `to`; null skips the column; others keep their names. `csv` holds
-the options of `CsvDialect`, for all files, or in an entry of `files` for its own.
+`columns` maps a column to a property, `id`, `from` or `to`; null skips the column; others keep their names. Rows
+without a value in the column `when` are left out; with `distinct`, one of several rows with the same identity counts.
+`csv` holds the options of `CsvDialect`, for all files, or in an entry of `files` for its own. A list of entries means
+several types. docs/reference/mapping.schema.json describes all of it.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from csv import Error, reader
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -53,6 +55,7 @@ SPLIT = 16 * 2**20
 _FORMATS = {"jsonl": "jsonl", "ndjson": "jsonl", "csv": "csv", "parquet": "parquet", "pq": "parquet"}
 _COMPRESSIONS = {"gz": "gzip", "zst": "zstd", "bz2": "bz2"}
 _MOST_HEADER = 2**20
+_MEMBERS = {"type", "columns", "when", "distinct", "csv"}
 
 Address = str | os.PathLike[str]
 
@@ -74,7 +77,8 @@ def split_batches(split: Split, catalog: Catalog) -> Iterator[ConvertedBatch]:
         with parquet(split) as file:
             batches = file.iter_batches(row_groups=list(split.row_groups))
             rows = pa.RecordBatchReader.from_batches(file.schema_arrow, batches)
-            yield from table_batches(rows, split.declared(catalog), dict(split.columns), source=split.file)
+            columns = dict(split.columns)
+            yield from table_batches(rows, split.declared(catalog), columns, source=split.file, when=split.when)
 
 
 def discover(
@@ -101,6 +105,12 @@ def discover(
             if file.uri not in splits:  # two patterns may match one file
                 splits[file.uri] = list(_splits(_described(file, format), root, catalog, rules))
     return [split for found in splits.values() for split in found]
+
+
+def line_splits(address: Address) -> list[Split]:
+    """Find files of JSON lines, whatever they are called, and divide them."""
+    files, _ = find_files(address)
+    return [part for file in files for part in _cut_evenly(_described(file, "jsonl"))]
 
 
 def packed(splits: Sequence[Split]) -> list[Split]:
@@ -141,7 +151,15 @@ def _splits(whole: Split, root: str, catalog: Catalog, rules: _Rules) -> Iterato
         return _typed_splits(replace(whole, type_key=table_key(declared), dialect=rules.dialect))
     # A file may hold several types: each of them is read from it, with its own columns.
     typed = (
-        replace(whole, type_key=table_key(one.declared), columns=one.columns, dialect=one.dialect) for one in found
+        replace(
+            whole,
+            type_key=table_key(one.declared),
+            columns=one.columns,
+            when=one.when,
+            distinct=one.distinct,
+            dialect=one.dialect,
+        )
+        for one in found
     )
     return (split for one in typed for split in _typed_splits(one))
 
@@ -228,13 +246,21 @@ def _parquet_splits(whole: Split) -> Iterator[Split]:
 
 
 @dataclass(frozen=True, slots=True)
-class _Rule:
-    """The type and columns that the mapping assigns to files whose path ends like the pattern."""
+class MappedType:
+    """A type of the rows of a file: its columns, the column that a row must have a value in, whether it may repeat."""
 
-    pattern: re.Pattern[str]
     declared: NodeType | EdgeType
-    columns: tuple[tuple[str, str | None], ...]
-    dialect: CsvDialect
+    columns: tuple[tuple[str, str | None], ...] = ()
+    when: str = ""
+    distinct: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class _Rule(MappedType):
+    """What the mapping says of files whose path ends like the pattern."""
+
+    pattern: re.Pattern[str] = field(kw_only=True)
+    dialect: CsvDialect = field(kw_only=True)
 
     def matches(self, uri: str) -> bool:
         parts = uri.split("/")
@@ -260,7 +286,7 @@ def _rules(mapping: Address | Mapping[str, Any] | None, catalog: Catalog, csv: M
         return _Rules([], dialect)
     path = None if isinstance(mapping, Mapping) else os.fspath(mapping)
     document = mapping if isinstance(mapping, Mapping) else read_mapping(Path(mapping))
-    known = isinstance(document, Mapping) and {"files"} <= set(document) <= {"files", "csv"}
+    known = isinstance(document, Mapping) and {"files"} <= set(document) <= {"files", "csv", "$schema"}
     files = document["files"] if known else None
     if not isinstance(files, Mapping):
         raise _wrong(path, "expected the member 'files', an object, and at most 'csv' beside it")
@@ -290,26 +316,26 @@ def read_mapping(path: Path) -> Any:
         raise _wrong(str(path), getattr(error, "strerror", None) or str(error)) from None
 
 
-def mapped(
-    name: str, mapping: Address | Mapping[str, Any] | None, catalog: Catalog
-) -> tuple[NodeType | EdgeType, dict[str, str | None]] | None:
-    """Return the type and the columns that a mapping assigns to data of a name, as to a file; None without a rule."""
-    rule = next((rule for rule in _rules(mapping, catalog, None).files if rule.matches(name)), None)
-    return None if rule is None else (rule.declared, dict(rule.columns))
+def mapped(name: str, mapping: Address | Mapping[str, Any] | None, catalog: Catalog) -> list[MappedType]:
+    """Return the types that a mapping assigns to data of a name, as to a file; none without a rule."""
+    return list(_rules(mapping, catalog, None).of(name))
 
 
 def _rule(path: str | None, pattern: str, entry: Any, catalog: Catalog, options: Mapping[str, Any]) -> _Rule:
-    if not isinstance(entry, Mapping) or not {"type"} <= set(entry) <= {"type", "columns", "csv"}:
-        raise _wrong(path, f"{pattern!r} must have 'type', and may have 'columns' and 'csv'")
+    if not isinstance(entry, Mapping) or not {"type"} <= set(entry) <= _MEMBERS:
+        raise _wrong(path, f"{pattern!r} must have 'type', and may have 'columns', 'when', 'distinct' and 'csv'")
     columns = entry.get("columns", {})
     if not isinstance(columns, Mapping) or not all(isinstance(name, str | None) for name in columns.values()):
         raise _wrong(path, f"the columns of {pattern!r} must be an object of names")
+    when, distinct = entry.get("when", ""), entry.get("distinct", False)
+    if not isinstance(when, str) or not isinstance(distinct, bool):
+        raise _wrong(path, f"of {pattern!r}, 'when' must be the name of a column, and 'distinct' true or false")
     declared = declared_named(entry["type"], catalog)
     if declared is None:
         raise _wrong(path, f"unknown type {entry['type']!r}")
     dialect = CsvDialect.of({**options, **_options(entry)})
     try:
-        return _Rule(pattern_of(pattern), declared, tuple(columns.items()), dialect)
+        return _Rule(declared, tuple(columns.items()), when, distinct, pattern=pattern_of(pattern), dialect=dialect)
     except re.error as error:
         raise _wrong(path, f"{pattern!r} is not a pattern: {error}") from None
 

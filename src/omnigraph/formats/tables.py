@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -47,13 +47,13 @@ _SHOWN_COLUMNS = 30
 
 
 def table_batches(
-    reader: pa.RecordBatchReader, declared: Declared, columns: Columns, *, source: str
+    reader: pa.RecordBatchReader, declared: Declared, columns: Columns, *, source: str, when: str = ""
 ) -> Iterator[ConvertedBatch]:
     """Convert a table batch by batch, in bounded memory; rows are numbered from 0 across batches."""
     names = reader.schema.names
     # Before columns are looked up by name: the second of two would silently win.
     refuse_repeated(names, source)
-    converter = TableConverter(declared, source, coerced, lambda *value: ("type", mismatch(*value)))
+    converter = TableConverter(declared, source, coerced, lambda *value: ("type", mismatch(*value)), when)
     empty = pa.record_batch([pa.nulls(0, field.type) for field in reader.schema], schema=reader.schema)
     first = 0
     for batch in itertools.chain(reader, [empty]):  # so that the columns of a file without rows are checked, too
@@ -71,15 +71,19 @@ def refuse_repeated(names: Sequence[str], source: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class TableConverter:
-    """Converts batches of rows of one type."""
+    """Converts batches of rows of one type: of those that have a value in the column `when`, if there is one."""
 
     declared: Declared
     source: str
     convert: Convert
     explain: Explain
+    when: str = ""
 
     def converted(self, batch: Mapping[str, pa.Array], renamed: Columns, records: Numbers) -> ConvertedBatch:
         """Convert one batch; `records` are the numbers of its rows."""
+        lines = len(records)
+        if self.when:
+            batch, records = self._with_value(batch, records)
         sources = {target: batch[name] for target, name in self._columns(list(batch), renamed).items()}
         found, unsuitable = {}, []
         for target, column in sources.items():
@@ -89,7 +93,15 @@ class TableConverter:
                 unsuitable.append(f"{self._label(target)} is {self._types[target]}, but its column is {error}")
         if unsuitable:
             raise self._error("; ".join(unsuitable), list(batch), "convert the column, or leave it out")
-        return self._collected(found, sources, records)
+        return replace(self._collected(found, sources, records), lines=lines)
+
+    def _with_value(self, batch: Mapping[str, pa.Array], records: Numbers) -> tuple[dict[str, pa.Array], Numbers]:
+        if self.when not in batch:
+            raise self._error(f"there is no column {self.when!r} for 'when'", list(batch), "correct the mapping")
+        kept = batch[self.when].is_valid()
+        return {name: column.filter(kept) for name, column in batch.items()}, records[
+            kept.to_numpy(zero_copy_only=False)
+        ]
 
     @property
     def _types(self) -> dict[str, Type]:

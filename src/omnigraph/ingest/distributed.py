@@ -69,13 +69,15 @@ from omnigraph.write.validate import TAKEN, TWICE, dangling, miscounted, not_uni
 
 @dataclass(frozen=True, slots=True)
 class FrameInput:
-    """A DataFrame with rows of one type, its name for messages, its columns in Arrow, and their names in the type."""
+    """A DataFrame with rows of one type, its name for messages, its columns in Arrow, and what its mapping says."""
 
     type_key: str
     source: str
     rows: Any
     schema: pa.Schema
     columns: tuple[tuple[str, str | None], ...] = ()
+    when: str = ""
+    distinct: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +153,7 @@ class DistributedLoad:
             self.staged.append(self.executor.scatter("read", steps.stage, tasks))
         for frame in self.input.frames:
             executor, first = cast("FrameExecutor", self.executor), len(self.results)
-            task = steps.FrameTask(frame.type_key, frame.source, frame.schema, frame.columns, *shared)
+            task = steps.FrameTask(frame.type_key, frame.source, frame.schema, frame.columns, frame.when, *shared)
             self.staged.append(executor.scatter_frame("read", steps.stage_rows, task, frame.rows, first))
 
     @property
@@ -368,19 +370,21 @@ class KeyComparison:
     # Checks
 
     def _id_checks(self) -> Iterator[_KeyCheck]:
+        options = self.exchange.options
         for key, loaded in self.loaded.items():
             keyed = isinstance(loaded.declared, NodeType) and bool(loaded.declared.key)
             comparison = ShareCheck(
                 steps.compare_ids,
                 key,
                 {key: self._left_out_of(key)},
-                repeats=self.load.mode is LoadMode.MERGE and not keyed,
+                repeats=(self.load.mode is LoadMode.MERGE and not keyed) or key in options.distinct,
                 exists=self.load.mode is not LoadMode.APPEND,
             )
             findings = partial(self._identities, key, loaded.declared)
-            by_ends = self.exchange.options.by_ends and isinstance(loaded.declared, EdgeType)
-            if by_ends and not loaded.fresh:
+            is_edge = isinstance(loaded.declared, EdgeType)
+            if is_edge and options.by_ends and not loaded.fresh:
                 raise _has_ids(loaded.declared)
+            by_ends = is_edge and (options.by_ends or (loaded.fresh and key in options.distinct))
             if by_ends or not loaded.fresh:
                 yield _KeyCheck(ends_of(key) if by_ends else KeySpace(KeyKind.ID, key), comparison, findings)
 
@@ -602,7 +606,8 @@ class KeyComparison:
         rows = self.txn.entries[key].row_count
         if self.overwrites or ids not in wanted or count > _PROBED_KEYS or rows < count * _ROWS_PER_PROBED_KEY:
             return None
-        return steps.CommittedTask(self.txn.entries[key].table, (), (ids,), self.exchange, self._named_ids(key))
+        named = self._named_ids(key)
+        return steps.CommittedTask(self.txn.entries[key].table, (), (ids,), self.exchange, named, key in self.loaded)
 
     def _named_ids(self, key: str) -> pa.Array:
         """Return the ids of one table that the input brings or refers to."""

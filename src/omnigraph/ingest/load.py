@@ -97,7 +97,17 @@ class LoadSpec:
     @property
     def options(self) -> StageOptions:
         leave_out = self.max_bad is not None
-        return StageOptions(leave_out or self.rejects is not None, leave_out, self.dedupe is Dedupe.ENDS)
+        keep_all = leave_out or self.rejects is not None
+        return StageOptions(keep_all, leave_out, self.dedupe is Dedupe.ENDS, self.distinct)
+
+    @property
+    def distinct(self) -> frozenset[str]:
+        """The tables of which a mapping says that the input may have an identity several times."""
+        splits = [part for split in self.splits for part in split.parts or (split,)]
+        return frozenset(
+            {one.type_key for one in splits if one.distinct and one.type_key}
+            | {one.type_key for one in self.frames if one.distinct}
+        )
 
     def log(self, places: RecordLocations) -> ProblemLog:
         """Begin to log problems: those of an earlier attempt are forgotten."""
@@ -156,7 +166,7 @@ def _load(store: Store, request: LoadSpec) -> LoadResult:
         and not request.frames
         and sum(split.size for split in request.splits) <= MOST_BYTES
     ):
-        if request.max_bad is not None or request.dedupe is not None:
+        if request.max_bad is not None or request.dedupe is not None or request.distinct:
             # By the plan of large loads, which leaves records out and compares ends, and in this process.
             return _load_by_executor(store, replace(request, engine=Engine.LOCAL), lineage)
         contract = store.schema_of(store.manifest.load())

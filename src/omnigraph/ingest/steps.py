@@ -63,12 +63,14 @@ class StageOptions:
     """What tasks do in a way of their own, for one load.
 
     `keep_all`: every problem is needed, and not only the first ones. `leave_out`: records with a problem are not
-    staged. `by_ends`: edges are compared by their ends, because they have no ids of their own.
+    staged. `by_ends`: edges are compared by their ends, because they have no ids of their own. `distinct` are tables of
+    which the input may have an identity several times: the last one counts.
     """
 
     keep_all: bool = False
     leave_out: bool = False
     by_ends: bool = False
+    distinct: frozenset[str] = frozenset()
 
 
 DEFAULT_OPTIONS = StageOptions()
@@ -132,13 +134,15 @@ class StageTask:
 class FrameTask:
     """What all partitions of a DataFrame share: the type of its rows, its name for messages, and its columns.
 
-    `columns` are the names that its columns have in the type, as in a mapping of files.
+    `columns` are the names that its columns have in the type, as in a mapping of files, and `when` is the column that a
+    row must have a value in.
     """
 
     type_key: str
     source: str
     schema: pa.Schema
     columns: tuple[tuple[str, str | None], ...]
+    when: str
     catalog: Catalog
     tables: dict[str, TableVersion]
     exchange: KeyExchange
@@ -187,7 +191,8 @@ def _converted_rows(task: FrameTask, batches: Iterator[pa.RecordBatch]) -> Itera
         if first is None
         else pa.RecordBatchReader.from_batches(first.schema, chain([first], batches))
     )
-    yield from table_batches(reader, declared_of(task.catalog, task.type_key), dict(task.columns), source=task.source)
+    declared, columns = declared_of(task.catalog, task.type_key), dict(task.columns)
+    yield from table_batches(reader, declared, columns, source=task.source, when=task.when)
 
 
 def _stage_kept(
@@ -299,7 +304,7 @@ def _new_keys(declared: NodeType | EdgeType, options: StageOptions, *, fresh: bo
     for columns in declared.unique:
         yield KeyExtract(KeySpace(KeyKind.UNIQUE, key, columns), NEW, columns)
     if isinstance(declared, EdgeType):
-        if options.by_ends:
+        if options.by_ends or (fresh and key in options.distinct):
             yield KeyExtract(ends_of(key), NEW, (SRC, DST))
         for column, end in ((SRC, declared.source), (DST, declared.target)):
             yield KeyExtract(KeySpace(KeyKind.ID, f"node:{end}"), NAMED, (column,))
@@ -327,6 +332,7 @@ def _complete_keys(rows: pa.Table, columns: Sequence[str], at: U64, seed: int) -
 class CommittedTask:
     """Some fragments of a committed table; or, with `ids`, those of its rows that have one of them.
 
+    The ids are all different. `replaces`: it matters which rows have them, and not only whether there are any.
     Or, if `staged` is the number of a task, the fragments that this task has staged.
     """
 
@@ -335,6 +341,7 @@ class CommittedTask:
     wanted: tuple[KeyExtract, ...]
     exchange: KeyExchange
     ids: pa.Array | None = None
+    replaces: bool = True
     staged: int | None = None
 
     def rows(self) -> pa.Table:
@@ -342,6 +349,9 @@ class CommittedTask:
         tables = tables_at(self.exchange.location)
         if self.ids is None:
             return tables.scan_fragments(self.table, self.fragments, columns)
+        if not self.replaces and tables.count(self.table, ID, self.ids) == len(self.ids):
+            # All of them exist, which is usual. Their rows are spread over the whole table, and need not be read.
+            return pa.table({ID: self.ids, ADDRESS: np.zeros(len(self.ids), np.uint64)})
         return tables.lookup(self.table, ID, self.ids, columns, addresses=True).sort_by(ADDRESS)
 
 

@@ -24,7 +24,7 @@ from omnigraph.commit.store import Store
 from omnigraph.core.location import Location
 from omnigraph.core.refs import MAIN, branch_of
 from omnigraph.errors import OmnigraphError, ParameterError, StreamBatchDoneError
-from omnigraph.formats.sources import discover
+from omnigraph.formats.sources import MappedType, discover
 from omnigraph.ingest.load import LoadSpec, load, type_named
 from omnigraph.spark.frames import rows_input
 from omnigraph.spark.worker import shown_plainly
@@ -66,7 +66,7 @@ class BatchWriter(DataSourceStreamArrowWriter):
         store = Store.at(graph)
         contract = store.schema_of(store.manifest.load(writer.branch))
         assert contract, "the state was loaded"
-        rows_input(type_named(type_name, contract.catalog), schema, contract.catalog, {})
+        rows_input(MappedType(type_named(type_name, contract.catalog)), schema, contract.catalog)
         return writer
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> BatchFile:

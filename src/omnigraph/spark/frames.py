@@ -11,9 +11,8 @@ import pyarrow as pa
 
 from omnigraph.api.options import Engine
 from omnigraph.errors import InputColumnsError, InputError, ParameterError, SparkError
-from omnigraph.formats.batch import Declared
-from omnigraph.formats.sources import mapped
-from omnigraph.formats.tables import Columns, table_batches
+from omnigraph.formats.sources import MappedType, mapped
+from omnigraph.formats.tables import table_batches
 from omnigraph.ingest.distributed import FrameInput
 from omnigraph.ingest.load import type_named
 from omnigraph.lang.catalog import Catalog
@@ -48,11 +47,11 @@ def frame_inputs(
     jobs = SparkJobs(sessions[0])
     inputs = []
     for name, frame in frames.items():
-        declared, columns = mapped(name, mapping, catalog) or (type_named(name, catalog), {})
+        types = mapped(name, mapping, catalog) or [MappedType(type_named(name, catalog))]
         # By `call`: a session that has died is then an error of ours.
         _refuse_stream(name, is_stream=jobs.call("columns", partial(getattr, frame, "isStreaming")))
         schema = jobs.call("columns", partial(getattr, frame, "schema"))
-        inputs.append(rows_input(declared, schema, catalog, columns, frame))
+        inputs += [rows_input(one, schema, catalog, frame) for one in types]
     return inputs, sessions[0]
 
 
@@ -63,19 +62,20 @@ def _refuse_stream(name: str, *, is_stream: bool) -> None:
 
 
 def rows_input(
-    declared: Declared, schema: StructType, catalog: Catalog, columns: Columns, rows: DataFrame | None = None
+    mapped_type: MappedType, schema: StructType, catalog: Catalog, rows: DataFrame | None = None
 ) -> FrameInput:
     """Describe the rows of one type, and check their columns before any of them is read."""
     from pyspark.sql.pandas.types import to_arrow_schema  # noqa: PLC0415
 
+    declared, columns = mapped_type.declared, dict(mapped_type.columns)
     source = f"<{declared.name}>"
     _refuse_local_times(source, schema)
-    found = FrameInput(
-        table_key(declared), source, rows, to_arrow_schema(schema, timezone="UTC"), tuple(columns.items())
-    )
+    arrow = to_arrow_schema(schema, timezone="UTC")
+    when, distinct = mapped_type.when, mapped_type.distinct
+    found = FrameInput(table_key(declared), source, rows, arrow, mapped_type.columns, when, distinct)
     # A batch without rows: wrong columns are reported once, and not by the first task that meets them.
     reader = pa.RecordBatchReader.from_batches(found.schema, [])
-    for _ in table_batches(reader, declared_of(catalog, found.type_key), columns, source=source):
+    for _ in table_batches(reader, declared_of(catalog, found.type_key), columns, source=source, when=when):
         pass
     return found
 

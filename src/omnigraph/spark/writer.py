@@ -29,6 +29,7 @@ from omnigraph.commit.store import Store
 from omnigraph.core.executor import Parcel
 from omnigraph.core.location import Location
 from omnigraph.errors import ConflictError
+from omnigraph.formats.sources import MappedType
 from omnigraph.formats.tables import Columns
 from omnigraph.ingest import steps
 from omnigraph.ingest.distributed import DistributedLoad, FrameInput, LoadInput
@@ -135,12 +136,13 @@ def type_writer(target: WriteTarget, schema: StructType) -> TypeWriter:
     """Check the columns, and prepare a write; a table that the branch has only inherited is forked for it."""
     store = Store.at(target.graph)
     txn = begin(store, target.branch)
-    rows = rows_input(type_named(target.type_name, txn.catalog), schema, txn.catalog, target.columns)
+    mapped_type = MappedType(type_named(target.type_name, txn.catalog), tuple(target.columns.items()))
+    rows = rows_input(mapped_type, schema, txn.catalog)
     before = txn.entries[rows.type_key].table
     directory, sections = f"__tmp/load-{secrets.token_hex(8)}", key_sections(txn.catalog)
     exchange = KeyExchange(store.location, directory, secrets.randbits(64), _SHARES, sections)
     tables = {rows.type_key: txn.writable_table(store.tables, rows.type_key)}
-    task = FrameTask(rows.type_key, rows.source, rows.schema, rows.columns, txn.catalog, tables, exchange)
+    task = FrameTask(rows.type_key, rows.source, rows.schema, rows.columns, "", txn.catalog, tables, exchange)
     writer = TypeWriter(target, rows, task, before)
     writer.open()
     return writer
