@@ -9,8 +9,10 @@ from typing import Any
 import pytest
 
 import omnigraph
+from omnigraph.core.location import Location
 from omnigraph.errors import FileAccessError, LoadRejectedError, OptionError
 from omnigraph.graph import Graph
+from omnigraph.storage.objects import ObjectStore
 from tests.support.loads import PIPELINE, SMALL, edge, load_by, look, node, nothing_changes
 
 SCHEMA = """
@@ -134,6 +136,16 @@ def test_a_file_of_rejects_has_all_problems_of_a_refused_load(graph: Graph, way:
 
 def nothing_changes_of_people(graph: Graph) -> Any:
     return nothing_changes(graph)
+
+
+def test_a_file_of_rejects_may_be_on_an_object_store(graph: Graph, tmp_path: Path, s3_uri: str) -> None:
+    there, here = f"{s3_uri}/rejects.jsonl", tmp_path / "rejects.jsonl"
+    for place in (there, here):
+        with pytest.raises(LoadRejectedError):
+            graph.load([node("Person")], mode="append", rejects=place)
+
+    location = Location.parse(s3_uri)
+    assert ObjectStore(location).read("rejects.jsonl") == here.read_bytes() != b""
 
 
 def test_a_file_of_rejects_that_cannot_be_written_stops_the_load_before_it_begins(graph: Graph, tmp_path: Path) -> None:

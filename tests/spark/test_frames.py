@@ -23,7 +23,7 @@ from omnigraph.errors import (
     SparkError,
 )
 from omnigraph.graph import Graph
-from omnigraph.spark import write
+from omnigraph.spark import rejects, write
 from tests.support.loads import difference, look, make_graph, nothing_changes
 from tests.support.spark import ConnectServer
 
@@ -68,7 +68,7 @@ def test_the_functions_of_the_package_are_not_hidden_by_its_modules() -> None:
     modules = {one.name for one in pkgutil.iter_modules(omnigraph.spark.__path__)}
     functions = {name for name, value in vars(omnigraph.spark).items() if isfunction(value)}
 
-    assert {"read", "write", "changes", "create_views"} <= functions
+    assert {"read", "write", "changes", "create_views", "rejects"} <= functions
     assert modules.isdisjoint(functions)
 
 
@@ -138,6 +138,19 @@ def test_a_frame_without_rows_empties_the_type_that_it_overwrites(people: Graph,
     people.load({"Knows": spark.createDataFrame([], KNOWS)}, mode="overwrite")
 
     assert people.snapshot().entries["edge:Knows"].row_count == 0
+
+
+def test_problems_are_a_dataframe(people: Graph, session: SparkSession, tmp_path: Path) -> None:
+    frame = session.createDataFrame([("Eve", 22), ("Eve", 23), (None, 24)], PERSON).coalesce(1)
+    file = tmp_path / "rejects.jsonl"
+    with pytest.raises(LoadRejectedError) as caught:
+        write(people, {"Person": frame}, mode="append", rejects=file)
+
+    found = rejects(file, spark=session)
+
+    expected = [(one.line, one.rule, one.type_name) for one in caught.value.violations]
+    assert [tuple(row) for row in found.select("line", "rule", "type").orderBy("line").collect()] == expected
+    assert found.where("array_contains(properties, 'name') and file = '<Person>'").count() == 2
 
 
 def test_a_mapping_renames_columns_as_for_files(people: Graph, spark: SparkSession) -> None:

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import Row, SparkSession
 
 import omnigraph
+from omnigraph.core.location import Location
 from omnigraph.errors import ExportTypeError, ParameterError, UnsupportedUriError
 from omnigraph.graph import Graph
-from omnigraph.spark import changes, create_views, read
+from omnigraph.spark import changes, create_views, read, scans
 from omnigraph.spark.datasource import register
+from omnigraph.spark.scans import ScanRequest
 
 SCHEMA = """
 node Person { name: String @key  age: I32?  seen: DateTime?  photo: Blob? }
@@ -55,6 +58,26 @@ def test_changes_are_a_dataframe(graph: Graph, session: SparkSession) -> None:
         Row(operation="insert", id="eve", before=None, after=Row(age=None)),
         Row(operation="update", id="bob", before=Row(age=40), after=Row(age=41)),
     ]
+
+
+def test_many_changes_are_several_tasks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    graph = omnigraph.init(tmp_path / "graph", SCHEMA)
+    graph.load([{"type": "Person", "data": {"name": f"p{at}"}} for at in range(9)], mode="append")
+    graph.create_tag("start")
+    changed = [{"type": "Person", "data": {"name": f"p{at}", "age": at}} for at in range(3, 12)]
+    graph.load(changed, mode="merge")
+    graph.mutate('query q() { delete Person where name = "p0" }')
+    pinned = ScanRequest(Location.parse(graph.uri), "Person", since="start").pin()
+    whole = rows_of(pinned)
+    monkeypatch.setattr(scans, "_ROWS_PER_TASK", 2)
+
+    assert len(pinned.parts()) > 6
+    assert rows_of(pinned) == whole
+    assert [row["operation"] for row in whole] == ["insert"] * 3 + ["update"] * 6 + ["delete"]
+
+
+def rows_of(scan: Any) -> list[dict[str, Any]]:
+    return [row for part in scan.parts() for batch in scan.batches(part, scan.schema()) for row in batch.to_pylist()]
 
 
 def test_all_types_of_one_state_are_views_for_sql(graph: Graph, session: SparkSession) -> None:

@@ -248,10 +248,16 @@ def touched(tables: TableReader, pair: TablePair) -> Touched:
     return touched_rows(tables, pair.before, pair.after, tables.columns(pair.shown), pair.keys)
 
 
-def changed_rows(key: str, touched: Touched, wanted: ChangeFilter, beyond: str | None = None) -> Iterator[ChangedRows]:
-    """Yield the changed rows of one table in the order of their ids, starting after `beyond`."""
+def changed_rows(
+    key: str, touched: Touched, wanted: ChangeFilter, beyond: str | None = None, part: tuple[int, int] = (0, 1)
+) -> Iterator[ChangedRows]:
+    """Yield the changed rows of one table in the order of their ids, starting after `beyond`.
+
+    `part` is the number of one of several parts of about the same size, and how many there are.
+    """
     size = _ROWS_WITH_BLOBS if pa.large_binary() in touched.schema.types else _ROWS
-    which, places = _in_order(touched, wanted, beyond)
+    number, parts = part
+    which, places = (np.array_split(found, parts)[number] for found in _in_order(touched, wanted, beyond))
     for at in range(0, len(which), size):
         found = _read(key, touched, which[at : at + size], places[at : at + size])
         if found.counts:

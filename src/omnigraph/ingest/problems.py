@@ -15,8 +15,9 @@ from pathlib import Path
 from tempfile import SpooledTemporaryFile
 from typing import IO
 
+from omnigraph.core.location import Location
 from omnigraph.errors import FileAccessError, KeyConflictError, LoadRejectedError, ProblemCount, Violation
-from omnigraph.formats.files import Split
+from omnigraph.formats.files import Split, written
 from omnigraph.formats.packs import part_of
 from omnigraph.storage.objects import ObjectStore
 
@@ -45,11 +46,12 @@ class RecordLocations:
     def __init__(self, splits: Sequence[Split], lines: Sequence[int]) -> None:
         self._splits = splits
         self._before: list[int] = []
-        so_far: dict[str, int] = {}
+        so_far: dict[tuple[str, str | None], int] = {}
         for split, count in zip(splits, lines, strict=True):
-            self._before.append(so_far.get(split.file, split.lines_before))
-            # Splits of one file follow each other; a file that is named twice was discovered once.
-            so_far[split.file] = self._before[-1] + count
+            # Splits of one file follow each other; a file of several types is read once for each of them.
+            read = split.file, split.type_key
+            self._before.append(so_far.get(read, split.lines_before))
+            so_far[read] = self._before[-1] + count
 
     def located(self, problem: Violation) -> Violation:
         if problem.record is None:
@@ -144,19 +146,27 @@ def rejects_file(path: str | os.PathLike[str] | None) -> Iterator[IO[bytes] | No
         yield None
         return
     # Before the load, which may take long.
-    if not Path(path).parent.is_dir():
+    if not (_is_remote(path) or Path(path).parent.is_dir()):
         raise _unwritable(path, "no such directory")
     with SpooledTemporaryFile(max_size=_SPOOLED) as held:
         try:
             yield held
         finally:
             # Not at once: a load that is tried again finds its problems again.
-            if held.tell() or Path(path).exists():
+            if held.tell() or (not _is_remote(path) and Path(path).exists()):
                 held.seek(0)
                 _copy(held, path)
 
 
+def _is_remote(path: str | os.PathLike[str]) -> bool:
+    return os.fspath(path).lower().startswith("s3://")
+
+
 def _copy(held: IO[bytes], path: str | os.PathLike[str]) -> None:
+    if _is_remote(path):
+        with written(Location.parse(path)) as stream:
+            shutil.copyfileobj(held, stream)
+        return
     try:
         with Path(path).open("wb") as target:
             shutil.copyfileobj(held, target)

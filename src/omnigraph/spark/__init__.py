@@ -70,6 +70,17 @@ def changes(
     return read_frame(ScanRequest(_location(graph), type_name, columns, since=since, until=until), spark)
 
 
+def rejects(address: str | os.PathLike[str], *, spark: SparkSession | None = None) -> DataFrame:
+    """Return the problems of loads as a DataFrame: `rejects("rejects.jsonl")`.
+
+    The address is a file that a load has written, `load(..., rejects=...)`, a directory or a pattern of such files.
+    Columns: `file`, `line`, `rule`, `type`, `id`, `properties`, `message`.
+    """
+    from omnigraph.spark.reader import rejects_frame  # noqa: PLC0415
+
+    return rejects_frame(os.fspath(address), spark)
+
+
 def sink(
     graph: GraphAPI,
     stream: str,

@@ -15,7 +15,7 @@ from omnigraph.core.refs import MAIN
 from omnigraph.history.resolve import state_to_read
 from omnigraph.manifest.publisher import Manifest
 from omnigraph.spark.jobs import SparkJobs
-from omnigraph.spark.scans import ChangeScan, ScanRequest, TableScan
+from omnigraph.spark.scans import ChangeScan, RejectScan, ScanRequest, TableScan
 from omnigraph.spark.session import make_active, spark_session
 from omnigraph.spark.worker import shown_plainly, take_credentials
 
@@ -28,7 +28,11 @@ def read_frame(request: ScanRequest, session: SparkSession | None = None) -> Dat
     return _frame(request.pin(), session or spark_session())
 
 
-def _frame(scan: TableScan | ChangeScan, session: SparkSession) -> DataFrame:
+def rejects_frame(address: str, session: SparkSession | None = None) -> DataFrame:
+    return _frame(RejectScan(address), session or spark_session())
+
+
+def _frame(scan: TableScan | ChangeScan | RejectScan, session: SparkSession) -> DataFrame:
     jobs = SparkJobs(session)
     parts, schema = scan.parts(), scan.schema()
     rows = _ScannedRows(scan, parts, schema, jobs.work(_no_rows).credentials)

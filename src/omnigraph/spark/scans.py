@@ -5,19 +5,22 @@ A scan is divided into parts, one for each task, and reads a part batch by batch
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 from pyspark.sql.pandas.types import to_arrow_schema
-from pyspark.sql.types import StringType, StructField, StructType
+from pyspark.sql.types import ArrayType, LongType, StringType, StructField, StructType
 
 from omnigraph.api.changes import ChangeOperation
 from omnigraph.api.results import TableVersion
 from omnigraph.core.location import Location
 from omnigraph.core.refs import MAIN
 from omnigraph.errors import ExportTypeError, InputColumnsError, ParameterError
+from omnigraph.formats.files import Split, line_blocks
+from omnigraph.formats.sources import line_splits
 from omnigraph.history.diff import ChangedRows, ChangeFilter, TablePair, changed_rows, touched
 from omnigraph.history.resolve import check_readable, no_commit, resolve, state_to_read, tables_of
 from omnigraph.ingest.executor import tables_at
@@ -26,8 +29,13 @@ from omnigraph.lang.source import did_you_mean
 from omnigraph.manifest.publisher import Manifest
 from omnigraph.manifest.state import GraphState
 from omnigraph.spark.columns import converted, spark_schema, where_predicate
+from omnigraph.storage.layout import fragments
 from omnigraph.storage.predicates import Predicate
 from omnigraph.storage.read import ID
+
+_PROBLEM = ("file", "line", "rule", "type", "id", "properties", "message")
+_LONGEST_LINE = 2**30
+_ROWS_PER_TASK = 500_000  # that may have changed
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,6 +145,14 @@ class TableScan:
         return in_any_order(tables_at(self.graph), self.table, names, part, self.predicate)
 
 
+class ChangeSlice(NamedTuple):
+    """One of several parts of the inserts, updates or deletes."""
+
+    operation: ChangeOperation
+    number: int
+    parts: int
+
+
 @dataclass(frozen=True, slots=True)
 class ChangeScan:
     """The changes of a table between two states: the operation, the id, and the row before and after."""
@@ -158,15 +174,52 @@ class ChangeScan:
             ]
         )
 
-    def parts(self) -> list[ChangeOperation]:
-        """A task for inserts, one for updates and one for deletes."""
-        return [] if self.pair.before == self.pair.after else list(ChangeOperation)
+    def parts(self) -> list[ChangeSlice]:
+        """Tasks for inserts, for updates and for deletes; several of each if files with many rows differ."""
+        if self.pair.before == self.pair.after:
+            return []
+        count = -(-max(self._unshared_rows(), 1) // _ROWS_PER_TASK)
+        return [ChangeSlice(operation, number, count) for operation in ChangeOperation for number in range(count)]
 
-    def batches(self, part: ChangeOperation, schema: StructType) -> Iterator[pa.RecordBatch]:
+    def _unshared_rows(self) -> int:
+        """Return how many rows are in files that only one of the versions has: more than these cannot differ."""
+        tables = tables_at(self.graph)
+        found = [{one.files: one.live for one in fragments(tables, side)} if side else {} for side in self._sides]
+        return max(
+            sum(rows for files, rows in mine.items() if found[1 - at].get(files) != rows)
+            for at, mine in enumerate(found)
+        )
+
+    @property
+    def _sides(self) -> tuple[TableVersion | None, TableVersion | None]:
+        return self.pair.before, self.pair.after
+
+    def batches(self, part: ChangeSlice, schema: StructType) -> Iterator[pa.RecordBatch]:
         target = to_arrow_schema(schema, timezone="UTC")
         found = touched(tables_at(self.graph), self.pair)
-        for rows in changed_rows(self.pair.key, found, ChangeFilter(operations=frozenset({part}))):
-            yield _change_batch(part, rows, target)
+        wanted = ChangeFilter(operations=frozenset({part.operation}))
+        for rows in changed_rows(self.pair.key, found, wanted, part=(part.number, part.parts)):
+            yield _change_batch(part.operation, rows, target)
+
+
+@dataclass(frozen=True, slots=True)
+class RejectScan:
+    """The problems in files of rejects."""
+
+    address: str
+
+    def schema(self) -> StructType:
+        texts = {name: StringType() for name in ("file", "rule", "type", "id", "message")}
+        types = {**texts, "line": LongType(), "properties": ArrayType(StringType())}
+        return StructType([StructField(name, types[name]) for name in _PROBLEM])
+
+    def parts(self) -> list[Split]:
+        return line_splits(self.address)
+
+    def batches(self, part: Split, schema: StructType) -> Iterator[pa.RecordBatch]:
+        target = to_arrow_schema(schema, timezone="UTC")
+        for block in line_blocks(part, _LONGEST_LINE):
+            yield pa.RecordBatch.from_pylist([json.loads(line) for line in block.splitlines()], target)
 
 
 def _change_batch(operation: ChangeOperation, rows: ChangedRows, target: pa.Schema) -> pa.RecordBatch:
