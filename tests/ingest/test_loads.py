@@ -292,6 +292,49 @@ def test_files_of_every_kind_are_one_commit(people: Graph, folder: Path, way: st
     ]
 
 
+@BOTH
+@pytest.mark.parametrize("suffix", ["parquet", "csv"])
+def test_files_of_a_type_may_differ_in_columns_that_suit_it(people: Graph, folder: Path, way: str, suffix: str) -> None:
+    drifting: list[dict[str, list[Any]]] = [
+        {"name": ["Eve"], "age": [22]},
+        {"age": [23.0], "name": ["Frank"]},
+        {"name": ["Greta"]},
+    ]
+    (folder / "Person").mkdir()
+    for at, columns in enumerate(drifting):
+        _write(folder / "Person" / f"{at}.{suffix}", columns)
+    before = look(people)
+
+    load_by(way, people, folder, "append")
+
+    rows = ["+ Person#Eve age=22 name=Eve", "+ Person#Frank age=23 name=Frank", "+ Person#Greta name=Greta"]
+    assert difference(before, look(people)) == rows
+
+
+@BOTH
+@pytest.mark.parametrize("drift", [{"name": ["Eve"], "old": [1]}, {"age": [1]}], ids=["surplus", "missing"])
+def test_a_file_whose_columns_do_not_suit_its_type_is_named(
+    people: Graph, folder: Path, way: str, drift: dict[str, list[Any]]
+) -> None:
+    (folder / "Person").mkdir()
+    for at, columns in enumerate([{"name": ["Frank"]}, drift, {"name": ["Greta"]}]):
+        _write(folder / "Person" / f"{at}.parquet", columns)
+
+    with nothing_changes(people, way), pytest.raises(InputColumnsError) as caught:
+        load_by(way, people, folder, "append")
+
+    assert caught.value.path == str(folder / "Person/1.parquet")
+
+
+def _write(path: Path, columns: dict[str, list[Any]]) -> None:
+    if path.suffix == ".parquet":
+        path.write_bytes(_parquet(**columns))
+        return
+    # CSV knows no types: 23.0 is the text 23.
+    rows = zip(*(map("{:g}".format, one) if name == "age" else one for name, one in columns.items()), strict=True)
+    path.write_text("\n".join([",".join(columns), *(",".join(row) for row in rows)]) + "\n")
+
+
 # What it refuses
 
 
