@@ -246,6 +246,7 @@ _NEEDED = {
     "logout": ["x"],
     "fmt": ["x"],
     "schema infer": ["x"],
+    "pipeline": ["status", "x"],
     "diff": ["a", "b"],
     "revert": ["x"],
     "cleanup": ["--keep", "1"],

@@ -44,6 +44,7 @@ from typer.main import get_command
 
 import omnigraph
 from omnigraph import errors, lang
+from omnigraph.api.pipelines import RUNS
 from omnigraph.api.results import Commit, Entry, MutationResult, Snapshot, TableVersion
 from omnigraph.cli import app
 from omnigraph.cli.command import loaded_command
@@ -398,7 +399,7 @@ def first_column(page: str, section: str) -> set[str]:
 def test_everything_a_graph_consists_of_is_in_the_layout() -> None:
     paths = {path.partition("/")[0] for path in first_column("docs/dev/storage.md", "The layout")}
     control = {*schema_files.FILES, MANIFEST_PATH, sidecar.DIRECTORY, gates.DIRECTORY, audit.PATH}
-    control |= {schema_files.BESIDE, segments.DIRECTORY, members.DIRECTORY, old_merges.MARK, reviews.DIRECTORY}
+    control |= {schema_files.BESIDE, RUNS, segments.DIRECTORY, members.DIRECTORY, old_merges.MARK, reviews.DIRECTORY}
     assert paths == {*control, relocate.MARK, rows.RESTORING, "nodes", "edges", "__tmp"}
 
 

@@ -33,12 +33,12 @@ They work on storage and through a server.
 
 served: alias, graphs list, query NAME and mutate NAME without a source. They need a server.
 
-direct: init optimize cleanup upkeep repair relocate backup restore verify doctor lint, schema plan. They need the \
-storage itself.
+direct: init pipeline optimize cleanup upkeep repair relocate backup restore verify doctor lint, schema plan. They \
+need the storage itself.
 
 control: queries. They read an omnigraph.yaml.
 
-local: embed fmt login logout profile version, schema infer. They need no graph."""
+local: embed fmt login logout profile version, schema infer, pipeline schema. They need no graph."""
 
 
 class Program(CommandGroup):

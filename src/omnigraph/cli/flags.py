@@ -119,6 +119,11 @@ COMMANDS = {
     "export": Entry(
         "data", _CHANGES, "Write all entities, or those of some types, in a form that can be loaded again."
     ),
+    "pipeline": Entry(
+        "pipeline",
+        _rule(Capability.DIRECT, {"--store", "--as"}),
+        "Run pipelines from files: load what is new, merge, optimize, export.",
+    ),
     "embed": Entry(
         "embed",
         _rule(Capability.LOCAL, {"--store", "--as"}),
@@ -179,6 +184,7 @@ RULES = {
     **dict.fromkeys(("schema show", "schema get", "schema apply"), COMMANDS["schema"].rule),
     "schema plan": _rule(Capability.DIRECT, _STORAGE),
     "schema infer": _ALONE,
+    "pipeline schema": _ALONE,
 }
 
 

@@ -25,6 +25,9 @@ RECOVERY_BEFORE_ROLL_FORWARD = "recovery.before_roll_forward_publish"
 RECOVERY_AFTER_TABLE_RESTORE = "recovery.after_table_restore"
 RECOVERY_RECORD_AUDIT = "recovery.record_audit"
 CLEANUP_BEFORE_REMOVAL = "cleanup.before_removal"
+PIPELINE_PLANNED = "pipeline.planned"
+PIPELINE_LOADED = "pipeline.loaded"
+PIPELINE_STEP = "pipeline.step"
 
 _armed: dict[str, Callable[[], None]] = {}
 

@@ -4,7 +4,8 @@ OmnigraphError                       base class; catch it to catch every error o
 ├── CompileError                     schema or query text does not compile; has diagnostics
 │   ├── SourceError                  not source text: encoding, NUL character, size
 │   ├── SchemaError                  .pg: syntax (P1), static rules (P2-P36), catalog (C1-C5)
-│   └── QueryError                   .gq: syntax (Q000), typing (T0-T58), mixed mutation (D2)
+│   ├── QueryError                   .gq: syntax (Q000), typing (T0-T58), mixed mutation (D2)
+│   └── PipelineFileError            the file of a pipeline (F1)
 ├── QueryNotFoundError               no query of that name in the source
 ├── QueryKindError                   a read where a mutation is expected, or the reverse
 ├── ParameterError                   a query parameter is missing or has the wrong type
@@ -103,6 +104,10 @@ OmnigraphError                       base class; catch it to catch every error o
 │   ├── EmbeddingModelError          the stored vectors come from another model
 │   ├── EmbeddingTypeError           no such type, or none with embeddings
 │   └── EmbeddingTextError           the text is empty
+├── PipelineError                    a run of a pipeline cannot go on
+│   ├── PipelineSourceError          a source cannot be read as the file says
+│   ├── PipelineStateError           what was loaded is not known, or another run came first
+│   └── PipelineCheckError           a check refuses the merge of the branch
 ├── AddressError                     a command names no graph, or not in a supported way
 ├── ConfigError                      a configuration file is invalid, or lacks an entry
 ├── AliasError                       an undefined alias, or wrong arguments for one

@@ -181,6 +181,10 @@ class QueryError(CompileError, code="query_invalid"):
     """A `.gq` query does not parse or does not type-check."""
 
 
+class PipelineFileError(CompileError, code="pipeline_invalid"):
+    """The file of a pipeline is invalid, or does not fit the graph."""
+
+
 # 400 and not 404: the route and the graph exist, and a client takes a 404 for one of these.
 class QueryNotFoundError(OmnigraphError, code="query_not_found", status=400):
     """The source has no query of that name; `available` lists the names it has."""
@@ -214,3 +218,26 @@ class PatternError(OmnigraphError, code="pattern_invalid", status=400):
     type_name: str
     property: str
     pattern: str
+
+
+class PipelineError(OmnigraphError, code="pipeline_failed", status=400):
+    """A run of a pipeline cannot go on."""
+
+
+class PipelineSourceError(PipelineError, code="pipeline_source"):
+    """A source of a pipeline cannot be read as its file says. Nothing was loaded."""
+
+    source: str
+
+
+class PipelineStateError(PipelineError, code="pipeline_state", status=409):
+    """What a pipeline has loaded is not known, or another run of it came first."""
+
+    pipeline: str
+
+
+class PipelineCheckError(PipelineError, code="pipeline_check_failed", status=409):
+    """A check found `rows` rows on the branch of the pipeline, so the branch was not merged."""
+
+    check: str
+    rows: int

@@ -19,6 +19,7 @@ from urllib.parse import quote
 import pyarrow.compute as pc
 
 from omnigraph.api.maintenance import BackupResult, FileProblem, RestoreResult, VerifyResult
+from omnigraph.api.pipelines import RUNS
 from omnigraph.api.progress import SILENT, Progress
 from omnigraph.api.results import TableVersion
 from omnigraph.commit.gates import DIRECTORY as GATES
@@ -65,7 +66,7 @@ _WHOLE = 2**23  # a file up to this size is copied in one piece
 _PASSED_OVER = (GATES, RECORDS, TEMPORARY)
 _VERSIONS = re.compile(r"(?P<path>.+?)(/tree/(?P<fork>.+))?/_versions/[^/]+")
 # Files that can have other content under the same name: they are kept under a name with their digest.
-_CHANGING = re.compile(r"(.+/)?(_versions|_refs|__refs)/.+|[^/]+")
+_CHANGING = re.compile(r"(.+/)?(_versions|_refs|__refs|__pipelines)/.+|[^/]+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -283,7 +284,7 @@ def _referenced(store: Store, cut: _Cut, listed: Mapping[str, Listed]) -> Iterat
         found |= set(_tracked(store, path, fork, caps.get((path, fork)), inside))
         found |= {ref} if ref else set()
     found |= {f"{MANIFEST_PATH}/_refs/tags/{_quoted(tag)}.json" for tag in cut.tags}
-    found |= {name for name in listed if name.startswith((f"{NOTED}/", f"{REVIEWS}/"))}
+    found |= {name for name in listed if name.startswith((f"{NOTED}/", f"{REVIEWS}/", f"{RUNS}/"))}
     # Past states name segments that later ones do not: without reading each of them, all are needed.
     found |= inside.get(SEGMENTS, set()) | {one.name for state in cut.states.values() for one in state.segments}
     yield from found
