@@ -53,6 +53,7 @@ CHANGING: dict[str, Callable[[Graph], Any]] = {
     "restore_entities": lambda graph: graph.restore_entities("Person", ref="main"),
     "requests": lambda graph: graph.requests.open("side", title="side"),
     "revert": lambda graph: graph.revert(graph.commits()[0].commit_id),
+    "resolve": lambda graph: graph.resolve("Person", pairs=[]),
     "create_tag": lambda graph: graph.create_tag("one"),
     "delete_tag": lambda graph: graph.delete_tag("kept"),
     "branch": lambda graph: graph.branch("other").__enter__(),

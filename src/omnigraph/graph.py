@@ -48,6 +48,7 @@ from omnigraph.api.results import (
     MergeResult,
     MutationResult,
     NamedState,
+    ResolveResult,
     SchemaResult,
     Snapshot,
     StreamBatch,
@@ -696,6 +697,25 @@ class Graph(GraphAPI):
         from omnigraph.history.protection import rule_of
 
         return rule_of(self._look(), named_branch(asked.branch))
+
+    @_handles(op.ResolveEntities)
+    def _resolve_entities(self, asked: op.ResolveEntities) -> ResolveResult:
+        from omnigraph.write.entities import ResolveSpec, resolve_entities
+
+        spec = ResolveSpec(
+            asked.type_name,
+            tuple(asked.key),
+            asked.words,
+            asked.vector,
+            asked.pairs,
+            asked.block,
+            asked.threshold,
+            named_branch(asked.branch),
+            self._actor(asked.actor),
+            asked.dry_run,
+            self._operation,
+        )
+        return resolve_entities(self._store, spec)
 
     @_handles(op.ListTags)
     def _tags(self, _: op.ListTags) -> list[Tag]:

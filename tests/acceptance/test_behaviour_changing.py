@@ -343,6 +343,19 @@ def test_a_commit_is_undone_by_another(shared: Reached, branch: str) -> None:
         shared.revert("never", branch)
 
 
+def test_nodes_that_are_the_same_are_merged_in_one_commit(shared: Reached, branch: str) -> None:
+    shared.load([record("cy"), record("cyril")], mode="append", branch=branch, actor=ACTOR)
+    planned = shared.resolve("Person", pairs=[["cy", "cyril"]], branch=branch, dry_run=True)
+    assert (planned.commit, [(one.kept, one.merged) for one in planned.groups]) == (None, [("cy", ("cyril",))])
+
+    done = shared.resolve("Person", pairs=[["cy", "cyril"]], branch=branch, actor=ACTOR)
+
+    assert sorted(ages(shared, branch)) == ["ann", "bob", "cy"]
+    assert (done.groups, done.merged, done.commit) == (planned.groups, 1, shared.commits(branch)[0])
+    with pytest.raises(OptionError):
+        shared.resolve("Person", branch=branch)
+
+
 def test_work_on_a_branch_is_merged_when_it_ends_well_and_kept_when_not(shared: Reached, branch: str) -> None:
     name = f"{branch}.work"
     with shared.branch(name, base=branch, merge_into=branch, actor=ACTOR) as work:

@@ -14,6 +14,7 @@ BEFORE = Path(__file__).with_name("openapi-0.1.json")
 
 ADDED: dict[str, str] = {
     "GET /whoami": "a client learns who its token is, and which actions are worth offering",
+    "POST /resolve": "nodes that are the same entity are merged",
     "POST /cherry-pick": "the changes of one commit, on another branch",
     "POST /restore-entities": "entities as they were in another state",
     "GET /history": "what happened to one entity",

@@ -16,6 +16,7 @@ from omnigraph.api.changes import Baseline, Change, ChangeBlock, ChangeOperation
 from omnigraph.api.codec import FORMS
 from omnigraph.api.options import EntityTake, LoadMode, Resolution, TakeValue
 from omnigraph.api.results import (
+    Candidate,
     ChangeCounts,
     Commit,
     Entry,
@@ -25,6 +26,8 @@ from omnigraph.api.results import (
     MergeResult,
     MutationResult,
     NamedState,
+    ResolvedGroup,
+    ResolveResult,
     SchemaResult,
     SchemaRow,
     Snapshot,
@@ -93,6 +96,15 @@ ANSWERS: dict[str, tuple[st.SearchStrategy[Any], Any]] = {
     "load": (
         st.builds(LoadResult, mode=st.sampled_from(LoadMode), nodes=COUNTS, edges=COUNTS, commit=MAYBE),
         LoadResult,
+    ),
+    "resolve": (
+        st.builds(
+            ResolveResult,
+            candidates=st.lists(st.builds(Candidate, score=st.floats(0, 1)), max_size=2).map(tuple),
+            groups=st.lists(st.builds(ResolvedGroup), max_size=2).map(tuple),
+            commit=MAYBE,
+        ),
+        ResolveResult,
     ),
     "merge": (
         st.builds(

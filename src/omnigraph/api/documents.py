@@ -33,6 +33,7 @@ from omnigraph.api.results import (
     MergeResult,
     MutationResult,
     NamedState,
+    ResolveResult,
     SchemaResult,
     Snapshot,
     TableVersion,
@@ -171,6 +172,12 @@ _form(
     MutationResult,
     "ChangeOutput",
     _named("branch", "query_name", "affected_nodes", "affected_edges", "actor_id", "commit"),
+)
+
+_form(
+    ResolveResult,
+    "ResolveOutput",
+    _named("type_name", "branch", "candidates", "pairs", "groups", "edges_moved", "edges_dropped", "commit"),
 )
 
 

@@ -32,6 +32,7 @@ from omnigraph.api.results import (
     LogEntry,
     MergeResult,
     MutationResult,
+    ResolveResult,
     SchemaResult,
     Snapshot,
     Tag,
@@ -334,6 +335,41 @@ class GraphMethods(Protocol):
     def rule(self, branch: str = MAIN) -> RuleOfBranch:
         """Return what a branch demands of writes."""
         return self.call(op.FindRule(branch))
+
+    def resolve(
+        self,
+        type_name: str,
+        *,
+        key: Sequence[str] = (),
+        words: str | None = None,
+        vector: str | None = None,
+        pairs: Sequence[Sequence[str]] | None = None,
+        block: str | None = None,
+        threshold: float = 0.8,
+        branch: str = MAIN,
+        actor: str | None = None,
+        dry_run: bool = False,
+    ) -> ResolveResult:
+        """Find nodes of a type that are the same entity, and merge them: one is kept, with the edges of all.
+
+        Candidates are nodes with equal values of `key`, with common `words` in a property, or near each other by a
+        `vector`, whose score reaches the threshold; with `block` only nodes with an equal value there. `pairs` are
+        known ones. `dry_run` returns them, and changes nothing.
+        """
+        return self.call(
+            op.ResolveEntities(
+                type_name,
+                key=key,
+                words=words,
+                vector=vector,
+                pairs=pairs,
+                block=block,
+                threshold=threshold,
+                branch=branch,
+                actor=actor,
+                dry_run=dry_run,
+            )
+        )
 
     def tags(self) -> list[Tag]:
         """List the tags by name, each with its commit."""
@@ -641,6 +677,7 @@ class AsyncGraphMethods(ABC):
     protect = _asynchronous(op.ProtectBranch, GraphMethods)
     unprotect = _asynchronous(op.UnprotectBranch, GraphMethods)
     rule = _asynchronous(op.FindRule, GraphMethods)
+    resolve = _asynchronous(op.ResolveEntities, GraphMethods)
     tags = _asynchronous(op.ListTags, GraphMethods)
     create_tag = _asynchronous(op.CreateTag, GraphMethods)
     delete_tag = _asynchronous(op.DeleteTag, GraphMethods)

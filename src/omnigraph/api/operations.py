@@ -45,6 +45,7 @@ from omnigraph.api.results import (
     MergeResult,
     MutationResult,
     NamedState,
+    ResolveResult,
     SchemaResult,
     Snapshot,
     Tag,
@@ -631,6 +632,28 @@ class FindRule(Operation[RuleOfBranch]):
     """Return what a branch demands of writes."""
 
     branch: Branch = MAIN
+
+
+@operation(Action.CHANGE, _post("/resolve", id="resolve"), method="resolve", commits=True, command="resolve")
+class ResolveEntities(Operation[ResolveResult]):
+    """Find nodes of a type that are the same entity, and merge them: one is kept, with the edges of all.
+
+    Candidates are nodes with equal values of `key`, with common `words` in a property, or near each other by a
+    `vector`, whose score reaches the threshold; with `block` only nodes with an equal value there. `pairs` are known
+    ones. `dry_run` returns them, and changes nothing.
+    """
+
+    type_name: str
+    _: KW_ONLY
+    key: Annotated[Sequence[str], Doc("Properties that are equal, apart from case and blanks.")] = ()
+    words: Annotated[str | None, Doc("A property with words in common.")] = None
+    vector: Annotated[str | None, Doc("A property with near vectors.")] = None
+    pairs: Annotated[Sequence[Sequence[str]] | None, Doc("Pairs of ids that are known to be the same.")] = None
+    block: Annotated[str | None, Doc("Compare only nodes with an equal value of this property.")] = None
+    threshold: Annotated[float, Doc("The least score of a pair, up to 1.")] = 0.8
+    branch: Branch = MAIN
+    actor: Actor = None
+    dry_run: bool = False
 
 
 @operation(Action.READ, _get("/tags", answer=("TagListOutput", {"tags": "."})), method="tags", command="tag list")

@@ -189,6 +189,42 @@ class MutationResult:
 
 
 @dataclass(frozen=True, slots=True)
+class Candidate:
+    """Two nodes that may be the same entity, and how alike they are: 1 is the same."""
+
+    left: str
+    right: str
+    score: float
+
+
+@dataclass(frozen=True, slots=True)
+class ResolvedGroup:
+    """Nodes that are one entity: the one that is kept, and those that become it."""
+
+    kept: str
+    merged: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ResolveResult:
+    """Which nodes were merged. `candidates` has the best 1,000 of `pairs`. `commit` is None if nothing was changed."""
+
+    type_name: str
+    branch: str
+    candidates: tuple[Candidate, ...]
+    pairs: int
+    groups: tuple[ResolvedGroup, ...]
+    edges_moved: int
+    edges_dropped: int
+    commit: Commit | None
+
+    @property
+    def merged(self) -> int:
+        """How many nodes became another one."""
+        return sum(len(group.merged) for group in self.groups)
+
+
+@dataclass(frozen=True, slots=True)
 class LoadResult:
     """What a load brought: records by type. `commit` is None if there were none, or nothing was to be changed."""
 

@@ -150,6 +150,7 @@ COMMANDS = {
     ),
     "snapshot": Entry("history", _CHANGES, "Show the version of each table on a branch."),
     "request": Entry("requests", _CHANGES, "Open, approve, check, merge and close merge requests."),
+    "resolve": Entry("history", _CHANGES, "Find nodes that are the same entity, and merge them with their edges."),
     "revert": Entry("history", _CHANGES, "Undo one commit with a new commit, and keep later changes."),
     "cherry-pick": Entry("history", _CHANGES, "Make the changes of one commit on another branch, with a new commit."),
     "restore-entities": Entry(

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import datetime as dt
 import json
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -14,7 +14,7 @@ from omnigraph.api import operations as op
 from omnigraph.api.documents import MERGE, PICK, RESTORED, REVERT, answer_document, to_document
 from omnigraph.api.options import OURS, THEIRS, Resolution
 from omnigraph.api.protocol import GraphAPI
-from omnigraph.api.results import UNCERTAIN, LogEntry, MergeResult, Snapshot
+from omnigraph.api.results import UNCERTAIN, LogEntry, MergeResult, ResolveResult, Snapshot
 from omnigraph.api.reviews import Lapse, RuleOfBranch
 from omnigraph.cli import output
 from omnigraph.cli.address import Target
@@ -32,7 +32,7 @@ from omnigraph.cli.command import (
     writable,
 )
 from omnigraph.cli.output import Line, Lines, quoted
-from omnigraph.errors import OmnigraphError, ResolutionError
+from omnigraph.errors import FileAccessError, OmnigraphError, ResolutionError
 
 BranchName = Annotated[str, argument("The name of the branch.", "NAME")]
 KindOption = Annotated[str | None, option("node or edge, if both have the name.", "KIND", "--kind")]
@@ -297,6 +297,67 @@ def restore_entities(
     ]
     text = f"restored {type_name} on {done.target} from {done.source}: {', '.join(counts) or 'nothing to change'}"
     target.emit(RESTORED.write(done, {"actor": actor}), text)
+
+
+@dataclass(frozen=True, slots=True)
+class ComparisonOptions:
+    """How nodes are compared."""
+
+    key: Annotated[list[str] | None, option("Equal values of this property; may be repeated.", "PROPERTY")] = None
+    words: Annotated[str | None, option("Common words in this property.", "PROPERTY")] = None
+    vector: Annotated[str | None, option("Near vectors in this property.", "PROPERTY")] = None
+    pairs: Annotated[str | None, option("A JSON file of pairs of ids that are the same.", "FILE")] = None
+    block: Annotated[str | None, option("Compare only nodes with an equal value here.", "PROPERTY")] = None
+    threshold: Annotated[float, option("The least score of a pair, up to 1.", "SCORE")] = 0.8
+
+    def given(self) -> dict[str, Any]:
+        known = None if self.pairs is None else _pairs_in(self.pairs)
+        return {**asdict(self), "key": tuple(self.key or ()), "pairs": known}
+
+
+def _pairs_in(file: str) -> list[list[str]]:
+    """Read pairs of ids: a list of them, or what a dry run printed."""
+    with readable(file):
+        text = Path(file).read_text(encoding="utf-8")
+    try:
+        found = json.loads(text)
+    except ValueError as error:
+        raise FileAccessError(f"{file} is not JSON: {error}", path=file) from None
+    listed = found.get("candidates") if isinstance(found, dict) else found
+    pairs = [[one.get("left"), one.get("right")] if isinstance(one, dict) else one for one in listed or ()]
+    if not all(isinstance(pair, list) and all(isinstance(id_, str) for id_ in pair) for pair in pairs):
+        hint = 'write [["a", "b"]], or the output of `resolve --dry-run --json`'
+        raise FileAccessError(f"{file} has no pairs of ids", path=file, hint=hint)
+    return pairs
+
+
+@command("resolve")
+def resolve(
+    target: Target,
+    type_name: Annotated[str, argument("The node type.", "TYPE")],
+    *,
+    how: ComparisonOptions,
+    branch: Branch = None,
+    dry_run: DryRun = False,
+) -> None:
+    """Find nodes that are the same entity, and merge them with their edges.
+
+    One node of each group is kept, with the edges of all, in one commit. A dry run prints the pairs with their scores.
+    """
+    options = {**how.given(), "branch": target.scope.branch(branch), "actor": target.actor, "dry_run": dry_run}
+    graph = target.write() if dry_run else target.write_aloud()
+    done = graph.resolve(type_name, **options)
+    target.emit({"uri": target.uri, **to_document(done)}, _resolved(done, dry_run=dry_run))
+
+
+def _resolved(done: ResolveResult, *, dry_run: bool) -> Lines:
+    if dry_run:
+        yield from (f"{one.score:.3f} {one.left} {one.right}" for one in done.candidates)
+        if done.pairs > len(done.candidates):
+            yield f"and {done.pairs - len(done.candidates):,} more pairs"
+    verb = "would merge" if dry_run else "merged"
+    edges = f"{done.edges_moved:,} edges moved, {done.edges_dropped:,} dropped"
+    yield f"{verb} {done.merged:,} nodes of {done.type_name} into {len(done.groups):,}: {edges}"
 
 
 @command("tag create")

@@ -104,7 +104,9 @@ def _ran(runs: Any) -> Lines:
 
 
 def _described(run_: PipelineRun) -> Lines:
-    yield Line(f"run {run_.run} of {run_.pipeline} on branch {run_.branch}: {run_.status}", _STYLES.get(run_.status, ""))
+    yield Line(
+        f"run {run_.run} of {run_.pipeline} on branch {run_.branch}: {run_.status}", _STYLES.get(run_.status, "")
+    )
     yield f"  began {run_.started}" + (f", ended {run_.finished}" if run_.finished else "")
     for name, source in run_.sources.items():
         yield f"  {name}: {_source(source)}"
