@@ -17,6 +17,7 @@ RECORD = {"type": "Person", "data": {"name": "Bo"}}
 
 READING: dict[str, Callable[[Graph], Any]] = {
     "schema": lambda graph: graph.schema,
+    "stream": lambda graph: graph.stream("orders"),
     "snapshot": lambda graph: graph.snapshot(),
     "commits": lambda graph: graph.commits(),
     "commit": lambda graph: graph.commit(graph.commits()[0].commit_id),
@@ -70,6 +71,7 @@ GOVERNING: dict[str, Callable[[Graph], Any]] = {
     "unprotect": lambda graph: graph.unprotect("main"),
 }
 NO_DOOR = {"acting_as", "as_operation", "uri", "catalog", "refresh", "close"}  # these reach no data
+NO_DOOR |= {"as_batch"}  # a handle, as those above
 NO_DOOR |= {"upkeep_due"}  # how many files the last write of this handle left
 NO_DOOR |= {"call"}  # the door itself
 

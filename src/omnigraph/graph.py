@@ -270,6 +270,7 @@ class Graph(GraphAPI):
 
     def stream(self, name: str, *, branch: str = MAIN) -> StreamPosition | None:
         """Return how far a stream is on a branch: its last batch and commit; None if it never wrote to it."""
+        self._admit(Access(Action.READ, branch))
         return self._look().manifest.load(named_branch(branch)).stream(name)
 
     @property

@@ -1,4 +1,4 @@
-"""Pipelines on Spark: the same file makes the same graph as in the process; other formats, SQL and versions of graphs."""
+"""Pipelines on Spark: the same file makes the same graph as in the process; SQL, and versions of graphs."""
 
 from __future__ import annotations
 

@@ -324,7 +324,7 @@ def _pairs_in(file: str) -> list[list[str]]:
     except ValueError as error:
         raise FileAccessError(f"{file} is not JSON: {error}", path=file) from None
     listed = found.get("candidates") if isinstance(found, dict) else found
-    pairs = [[one.get("left"), one.get("right")] if isinstance(one, dict) else one for one in listed or ()]
+    pairs: list[Any] = [[one.get("left"), one.get("right")] if isinstance(one, dict) else one for one in listed or ()]
     if not all(isinstance(pair, list) and all(isinstance(id_, str) for id_ in pair) for pair in pairs):
         hint = 'write [["a", "b"]], or the output of `resolve --dry-run --json`'
         raise FileAccessError(f"{file} has no pairs of ids", path=file, hint=hint)

@@ -272,22 +272,20 @@ def _node_type(txn: WriteTxn, asked: ResolveSpec) -> NodeType:
         raise OptionError(f"the threshold is {asked.threshold}", option="threshold", hint="give more than 0, up to 1")
     if any(len(pair) != 2 for pair in asked.pairs or ()):  # noqa: PLR2004 - a pair
         raise OptionError("a pair has two ids", option="pairs", hint='write [["a", "b"]]')
-    options = [
-        *(("key", name) for name in asked.key),
-        ("words", asked.words),
-        ("vector", asked.vector),
-        ("block", asked.block),
-    ]
-    for option, name in options:
-        if name is None:
-            continue
-        found = node.properties.get(name)
-        if found is None:
-            hint = did_you_mean(name, node.properties)
-            raise OptionError(f"{node.name} has no property '{name}'", option=option, hint=hint)
-        if found.type.is_vector != (option == "vector") or found.type.is_list or found.type.is_blob:
-            raise OptionError(f"{node.name}.{name} is {found.type}", option=option, hint="choose another property")
+    compared = {"words": asked.words, "vector": asked.vector, "block": asked.block}
+    named = [*(("key", name) for name in asked.key), *((way, name) for way, name in compared.items() if name)]
+    for option, name in named:
+        _check_comparable(node, option, name)
     return node
+
+
+def _check_comparable(node: NodeType, option: str, name: str) -> None:
+    found = node.properties.get(name)
+    if found is None:
+        hint = did_you_mean(name, node.properties)
+        raise OptionError(f"{node.name} has no property '{name}'", option=option, hint=hint)
+    if found.type.is_vector != (option == "vector") or found.type.is_list or found.type.is_blob:
+        raise OptionError(f"{node.name}.{name} is {found.type}", option=option, hint="choose another property")
 
 
 # Pairs ---------------------------------------------------------------------------------------------
@@ -363,7 +361,7 @@ def _sharing(rows: Numbers, words: Numbers) -> tuple[Numbers, Numbers]:
     found, total = [], 0
     # Of a word that n rows have, neighbours at each distance up to n - 1.
     for distance in range(1, _MOST_COMMON):
-        same = np.flatnonzero(words[distance:] == words[:-distance]) if distance < len(words) else ()
+        same = np.flatnonzero(words[distance:] == words[:-distance])
         if not len(same):
             break
         found.append(rows[same] * (rows.max() + 1) + rows[same + distance])
