@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import omnigraph
+from omnigraph import pipeline
 from omnigraph.errors import InputFormatError, InputUnreadableError
 from omnigraph.formats.inference import infer
 
@@ -155,15 +157,55 @@ edge Route: Airport -> Airport {
 """
 
 
-@pytest.mark.parametrize(
-    "make, truth, entities",
-    [
-        (shop, SHOP, {"Customer": 40, "Order": 40, "Product": 10, "OrderItem": 40, "OrderCustomer": 40}),
-        (company, COMPANY, {"Department": 3, "Employee": 40, "EmployeeDepartment": 40, "EmployeeManager": 40}),
-        (network, NETWORK, {"Person": 40, "Follow": 40}),
-        (flights, FLIGHTS, {"Airport": 40, "Route": 40}),
-    ],
-)
+def library(at: Path) -> None:
+    """JSONL: members of objects, lists, and texts that look like numbers but are texts."""
+    at.mkdir()
+    authors = ({"slug": f"a{n}", "born": f"19{10 + n}-02-0{1 + n % 9}"} for n in range(9))
+    books = (
+        {
+            "isbn": f"{n:010d}",
+            "author_slug": f"a{n % 9}",
+            "pages": n * 3,
+            "rating": n / 2,
+            "tags": ["x", "y"][: n % 3],
+            "size": {"width": n, "unit": ("cm", "in")[n % 2]},
+            "printed": "2023-02-30" if n == 7 else "2023-02-28",
+            "note": None if n % 2 else "12",
+        }
+        for n in range(ROWS)
+    )
+    for name, rows in (("authors", authors), ("books", books)):
+        (at / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+
+LIBRARY = """\
+node Author {
+    slug: String @key
+    born: Date
+}
+
+node Book {
+    isbn: String @key
+    pages: I64
+    rating: F64
+    tags: [String]
+    size_width: I64
+    size_unit: enum(cm, in)
+    printed: String
+    note: String?
+}
+
+edge BookAuthor: Book -> Author
+"""
+TRUTHS: list[tuple[Callable[[Path], None], str, dict[str, int]]] = [
+    (shop, SHOP, {"Customer": 40, "Order": 40, "Product": 10, "OrderItem": 40, "OrderCustomer": 40}),
+    (company, COMPANY, {"Department": 3, "Employee": 40, "EmployeeDepartment": 40, "EmployeeManager": 40}),
+    (network, NETWORK, {"Person": 40, "Follow": 40}),
+    (flights, FLIGHTS, {"Airport": 40, "Route": 40}),
+]
+
+
+@pytest.mark.parametrize("make, truth, entities", TRUTHS)
 def test_the_truth_is_found_and_the_data_loads_without_a_bad_record(
     tmp_path: Path, make: Callable[[Path], None], truth: str, entities: dict[str, int]
 ) -> None:
@@ -176,6 +218,44 @@ def test_the_truth_is_found_and_the_data_loads_without_a_bad_record(
     done = graph.load(tmp_path / "data", mode="append", mapping=found.mapping)
     assert {**done.nodes, **done.edges} == entities
     assert len(graph.commits()) == 2, "one commit"
+
+
+@pytest.mark.parametrize(
+    "make, truth, entities", [*TRUTHS, (library, LIBRARY, {"Author": 9, "Book": 40, "BookAuthor": 40})]
+)
+def test_the_pipeline_that_is_proposed_loads_the_data_and_loads_it_once(
+    tmp_path: Path, make: Callable[[Path], None], truth: str, entities: dict[str, int]
+) -> None:
+    make(tmp_path / "data")
+
+    found = infer(tmp_path / "data")
+
+    assert found.schema == truth
+    graph = omnigraph.init(tmp_path / "graph", found.schema)
+    file = tmp_path / "all.yaml"
+    file.write_text(found.pipeline("all", "graph", str(tmp_path)))
+    pipeline.validate(file)
+    done = pipeline.run(file).last
+    assert done
+    assert (done.status, done.rejected) == ("done", 0)
+    counts = {name.partition(":")[2]: count for name, count in done.read.items()}
+    assert counts == entities
+    before = sorted(graph.export())
+    again = pipeline.run(file, full=True).last
+    assert again
+    assert sorted(graph.export()) == before, "edges have ids, so none is doubled"
+
+
+def test_texts_of_parquet_that_look_like_numbers_stay_texts(tmp_path: Path) -> None:
+    codes = pa.table({"code": [f"{n}" for n in range(ROWS)], "at": ["2024-02-29"] * ROWS})
+    pq.write_table(codes, tmp_path / "codes.parquet")
+
+    found = infer(tmp_path / "codes.parquet")
+
+    assert "code: String @key" in found.schema
+    assert "at: Date" in found.schema
+    graph = omnigraph.init(tmp_path / "graph", found.schema)
+    assert graph.load(tmp_path / "codes.parquet", mode="append", mapping=found.mapping).nodes == {"Code": ROWS}
 
 
 def test_the_report_says_why(tmp_path: Path) -> None:
@@ -203,7 +283,7 @@ def test_a_reference_with_one_unknown_value_is_none(tmp_path: Path) -> None:
 
 
 def test_files_that_cannot_be_inferred_from_are_refused(tmp_path: Path) -> None:
-    (tmp_path / "a.jsonl").write_text("{}\n")
+    (tmp_path / "a.jsonl").write_text('{"type": "Person", "data": {"name": "ann"}}\n')
     (tmp_path / "b.csv").write_text("a,b\n1,2,3\n")
 
     with pytest.raises(InputFormatError):

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -33,6 +33,9 @@ from omnigraph.lang import (
 )
 from omnigraph.lang.evolution import SchemaPlan
 from omnigraph.lang.source import MAX_SOURCE_BYTES
+
+if TYPE_CHECKING:
+    from omnigraph.formats.inference import InferredSchema
 
 SchemaFile = Annotated[str | None, option("The new schema.", "FILE", "--schema")]
 DataLoss = Annotated[bool, switch("Drop for good: dropped data is removed from older commits as well.")]
@@ -103,23 +106,33 @@ def show(target: Target) -> None:
 @command("schema infer")
 def infer(
     scope: Scope,
-    files: Annotated[list[str], argument("CSV or Parquet files, directories or patterns.", "FILE")],
+    files: Annotated[list[str], argument("CSV, JSONL or Parquet files, directories or patterns.", "FILE")],
     *,
     out: Annotated[
         str | None, option("Write the schema to this file; without it, print it.", "FILE", "--out", "-o")
     ] = None,
-    mapping: Annotated[str | None, option("Write the mapping for `load --map` to this file.", "FILE", "--map")] = None,
+    mapping: Annotated[
+        str | None, option("Write the mapping for `load --map` (.json), or a pipeline (.yaml).", "FILE", "--map")
+    ] = None,
 ) -> None:
     """Infer a schema from data: types, keys, enums, dates, and references between files as edges."""
     from omnigraph.formats.inference import infer as inferred  # noqa: PLC0415
 
     found = inferred(files)
-    for path, text in ((out, found.schema), (mapping, json.dumps(found.mapping, indent=2) + "\n")):
+    for path, text in ((out, found.schema), (mapping, _mapping_text(found, out, mapping))):
         if path is not None:
             _write(path, text)
     written = [f"wrote {path}" for path in (out, mapping) if path]
     lines = [*found.report, *written] if out else [found.schema.rstrip("\n"), *written]
     scope.emit({"schema_source": found.schema, "mapping": found.mapping, "report": list(found.report)}, lines)
+
+
+def _mapping_text(found: InferredSchema, out: str | None, path: str | None) -> str:
+    """Return what `--map` writes: a pipeline for a graph that is named like the schema, or a mapping."""
+    if path is None or not path.endswith((".yaml", ".yml")):
+        return json.dumps(found.mapping, indent=2) + "\n"
+    folder, graph = Path(path).absolute().parent, Path(out or path).stem
+    return found.pipeline(Path(path).stem, graph, os.fspath(folder))
 
 
 def _write(path: str, text: str) -> None:

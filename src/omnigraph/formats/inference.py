@@ -1,4 +1,4 @@
-"""From data to a schema: types, keys, enums, dates and foreign keys of CSV and Parquet files, each with its reason."""
+"""From data to a schema: types, keys, enums, dates and foreign keys of files and tables, each with its reason."""
 
 from __future__ import annotations
 
@@ -10,13 +10,19 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.csv as pa_csv
-import pyarrow.parquet as pq
+import yaml
 
+from omnigraph.core.values import Scalar
 from omnigraph.errors import InputFormatError, InputUnreadableError
-from omnigraph.formats.files import find_files, read_range
+from omnigraph.formats.csv import from_text
+from omnigraph.formats.dialect import CsvDialect
+from omnigraph.formats.files import find_files
+from omnigraph.formats.plain import plain_format, read_plain
+from omnigraph.lang.types import Type
 
 _MOST_ENUM, _ROWS_PER_VALUE = 16, 4
+_SPELT = {b"omnigraph:spelt": b"1"}
+_DATES = ("Date", "DateTime")
 _IDENTIFIER = r"^[A-Za-z][A-Za-z0-9_]*$"
 _NAMES_OF_KEYS = ("id", "key", "code", "slug", "number", "no", "name", "email", "sku", "isbn", "url")
 _FROM, _TO = ("from", "source", "src"), ("to", "target", "dst")
@@ -60,7 +66,9 @@ class Column:
     @property
     def is_unique(self) -> bool:
         """Whether each value occurs once; a column without rows is not."""
-        return not self.nulls and len(self.values) == pc.count_distinct(self.values).as_py() > 0
+        if self.nulls or self.kind.startswith("["):
+            return False
+        return bool(len(self.values) == pc.count_distinct(self.values).as_py() > 0)
 
     @property
     def can_identify(self) -> bool:
@@ -91,6 +99,7 @@ class Table:
     key: str | None = None
     references: tuple[Reference, ...] = ()
     is_edge: bool = False
+    files: tuple[str, ...] = ()
 
     def column(self, name: str) -> Column:
         return next(one for one in self.columns if one.name == name)
@@ -103,13 +112,23 @@ class InferredSchema:
     schema: str
     mapping: Mapping[str, Any]
     report: tuple[str, ...]
+    tables: tuple[Table, ...] = ()
+
+    def pipeline(self, name: str, graph: str, folder: str) -> str:
+        """Return the file of a pipeline that loads the data, for a file in `folder`."""
+        sources = {_source_name(one): _source(one, folder) for one in self.tables}
+        loads = [entry for one in self.tables for entry in _loads(one)]
+        document = {"pipeline": name, "target": {"graph": graph}, "sources": sources, "load": loads}
+        return _ABOUT + str(yaml.safe_dump(document, sort_keys=False, allow_unicode=True, width=120))
 
 
 def infer(paths: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]) -> InferredSchema:
     """Infer a schema from CSV and Parquet files, directories and patterns. All rows are read."""
     given = [paths] if isinstance(paths, str | os.PathLike) else list(paths)
     files = [file.uri for path in given for file in find_files(path)[0]]
-    return infer_tables({name: read_tables(group) for name, group in _groups(files).items()})
+    groups = _groups(files)
+    found = infer_tables({name: read_tables(group) for name, group in groups.items()})
+    return replace(found, tables=tuple(replace(one, files=tuple(groups[one.name])) for one in found.tables))
 
 
 def infer_tables(tables: Mapping[str, tuple[Sequence[str], pa.Table]]) -> InferredSchema:
@@ -123,7 +142,7 @@ def infer_tables(tables: Mapping[str, tuple[Sequence[str], pa.Table]]) -> Inferr
     nodes = {one.name for one in typed if not one.is_edge}
     typed = [replace(one, references=tuple(ref for ref in one.references if ref.target in nodes)) for one in typed]
     mapping = {"files": {pattern: _entries(one) for one in typed for pattern in one.patterns}}
-    return InferredSchema("\n\n".join(_declared(typed)) + "\n", mapping, tuple(_reasons(typed)))
+    return InferredSchema("\n\n".join(_declared(typed)) + "\n", mapping, tuple(_reasons(typed)), tuple(typed))
 
 
 # Files ---------------------------------------------------------------------------------------------
@@ -157,37 +176,41 @@ def _stem(name: str) -> str:
 
 
 def _read(uri: str) -> pa.Table:
-    words = uri.lower().rsplit(".", 1)
-    file = find_files(uri)[0][0]
-    try:
-        if words[-1] == "csv":
-            data = pa.BufferReader(read_range(file, 0, file.size))
-            names = pa_csv.read_csv(data, read_options=pa_csv.ReadOptions(block_size=2**24)).column_names
-            data.seek(0)
-            as_texts = pa_csv.ConvertOptions(
-                column_types=dict.fromkeys(names, pa.string()),
-                null_values=[""],
-                strings_can_be_null=True,
-                quoted_strings_can_be_null=False,
-            )
-            return pa_csv.read_csv(data, convert_options=as_texts)
-        if words[-1] == "parquet":
-            return pq.read_table(pa.BufferReader(read_range(file, 0, file.size)))
-    except (pa.ArrowInvalid, OSError) as error:
-        raise InputUnreadableError(f"{uri} cannot be read: {error}", path=uri) from error
-    hint = "infer reads .csv and .parquet; the records of a .jsonl file name their types already"
-    raise InputFormatError(f"cannot infer a schema from {uri}", path=uri, hint=hint)
+    if plain_format(uri) is None:
+        hint = "infer reads .csv, .jsonl (also .gz, .zst, .bz2) and .parquet"
+        raise InputFormatError(f"cannot infer a schema from {uri}", path=uri, hint=hint)
+    found = read_plain(find_files(uri)[0][0])
+    if found.bad:
+        first = found.bad[0]
+        message = f"{uri}, line {first.line}: {first.message}"
+        raise InputUnreadableError(message, path=uri, hint="correct the file, or leave the line out")
+    if set(found.rows.column_names) & {"edge", "data"} or not found.rows.column_names:
+        hint = "records with `type` and `data` name their types already: `omnigraph load` takes them"
+        raise InputFormatError(f"cannot infer a schema from {uri}", path=uri, hint=hint)
+    return _flat(found.rows) if plain_format(uri) != "csv" else _marked(found.rows)
+
+
+def _flat(rows: pa.Table) -> pa.Table:
+    """Return members of objects as columns: `address.city`."""
+    while any(pa.types.is_struct(field.type) for field in rows.schema):
+        rows = rows.flatten()
+    return rows
+
+
+def _marked(rows: pa.Table) -> pa.Table:
+    """Mark the columns of a CSV file: their texts may spell numbers. Those of other files are texts on purpose."""
+    return rows.cast(pa.schema([pa.field(field.name, field.type, metadata=_SPELT) for field in rows.schema]))
 
 
 # Columns -------------------------------------------------------------------------------------------
 
 
 def _described(name: str, patterns: Sequence[str], rows: pa.Table) -> Table:
-    return Table(name, patterns, tuple(_column(field.name, rows[field.name]) for field in rows.schema))
+    return Table(name, patterns, tuple(_column(field, rows[field.name]) for field in rows.schema))
 
 
-def _column(name: str, values: pa.ChunkedArray) -> Column:
-    kind = values.type
+def _column(field: pa.Field, values: pa.ChunkedArray) -> Column:
+    name, kind = field.name, field.type
     if kind in _ARROW:
         return Column(name, _ARROW[kind], values, f"its type is {kind}")
     if pa.types.is_floating(kind) or pa.types.is_decimal(kind):
@@ -195,7 +218,10 @@ def _column(name: str, values: pa.ChunkedArray) -> Column:
     if pa.types.is_date(kind) or pa.types.is_timestamp(kind):
         return Column(name, "Date" if pa.types.is_date(kind) else "DateTime", values, f"its type is {kind}")
     if pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_null(kind):
-        return _text_column(name, values.cast(pa.string()))
+        return _text_column(name, values.cast(pa.string()), is_spelt=field.metadata == _SPELT)
+    if pa.types.is_list(kind) and kind.value_type in (*_ARROW, pa.float64(), pa.string()):
+        inner = "String" if pa.types.is_string(kind.value_type) else _ARROW.get(kind.value_type, "F64")
+        return Column(name, f"[{inner}]", values, f"its type is {kind}")
     raise InputFormatError(
         f"the column '{name}' has the type {kind}, for which no property is inferred",
         path=name,
@@ -203,12 +229,12 @@ def _column(name: str, values: pa.ChunkedArray) -> Column:
     )
 
 
-def _text_column(name: str, values: pa.ChunkedArray) -> Column:
+def _text_column(name: str, values: pa.ChunkedArray, *, is_spelt: bool) -> Column:
     there = values.drop_null()
     if not len(there):
         return Column(name, "String", values, "it has no values")
     for kind, pattern in _TEXTS:
-        if pc.all(pc.match_substring_regex(there, pattern)).as_py():
+        if (is_spelt or kind in _DATES) and _are(there, kind, pattern):
             return Column(name, kind, values, f"all {len(there):,} values are written like that")
     distinct = sorted(pc.unique(there).to_pylist())
     named = all(re.match(_IDENTIFIER, one) for one in distinct)
@@ -216,6 +242,13 @@ def _text_column(name: str, values: pa.ChunkedArray) -> Column:
         reason = f"{len(there):,} rows have {len(distinct)} values"
         return Column(name, f"enum({', '.join(distinct)})", values, reason, tuple(distinct))
     return Column(name, "String", values, f"{len(distinct):,} different texts")
+
+
+def _are(texts: pa.ChunkedArray, kind: str, pattern: str) -> bool:
+    """Return whether all texts are written like values of a kind, and are such: there is no 30th of February."""
+    if not pc.all(pc.match_substring_regex(texts, pattern)).as_py():
+        return False
+    return from_text(texts.combine_chunks(), Type(Scalar(kind)), CsvDialect()).wrong is None
 
 
 # Keys and references -------------------------------------------------------------------------------
@@ -335,6 +368,53 @@ def _entries(table: Table) -> Any:
 def _edge_entry(table: Table, ref: Reference) -> dict[str, Any]:
     columns: dict[str, str | None] = dict.fromkeys((one.name for one in table.columns), None)
     return {"type": f"edge:{_edge_name(table, ref)}", "columns": {**columns, str(table.key): "from", ref.column: "to"}}
+
+
+_ABOUT = """\
+# Look at the schema first, then: omnigraph init GRAPH --schema SCHEMA; omnigraph pipeline run THIS
+"""
+
+
+def _source_name(table: Table) -> str:
+    return _snake(table.name)
+
+
+def _source(table: Table, folder: str) -> dict[str, Any]:
+    paths = list(dict.fromkeys(_numbered(uri, folder) for uri in table.files))
+    return {"path": paths[0] if len(paths) == 1 else paths, "incremental": "files"}
+
+
+def _numbered(uri: str, folder: str) -> str:
+    """Return the path of a file from a folder; `people-1.csv` stands for all files that differ in the number."""
+    directory, _, name = uri.rpartition("/")
+    stem, dot, ending = name.partition(".")
+    name = re.sub(r"(?<=[-_. ])[0-9]+$", "*", stem) + dot + ending
+    return f"{directory}/{name}" if "://" in uri else os.path.relpath(f"{directory}/{name}", folder)
+
+
+def _loads(table: Table) -> Iterator[dict[str, Any]]:
+    """Yield the entries of a pipeline for the rows of a table. Edges have ids, so that none is stored twice."""
+    source = _source_name(table)
+    if table.is_edge:
+        (first, second), ends = [ref.column for ref in table.references], ("from", "to")
+        columns: dict[str, Any] = dict(zip(ends, (first, second), strict=True))
+        if _are_unique(table, first, second):
+            columns = {"id": {"text": f"{{{first}}}-{{{second}}}"}, **columns}
+        own = [one.name for one in table.columns if one.name not in (first, second)]
+    else:
+        refer = {ref.column for ref in table.references}
+        columns, own = {}, [one.name for one in table.columns if one.name not in refer]
+    columns |= {property_name(table, name): name for name in own}
+    yield {"type": f"{'edge' if table.is_edge else 'node'}:{table.name}", "from": source, "columns": columns}
+    for ref in () if table.is_edge else table.references:
+        made = {"id": {"text": f"{{{table.key}}}"}, "from": table.key, "to": ref.column} if table.key else None
+        if made:
+            yield {"type": f"edge:{_edge_name(table, ref)}", "from": source, "columns": made}
+
+
+def _are_unique(table: Table, first: str, second: str) -> bool:
+    pairs = pa.table({"a": table.column(first).values, "b": table.column(second).values})
+    return bool(pairs.group_by(["a", "b"]).aggregate([]).num_rows == pairs.num_rows)
 
 
 def _edge_name(table: Table, ref: Reference) -> str:

@@ -144,7 +144,8 @@ def _parsed_json(data: bytes) -> pa.Table:
     if not texts:
         return found
     parse = pa_json.ParseOptions(explicit_schema=pa.schema(texts))
-    return pa_json.read_json(pa.BufferReader(data), read_options=read, parse_options=parse)
+    again = pa_json.read_json(pa.BufferReader(data), read_options=read, parse_options=parse)
+    return again.select(found.column_names)  # the parser puts columns of a known type first
 
 
 def _whole_lines(uri: str, data: bytes) -> tuple[bytes, tuple[BadLine, ...]]:
