@@ -418,7 +418,9 @@ def _are_unique(table: Table, first: str, second: str) -> bool:
 
 
 def _edge_name(table: Table, ref: Reference) -> str:
-    return table.name + type_name(re.sub(r"_(id|key|code|no|number|ref)$", "", ref.column, flags=re.IGNORECASE))
+    # `author_slug` is an author, as `customer_id` is a customer.
+    suffix = rf"_({'|'.join(_NAMES_OF_KEYS)}|ref)$"
+    return table.name + type_name(re.sub(suffix, "", ref.column, flags=re.IGNORECASE))
 
 
 def _reasons(tables: Iterable[Table]) -> Iterator[str]:
