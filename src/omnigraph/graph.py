@@ -713,6 +713,7 @@ class Graph(GraphAPI):
             asked.threshold,
             named_branch(asked.branch),
             self._actor(asked.actor),
+            message_option(asked.message),
             asked.dry_run,
             self._operation,
         )

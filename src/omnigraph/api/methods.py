@@ -348,6 +348,7 @@ class GraphMethods(Protocol):
         threshold: float = 0.8,
         branch: str = MAIN,
         actor: str | None = None,
+        message: str | None = None,
         dry_run: bool = False,
     ) -> ResolveResult:
         """Find nodes of a type that are the same entity, and merge them: one is kept, with the edges of all.
@@ -367,6 +368,7 @@ class GraphMethods(Protocol):
                 threshold=threshold,
                 branch=branch,
                 actor=actor,
+                message=message,
                 dry_run=dry_run,
             )
         )

@@ -653,6 +653,7 @@ class ResolveEntities(Operation[ResolveResult]):
     threshold: Annotated[float, Doc("The least score of a pair, up to 1.")] = 0.8
     branch: Branch = MAIN
     actor: Actor = None
+    message: Message = None
     dry_run: bool = False
 
 

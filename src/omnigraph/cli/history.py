@@ -338,15 +338,16 @@ def resolve(
     *,
     how: ComparisonOptions,
     branch: Branch = None,
+    message: Message = None,
     dry_run: DryRun = False,
 ) -> None:
     """Find nodes that are the same entity, and merge them with their edges.
 
     One node of each group is kept, with the edges of all, in one commit. A dry run prints the pairs with their scores.
     """
-    options = {**how.given(), "branch": target.scope.branch(branch), "actor": target.actor, "dry_run": dry_run}
+    options = {**how.given(), "branch": target.scope.branch(branch), "actor": target.actor, "message": message}
     graph = target.write() if dry_run else target.write_aloud()
-    done = graph.resolve(type_name, **options)
+    done = graph.resolve(type_name, dry_run=dry_run, **options)
     target.emit({"uri": target.uri, **to_document(done)}, _resolved(done, dry_run=dry_run))
 
 

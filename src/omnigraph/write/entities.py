@@ -53,6 +53,7 @@ class ResolveSpec:
     threshold: float
     branch: str | None
     actor: str | None
+    message: str | None
     dry_run: bool
     operation_id: str | None = None
 
@@ -71,7 +72,7 @@ class Pairs:
 
 def resolve_entities(store: Store, asked: ResolveSpec) -> ResolveResult:
     """Find the groups of a type, and merge each unless it is a dry run."""
-    lineage = Lineage.new(asked.actor, operation_id=asked.operation_id)
+    lineage = Lineage.new(asked.actor, operation_id=asked.operation_id, message=asked.message)
 
     def prepare(txn: WriteTxn) -> tuple[PublishPlan | None, ResolveResult]:
         resolution = _Resolution(store, txn, asked)
