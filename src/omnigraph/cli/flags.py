@@ -181,10 +181,11 @@ COMMANDS = {
 
 # The rule of a group holds for all of its commands, except for those with a rule of their own.
 RULES = {
-    **{name: entry.rule for name, entry in COMMANDS.items() if name != "schema"},
+    **{name: entry.rule for name, entry in COMMANDS.items() if name not in ("schema", "pipeline")},
     **dict.fromkeys(("schema show", "schema get", "schema apply"), COMMANDS["schema"].rule),
     "schema plan": _rule(Capability.DIRECT, _STORAGE),
     "schema infer": _ALONE,
+    **{f"pipeline {name}": COMMANDS["pipeline"].rule for name in ("run", "plan", "validate", "status")},
     "pipeline schema": _ALONE,
 }
 
