@@ -28,9 +28,7 @@ _OLD: dict[tuple[str, ...], str] = {
 
 _EPILOG = """COMMANDS BY CAPABILITY
 
-any: query mutate load branch snapshot export commit changes diff log revert tag blob mcp, schema show, schema apply. \
-They work on storage and through a server.
-any: query mutate load branch snapshot export commit changes diff log revert resolve tag blob, schema show, schema \
+any: query mutate load branch snapshot export commit changes diff log revert resolve tag blob mcp, schema show, schema \
 apply. They work on storage and through a server.
 
 served: alias, graphs list, query NAME and mutate NAME without a source. They need a server.
