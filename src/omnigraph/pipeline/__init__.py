@@ -67,16 +67,16 @@ def _pipeline(
     read_only: bool = False,
     **more: Any,
 ) -> Pipeline:
-    import omnigraph  # noqa: PLC0415
     from omnigraph.api.options import Engine, option  # noqa: PLC0415
     from omnigraph.api.pipelines import read_pipeline  # noqa: PLC0415 - loads pydantic and YAML
     from omnigraph.errors import GraphNotFoundError, PipelineFileError  # noqa: PLC0415
+    from omnigraph.graph import open as open_graph  # noqa: PLC0415
     from omnigraph.pipeline.runner import Pipeline, PipelineOptions  # noqa: PLC0415 - loads Arrow and the engine
 
     text = read_pipeline(file)
     options = PipelineOptions(option(Engine, "engine", engine), master, conf or {}, **more)
     try:
-        graph = omnigraph.open(store or text.address(text.document.target.graph), read_only=read_only)
+        graph = open_graph(store or text.address(text.document.target.graph), read_only=read_only)
     except GraphNotFoundError as error:
         if store is not None:
             raise
