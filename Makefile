@@ -95,6 +95,7 @@ bench: setup .peers/.done
 	$(BIN)/python benchmarks/history.py
 	$(BIN)/python benchmarks/mutate.py
 	$(BIN)/python benchmarks/merge.py
+	$(BIN)/python -m benchmarks.branching
 	$(BIN)/python benchmarks/maintenance.py
 	$(BIN)/python benchmarks/backup.py
 	$(BIN)/python benchmarks/convert.py

@@ -381,6 +381,12 @@ class Graph(GraphAPI):
 
     @_handles(op.RunQuery)
     def _query(self, asked: op.RunQuery) -> Result:
+        if asked.branches is not None:
+            from omnigraph.api.arrow import of_branches
+
+            if self._pinned is not None:
+                raise OptionError("a view has one state", option="branches", hint="ask the graph")
+            return of_branches(asked, self.call)  # by the door: each branch is a read of its own
         try:
             return self._read(asked, QueryReader.run)
         except HistoryReclaimedError:

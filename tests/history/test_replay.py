@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+import omnigraph
 from omnigraph.api.results import ChangeCounts, MergeOutcome
 from omnigraph.errors import (
     AmbiguousRefError,
@@ -91,6 +93,59 @@ def test_the_log_of_a_range_has_what_merges_brought_in(forked: Graph) -> None:
     forked.merge("b", "c", actor="carl")
 
     assert [entry.commit.actor_id for entry in forked.log(["main..c"])] == ["carl", "eve", "ann"]
+
+
+# One query on several branches
+
+AGES = "query ages() { match { $p: Person } return { $p.name, $p.age } order { $p.name asc } limit 2 }"
+
+
+def test_a_query_of_several_branches_names_the_branch_of_each_row(forked: Graph) -> None:
+    found = forked.query(AGES, branches=["main", "b", "main", "main~1"])
+
+    assert found.columns == ["branch", "p.name", "p.age"]
+    assert [(row["branch"], row["p.name"], row["p.age"]) for row in found.rows] == [
+        ("main", "Alice", 30),
+        ("main", "Bob", 26),
+        ("b", "Alice", 31),
+        ("b", "Bob", 25),
+        ("main~1", "Alice", 30),
+        ("main~1", "Bob", 25),
+    ]
+
+
+def test_tables_that_branches_share_are_read_once(graph: Graph) -> None:
+    names = [f"b{number}" for number in range(8)]
+    for name in names:
+        graph.create_branch(name)
+    reader = omnigraph.open(graph.uri, read_only=True)
+    reader.query(AGES)
+
+    with counted() as requests:
+        assert len(reader.query(AGES, branches=names).rows) == 16
+    with counted() as one:
+        omnigraph.open(graph.uri, read_only=True).query(AGES)
+    # What a branch costs is to look at its manifest, a handful of requests, and no table.
+    assert requests.requests.total / 8 < one.requests.total
+
+
+@pytest.mark.parametrize(
+    "more", [{"branches": []}, {"branches": ["b"], "branch": "b"}, {"branches": ["b"], "snapshot": "b"}]
+)
+def test_branches_exclude_other_states(forked: Graph, more: dict[str, Any]) -> None:
+    with pytest.raises(OptionError):
+        forked.query(AGES, **more)
+    with pytest.raises(OptionError):
+        forked.query("query q() { match { $p: Person } return { $p.name as branch } }", branches=["b"])
+
+
+def test_the_difference_of_two_answers_has_the_rows_that_one_lacks(forked: Graph) -> None:
+    main, other = forked.query(AGES), forked.query(AGES, branch="b")
+
+    only_main, only_other = main.difference(other)
+    assert only_main == [{"p.name": "Alice", "p.age": 30}, {"p.name": "Bob", "p.age": 26}]
+    assert only_other == [{"p.name": "Alice", "p.age": 31}, {"p.name": "Bob", "p.age": 25}]
+    assert main.difference(main) == ([], [])
 
 
 # Messages

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, cast
 
@@ -13,9 +13,12 @@ import pyarrow as pa
 
 from omnigraph.api.changes import Change
 from omnigraph.api.documents import from_document, to_document
+from omnigraph.api.operations import RunQuery
 from omnigraph.api.results import Commit
 from omnigraph.api.rows import Result
+from omnigraph.core.refs import MAIN
 from omnigraph.core.values import moment_at
+from omnigraph.errors import OptionError
 
 _AS_THEY_ARE = {kind.id for kind in (pa.string(), pa.bool_(), pa.int32(), pa.int64(), pa.uint32(), pa.uint64())}
 
@@ -154,3 +157,32 @@ def _head_of(message: bytes) -> _Head:
     own = schema.with_metadata(metadata) if metadata else schema.remove_metadata()
     commit = None if head["commit"] is None else from_document(Commit, head["commit"])
     return _Head(own, head["query_name"], head["branch"], commit)
+
+
+BRANCH = "branch"
+
+
+def of_branches(asked: RunQuery, ask: Callable[[RunQuery], Result]) -> Result:
+    """Ask a query of several branches, and put the rows together, with the branch in the first column."""
+    return combined({one.branch: ask(one) for one in for_each_branch(asked)})
+
+
+def for_each_branch(asked: RunQuery) -> list[RunQuery]:
+    """Return the queries, one for each branch; no two have the same."""
+    names = list(dict.fromkeys(name.strip() for name in asked.branches or ()))
+    if not names or asked.snapshot is not None or asked.branch != MAIN:
+        message = "branches needs one name or more" if not names else "branches excludes branch and snapshot"
+        raise OptionError(message, option="branches", hint="name the branches, tags or commits to ask in `branches`")
+    return [replace(asked, branch=name, branches=None) for name in names]
+
+
+def combined(found: Mapping[str, Result]) -> Result:
+    first = next(iter(found.values()))
+    if BRANCH in first.columns:
+        message = f"the query returns a column '{BRANCH}', which is that of the branch"
+        raise OptionError(message, option="branches", hint="give the column another name: `as NAME`")
+    tables = [
+        one.table.add_column(0, BRANCH, pa.array([name] * one.table.num_rows, pa.string()))
+        for name, one in found.items()
+    ]
+    return Result(first.query_name, ", ".join(found), pa.concat_tables(tables), None)

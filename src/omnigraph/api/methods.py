@@ -72,9 +72,14 @@ class GraphMethods(Protocol):
         name: str | None = None,
         branch: str = MAIN,
         snapshot: str | None = None,
+        branches: Sequence[str] | None = None,
     ) -> Result:
-        """Run a read query. It sees one state of the graph: the branch as it is, or as it was at a commit."""
-        return self.call(op.RunQuery(source, params, name=name, branch=branch, snapshot=snapshot))
+        """Run a read query. It sees one state of the graph: the branch as it is, or as it was at a commit.
+
+        With `branches` it is run on each of them, and the rows of all have the name of their branch in the column
+        `branch`.
+        """
+        return self.call(op.RunQuery(source, params, name=name, branch=branch, snapshot=snapshot, branches=branches))
 
     def explain(
         self,

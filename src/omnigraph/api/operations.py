@@ -161,7 +161,10 @@ class ResolveState(Operation[NamedState]):
 
 @operation(Action.READ, _post("/query", names={"source": "query"}), method="query", command="query")
 class RunQuery(Operation[Result]):
-    """Run a read query. It sees one state of the graph: the branch as it is, or as it was at a commit."""
+    """Run a read query. It sees one state of the graph: the branch as it is, or as it was at a commit.
+
+    With `branches` it is run on each of them, and the rows of all have the name of their branch in the column `branch`.
+    """
 
     source: QueryText
     params: Parameters = None
@@ -169,6 +172,8 @@ class RunQuery(Operation[Result]):
     name: QueryName = None
     branch: Branch = MAIN
     snapshot: SnapshotId = None
+    # Never sent: a client asks for one branch after the other.
+    branches: Annotated[Sequence[str] | None, Local] = None
 
 
 @operation(Action.READ, _post("/explain", id="explain", names={"source": "query"}), method="explain", command="query")

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import html
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+import json
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -101,6 +103,20 @@ class Blob:
         return self._read(start, until) if start < until else b""
 
 
+def _text(row: Mapping[str, Any]) -> str:
+    return json.dumps(row, default=str)
+
+
+def _beyond(rows: Sequence[dict[str, Any]], left: Counter[str]) -> list[dict[str, Any]]:
+    """Return so many of the rows, in their order, as are left of each."""
+    found = []
+    for row in rows:
+        if left[text := _text(row)] > 0:
+            left[text] -= 1
+            found.append(row)
+    return found
+
+
 @dataclass(frozen=True)
 class Result:
     """The rows of a query, the names of their columns in order, and the commit that was read."""
@@ -125,6 +141,12 @@ class Result:
         from omnigraph.api.arrow import plain_values  # noqa: PLC0415 - a client without rows loads no Arrow
 
         return zip(*(plain_values(column) for column in self.table.columns), strict=True)
+
+    def difference(self, other: Result) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+        """Return the rows that only this answer has, and those that only the other has; repeated rows are counted."""
+        one, two = self.rows, other.rows
+        here, there = (Counter(map(_text, rows)) for rows in (one, two))
+        return _beyond(one, here - there), _beyond(two, there - here)
 
     def to_arrow(self) -> pa.Table:
         return self.table

@@ -73,6 +73,13 @@ def _request(operation: Operation[Any], accept: str = JSON) -> Request:
 
 
 def _query(operation: RunQuery) -> Steps[Result]:
+    if operation.branches is not None:
+        from omnigraph.api.arrow import combined, for_each_branch  # noqa: PLC0415 - loads Arrow
+
+        found = {}
+        for one in for_each_branch(operation):
+            found[one.branch] = yield from _query(one)
+        return combined(found)
     answer = yield _request(operation, ARROW)
     # Without a snapshot the server says which branch it read: a tag or `main~2` is of one too.
     return _rows(answer.content, None if operation.snapshot is None else operation.branch)
