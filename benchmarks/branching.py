@@ -36,6 +36,7 @@ AT_ONCE = 4  # workers of a workflow run in so many threads
 SECONDS = 10.0  # of a mini workflow
 BRANCHES = 1000
 GROWTH = 1.3
+CHANGE = "query change($name: String, $price: I32) { update Product set { price: $price } where name = $name }"
 TOTAL = "query total() { match { $p: Product } return { sum($p.price) as total } }"
 
 
@@ -119,6 +120,7 @@ def filled(folder: Path, rows: int) -> Graph:
         ),
     }
     graph.load(tables, mode="append", engine="local")
+    graph.ensure_indices()
     return graph
 
 
@@ -154,10 +156,9 @@ def worked(graph: Graph, flow: Workflow, number: int) -> Spent:
 
 def _work(graph: Graph, flow: Workflow, node: Node, spent: Spent, choose: random.Random) -> None:
     for _ in range(flow.mutations):
-        product, price = choose.randrange(1000), choose.randrange(1_000_000)
+        values = {"name": f"p{choose.randrange(1000)}", "price": choose.randrange(1_000_000)}
         with spent.on("mutate"):
-            text = f'query q() {{ update Product set {{ price: {price} }} where name = "p{product}" }}'
-            graph.mutate(text, branch=node.name)
+            graph.mutate(CHANGE, values, branch=node.name)
     for _ in range(flow.queries):
         with spent.on("query"):
             [found] = graph.query(TOTAL, branch=node.name).rows
@@ -200,7 +201,7 @@ def costs(branches: int) -> float:
                 graph.create_branch(name)
             if number not in (0, branches - 1):
                 continue
-            graph.mutate(f'query q() {{ update Product set {{ price: 1 }} where name = "p{number % 9}" }}', branch=name)
+            graph.mutate(CHANGE, {"name": f"p{number % 9}", "price": 1}, branch=name)
             with counted() as read:
                 omnigraph.open(graph.uri, read_only=True).query(TOTAL, branch=name)
             with counted() as deleted:

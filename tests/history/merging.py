@@ -126,6 +126,13 @@ class History:
         expected = Combination(node.image, (), before, self.head(target).image).run("merged", None)
         return expected if expected.change or expected.conflicts else Expected("already_up_to_date")
 
+    def pick(self, name: str, target: str, resolve: str | None) -> Expected:
+        """Foretell a cherry-pick: the change of a commit since its first parent, on a branch."""
+        node = self.nodes[name]
+        before = self.nodes[node.parents[0]].image
+        expected = Combination(before, (), node.image, self.head(target).image).run("merged", resolve)
+        return expected if expected.change or expected.conflicts else Expected("already_up_to_date")
+
 
 def joined(images: Sequence[Image], befores: Sequence[tuple[Image, Collection[Unknown]]]) -> tuple[Image, set[Unknown]]:
     """Merge several states that two sides come from; each but the first has something in common with those before it.
@@ -204,8 +211,9 @@ class Combination:
         """Combine the sides entity by entity, then see that the rules hold."""
         change: dict[Entity, Row | None] = {}
         clashes, contested = set[Conflict](), set[Entity]()
-        for one in {*self.past, *self.source, *self.target}:
-            was, theirs, ours = self.past.get(one), self.source.get(one), self.target.get(one)
+        source = self._renamed()
+        for one in {*self.past, *source, *self.target}:
+            was, theirs, ours = self.past.get(one), source.get(one), self.target.get(one)
             row, units = merged_row(one, was, self.unknown, theirs, ours, side=resolve or "ours")
             if row != ours:
                 change[one] = row
@@ -217,6 +225,20 @@ class Combination:
         # A fast-forward leads to a state that was checked when it was written.
         conflicts = clashes or (set() if outcome == "fast_forward" else set(broken(self.target, change)))
         return Expected(outcome, change, frozenset(conflicts), frozenset(contested))
+
+    def _renamed(self) -> Image:
+        """The source, with the ids that the target gave to edges that both inserted where only one may be."""
+        new = {
+            (key, row["src"], row["dst"]): name
+            for (key, name), row in self.target.items()
+            if key == WROTE and (key, name) not in self.past and (key, name) not in self.source
+        }
+        renamed: dict[Entity, Row] = {}
+        for (key, name), row in self.source.items():
+            known = (key, name) in self.past or (key, name) in self.target or key != WROTE
+            other = None if known else new.get((key, row["src"], row["dst"]))
+            renamed[key, other or name] = {**row, "id": other} if other and "id" in row else row
+        return renamed
 
 
 def _kind(was: Row | None, theirs: Row | None, ours: Row | None) -> str:

@@ -105,7 +105,7 @@ STRANDED = Side(knows=[("p4", "p3")], likes=[("p3", "p4")]), Side(gone=["p3", "p
 BROKEN = {
     "orphan_edge": (Side(gone=["p3"]), Side(knows=[("p4", "p3"), ("p3", "p4")], likes=[("p1", "p2")])),
     "cardinality_violation": (Side(knows=[("p0", "p2")]), Side(knows=[("p0", "p3"), ("p4", "p3")])),
-    "unique_violation": (Side(likes=[("p1", "p2")]), Side(likes=[("p1", "p2"), ("p2", "p3")])),
+    "unique_violation": (Side(nicks={"p1": "z"}), Side(nicks={"p2": "z"})),
 }
 
 

@@ -189,6 +189,25 @@ class Merges(RuleBasedStateMachine):
             self._bring(self.history.revert(name, branch), branch, lambda: self.graph.revert(name, branch))
             self.contested |= self.history.head(branch).image.keys() - before.keys()
 
+    @rule(data=st.data(), resolve=RESOLUTIONS)
+    def pick(self, data: st.DataObject, resolve: str | None) -> None:
+        source, target = data.draw(st.permutations(sorted(self.history.heads)))[:2]
+        there = [node.name for node in self.history.nodes.values() if node.parents and node.branch == source]
+        if there:
+            name = data.draw(st.sampled_from(there[-3:]))
+            expected = self.history.pick(name, target, resolve)
+            before = self.history.head(target).image
+
+            def act() -> MergeResult:
+                return self.graph.cherry_pick(name, target, resolve=resolve)
+
+            if self._bring(expected, target, act):
+                again = self.history.pick(name, target, "theirs")
+                if not again.change:
+                    assert self.graph.cherry_pick(name, target, resolve="theirs").commit is None
+            # What is picked may be what the branch has deleted.
+            self.contested |= expected.contested | (self.history.head(target).image.keys() - before.keys())
+
     def _merge(self, source: str, target: str, resolve: str | None) -> None:
         expected = self.history.merge(source, target, resolve)
         one, other = self.history.heads[source], self.history.heads[target]

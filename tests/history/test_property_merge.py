@@ -165,6 +165,50 @@ def test_the_ends_of_an_edge_are_one_value(graph: Graph) -> None:
     assert (edge["from"], edge["to"]) == ("b", "a")
 
 
+ONE_LINK = SCHEMA.replace("weight: I32? }", "weight: I32?  note: String?  @unique(src, dst) }")
+
+
+def _link(graph: Graph, branch: str, **data: Any) -> None:
+    graph.load([{"edge": "Link", "from": "a", "to": "b", "data": data}], mode="append", branch=branch)
+
+
+def _links(graph: Graph, branch: str = "main") -> list[dict[str, Any]]:
+    found = [row["data"] for row in rows(graph, branch) if "edge" in row]
+    return [{name: value for name, value in row.items() if name != "id" and value is not None} for row in found]
+
+
+def test_an_edge_that_both_sides_inserted_where_one_may_be_is_one_edge(tmp_path: Path) -> None:
+    graph = new_graph(tmp_path, ONE_LINK, 'insert Thing { name: "a" } insert Thing { name: "b" }')
+    graph.create_branch("review")
+    _link(graph, "review", weight=1, note="r")
+    _link(graph, "main", weight=2)
+
+    [found] = graph.merge("review", dry_run=True).conflicts
+    assert (found.kind, [one.name for one in found.properties], found.combined) == (
+        "divergent_insert",
+        ["weight"],
+        ("note",),
+    )
+    graph.merge("review", resolve={"Link.weight": "theirs"})
+
+    assert _links(graph) == [{"weight": 1, "note": "r"}]
+    graph.merge("main", "review")
+    assert rows(graph, "review") == rows(graph)
+    assert graph.merge("review").changes == {}
+
+
+def test_the_same_edge_of_both_sides_is_no_conflict(tmp_path: Path) -> None:
+    graph = new_graph(tmp_path, ONE_LINK, 'insert Thing { name: "a" } insert Thing { name: "b" }')
+    graph.create_branch("review")
+    _link(graph, "review", weight=1)
+    _link(graph, "main", weight=1)
+    before = rows(graph)
+
+    graph.merge("review")
+
+    assert rows(graph) == before
+
+
 # Resolutions
 
 
@@ -313,3 +357,42 @@ def test_a_vector_follows_the_text_that_it_was_made_of(tmp_path: Path) -> None:
     }
     assert done.commit
     assert done.commit.details == {"reembed": {"node:Doc.v": 1}}
+
+
+@pytest.mark.parametrize("side, expected", [("theirs", ("new", [1.0, 1.0])), ("ours", ("old", [6.0, 6.0]))])
+def test_a_vector_that_must_be_there_is_a_conflict_that_a_side_settles(
+    tmp_path: Path, side: str, expected: tuple[str, list[float]]
+) -> None:
+    graph = new_graph(tmp_path, 'node Doc { name: String @key  text: String  v: Vector(2) @embed("text") }', "")
+    _docs(graph, "main", d={"text": "old", "v": [1.0, 1.0]})
+    graph.create_branch("review")
+    _docs(graph, "review", d={"text": "new", "v": [1.0, 1.0]})
+    _docs(graph, "main", d={"text": "old", "v": [6.0, 6.0]})
+
+    [found] = graph.merge("review", dry_run=True).conflicts
+    assert [one.name for one in found.properties] == ["text"]
+    with pytest.raises(MergeConflictError):
+        graph.merge("review", resolve={"Doc.text": {"value": "third"}})
+    graph.merge("review", resolve=side)
+    [row] = rows(graph)
+    assert (row["data"]["text"], row["data"]["v"]) == expected
+
+
+def test_a_resolution_for_a_merge_is_refused_by_a_revert(contested: Graph) -> None:
+    document = contested.merge("review", dry_run=True).to_resolution()
+    before = head(contested)
+
+    for act in (contested.revert, contested.cherry_pick):
+        with pytest.raises(ResolutionStaleError):
+            act(before, resolve=document)
+    assert head(contested) == before
+
+
+def test_files_of_two_merges_are_refused(contested: Graph, tmp_path: Path) -> None:
+    document = contested.merge("review", dry_run=True).to_resolution()
+    one, other = tmp_path / "one.json", tmp_path / "other.json"
+    one.write_text(json.dumps(document))
+    other.write_text(json.dumps({**document, "target": {**document["target"], "commit_id": head(contested, "review")}}))
+
+    done = command("branch", "merge", "review", contested.uri, "--resolve", str(one), "--resolve", str(other))
+    assert (done.code, "different merges" in done.err) == (1, True)

@@ -145,7 +145,10 @@ class ConflictOptions:
                 listed.append(_conflict_file(text))
         default = OURS if self.ours else THEIRS if self.theirs else None
         entities = {key: taken for one in listed for key, taken in one.entities.items()}
-        heads = next((one.heads for one in listed if one.heads), None)
+        made_for = {one.heads for one in listed if one.heads}
+        if len(made_for) > 1:
+            raise ResolutionError("the files were written for different merges", hint="give those of one merge")
+        heads = next(iter(made_for), None)
         return Resolution(default, Resolution.of(types).types, entities, heads)
 
 

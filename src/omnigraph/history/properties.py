@@ -141,6 +141,9 @@ class PropertyMerge:
         theirs = self.source.differs(self.base, self.units) | self.unknown
         differs = self.source.differs(self.target, self.units)
         take, clash = theirs & ~ours, ours & theirs & differs
+        for one in self.units.derived:  # a vector that must be there, and that neither side has made for the text
+            if one.required:
+                clash[one.unit] |= self._source_of(one, Merged(take, clash))[1]
         # An entity that only one side has is kept or deleted as a whole.
         whole = self.source.there != self.target.there
         changed, kept = theirs[:, whole].any(axis=0), ours[:, whole].any(axis=0)
@@ -161,8 +164,11 @@ class PropertyMerge:
         for one in self.units.derived:
             lost = self._source_of(one, merged)[1]
             if one.required:
+                # A side that was chosen brings its own vector; a text of neither side has none.
+                text = self.units.units[one.unit].columns[0]
                 clash = clash.copy()
-                clash[one.unit] |= lost
+                for at in (at for name, at, _ in merged.given if name == text):
+                    clash[one.unit, at] = True
             elif lost.any():
                 stale.append((one.column, lost))
         return Merged(merged.take, clash, merged.given, tuple(stale))
@@ -196,7 +202,7 @@ class PropertyMerge:
         for one in self.units.derived:
             from_source, lost = self._source_of(one, merged)
             column = _either(from_source, self.source.rows[one.column], self.target.rows[one.column])
-            at = np.flatnonzero(lost)
+            at = np.flatnonzero(lost & (not one.required))
             columns[one.column] = _replaced(column, at, pa.nulls(len(at), column.type))
         schema = self.target.rows.schema
         there = np.where(merged.take[0], self.source.there, self.target.there)

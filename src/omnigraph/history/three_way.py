@@ -28,7 +28,7 @@ from omnigraph.history.properties import AlignedRows, Matrix, PropertyMerge, Uni
 from omnigraph.lang.catalog import EdgeType, NodeType
 from omnigraph.storage.columns import table_key
 from omnigraph.storage.layout import Addresses, fragments
-from omnigraph.storage.read import ADDRESS, ID, OFFSET_BITS, SRC, TableReader
+from omnigraph.storage.read import ADDRESS, DST, ID, OFFSET_BITS, SRC, TableReader
 from omnigraph.storage.stage import Staged, TableStorage
 from omnigraph.write.pending import to_store, without_record
 from omnigraph.write.validate import TableChange
@@ -67,6 +67,7 @@ def latest(declared: NodeType | EdgeType, touched: Sequence[Touched]) -> tuple[p
 
 
 _NOWHERE = -1
+_AT = "at"  # a position among aligned rows
 
 
 def row_addresses(tables: TableReader, ids: pa.Array, since: Touched, change: Touched) -> Addresses:
@@ -241,17 +242,21 @@ class TableMerge:
     def _merged(self, tables: TableStorage, resolution: Resolution, find: Find) -> MergedTable:
         bases = self._bases
         changes = {base: find(base, self.source) for base in bases}
-        ids, source = latest(self.declared, [*changes.values()])
+        touched_ids, later = latest(self.declared, [*changes.values()])
+        ids, source = touched_ids, later
 
         def image_of(version: TableVersion | None) -> AlignedRows:
             change = changes.get(version) or find(version, self.source)
-            return before(source, ids, change)
+            return before(later, touched_ids, change)
 
         # The target is not read as a whole: it is the base, with what the target changed since put over it.
         since = find(bases[0], self.target)
-        target = after(image_of(bases[0]), ids, since)
         units = Units.of(self.declared, self.by)
-        sides = PropertyMerge(self.declared, units, *self._common(self.past, image_of, units), source, target)
+        base, unknown = self._common(self.past, image_of, units)
+        first = image_of(bases[0])
+        ids, source = self._joined(ids, source, first.there | base.there, since)
+        target = after(first, ids, since)
+        sides = PropertyMerge(self.declared, units, base, unknown, source, target)
         merged = sides.derive(sides.settle(sides.decide(), resolution, ids))
         combined = replace(
             self._changes(sides.rows(merged), target, units, ~merged.clashes),
@@ -260,6 +265,29 @@ class TableMerge:
             stale={name: int(marks.sum()) for name, marks in merged.stale},
         )
         return self._placed(tables, combined, since, changes[bases[0]])
+
+    def _joined(self, ids: pa.Array, source: AlignedRows, known: Mask, since: Touched) -> tuple[pa.Array, AlignedRows]:
+        """Give an edge of the source the id that the target gave to it, if the schema allows one between its ends.
+
+        Both sides inserted it, under ids that were made up. As two edges they could only break the rule.
+        """
+        if not isinstance(self.declared, EdgeType) or not any({*one} == {SRC, DST} for one in self.declared.unique):
+            return ids, source
+        new = source.there & ~known
+        ours = since.inserted.filter(pc.invert(pc.is_in(since.inserted[ID], value_set=ids)))
+        if not new.any() or not ours.num_rows:
+            return ids, source
+        at = np.flatnonzero(new)
+        ends = source.rows.select([SRC, DST]).take(at).append_column(_AT, pa.array(at))
+        found = ends.join(ours.select([ID, SRC, DST]), keys=[SRC, DST], join_type="inner").sort_by(_AT)
+        mask = np.zeros(len(ids), np.bool_)
+        mask[found[_AT].to_numpy()] = True
+        named = pc.replace_with_mask(ids, pa.array(mask), found[ID].combine_chunks())
+        column = source.rows.column_names.index(ID)
+        renamed = pc.replace_with_mask(source.rows[ID].combine_chunks(), pa.array(mask), found[ID].combine_chunks())
+        return named, AlignedRows(
+            source.there, source.rows.set_column(column, source.rows.schema.field(column), renamed)
+        )
 
     def _placed(self, tables: TableStorage, combined: MergedTable, since: Touched, change: Touched) -> MergedTable:
         """Add the addresses of the target rows that are updated or deleted."""
