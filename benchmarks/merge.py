@@ -29,6 +29,7 @@ NEW_ROWS = 100_000
 TURNS, FORWARD_LIMIT = 3, 3.0
 TYPES = (3, 60)
 REQUEST_LIMIT = 1.2
+UNIT_LIMIT = 1.2
 
 
 def documents(numbers: np.ndarray, pages: int) -> pa.Table:
@@ -124,6 +125,27 @@ def merge_ratio(graphs: dict[int, Graph], choose: Callable[[int, int], np.ndarra
     return ratio, max(peaks)
 
 
+def unit_ratio(graph: Graph) -> float:
+    """Merge by property against by entity: the same changes of other rows on each side, each previewed in turn."""
+    size = graph.snapshot().entries["node:Doc"].row_count
+    graph.create_branch("units")
+    changed(graph, "units", scattered(size, 77), 77)
+    graph.load({"Doc": documents(np.arange(10) + 500, 5)}, mode="merge", engine="local")
+    times: dict[str, list[float]] = {"property": [], "entity": []}
+    for _ in range(ROUNDS):
+        for by, found in times.items():
+            opened = omnigraph.open(graph.uri)
+            start = time.perf_counter()
+            done = opened.merge("units", dry_run=True, by=by, resolve="theirs")
+            found.append(time.perf_counter() - start)
+            assert sum(one.updated + one.inserted for one in done.changes.values()) >= CHANGED - 10
+    one, other = (statistics.median(times[by][1:]) for by in ("property", "entity"))
+    ratio = one / other
+    shown = f"by property {one * 1e3:.1f} ms  by entity {other * 1e3:.1f} ms"
+    print(f"merge, {CHANGED:,} scattered rows   {shown}   ratio {ratio:.2f} (at most {UNIT_LIMIT})")
+    return ratio
+
+
 def forward_ratio(root: Path) -> float:
     """Bring new rows from a branch onto main that has not moved, against appending them with pylance alone."""
     graph = omnigraph.init(root / "forward", SCHEMA)
@@ -173,12 +195,14 @@ def main() -> None:
         requests, forward = request_ratio(root), forward_ratio(root)
         graphs = {size: filled(root, size) for size in SIZES}
         diffs = [diff_ratio(graphs, choose) for choose in (clustered, scattered)]
+        units = unit_ratio(graphs[SIZES[0]])
         merges = [merge_ratio(graphs, choose) for choose in (clustered, scattered)]
     slower, memory_peak = max(ratio for ratio, _ in merges), max(peak for _, peak in merges)
     problems = [
         *([f"a diff of the larger table takes {max(diffs):.2f} times as long"] if max(diffs) > LIMIT else []),
         *([f"a merge into the larger table takes {slower:.2f} times as long"] if slower > LIMIT else []),
         *([f"a merge needs {memory_peak:.0f} MiB of memory"] if memory_peak > MEMORY_LIMIT else []),
+        *([f"a merge by property takes {units:.2f} times one by entity"] if units > UNIT_LIMIT else []),
         *([f"a fast-forward takes {forward:.2f} times an append"] if forward > FORWARD_LIMIT else []),
         *([f"a branch costs {requests:.2f} times the requests"] if requests > REQUEST_LIMIT else []),
     ]
