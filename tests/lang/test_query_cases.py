@@ -17,7 +17,10 @@ from tests.support.cases import Case, load_cases
 
 FOLDER = Path(__file__).parent / "cases"
 CASES = [case for path in sorted(FOLDER.glob("*.gq")) for case in load_cases(path)]
-CODES = ["Q000", "D2", *(f"T{number}" for number in range(25))]
+CODES = [
+    *("Q000", "D2", *(f"T{number}" for number in range(25))),
+    *(f"T{number}" for number in (38, 39, 40, 41, 42, 43, 44, 45, 56, 57, 58)),
+]
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
@@ -34,9 +37,8 @@ def test_windows_line_ends_change_no_diagnostic() -> None:
 @pytest.mark.parametrize(
     "source, advice",
     [
-        ("query q() { match { $p: Person not $p.active = true } return { $p } }", "literal"),
         ("query q() { match { $p: Person } return { $p } order { $p.name $p.age } }", "literal"),
-        ("query q() { match { $p: Person } return { count(distinct $p) } }", "literal"),
+        ("query q() { match { $p: Person } return { $p } limit $p }", "literal"),
         ("query q() { delete Person where $p.name = 1 }", "literal"),
         ("query q() { match { $p: Person $p.height > 1.5e3 } return { $p } }", "digit before the decimal point"),
         ("query q() { match { $p: Person } return { $p } limit 1.5 }", "digit before the decimal point"),

@@ -37,6 +37,7 @@ class Bound(TreeNode):
     type_name: str
     properties: Mapping[str, Property]
     nullable: bool = False  # bound by an optional block
+    value: Type | None = None  # of a variable that a procedure has bound
 
 
 @dataclass(slots=True)
@@ -146,6 +147,8 @@ def entity_column(
             return found
         there = ir.Not(ir.IsNull(ir.PropertyRef(variable, "id", text)))
         return ir.Computed("if", (there, found, ir.Constant(None, text)), text)
+    if kind == "value":
+        raise Rejection("T6", "the value of a procedure has no properties", name.span)
     if name != "id" and kind == "node":
         raise Rejection("T6", f"a node has no `@{name}`; only an edge has ends", name.span)
     return ir.PropertyRef(variable, str(name), text)
@@ -168,7 +171,7 @@ def bound_variable(variable: Name, scope: NameScope) -> Bound:
     return bound
 
 
-def variable_ref(variable: tree.Variable, scope: NameScope) -> ir.ParameterRef | ir.EntityRef:
+def variable_ref(variable: tree.Variable, scope: NameScope) -> ir.ParameterRef | ir.PropertyRef | ir.EntityRef:
     """Resolve a bare `$name`: a parameter, which shadows a variable, or a node. A bound edge has no value."""
     name = variable.name
     if name in scope.parameters:
@@ -178,6 +181,8 @@ def variable_ref(variable: tree.Variable, scope: NameScope) -> ir.ParameterRef |
         hint = did_you_mean(name, [*scope.parameters, *scope.variables])
         message = "`$_` has no value" if name == ANONYMOUS else f"unknown variable `${name}`"
         raise Rejection("T0", message, name.span, hint=hint)
+    if bound.value is not None:
+        return ir.PropertyRef(bound.name, ir.VALUE, replace(bound.value, nullable=bound.nullable))
     if bound.kind == "edge":
         message = f"`${name}` is an edge and cannot be used on its own"
         raise Rejection("T23", message, name.span, hint=f"use one of its properties, `${name}.property`")

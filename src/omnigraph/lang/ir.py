@@ -18,6 +18,10 @@ from omnigraph.lang.types import BOOL, Type
 PlainValue = str | int | float | bool | dt.date | dt.datetime | tuple["PlainValue", ...] | None
 
 
+VALUE = "value"
+"""The property of a variable that a procedure has bound: its value."""
+
+
 class _Expression(TreeNode):
     @property
     def variables(self) -> frozenset[str]:
@@ -321,7 +325,18 @@ class Optional(TreeNode):
     binds: tuple[tuple[str, str, str], ...]
 
 
-MatchStep = Scan | ScanEdges | Expand | Meet | Filter | AntiJoin | Optional
+class Procedure(TreeNode):
+    """Run an algorithm over the edges of a type; give each row the value of its node, or drop it if there is none."""
+
+    name: str
+    edge_type: str
+    options: tuple[tuple[str, Expr], ...]
+    node: str
+    value: str
+    type: Type
+
+
+MatchStep = Procedure | Scan | ScanEdges | Expand | Meet | Filter | AntiJoin | Optional
 
 
 class NearestRank(TreeNode):

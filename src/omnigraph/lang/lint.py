@@ -157,6 +157,37 @@ def _warnings(query: tree.QueryDecl, compiled: CompiledQuery, before: AbstractSe
         names = Counter(column.name for column in compiled.plan.columns)
         for name in sorted(name for name, times in names.items() if times > 1):
             yield f"several columns are called `{name}`; JSON rows keep the last one"
+        yield from _unconnected(compiled.plan)
+    if isinstance(query.body, tree.ReadBody):
+        yield from _without_effect(query.body)
+
+
+def _unconnected(plan: ir.ReadPlan) -> Iterator[str]:
+    """Find bindings that no traversal and no condition connects: every combination of them is a row."""
+    parts: list[set[str]] = []
+    for step in plan.steps:
+        match step:
+            case ir.Scan(variable, _, predicates):
+                names = {variable}.union(*(one.variables for one in predicates))
+            case ir.Expand():
+                names = {step.origin, step.target, *([step.edge_variable] if step.edge_variable else [])}
+            case ir.Filter(predicate):
+                names = set(predicate.variables)
+            case ir.Procedure():
+                names = {step.node, step.value}
+            case _:
+                continue
+        touching = [part for part in parts if part & names]
+        parts = [part for part in parts if part not in touching] + ([names.union(*touching)] if names else [])
+    shown = [f"`${min(part)}`" for part in parts]
+    if len(shown) > 1:
+        yield f"nothing connects {' and '.join(shown)}: the result has a row for every combination of them"
+
+
+def _without_effect(body: tree.ReadBody) -> Iterator[str]:
+    for key in body.order:
+        if key.direction and isinstance(key.expression, tree.Bm25 | tree.Rrf):
+            yield f"`{key.direction}` has no effect: a ranking has the best first"
 
 
 def _without_index(plan: ir.Plan, catalog: Catalog) -> Iterator[str]:
@@ -222,7 +253,7 @@ def _read_by(steps: Iterable[ir.Step], catalog: Catalog) -> Iterator[_Entity]:
                 yield from _read_by_conditions(step.predicates, catalog)
             case ir.Filter(predicate):
                 yield from _read_by_conditions((predicate,), catalog)
-            case ir.Expand():
+            case ir.Expand() | ir.Procedure():
                 yield from _edge_and_ends(step.edge_type, catalog)
             case ir.AntiJoin() | ir.Optional():
                 yield from _read_by(step.steps, catalog)

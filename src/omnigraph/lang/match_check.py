@@ -12,6 +12,7 @@ from omnigraph.lang import query_tree as tree
 from omnigraph.lang.catalog import EdgeType
 from omnigraph.lang.expressions import ANONYMOUS, Bound, NameScope, entry, operand, text_match
 from omnigraph.lang.operations import aggregate_type, conjuncts, fails, truth, typed
+from omnigraph.lang.procedures import Called, check_call
 from omnigraph.lang.source import Name, Rejection, TreeNode, did_you_mean
 from omnigraph.lang.types import BOOL, I64, STRING
 
@@ -53,7 +54,7 @@ class Maybe(TreeNode):
     binds: tuple[tuple[str, str, str], ...]
 
 
-TypedClause = Node | Hop | Negated | Maybe | ir.Predicate
+TypedClause = Node | Hop | Negated | Maybe | Called | ir.Predicate
 
 
 def check_match(clauses: Iterable[tree.Clause], scope: NameScope) -> tuple[TypedClause, ...]:
@@ -76,6 +77,9 @@ def _clause(clause: tree.Clause, scope: NameScope) -> tuple[TypedClause, ...]:
             return (_negation(clause, scope),)
         case tree.OptionalClause():
             return (_optional(clause, scope),)
+        case tree.ProcedureClause():
+            called = check_call(clause, scope)
+            return (Node(called.step.node, called.node_type, ()), called)
 
 
 def _binding(clause: tree.Binding, scope: NameScope) -> Node:
@@ -90,8 +94,9 @@ def _binding(clause: tree.Binding, scope: NameScope) -> Node:
     bound = scope.variables.get(clause.variable)
     if bound is None:
         bound = scope.bind_node(clause.variable, node.name)
-    elif bound.kind == "edge":
-        raise Rejection("T23", f"`${clause.variable}` is already bound to an edge", clause.variable.span)
+    elif bound.kind != "node":
+        what = "an edge" if bound.kind == "edge" else "a value"
+        raise Rejection("T23", f"`${clause.variable}` is already bound to {what}", clause.variable.span)
     elif bound.nullable:
         message = f"`${clause.variable}` is bound by an optional block and cannot be bound again"
         hint = "bind it inside the block, or before it"
@@ -157,7 +162,8 @@ def identified(condition: tree.Expression, scope: NameScope) -> tree.Expression:
 
 
 def _entity(name: Name, scope: NameScope) -> Bound | None:
-    return None if name in scope.parameters else scope.variables.get(name)
+    bound = None if name in scope.parameters else scope.variables.get(name)
+    return bound if bound and bound.value is None else None
 
 
 def _same(left: Name, operator: Name, right: Name, scope: NameScope) -> tree.Expression | None:
@@ -236,8 +242,9 @@ def _direction(clause: tree.Traversal, edge: EdgeType, source: Bound | None, tar
 
 def _endpoint(variable: Name, scope: NameScope) -> Bound | None:
     bound = scope.variables.get(variable) if variable != ANONYMOUS else None
-    if bound and bound.kind == "edge":
-        raise Rejection("T23", f"`${variable}` is an edge and cannot be the end of an edge", variable.span)
+    if bound and bound.kind != "node":
+        what = "an edge" if bound.kind == "edge" else "a value"
+        raise Rejection("T23", f"`${variable}` is {what} and cannot be the end of an edge", variable.span)
     return bound
 
 
@@ -332,6 +339,8 @@ def _mentioned(clauses: Iterable[tree.Clause], scope: NameScope) -> Iterator[str
                 yield clause.variable
             case tree.Traversal():
                 yield from (clause.source, clause.target)
+            case tree.ProcedureClause():
+                yield clause.node
             case tree.FilterClause():
                 yield from _variables(clause.condition, scope)
             case tree.Negation() | tree.OptionalClause():
@@ -359,14 +368,17 @@ def plan_match(clauses: Sequence[TypedClause], bound: frozenset[str] = frozenset
     """Order the clauses into steps, given the variables already bound. Execution starts with one empty row."""
     steps: list[ir.MatchStep] = []
     known, left = set(bound), list(clauses)
-    for block in [clause for clause in clauses if isinstance(clause, Maybe)]:
+    for block in [clause for clause in clauses if isinstance(clause, Maybe | Called)]:
         # What is optional is matched where all else is that does not depend on it, so that order does not matter.
-        later = {name for one in left if isinstance(one, Maybe) for name, _, _ in one.binds}
-        now = [one for one in left if not isinstance(one, Maybe) and not later & _used(one)]
+        later = {name for one in left if isinstance(one, Maybe | Called) for name, _, _ in one.binds}
+        now = [one for one in left if not isinstance(one, Maybe | Called) and not later & _used(one)]
         steps += _MatchPlanner(now).steps(frozenset(known))
         known |= set().union(*map(_used, now)) | block.outer
         left = [one for one in left if one not in now and one is not block]
-        steps.append(ir.Optional(plan_match(block.clauses, frozenset(known)), block.binds))
+        if isinstance(block, Called):
+            steps.append(block.step)
+        else:
+            steps.append(ir.Optional(plan_match(block.clauses, frozenset(known)), block.binds))
         known |= {name for name, _, _ in block.binds}
     return (*steps, *_MatchPlanner(left).steps(frozenset(known)))
 
@@ -378,7 +390,7 @@ def _used(clause: TypedClause) -> frozenset[str]:
             return frozenset({clause.variable})
         case Hop():
             return frozenset({clause.source, clause.target, *([clause.edge_variable] if clause.edge_variable else [])})
-        case Negated() | Maybe():
+        case Negated() | Maybe() | Called():
             return clause.outer
         case _:
             return clause.variables
@@ -493,4 +505,4 @@ class _MatchPlanner:
 def _predicates(clause: TypedClause) -> Iterable[ir.Predicate]:
     if isinstance(clause, Node):
         return clause.predicates
-    return () if isinstance(clause, Hop | Negated | Maybe) else (clause,)
+    return () if isinstance(clause, Hop | Negated | Maybe | Called) else (clause,)

@@ -266,6 +266,7 @@ _TERMINALS = {
     "EDGE_VAR": "an edge variable (`$name:`)",
     "NAMED_WORD": "an edge",
     "OPTIONAL": "`optional { ... }`",
+    "_PROCEDURE": "`call name(...)`",
     "EXISTS": "`exists { ... }`",
     "COUNT": "`count { ... }`",
     "NAMED_PROPERTY": "a name (lower case first)",
@@ -301,6 +302,10 @@ _HABITS = tuple(
         (r"\*", "there is no `*`; name a variable (`count($x)`), or leave an open bound empty (`0..`)"),
         (r"&&", "write `and`"),
         (r"\|\|", "write `or`"),
+        (
+            r"\|\s*[a-z_]\w*\s*\)",
+            "a traversal follows one edge type; join two `exists { ... }` with `or`, or run two queries",
+        ),
         (r"\$[A-Z]", "variable names start with a lower-case letter"),
         (r"distinct\b", "write `return distinct { ... }`, or `count(distinct $x)`"),
         (r'"', "the string is never closed, or contains an unescaped quote"),

@@ -104,6 +104,14 @@ class _QueryBuilder(Transformer[Token, Any]):
     def optional(self, keyword: Token, *clauses: tree.Clause) -> tree.OptionalClause:
         return tree.OptionalClause(clauses, span_of(keyword))
 
+    def procedure(self, name: Token, edge: Token, *rest: Any) -> tree.ProcedureClause:
+        *options, node, value = rest
+        variables = (name_of(one, skip=1) for one in (node, value))
+        return tree.ProcedureClause(name_of(name), name_of(edge), tuple(options), *variables)
+
+    def option(self, name: Token, value: tree.Expression) -> tree.Option:
+        return tree.Option(name_of(name), value)
+
     def block(self, function: Token, *parts: Any) -> tree.Block:
         if function.type != "AGGREGATE":
             return tree.Block(name_of(function), parts)

@@ -262,7 +262,24 @@ class OptionalClause(TreeNode):
     span: Span = field(default=NOWHERE, compare=False)
 
 
-Clause = Binding | Traversal | FilterClause | Negation | OptionalClause
+class Option(TreeNode):
+    """`name: value` of a procedure."""
+
+    name: Name
+    value: Expression
+
+
+class ProcedureClause(TreeNode):
+    """`call pagerank(knows, damping: 0.9) yield $node, $value`."""
+
+    name: Name
+    edge: Name
+    options: tuple[Option, ...]
+    node: Name
+    value: Name
+
+
+Clause = ProcedureClause | Binding | Traversal | FilterClause | Negation | OptionalClause
 
 # Bodies --------------------------------------------------------------------------------------------
 

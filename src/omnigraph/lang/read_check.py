@@ -51,7 +51,7 @@ def check_read(body: tree.ReadBody, scope: NameScope) -> ir.ReadPlan:
         known = body.limit if isinstance(body.limit, int) and body.offset is None and not body.distinct else None
         steps.append(ir.Rank(rank.ranking, known))
     # Without a total order two runs of a query with a limit could return different rows.
-    tie_break = tuple(sorted(bound.name for bound in scope.variables.values()))
+    tie_break = tuple(sorted(bound.name for bound in scope.variables.values() if bound.value is None))
     # The first key is the ranking itself; the others break its ties.
     keys = body.order[1:] if rank else body.order
     order = _order_step(keys, lambda key: _row_key(key, body.items, plain, scope), tie_break) if body.order else []
@@ -191,6 +191,8 @@ def _column_name(written: tree.Expression) -> str:
 def _object(written: tree.ObjectCall, scope: NameScope) -> ir.ObjectRef:
     """Return all of an entity that a query can read: everything but Blobs and vectors."""
     bound = bound_variable(written.variable, scope)
+    if bound.value is not None:
+        raise Rejection("T8", f"`${written.variable}` is a value; return it as it is", written.span)
     system = ("id", "type") if bound.kind == "node" else ("id", "type", "src", "dst")
     fields: list[tuple[str, ir.Expr]] = [
         (f"@{name}", entity_column(bound.name, bound.kind, bound.type_name, Name(name), nullable=bound.nullable))
@@ -303,6 +305,8 @@ def _row_key(key: tree.Key, items: Sequence[tree.Item], columns: Sequence[ir.Col
         by = _no_blob(property_ref(written, scope), written.span)
     elif isinstance(written, tree.AliasRef) or _same_item(written, items) is not None:
         by = columns[_column_position(key, items)].expression
+    elif isinstance(written, tree.Variable) and isinstance(_value_of(written, scope), ir.PropertyRef):
+        by = _row_value(written, scope)
     elif isinstance(written, tree.AggregateCall):
         message = f"{written.function}(...) is not in the result"
         raise Rejection("T42", message, written.span, hint="return it as a column, and order by that")
@@ -314,6 +318,12 @@ def _row_key(key: tree.Key, items: Sequence[tree.Item], columns: Sequence[ir.Col
     _comparable(by, key)
     assert not isinstance(by, ir.ObjectRef | ir.Score), "_comparable and _rank have rejected it"
     return by
+
+
+def _value_of(variable: tree.Variable, scope: NameScope) -> ir.Expr | ir.EntityRef | None:
+    """Return the value that a procedure has bound to a variable."""
+    bound = scope.variables.get(variable.name)
+    return variable_ref(variable, scope) if bound and bound.value is not None else None
 
 
 def _key_leaf(

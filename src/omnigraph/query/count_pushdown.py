@@ -20,7 +20,7 @@ _SPARSE = 8  # up to one target in so many received a weight: sort them instead 
 def only_counts(plan: ir.ReadPlan) -> bool:
     """Whether a query only asks how many matches there are."""
     # A node of an optional block may be null, and is not counted then.
-    others = any(isinstance(step, ir.Rank | ir.Having | ir.Optional) for step in plan.steps)
+    others = any(isinstance(step, ir.Rank | ir.Having | ir.Optional | ir.Procedure) for step in plan.steps)
     return all(map(_counts_rows, plan.columns)) and not others
 
 

@@ -57,6 +57,8 @@ def _matched(step: ir.MatchStep) -> str:
             return _predicate(predicate)
         case ir.AntiJoin():
             return "rows for which there is none of"
+        case ir.Procedure():
+            return f"{step.name}({step.edge_type}) of ${step.node} as ${step.value}"
         case ir.Optional():
             return ", ".join(f"${name}" for name, _, _ in step.binds) + " where there is"
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import cast
 
 import numpy as np
 import pyarrow as pa
@@ -16,6 +17,7 @@ from omnigraph.query.ends import ends_of
 from omnigraph.query.expansion import Choice, Reach, follow
 from omnigraph.query.frame import NOTHING, Frame, check_room
 from omnigraph.query.meet import meeting
+from omnigraph.query.procedures import run
 from omnigraph.query.text_search import text_mask
 from omnigraph.query.view import GraphView, Positions, TableView
 from omnigraph.storage.expressions import Values, holds, pushed
@@ -54,6 +56,8 @@ class Matcher:
                 return self._without(step, frame)
             case ir.Optional():
                 return self._optional(step, frame)
+            case ir.Procedure():
+                return self._called(step, frame)
 
     def mask(self, predicate: ir.Predicate, frame: Frame) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
         if isinstance(predicate, ir.TextMatch):
@@ -78,6 +82,13 @@ class Matcher:
         found = self.run(block.steps, numbered)
         return folded(block, found, found.columns[_ROW], frame.count, self.values)
 
+    def _called(self, step: ir.Procedure, frame: Frame) -> Frame:
+        frame = frame.bound(step.node)
+        found = run(self.graph, step, self.values)
+        frame = frame.take(np.asarray(found.values.is_valid())[frame.columns[step.node]])
+        # No table: typing makes sure that expressions are all that a value is used in, and these only take from it.
+        return frame.bind(step.value, frame.columns[step.node], cast("TableView", found))
+
     def _optional(self, step: ir.Optional, frame: Frame) -> Frame:
         # A block around this one has numbered its rows, too.
         name = f"{_ROW}{sum(one.startswith(_ROW) for one in frame.columns)}"
@@ -89,6 +100,10 @@ class Matcher:
             return found.drop(name)
         rest = numbered.take(alone)
         for variable, kind, type_name in step.binds:
+            if kind == "value":
+                view = found.views[variable]
+                rest = rest.bind(variable, np.full(rest.count, NOTHING, np.int64), view)
+                continue
             view = self.graph.node(type_name) if kind == "node" else self.graph.edge(type_name)
             rest = rest.bind(variable, np.full(rest.count, NOTHING, np.int64), view)
         columns = {one: np.concatenate([found.columns[one], column]) for one, column in rest.columns.items()}

@@ -87,7 +87,7 @@ class Pattern:
             case ir.AntiJoin(steps):
                 used = frozenset().union(*map(used_by, steps))
                 self.negations.append((used & {*self.types, *self.edges, *self.bound}, step))
-            case ir.ScanEdges() | ir.Meet() | ir.Optional():
+            case ir.ScanEdges() | ir.Meet() | ir.Optional() | ir.Procedure():
                 raise AssertionError("only the planner makes these steps, and optional ones stand between patterns")
 
 
@@ -102,6 +102,8 @@ def used_by(step: ir.MatchStep) -> frozenset[str]:
             return predicate.variables
         case ir.AntiJoin(steps) | ir.Optional(steps):
             return frozenset().union(*map(used_by, steps))
+        case ir.Procedure():
+            return frozenset({step.node})
         case ir.Scan():
             # Inside a `not`, a predicate may compare a variable of its own with nothing but itself.
             return frozenset()
@@ -468,18 +470,21 @@ def ordered(
         done += Builder(graph, pattern).steps(chooser.order(chooser.start(1.0)).moves)
         types |= pattern.types
         known |= {*pattern.types, *pattern.edges}
-        if block is not None:
+        if isinstance(block, ir.Procedure):
+            done.append(block)
+            known.add(block.value)
+        elif block is not None:
             done.append(replace(block, steps=ordered(graph, block.steps, types, known)))
             types |= {name: kind for name, what, kind in block.binds if what == "node"}
             known |= {name for name, _, _ in block.binds}
     return tuple(done)
 
 
-def _patterns(steps: Sequence[ir.MatchStep]) -> Iterator[tuple[list[ir.MatchStep], ir.Optional | None]]:
+def _patterns(steps: Sequence[ir.MatchStep]) -> Iterator[tuple[list[ir.MatchStep], ir.Optional | ir.Procedure | None]]:
     """Divide steps where an optional block stands: what is before it must be matched before it."""
     pattern: list[ir.MatchStep] = []
     for step in steps:
-        if isinstance(step, ir.Optional):
+        if isinstance(step, ir.Optional | ir.Procedure):
             yield pattern, step
             pattern = []
         else:
