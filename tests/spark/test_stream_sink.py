@@ -205,6 +205,11 @@ def test_of_late_and_repeated_events_the_latest_counts(shop: Shop, spark: SparkS
         "query q() { match { $o: Order } return { $o.number as n, $o.amount as a } order { $o.number } }"
     )
     assert found.rows == [{"n": 1, "a": 12}, {"n": 2, "a": 5}]
+    counting = omnigraph.spark.sink(graph, "poison", {"Order": orders_of}, latest_by="amount", max_bad=2, query="q2")
+    bad = spark.createDataFrame([(None, 1), (None, 2), (3, 7)], "number long, amount long")
+    done = counting(bad, 0)
+    assert done
+    assert done.rejected == 2, "each row without a key is one"
     wrong = omnigraph.spark.sink(graph, "orders", "Order", latest_by="seen", query="q1")
     with pytest.raises(InputColumnsError, match="no column 'seen'"):
         wrong(rows, 1)

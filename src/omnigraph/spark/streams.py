@@ -213,10 +213,14 @@ def key_columns(type_name: str, catalog: Catalog) -> list[str]:
 
 
 def latest(rows: DataFrame, keys: Sequence[str], by: str) -> DataFrame:
-    """Return of all rows with the same keys the one that is greatest in a column."""
+    """Return of all rows with the same keys the one that is greatest in a column, and all rows that lack a key."""
     for name in (*keys, by):
         if name not in rows.columns:
             message = f"there is no column '{name}' to find the latest row of each key by"
             raise InputColumnsError(message, path=None, columns=rows.columns, hint="check `latest_by` and the mapping")
     order = Window.partitionBy(*keys).orderBy(functions.col(by).desc_nulls_last())
-    return rows.withColumn("__rank", functions.row_number().over(order)).where("__rank = 1").drop("__rank")
+    ranked = rows.withColumn("__rank", functions.row_number().over(order))
+    kept = functions.col("__rank") == 1
+    for name in keys:  # each row without a key is a bad record of its own, which must be counted
+        kept = kept | functions.col(name).isNull()
+    return ranked.where(kept).drop("__rank")
