@@ -27,8 +27,8 @@ PROFILES: Mapping[str, Mapping[str, int]] = {
         "delete_tag": 2, "optimize": 5, "ensure_indices": 3, "cleanup": 5, "repair": 2, "relocate": 1, "backup": 3,
         "restore": 3, "move": 2, "clock": 2, "apply_schema": 1, "bounds": 4,
     },
-    "merges": {"mutate": 30, "merge": 40, "revert": 4, "create_branch": 12, "delete_branch": 6, "cleanup": 6,
-               "optimize": 3, "bounds": 2},
+    "merges": {"mutate": 30, "merge": 40, "revert": 4, "cherry_pick": 6, "create_branch": 12, "delete_branch": 6,
+               "cleanup": 6, "optimize": 3, "bounds": 2},
     "alone": {"mutate": 30, "load": 15, "apply_schema": 10, "revert": 6, "optimize": 6, "cleanup": 5, "create_tag": 4,
               "backup": 4, "restore": 4, "clock": 4, "ensure_indices": 4, "bounds": 4},
     "s3": {"mutate": 30, "load": 8, "merge": 14, "revert": 3, "create_branch": 8, "delete_branch": 5, "optimize": 3,
@@ -96,7 +96,7 @@ def _values(chance: Random, do: str) -> dict[str, Any]:
             return numbers | {"write": chance.choice([*WRITES])} | _entities(chance)
         case "load":
             return numbers | {"mode": chance.choice(("merge", "merge", "append", "overwrite"))} | _records(chance)
-        case "merge":
+        case "merge" | "cherry_pick":
             return numbers | {"resolve": chance.choice((None, None, "ours", "theirs"))}
         case "cleanup":
             return numbers | {"keep": chance.choice((1, 1, 2, 5)), "young": chance.random() < 0.5}

@@ -101,6 +101,30 @@ class Runner(World):
 
         self.change(step, Call("revert", (name, branch), {}, new_id()), branch, foretell)
 
+    def _cherry_pick(self, step: Step) -> None:
+        into = self._branch(step)
+        sources = sorted(self.history.heads.keys() - {into})
+        if not sources:
+            return
+        source = sources[step.values["other"] % len(sources)]
+        chain = [name for name in list(self.chain(source))[:4] if self.is_kept(name) and self.eras[name] == self.era]
+        # Only what was made on a branch that is there: the state of another one cannot be read.
+        heads = self.history.heads
+        pairs = [
+            name
+            for name, parent in pairwise(chain)
+            if self.history.nodes[name].parents[0] == parent and self.history.nodes[name].branch in heads
+        ]
+        if not pairs:
+            return
+        name, resolve = pairs[step.values["branch"] % len(pairs)], step.values["resolve"]
+
+        def foretell() -> Foretold:
+            expected = self.history.pick(name, into, resolve)
+            return Foretold(expected.applied(self.history.head(into).image), bool(expected.conflicts), expected)
+
+        self.change(step, Call("cherry_pick", (name, into), {"resolve": resolve}, new_id()), into, foretell)
+
     def _apply_schema(self, step: Step) -> None:
         mood = not self.mood
 
