@@ -81,8 +81,8 @@ from omnigraph.history.branches import create_branch, create_tag, delete_branch,
 from omnigraph.history.log import log
 from omnigraph.history.resolve import TypeRef, explaining_reclaimed, find_commit, resolve, state_to_read, tables_of
 from omnigraph.lang.catalog import Catalog
-from omnigraph.lang.evolution import DropMode
 from omnigraph.lang.identity import is_new_id
+from omnigraph.lang.schema_steps import DropMode
 from omnigraph.lang.source import source_given
 from omnigraph.manifest import schema_files
 from omnigraph.manifest.rows import MANIFEST_PATH, RESTORING

@@ -15,12 +15,12 @@ import pyarrow as pa
 
 from omnigraph.api.results import TableVersion
 from omnigraph.core.location import Location
-from omnigraph.history.delta import EDGE_KEYS, NODE_KEYS, TableDelta, image_schema, touched_rows
+from omnigraph.history.delta import EDGE_KEYS, NODE_KEYS, TableDelta, touched_rows
 from omnigraph.lang.catalog import EdgeType, NodeType
 from omnigraph.lang.schema_check import compile_schema
 from omnigraph.lang.source import Source
 from omnigraph.storage import maintain
-from omnigraph.storage.columns import table_path, table_schema, to_array
+from omnigraph.storage.columns import image_schema, table_path, table_schema, to_array
 from omnigraph.storage.layout import IndexSpec, layout_of
 from omnigraph.storage.read import TableReader
 from omnigraph.storage.stage import Staged, TableStorage

@@ -187,6 +187,58 @@ CHANGES = {
         edited(("mood: enum(calm, glad)?", "mood: enum(calm, glad)? @index")),
         ("add constraint @index(mood) on node 'Person'",),
     ),
+    "widen a property": Change(
+        edited(("age: I32?", "age: I64?")),
+        ("widen property 'Person.age' from I32? to I64?",),
+        takes=node("Person", age=2**40, mood="glad", bio=None),
+        moves=(PERSON,),
+    ),
+    "widen a property of an edge": Change(
+        edited(("since: I32?", "since: F64?")),
+        ("widen property 'Knows.since' from I32? to F64?",),
+        properties("Knows", lambda data: {**data, "since": float(data["since"])}),
+        moves=(KNOWS,),
+    ),
+    "widen and rename a property": Change(
+        edited(("age: I32?", 'years: I64? @rename_from("age")'), ("@index(age)", "@index(years)")),
+        (
+            "rename property 'Person.age' -> 'Person.years' on node 'Person'",
+            "widen property 'Person.years' from I32? to I64?",
+        ),
+        properties("Person", lambda data: renamed(data, "age", "years")),
+        node("Person", years=2**40, mood="glad", bio=None),
+        (PERSON,),
+    ),
+    "make a property required": Change(
+        edited(("age: I32?", "age: I32")),
+        ("make property 'Person.age' required",),
+    ),
+    "add rules": Change(
+        edited(("@index(age)", '@index(age) @unique(age) @range(age, 0..9) @check(bio, "likes")')),
+        (
+            "add constraint @check(bio, \"likes\") on node 'Person'",
+            "add constraint @range(age, 0..9) on node 'Person'",
+            "add constraint @unique(age) on node 'Person'",
+        ),
+        takes=node("Town"),
+    ),
+    "add a rule of an edge": Change(
+        edited(("since: I32? }", "since: I32? @unique(src, dst) }")),
+        ("add constraint @unique(dst, src) on edge 'Knows'",),
+    ),
+    "change a cardinality": Change(
+        edited(("LivesIn: Person -> Town", "LivesIn: Person -> Town @card(0..1)")),
+        ("change cardinality of edge 'LivesIn' from @card(0..) to @card(0..1)",),
+    ),
+    "drop a rule": Change(
+        edited(("    @index(age)\n", "")),
+        ("drop constraint @index(age) on node 'Person'",),
+    ),
+    "reduce an enum": Change(
+        edited(("enum(calm, glad)", "enum(calm)")),
+        ("reduce enum 'Person.mood' by glad",),
+        takes=node("Person", age=9, mood="calm", bio=None),
+    ),
     "describe": Change(
         edited(
             ("node Town {", 'node Town @description("where people live") {'),

@@ -36,8 +36,8 @@ from omnigraph.api.results import (
 )
 from omnigraph.api.rows import Explanation, PlanStep, Result
 from omnigraph.errors import MergeConflict, ResolutionError
-from omnigraph.lang import evolution
-from omnigraph.lang.evolution import SchemaPlan
+from omnigraph.lang import schema_steps
+from omnigraph.lang.schema_steps import SchemaPlan
 
 TEXTS = st.text(st.characters(codec="utf-8"), max_size=8)
 NAMES = st.sampled_from(["a", "b", "Person", "Knows"])
@@ -47,9 +47,8 @@ MAYBE = st.none() | COMMITS
 TABLES = st.builds(TableVersion, key=st.sampled_from(["node:A", "edge:B"]))
 ENTRIES = st.lists(st.builds(Entry, table=TABLES), max_size=2).map(lambda found: {one.key: one for one in found})
 CONFLICTS = st.lists(st.builds(MergeConflict), max_size=2).map(tuple)
-STEPS = st.one_of(
-    [st.builds(one) for one in vars(evolution).values() if isinstance(one, type) and evolution.Step in one.__bases__]
-)
+KINDS = [one for one in vars(schema_steps).values() if isinstance(one, type) and schema_steps.Step in one.__bases__]
+STEPS = st.one_of([st.builds(one) for one in KINDS])
 VALUES = st.none() | st.booleans() | st.integers() | TEXTS | st.floats(allow_nan=False, allow_infinity=False)
 IMAGES = st.fixed_dictionaries({"name": TEXTS, "age": VALUES, "photo": st.none() | st.binary(max_size=4)})
 
@@ -153,14 +152,12 @@ def test_an_answer_comes_back_from_its_document_as_it_was(kind: str) -> None:
 
 
 def test_every_kind_of_step_comes_back() -> None:
-    made = [one for one in vars(evolution).values() if isinstance(one, type) and evolution.Step in one.__bases__]
-
-    assert len(made) == 11
-    assert {*made} == {*documents._STEPS.values()}
+    assert len(KINDS) == 17
+    assert {*KINDS} == {*documents._STEPS.values()}
 
 
 def test_a_planned_schema_is_one_that_was_not_applied() -> None:
-    done = SchemaResult(SchemaPlan((evolution.AddType("node", "A"),)), False, 3, {"node:A": 0})  # noqa: FBT003
+    done = SchemaResult(SchemaPlan((schema_steps.AddType("node", "A"),)), False, 3, {"node:A": 0})  # noqa: FBT003
 
     assert documents.SCHEMA_PLAN.read(documents.SCHEMA_PLAN.write(done, BESIDE)) == done
 

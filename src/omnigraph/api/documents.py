@@ -45,7 +45,7 @@ from omnigraph.core.refs import MAIN
 from omnigraph.core.values import blob_content, blob_text
 from omnigraph.errors import MergeConflict
 from omnigraph.lang import evolution
-from omnigraph.lang.evolution import SchemaPlan, Step
+from omnigraph.lang.schema_steps import SchemaPlan, Step
 from omnigraph.version import INTERNAL_SCHEMA_VERSION
 
 _T = TypeVar("_T")

@@ -9,8 +9,8 @@ from typing import Any
 
 from omnigraph.api.options import RESOLUTION_FORMAT, EmbedMode, LoadMode
 from omnigraph.errors import MergeConflict, ProblemCount, Violation
-from omnigraph.lang.evolution import SchemaPlan
 from omnigraph.lang.identity import is_new_id
+from omnigraph.lang.schema_steps import SchemaPlan
 
 MAINTENANCE = "maintenance"  # among the details of a commit that keeps all rows: which kind of upkeep made it
 MESSAGE = "message"  # among the details of a commit: what its author says about it

@@ -31,7 +31,7 @@ from omnigraph.lang import (
     lint_queries,
     plan_schema,
 )
-from omnigraph.lang.evolution import SchemaPlan
+from omnigraph.lang.schema_steps import SchemaPlan
 from omnigraph.lang.source import MAX_SOURCE_BYTES
 
 if TYPE_CHECKING:

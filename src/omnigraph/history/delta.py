@@ -11,8 +11,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from omnigraph.api.results import TableVersion
-from omnigraph.lang.catalog import EdgeType, NodeType
-from omnigraph.storage.columns import table_schema
 from omnigraph.storage.layout import (
     ROW,
     WRITTEN,
@@ -107,15 +105,6 @@ class TableDelta:
     updated: pa.Table
     deleted: pa.Table
     compared: bool
-
-
-def image_schema(declared: NodeType | EdgeType) -> pa.Schema:
-    """Return the columns of a table as they are compared: a Blob as its bytes."""
-    stored = table_schema(declared)
-    blobs = {name for name, property_ in declared.properties.items() if property_.type.is_blob}
-    return pa.schema(
-        [pa.field(name, pa.large_binary()) if name in blobs else stored.field(name) for name in stored.names]
-    )
 
 
 @dataclass(frozen=True, slots=True)

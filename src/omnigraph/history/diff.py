@@ -245,7 +245,17 @@ def type_names(*states: GraphState) -> set[str]:
 
 def touched(tables: TableReader, pair: TablePair) -> Touched:
     """Find the rows that the two versions of a table do not share."""
-    return touched_rows(tables, pair.before, pair.after, tables.columns(pair.shown), pair.keys)
+    schema = tables.columns(pair.shown)
+    if pair.before and pair.after:
+        schema = _widest(schema, tables.columns(pair.before))
+    return touched_rows(tables, pair.before, pair.after, schema, pair.keys)
+
+
+def _widest(schema: pa.Schema, other: pa.Schema) -> pa.Schema:
+    """Return the columns in the wider type of two: its values may not fit the other, whichever state is the later."""
+    both = [pa.schema([one.field(name) for name in schema.names if name in other.names]) for one in (schema, other)]
+    common = pa.unify_schemas(both, promote_options="permissive")
+    return pa.schema([common.field(one.name) if one.name in common.names else one for one in schema])
 
 
 def changed_rows(

@@ -23,8 +23,9 @@ from omnigraph.api.results import ChangeCounts, TableVersion
 from omnigraph.core.executor import Executor, Parcel, ParcelRoute, Scattered, exchanged
 from omnigraph.core.location import Location
 from omnigraph.errors import MergeConflict, Violation
-from omnigraph.history.delta import TablePart, Touched, VersionPair, image_schema, key_rows, matched, unshared
+from omnigraph.history.delta import TablePart, Touched, VersionPair, key_rows, matched, unshared
 from omnigraph.history.three_way import TableMerge
+from omnigraph.storage.columns import image_schema
 from omnigraph.storage.layout import Addresses, fragments
 from omnigraph.storage.objects import ObjectStore
 from omnigraph.storage.read import ADDRESS, ID, OFFSET_BITS

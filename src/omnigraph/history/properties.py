@@ -14,9 +14,9 @@ import pyarrow.compute as pc
 from omnigraph.api.arrow import plain_values
 from omnigraph.api.options import THEIRS, UNION, MergeBy, Resolution, Take, TakeValue
 from omnigraph.errors import MergeConflict, PropertyConflict
-from omnigraph.history.delta import Mask, differing, image_schema
+from omnigraph.history.delta import Mask, differing
 from omnigraph.lang.catalog import EdgeType, NodeType
-from omnigraph.storage.columns import table_key, to_array
+from omnigraph.storage.columns import image_schema, table_key, to_array
 from omnigraph.storage.read import DST, ID, SRC
 
 Matrix = np.ndarray[tuple[int, int], np.dtype[np.bool_]]

@@ -20,13 +20,12 @@ from omnigraph.history.delta import (
     Touched,
     VersionPair,
     differing,
-    image_schema,
     most_touched,
     touched_rows,
 )
 from omnigraph.history.properties import AlignedRows, Matrix, PropertyMerge, Units
 from omnigraph.lang.catalog import EdgeType, NodeType
-from omnigraph.storage.columns import table_key
+from omnigraph.storage.columns import image_schema, table_key
 from omnigraph.storage.layout import Addresses, fragments
 from omnigraph.storage.read import ADDRESS, DST, ID, OFFSET_BITS, SRC, TableReader
 from omnigraph.storage.stage import Staged, TableStorage

@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 from omnigraph.lang.catalog import Catalog
 from omnigraph.lang.compiler import CompiledQuery, compile_query, parse_queries
-from omnigraph.lang.evolution import DropMode, SchemaPlan, plan_schema
+from omnigraph.lang.evolution import plan_schema
 from omnigraph.lang.params import IntegerMode, decode_parameters
 from omnigraph.lang.schema_check import compile_schema
+from omnigraph.lang.schema_steps import DropMode, SchemaPlan
 from omnigraph.lang.source import Source
 
 if TYPE_CHECKING:

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
-from dataclasses import fields, replace
-from enum import StrEnum
-from typing import Any, ClassVar
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import replace
 
+from omnigraph.core.values import Scalar
 from omnigraph.lang.catalog import (
     NO_METADATA,
     Catalog,
@@ -19,167 +18,56 @@ from omnigraph.lang.catalog import (
     Property,
     Range,
 )
-from omnigraph.lang.source import TreeNode
+from omnigraph.lang.schema_steps import (
+    CODES,
+    AddConstraint,
+    AddProperty,
+    AddType,
+    ChangeCardinality,
+    DropConstraint,
+    DropMode,
+    DropProperty,
+    DropType,
+    ExtendEnum,
+    ReduceEnum,
+    RelaxProperty,
+    RenameProperty,
+    RenameType,
+    SchemaPlan,
+    Step,
+    TightenProperty,
+    UnsupportedChange,
+    UpdatePropertyMetadata,
+    UpdateTypeMetadata,
+    WidenProperty,
+)
+from omnigraph.lang.types import Type
 
-
-class Tier(StrEnum):
-    VALIDATED = "validated"
-    DESTRUCTIVE = "destructive"
-
-
-# Code -> how dangerous the change is, and its description.
-CODES = {
-    "OG-MF-103": (Tier.VALIDATED, "a required property cannot be added: existing entities have no value for it"),
-    "OG-MF-106": (Tier.DESTRUCTIVE, "the type of a property cannot be changed"),
+# A value keeps its meaning, and can be stored in the later type exactly.
+_WIDER = {
+    Scalar.I32: (Scalar.I64, Scalar.F64),
+    Scalar.U32: (Scalar.U64, Scalar.I64),
+    Scalar.F32: (Scalar.F64,),
 }
 
 
-class DropMode(StrEnum):
-    """Soft: old data stays reachable through time travel. Hard: it is removed for good."""
+def plan_schema(
+    accepted: Catalog, desired: Catalog, drops: DropMode = DropMode.SOFT, empty: Collection[str] = ()
+) -> SchemaPlan:
+    """Plan the change from the accepted schema to the desired one.
 
-    SOFT = "soft"
-    HARD = "hard"
-
-
-class Step(TreeNode):
-    """One change. `to_dict` is its JSON form, `str` the line shown to people, which `text` makes of its fields."""
-
-    kind: ClassVar[str]
-    text: ClassVar[str]
-
-    def __str__(self) -> str:
-        return self.text.format(self)
-
-    def to_dict(self) -> dict[str, Any]:
-        values = {field.name.rstrip("_"): getattr(self, field.name) for field in fields(self)}
-        plain = {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}
-        return {"kind": self.kind, **{name: value for name, value in plain.items() if value is not None}}
-
-
-class AddType(Step):
-    kind = "add_type"
-    text = "add {0.type_kind} type '{0.name}'"
-    type_kind: str
-    name: str
-
-
-class RenameType(Step):
-    kind = "rename_type"
-    text = "rename {0.type_kind} type '{0.from_}' -> '{0.to}'"
-    type_kind: str
-    from_: str
-    to: str
-
-
-class AddProperty(Step):
-    kind = "add_property"
-    text = "add property '{0.type_name}.{0.property_name}' ({0.property_type}) on {0.type_kind} '{0.type_name}'"
-    type_kind: str
-    type_name: str
-    property_name: str
-    property_type: str
-
-
-class RenameProperty(Step):
-    kind = "rename_property"
-    text = "rename property '{0.type_name}.{0.from_}' -> '{0.type_name}.{0.to}' on {0.type_kind} '{0.type_name}'"
-    type_kind: str
-    type_name: str
-    from_: str
-    to: str
-
-
-class AddConstraint(Step):
-    kind = "add_constraint"
-    text = "add constraint {0.constraint} on {0.type_kind} '{0.type_name}'"
-    type_kind: str
-    type_name: str
-    constraint: str
-
-
-class ExtendEnum(Step):
-    kind = "extend_enum"
-    type_kind: str
-    type_name: str
-    property_name: str
-    added_values: tuple[str, ...]
-
-    def __str__(self) -> str:
-        return f"extend enum '{self.type_name}.{self.property_name}' with {', '.join(self.added_values)}"
-
-
-class UpdateTypeMetadata(Step):
-    kind = "update_type_metadata"
-    type_kind: str
-    type_name: str
-    annotations: tuple[str, ...]
-
-    def __str__(self) -> str:
-        return f"update {', '.join(self.annotations)} of {self.type_kind} '{self.type_name}'"
-
-
-class UpdatePropertyMetadata(Step):
-    kind = "update_property_metadata"
-    type_kind: str
-    type_name: str
-    property_name: str
-    annotations: tuple[str, ...]
-
-    def __str__(self) -> str:
-        return f"update {', '.join(self.annotations)} of property '{self.type_name}.{self.property_name}'"
-
-
-class DropType(Step):
-    kind = "drop_type"
-    text = "drop {0.type_kind} type '{0.name}' ({0.mode} mode)"
-    type_kind: str
-    name: str
-    mode: DropMode
-
-
-class DropProperty(Step):
-    kind = "drop_property"
-    text = "drop property '{0.type_name}.{0.property_name}' of {0.type_kind} '{0.type_name}' ({0.mode} mode)"
-    type_kind: str
-    type_name: str
-    property_name: str
-    mode: DropMode
-
-
-class UnsupportedChange(Step):
-    kind = "unsupported_change"
-    entity: str
-    reason: str
-    code: str | None = None
-
-    def __str__(self) -> str:
-        code = f" [{self.code}, {CODES[self.code][0]}]" if self.code else ""
-        return f"unsupported change on {self.entity}{code}: {self.reason}"
-
-
-class SchemaPlan(TreeNode):
-    steps: tuple[Step, ...]
-
-    @property
-    def supported(self) -> bool:
-        return not any(isinstance(step, UnsupportedChange) for step in self.steps)
-
-    def to_dict(self) -> dict[str, Any]:
-        steps = [step.to_dict() for step in self.steps]
-        return {"supported": self.supported, "step_count": len(steps), "steps": steps}
-
-
-def plan_schema(accepted: Catalog, desired: Catalog, drops: DropMode = DropMode.SOFT) -> SchemaPlan:
-    """Plan the change from the accepted schema to the desired one."""
-    return SchemaPlan(tuple(_Planner(accepted, desired, drops).steps()))
+    `empty` are the accepted types without entities, such as `node:Person`: these can get required properties.
+    """
+    return SchemaPlan(tuple(_Planner(accepted, desired, drops, empty).steps()))
 
 
 _Typed = InterfaceType | NodeType | EdgeType
 
 
 class _Planner:
-    def __init__(self, accepted: Catalog, desired: Catalog, drops: DropMode) -> None:
+    def __init__(self, accepted: Catalog, desired: Catalog, drops: DropMode, empty: Collection[str]) -> None:
         self.drops = drops
+        self.empty = empty
         self.old = _by_kind(accepted)
         self.new = _by_kind(desired)
         self.problems: list[UnsupportedChange] = []
@@ -300,7 +188,7 @@ class _TypeChange:
             if ends != (new.source, new.target):
                 yield self._unsupported("the endpoints of an edge type cannot be changed")
             if old.cardinality != new.cardinality:
-                yield self._unsupported(f"the cardinality cannot be changed from {old.cardinality}")
+                yield ChangeCardinality(self.kind, new.name, str(old.cardinality), str(new.cardinality))
 
     # Properties
 
@@ -331,22 +219,15 @@ class _TypeChange:
         for name, property_ in self.new.properties.items():
             if name in self.pairs or f"property '{self.new.name}.{name}'" in refused:
                 continue
-            # Existing rows get null: there is no other value to give them.
-            if property_.type.nullable:
+            # Existing rows get null: there is no other value to give them. An interface has no rows.
+            is_empty = f"{self.kind}:{self.old.name}" in self.planner.empty or isinstance(self.new, InterfaceType)
+            if property_.type.nullable or is_empty:
                 yield AddProperty(self.kind, self.new.name, name, str(property_.type))
             else:
                 yield self._unsupported(CODES["OG-MF-103"][1], name, "OG-MF-103")
 
     def _changed(self, old: Property, new: Property) -> Iterator[Step]:
-        if old.type != new.type:
-            added = set(new.type.enum) - set(old.type.enum)
-            # More values are safe: every stored value stays valid. Fewer are not, even if none is in use.
-            widened = old.type.enum and set(old.type.enum) < set(new.type.enum)
-            if widened and old.type.nullable == new.type.nullable:
-                yield ExtendEnum(self.kind, self.new.name, new.name, tuple(sorted(added)))
-            else:
-                reason = f"{CODES['OG-MF-106'][1]} from {old.type} to {new.type}"
-                yield self._unsupported(reason, new.name, "OG-MF-106")
+        yield from self._retyped(old, new)
         # Only whether, not which: an interface that is added beside another changes nothing for the property.
         if bool(old.interfaces) != bool(new.interfaces):
             reason = "a property cannot move between its type and an interface"
@@ -362,18 +243,45 @@ class _TypeChange:
         if changed:
             yield UpdatePropertyMetadata(self.kind, self.new.name, new.name, changed)
 
+    def _retyped(self, old: Property, new: Property) -> Iterator[Step]:
+        at, one, other = (self.kind, self.new.name, new.name), old.type, new.type
+        if one.enum and other.enum:
+            added, removed = (
+                tuple(sorted(a)) for a in (set(other.enum) - set(one.enum), set(one.enum) - set(other.enum))
+            )
+            if added:
+                yield ExtendEnum(*at, added)
+            if removed:
+                yield ReduceEnum(*at, removed)
+        elif not one.same_shape(other):
+            if not self._is_wider(new.name, one, other):
+                yield self._unsupported(f"{CODES['OG-MF-106'][1]} from {one} to {other}", new.name, "OG-MF-106")
+                return
+            yield WidenProperty(*at, str(one), str(other))
+        if one.nullable != other.nullable:
+            yield RelaxProperty(*at) if other.nullable else TightenProperty(*at)
+
+    def _is_wider(self, name: str, old: Type, new: Type) -> bool:
+        if old.is_list or new.is_list or new.scalar not in _WIDER.get(old.scalar, ()):
+            return False
+        # Ids are made of the text of a key, which is the same for every type of integers, and no other.
+        is_key = isinstance(self.new, NodeType) and name in self.new.key
+        return new.is_integer or not is_key
+
     # Constraints and annotations
 
     def _constraints(self) -> Iterator[Step]:
         before, after = self._spelled(self.old, self.new_names), self._spelled(self.new, {})
-        for constraint in sorted(after - before):
-            # An index is built later from any data; every other rule might be broken by rows that exist.
-            if constraint.startswith("@index("):
-                yield AddConstraint(self.kind, self.new.name, constraint)
-            else:
-                yield self._unsupported(f"{constraint} cannot be added to an existing type")
         for constraint in sorted(before - after):
-            yield self._unsupported(f"{constraint} cannot be removed")
+            if constraint.startswith("@key("):
+                yield self._unsupported(f"{constraint} cannot be removed")
+            else:
+                yield DropConstraint(self.kind, self.new.name, constraint)
+        for constraint in sorted(after - before):
+            if constraint.startswith("@key("):
+                yield self._unsupported(f"{constraint} cannot be added to an existing type")
+            else:
+                yield AddConstraint(self.kind, self.new.name, constraint)
 
     def _spelled(self, type_: _Typed, names: Mapping[str, str]) -> set[str]:
         """Spell the constraints of a type, with the property names of the desired schema.

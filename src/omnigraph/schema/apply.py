@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import logging
-from collections import defaultdict
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from omnigraph.api.results import SchemaResult, SchemaRow
 from omnigraph.commit import failpoints
-from omnigraph.commit.plan import PublishPlan, TableAction, WriterKind, WriteTxn, schema_gates
+from omnigraph.commit.plan import PublishPlan, WriterKind, WriteTxn, schema_gates
 from omnigraph.commit.publish import capture, publish_held
 from omnigraph.commit.recovery import heal, recover_operation
 from omnigraph.commit.store import Store
@@ -23,29 +21,20 @@ from omnigraph.errors import (
     StorageError,
 )
 from omnigraph.lang.catalog import Catalog, EdgeType, NodeType
-from omnigraph.lang.evolution import (
-    AddProperty,
-    AddType,
-    DropMode,
-    DropProperty,
-    DropType,
-    RenameProperty,
-    RenameType,
-    SchemaPlan,
-    UnsupportedChange,
-    plan_schema,
-)
+from omnigraph.lang.evolution import plan_schema
 from omnigraph.lang.identity import new_id
 from omnigraph.lang.schema_check import compile_schema
+from omnigraph.lang.schema_steps import CODES, DropMode, SchemaPlan, Tier, UnsupportedChange
 from omnigraph.lang.source import Source
 from omnigraph.manifest import schema_files
 from omnigraph.manifest.publisher import Lineage
-from omnigraph.manifest.rows import RESTORING, TableRow, TombstoneRow, VersionRow
-from omnigraph.manifest.state import HEAD, ManifestState
-from omnigraph.storage.columns import declared_of, moved_path, table_key, table_path, table_schema
+from omnigraph.manifest.rows import RESTORING, TableRow, VersionRow
+from omnigraph.manifest.state import HEAD
+from omnigraph.storage.columns import table_key, table_path, table_schema
 from omnigraph.storage.lance_errors import Failure, classify
-from omnigraph.storage.stage import SchemaChange, TableStorage
 from omnigraph.storage.unpublished import taking_back
+from omnigraph.write.existing import checked
+from omnigraph.write.schema_tables import TableSteps
 from omnigraph.write.validate import check_patterns
 
 _ATTEMPTS = 3
@@ -57,7 +46,7 @@ def preview_schema(store: Store, source: Source, drops: DropMode = DropMode.SOFT
     """Return the steps to a schema, and change nothing."""
     wanted = _Wanted.of(source)
     txn = _captured(store)
-    plan = plan_schema(txn.catalog, wanted.catalog, drops)
+    plan = wanted.plan(store, txn, drops)
     _warn_one_way(store, txn, plan)
     return SchemaResult(plan, False, txn.base.version, _rows(plan, wanted.catalog, txn))  # noqa: FBT003
 
@@ -90,7 +79,7 @@ def _apply_alone(store: Store, wanted: _Wanted, drops: DropMode, lineage: Lineag
     with store.gates.hold(schema_gates(())) as held, taking_back(store.tables):
         _refuse_pending(store)
         txn = _captured(store)
-        plan = plan_schema(txn.catalog, wanted.catalog, drops)
+        plan = wanted.plan(store, txn, drops)
         rows = _rows(plan, wanted.catalog, txn)
         # A text of equal meaning, such as one with other comments, is stored; it is no commit.
         if not plan.steps:
@@ -122,6 +111,15 @@ class _Wanted:
         catalog = compile_schema(source)
         check_patterns(catalog)
         return cls(source, catalog)
+
+    def plan(self, store: Store, txn: WriteTxn, drops: DropMode) -> SchemaPlan:
+        """Plan the change; steps that existing entities do not allow are unsupported."""
+        empty = {key for key, entry in txn.entries.items() if not entry.row_count}
+        plan = plan_schema(txn.catalog, self.catalog, drops, empty)
+        if not plan.supported:  # an entity can only be judged by the steps of a whole plan
+            return plan
+        steps = TableSteps(plan, self.catalog)
+        return checked(plan, self.catalog, steps.existing(store.tables, txn.entries))
 
     def publish_plan(self, store: Store, txn: WriteTxn, plan: SchemaPlan, lineage: Lineage) -> PublishPlan:
         steps = TableSteps(plan, self.catalog)
@@ -164,6 +162,8 @@ def _refuse(store: Store, plan: SchemaPlan) -> None:
     if problems:
         message = f"unsupported schema change: {problems[0]}"
         hint = "add a new type or property instead, or export the data, change it and load it into a new graph"
+        if problems[0].code and CODES[problems[0].code][0] is Tier.VALIDATED:
+            hint = "change the entities that do not allow it, or the schema, and apply it again"
         raise SchemaUnsupportedError(message, steps=[str(step) for step in problems], hint=hint)
     others = [name for name in store.manifest.branches() if name != MAIN]
     if others:
@@ -184,94 +184,6 @@ def _rewrite_source(store: Store, source: Source, txn: WriteTxn) -> None:
     if accepted and accepted.text != source.text:
         schema_files.rewrite_source(store.objects, source.text)
         store.schema_files.forget()
-
-
-# Tables --------------------------------------------------------------------------------------------
-
-
-@dataclass(slots=True)
-class _ColumnChanges:
-    """The column changes of one type, by its new name."""
-
-    drop: list[str] = field(default_factory=list)
-    rename: list[tuple[str, str]] = field(default_factory=list)
-    add: list[str] = field(default_factory=list)
-
-
-class TableSteps:
-    """The steps of a schema plan as changes of tables."""
-
-    def __init__(self, plan: SchemaPlan, desired: Catalog) -> None:
-        self.desired = desired
-        self.added: list[str] = []
-        self.dropped: list[str] = []
-        self.renamed: dict[str, str] = {}  # new key -> old key
-        self.columns: Mapping[str, _ColumnChanges] = defaultdict(_ColumnChanges)
-        for step in plan.steps:
-            match step:
-                case AddType(kind, name) if kind != "interface":
-                    self.added.append(f"{kind}:{name}")
-                case DropType(kind, name):
-                    self.dropped.append(f"{kind}:{name}")
-                case RenameType(kind, old, new) if kind != "interface":
-                    self.renamed[f"{kind}:{new}"] = f"{kind}:{old}"
-                case AddProperty(kind, name, property_) if kind != "interface":
-                    self.columns[f"{kind}:{name}"].add.append(property_)
-                case RenameProperty(kind, name, old, new) if kind != "interface":
-                    self.columns[f"{kind}:{name}"].rename.append((old, new))
-                case DropProperty(kind, name, property_) if kind != "interface":
-                    self.columns[f"{kind}:{name}"].drop.append(property_)
-
-    def before(self, key: str) -> str:
-        """Return the key of a table before the change."""
-        return self.renamed.get(key, key)
-
-    @property
-    def losing(self) -> list[str]:
-        """The tables that are dropped or lose a column, by their new keys."""
-        return sorted({*self.dropped, *(key for key, columns in self.columns.items() if columns.drop)})
-
-    @property
-    def changed(self) -> list[str]:
-        """The tables that are dropped or changed, by their current keys."""
-        return sorted({*map(self.before, self.columns), *self.dropped, *self.renamed.values()})
-
-    def check(self) -> None:
-        """Raise if a column takes a name that another gives up in the same change: Lance refuses it in one commit."""
-        for key, columns in self.columns.items():
-            freed = {*columns.drop, *(old for old, _ in columns.rename)}
-            taken = freed & {*columns.add, *(new for _, new in columns.rename)}
-            if taken:
-                name = f"{key.partition(':')[2]}.{min(taken)}"
-                message = f"property '{name}' cannot take a name that the same change frees"
-                raise SchemaUnsupportedError(message, steps=[message], hint="apply the change in two steps")
-
-    def actions(self, tables: TableStorage, txn: WriteTxn) -> Iterator[TableAction]:
-        """Stage the column changes. No data is rewritten."""
-        for key, columns in self.columns.items():
-            schema = table_schema(declared_of(self.desired, key))
-            change = SchemaChange(
-                tuple(columns.drop), tuple(columns.rename), tuple(schema.field(name) for name in columns.add)
-            )
-            yield TableAction(tables.stage_schema_change(txn.entries[self.before(key)].table, change))
-
-    def tombstones(self, txn: WriteTxn) -> Iterator[TombstoneRow]:
-        """Yield tombstones right behind the current versions. A renamed table is dropped under its old key."""
-        for key in (*self.dropped, *self.renamed.values()):
-            yield TombstoneRow(key, txn.entries[key].table.version + 1)
-
-    def registrations(self, tables: TableStorage, state: ManifestState) -> Iterator[TableRow]:
-        """Create the new tables; yield the directories of new and renamed ones. A renamed table stays in place."""
-        for key, old in self.renamed.items():
-            yield TableRow(key, state.snapshot.entries[old].table.path)
-        for key in self.added:
-            declared = declared_of(self.desired, key)
-            known = state.paths.get(key, table_path(declared))
-            taken = known in {entry.table.path for entry in state.snapshot.entries.values()}
-            path = moved_path(declared, new_id()) if taken else known  # the table of a renamed type still lives there
-            # The versions of a type that is added again must be past its tombstone, or the fold would hide them.
-            tables.create_behind(path, table_schema(declared), state.actual_version(key), known)
-            yield TableRow(key, path)
 
 
 # Creating a graph: its schema files, its empty tables and, last, its manifest, which makes it a graph

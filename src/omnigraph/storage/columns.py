@@ -68,6 +68,15 @@ def table_schema(declared: NodeType | EdgeType) -> pa.Schema:
     return pa.schema([*system, *map(_field, declared.properties.values())])
 
 
+def image_schema(declared: NodeType | EdgeType) -> pa.Schema:
+    """Return the columns of a table as they are compared: a Blob as its bytes."""
+    stored = table_schema(declared)
+    blobs = {name for name, property_ in declared.properties.items() if property_.type.is_blob}
+    return pa.schema(
+        [pa.field(name, pa.large_binary()) if name in blobs else stored.field(name) for name in stored.names]
+    )
+
+
 def _field(declared: Property) -> pa.Field:
     if declared.type.is_blob:
         return lance.blob_field(declared.name, nullable=declared.type.nullable)

@@ -90,14 +90,29 @@ class Removed:
 
 @dataclass(frozen=True, slots=True)
 class SchemaChange:
-    """A change of the columns of a table: first drop, then rename, then add. Added columns are nullable."""
+    """A change of the columns of a table. New columns are nullable.
+
+    `widen` has columns by their old names, and what they become, by their new ones: the values are written again.
+    """
 
     drop: tuple[str, ...] = ()
     rename: tuple[tuple[str, str], ...] = ()
     add: tuple[pa.Field, ...] = ()
+    widen: tuple[tuple[str, pa.Field], ...] = ()
+    relax: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        assert all(field.nullable for field in self.add)
+        assert all(field.nullable for field in (*self.add, *(field for _, field in self.widen)))
+
+    @property
+    def written(self) -> pa.Schema:
+        """The columns whose values are written, by the names that they have until the old ones are gone."""
+        # A capital: no property has such a name.
+        return pa.schema([field.with_name(f"New_{field.name}") for _, field in self.widen])
+
+    def values(self, rows: pa.RecordBatch) -> pa.RecordBatch:
+        """Compute the values to write for some rows."""
+        return pa.record_batch([rows[old].cast(field.type) for old, field in self.widen], schema=self.written)
 
     @property
     def index_names(self) -> set[str]:
@@ -265,19 +280,26 @@ class TableStorage(TableReader):
         return _staged(base, lance.Transaction(base.version, lance.LanceOperation.CreateIndex(built, replaced)))
 
     def stage_schema_change(self, base: TableVersion, change: SchemaChange) -> Staged:
-        """Add nullable columns, drop and rename columns. No data is rewritten."""
+        """Change the columns of a table. Only the values of columns that get new ones are written."""
         dataset = self.own_handle(base)
         durable_write("stage schema change", dataset.uri)
         with lance_call(dataset.uri, "stage schema change"):
-            fragments = [fragment.metadata for fragment in dataset.get_fragments()]
+            fragments = [self._with_values(fragment, change) for fragment in dataset.get_fragments()]
             operation = lance.LanceOperation.Merge(fragments, self._changed_schema(dataset, change))
             stale = index_segments(dataset, lambda name, _: name in change.index_names)
         staged = _staged(base, lance.Transaction(base.version, operation))
+        note(base, (f"data/{path_of(one.files[-1])}" for one in fragments if change.widen))
         if not stale:
             return staged
         # An index keeps its name when its column is renamed, and would block one on the column that takes the name.
         forget = lance.Transaction(base.version, lance.LanceOperation.CreateIndex([], stale))
         return replace(staged, then=_staged(base, forget).transaction)
+
+    def _with_values(self, fragment: lance.LanceFragment, change: SchemaChange) -> lance.FragmentMetadata:
+        """Write the new columns of a fragment beside its others."""
+        if not change.written.names:
+            return fragment.metadata
+        return fragment.merge_columns(change.values, columns=[old for old, _ in change.widen])[0]
 
     def _changed_schema(self, dataset: lance.LanceDataset, change: SchemaChange) -> Any:
         """Compute the new Lance schema on a throw-away clone: only Lance knows which field ids are free."""
@@ -285,12 +307,20 @@ class TableStorage(TableReader):
         options = self.location.storage_options
         with self._scratch() as uri:
             clone = dataset.shallow_clone(uri, dataset.version, storage_options=options)
-            if change.drop:
-                clone.drop_columns(list(change.drop))
-            for old, new in change.rename:
+            written = change.written
+            if written.names:  # first, so that they get the ids that `_with_values` has given them
+                clone.add_columns(written)
+            gone = [*change.drop, *(old for old, _ in change.widen)]
+            if gone:
+                clone.drop_columns(gone)
+            widened = {field.name for _, field in change.widen}
+            renamed = [pair for pair in change.rename if pair[1] not in widened]
+            for old, new in [*renamed, *((f"New_{name}", name) for name in sorted(widened))]:
                 clone.alter_columns({"path": old, "name": new})  # type: ignore[dict-item]  # the stub says Iterable
             if change.add:
                 clone.add_columns(pa.schema(change.add))
+            for name in change.relax:
+                clone.alter_columns({"path": name, "nullable": True})  # type: ignore[dict-item]
             return clone.lance_schema
 
     @contextmanager
