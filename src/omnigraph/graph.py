@@ -483,12 +483,13 @@ class Graph(GraphAPI):
         dedupe, most = dedupe_option(asked.dedupe, how), max_bad_option(asked.max_bad)
         said = message_option(asked.message)
         self._look()
+        catalog = self._catalog_for(asked)
         data, found = without_frames(asked.data)
         spark: Callable[[Progress], Executor] = partial(_spark_executor, "load", asked.master, asked.conf)
-        frames, spark = self._frames(found, by, asked.mapping) if found else ((), spark)
-        with as_files(data, self._store.location, self.catalog) as (addresses, own):
+        frames, spark = self._frames(found, by, asked.mapping, catalog) if found else ((), spark)
+        with as_files(data, self._store.location, catalog) as (addresses, own):
             mapping = asked.mapping if own is None else own
-            splits = discover(addresses, self.catalog, format=asked.format, mapping=mapping, csv=asked.csv)
+            splits = discover(addresses, catalog, format=asked.format, mapping=mapping, csv=asked.csv)
             begins = None if asked.base is None else str(parse_ref(asked.base))
             on, actor = named_branch(asked.branch), self._actor(asked.actor)
             request = LoadSpec(
@@ -498,14 +499,25 @@ class Graph(GraphAPI):
             request = replace(request, message=said)
             return load(self._store, request)
 
+    def _catalog_for(self, asked: op.LoadData) -> Catalog:
+        """Return the schema of the branch to load into, which may still have to be created."""
+        name = checked_name(asked.branch)
+        if asked.base is not None and name not in self._store.manifest.branches():
+            name = asked.base
+        return self.catalog if name == MAIN else self._state(name, None)[1]
+
     def _frames(
-        self, found: Mapping[str, Any], engine: Engine, mapping: str | os.PathLike[str] | Mapping[str, Any] | None
+        self,
+        found: Mapping[str, Any],
+        engine: Engine,
+        mapping: str | os.PathLike[str] | Mapping[str, Any] | None,
+        catalog: Catalog,
     ) -> tuple[Sequence[FrameInput], Callable[[Progress], Executor]]:
         """Check DataFrames; return them with the executor of their session."""
         from omnigraph.spark.executor import SparkExecutor
         from omnigraph.spark.frames import frame_inputs
 
-        frames, session = frame_inputs(found, self.catalog, engine, mapping)
+        frames, session = frame_inputs(found, catalog, engine, mapping)
         return frames, partial(SparkExecutor, session, operation="load")
 
     @_handles(op.EmbedTexts)
@@ -525,7 +537,9 @@ class Graph(GraphAPI):
     def _plan_schema(self, asked: op.PlanSchema) -> SchemaResult:
         from omnigraph.schema.apply import preview_schema
 
-        return preview_schema(self._store, source_given(asked.schema, ".pg", "<schema>"), _drops(asked))
+        return preview_schema(
+            self._store, source_given(asked.schema, ".pg", "<schema>"), _drops(asked), named_branch(asked.branch)
+        )
 
     @_handles(op.ApplySchema)
     def _apply_schema(self, asked: op.ApplySchema) -> SchemaResult:
@@ -533,9 +547,9 @@ class Graph(GraphAPI):
         from omnigraph.schema.apply import apply_schema
 
         source = source_given(asked.schema, ".pg", "<schema>")
-        said = message_option(asked.message)
+        said, on = message_option(asked.message), named_branch(asked.branch)
         actor, by = self._actor(asked.actor), self._operation
-        done = apply_schema(self._store, source, _drops(asked), actor, operation_id=by, message=said)
+        done = apply_schema(self._store, source, _drops(asked), actor, operation_id=by, message=said, branch=on)
         # After the commit: until then, the old schema still reads the tables whose past is given up here.
         if done.given_up:
             give_up_past(self._store, done.given_up)
@@ -850,7 +864,8 @@ class Graph(GraphAPI):
         backup = None if asked.backup is None else Location.parse(asked.backup)
         with finishing(asked.progress):
             chosen = _choose_runner(asked) if asked.deep else None
-            return examine(self._store, self._compare_files().catalog, deep=chosen, backup=backup)
+            self._compare_files()  # refused if the files were edited
+            return examine(self._store, deep=chosen, backup=backup)
 
     # --- the schema ---
 

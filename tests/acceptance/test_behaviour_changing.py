@@ -10,7 +10,6 @@ import pyarrow.parquet as pq
 import pytest
 
 from omnigraph.errors import (
-    BranchesPresentError,
     BranchNotFoundError,
     CommitNotFoundError,
     ConstraintError,
@@ -408,7 +407,17 @@ def test_a_schema_that_cannot_be_had_is_refused(own: Reached, tmp_path: Path) ->
         own.apply_schema(other)
     assert "OG-MF-106" in refused.value.steps[0]
 
+
+def test_schemas_of_two_branches_are_merged_with_their_rows(own: Reached) -> None:
     own.create_branch("feature")
-    with pytest.raises(BranchesPresentError) as branches:
-        own.apply_schema(SCHEMA + "node More { name: String @key }")
-    assert branches.value.branches == ["feature"]
+    renamed = SCHEMA.replace("age: I32?", 'years: I64? @rename_from("age")').replace("@range(age,", "@range(years,")
+    assert own.apply_schema(renamed, branch="feature").applied
+    own.apply_schema(SCHEMA + "node More { name: String @key }")
+    own.mutate('query add() { insert Person { name: "New"  age: 7 } }')
+    own.mutate('query add() { insert Person { name: "Far"  years: 8 } }', branch="feature")
+
+    assert own.merge("feature").outcome == "merged"
+
+    found = own.query("query all() { match { $p: Person $p.years < 9 } return { $p.name, $p.years } }").rows
+    assert found == [{"p.name": "Far", "p.years": 8}, {"p.name": "New", "p.years": 7}]
+    assert own.query("query all() { match { $m: More } return { $m.name } }").rows == []

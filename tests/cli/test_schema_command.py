@@ -14,7 +14,7 @@ from tests.support.cli import Run, command, quick_program
 SCHEMA = "node Person {\n    name: String @key\n    age: I32?\n}\n// the end\n"
 WIDER = SCHEMA.replace("age: I32?", "age: I32?\n    city: String?")
 NARROWER = SCHEMA.replace("    age: I32?\n", "")
-WRONG = SCHEMA.replace("I32?", "I64?")
+WRONG = SCHEMA.replace("I32?", "String?")
 ADDED = "add property 'Person.city' (String?) on node 'Person'"
 ECHO = "omnigraph schema apply → g (direct, local)\n"
 
@@ -95,12 +95,15 @@ def test_a_change_that_is_not_supported_fails_and_changes_nothing(graph: Graph) 
     assert len(graph.commits()) == 2
 
 
-def test_other_branches_are_named(graph: Graph) -> None:
+def test_the_schema_of_a_branch_is_changed_and_comes_with_its_merge(graph: Graph) -> None:
     graph.create_branch("feature")
-    done = command("schema", "apply", "g", "--schema", "wider.pg")
-    assert done.code == 1
-    assert "feature" in done.err
-    assert graph.schema == SCHEMA
+    arguments = ("g", "--schema", "wider.pg", "--branch", "feature")
+    assert ADDED in command("schema", "plan", *arguments).out
+    assert command("schema", "apply", *arguments).code == 0
+    assert (graph.schema, graph.at("feature").schema) == (SCHEMA, WIDER)
+    assert command("branch", "merge", "feature", "--uri", "g").code == 0
+    graph.refresh()
+    assert graph.schema == WIDER
 
 
 def test_data_loss_on_a_shared_graph_must_be_confirmed(graph: Graph, monkeypatch: pytest.MonkeyPatch) -> None:

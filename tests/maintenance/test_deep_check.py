@@ -59,7 +59,7 @@ def test_what_returns_from_tasks_does_not_grow_with_the_rows(tmp_path: Path) -> 
         graph = omnigraph.init(tmp_path / str(count), SCHEMA)
         graph.load([{"type": "Person", "data": {"name": f"p{number}"}} for number in range(count)], mode="append")
         weighed = Weighed()
-        assert deep.findings(graph._store, graph.catalog, lambda _: weighed) == []
+        assert deep.findings(graph._store, lambda _: weighed) == []
         return weighed.bytes
 
     assert returned(5_000) < 1.2 * returned(50)

@@ -114,6 +114,54 @@ def test_a_change_of_any_kind_that_stops_at_any_durable_write_happened_whole_or_
         assert_settled(store_of(uri))
 
 
+@dataclass(frozen=True, slots=True)
+class OnBranch:
+    """An order about the branch `side` of the graph: to change its schema, or to merge it into main."""
+
+    merge: bool
+
+    def run(self, graph: omnigraph.Graph) -> object:
+        if self.merge:
+            return graph.merge("side", resolve=[{"schema": "node:Person.bio", "take": "theirs"}])
+        return graph.apply_schema(CHANGES["many things at once"].schema, branch="side")
+
+
+@pytest.mark.parametrize("merge", [False, True])
+def test_a_change_on_a_branch_and_its_merge_happen_whole_or_not_at_all(pattern: Path, *, merge: bool) -> None:
+    """A process stops at every durable write; then rows of both sides are there in one schema, or all is as it was."""
+    uri = _copied(str(pattern))
+    graph = omnigraph.open(uri)
+    graph.create_branch("side")
+    if merge:
+        OnBranch(merge=False).run(graph)
+        graph.load([town.node("Human", name="far", years=5), town.node("Club", name="x")], mode="append", branch="side")
+        graph.load([town.node("Person", name="near", age=6)], mode="append")
+    before, order = _sides(graph), OnBranch(merge)
+    done = _copied(uri)
+    with at_write(0, refuse) as writes:
+        order.run(omnigraph.open(done))
+    after = _sides(omnigraph.open(done))
+    assert after != before
+    published = len(writes) - writes[::-1].index("publish")
+    for ordinal in range(1, len(writes) + 1):
+        copy = _copied(uri)
+        with pytest.raises(CrashError), at_write(ordinal, crash):
+            order.run(omnigraph.open(copy))
+        expected = after if ordinal > published else before
+        assert _sides(omnigraph.open(copy, read_only=True)) == expected, writes[ordinal - 1]
+        again = omnigraph.open(copy)
+        if expected == before:  # what it left must not be in the way
+            order.run(again)
+            assert _sides(again) == after, writes[ordinal - 1]
+        else:
+            again.mutate('query q() { insert Club { name: "later" } }', branch="side")
+        assert_settled(store_of(copy))
+
+
+def _sides(graph: omnigraph.Graph) -> dict[str, tuple[str, list[Record]]]:
+    return {name: (graph.at(name).schema, look(graph, branch=name)) for name in graph.branches()}
+
+
 def test_a_drop_for_good_that_stops_at_any_durable_write_can_be_made_again(graph: omnigraph.Graph) -> None:
     text = CHANGES["drop a node type and its edges"].schema
     old, whole = graph.commits()[0].commit_id, omnigraph.open(_copied(graph.uri))

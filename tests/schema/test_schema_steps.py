@@ -161,22 +161,6 @@ def test_a_schema_that_does_not_compile_changes_nothing(graph: Graph, store: Sto
         assert [step.kind for step in graph.plan_schema(text).plan.steps] == ["drop_type"] * 4
 
 
-def test_nothing_is_changed_while_there_are_other_branches(graph: Graph, store: Store) -> None:
-    for name in ("one", "two"):
-        graph.create_branch(name)
-    version = store.manifest.load().version
-
-    assert graph.plan_schema(CHANGES["add a property"].schema).plan.supported
-    with pytest.raises(omnigraph.errors.BranchesPresentError, match="one, two") as refused:
-        graph.apply_schema(CHANGES["add a property"].schema)
-
-    assert refused.value.branches == ["one", "two"]
-    assert (store.manifest.load().version, graph.schema) == (version, SCHEMA)
-    for name in ("one", "two"):
-        graph.delete_branch(name)
-    assert graph.apply_schema(CHANGES["add a property"].schema).applied
-
-
 def test_a_plan_tells_how_many_entities_it_touches(graph: Graph) -> None:
     rows = {name: graph.plan_schema(change.schema).rows for name, change in CHANGES.items()}
 

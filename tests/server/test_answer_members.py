@@ -38,7 +38,7 @@ QueryItem: name tool_name mutation description? instruction? params
 QueryParameter: name kind item_kind? vector_dim? nullable
 CommitChangesOutput: cause changes next_page_token?
 ChangeFeedOutput: blocks cursor? next_page_token? caught_up
-ChangeBlockOutput: cause changes
+ChangeBlockOutput: cause schema? changes
 Cause: graph_commit_id authored_branch authored_at parent_commit_id? merged_parent_commit_id? actor_id?
 EntityChangeOutput: kind type id op before? after?
 ChangedType: id name

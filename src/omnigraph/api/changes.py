@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypedDict
 
 from omnigraph.api.results import Commit
 from omnigraph.core.values import blob_text
+from omnigraph.lang.schema_steps import SchemaPlan
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -100,10 +101,14 @@ class EntityVersion:
 
 @dataclass(frozen=True, slots=True)
 class ChangeBlock:
-    """What one commit changed with respect to its first parent, or a part of that."""
+    """What one commit changed with respect to its first parent, or a part of that.
+
+    `schema` has the steps of a change of the schema; the changes are told in the later schema.
+    """
 
     cause: Commit
     changes: tuple[Change, ...]
+    schema: SchemaPlan | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,9 +146,12 @@ class SchemaDifference:
     types_removed: tuple[str, ...] = ()
     properties_added: tuple[str, ...] = ()
     properties_removed: tuple[str, ...] = ()
+    # `node:Author -> node:Writer`, `node:Person.age -> node:Person.years`
+    renamed: tuple[str, ...] = ()
 
     def __bool__(self) -> bool:
-        return bool(self.types_added or self.types_removed or self.properties_added or self.properties_removed)
+        added, removed = (*self.types_added, *self.properties_added), (*self.types_removed, *self.properties_removed)
+        return bool(added or removed or self.renamed)
 
 
 @dataclass(frozen=True, slots=True)

@@ -399,7 +399,18 @@ _form(
 # The commit of some changes has the members of every commit, and those that only a feed has.
 CAUSE = Form(Commit, "Cause", {"*": ".", "authored_branch": _BRANCH_NAME, "authored_at": "created_at"})
 _form(EntityVersion, "EntityVersionOutput", {"commit": "commit", "change": "change", "merge?": "merge"})
-_form(ChangeBlock, "ChangeBlockOutput", {"cause": ("cause", CAUSE), "changes": "changes"})
+
+
+def _changed_schema(block: ChangeBlock) -> dict[str, list[_Json]] | None:
+    return {"steps": [step.to_dict() for step in block.schema.steps]} if block.schema else None
+
+
+_form(
+    ChangeBlock,
+    "ChangeBlockOutput",
+    {"cause": ("cause", CAUSE), "schema?": (_changed_schema, dict[str, list[_Json]] | None), "changes": "changes"},
+    reads={"schema": lambda found: _plan(found["schema"]) if found.get("schema") else None},
+)
 _form(ChangePage, "ChangeFeedOutput", _named("blocks", "cursor?", "next_page_token?", "caught_up"))
 FORMS[op.ReadCommitChanges] = COMMIT_CHANGES = Form(
     ChangePage,

@@ -185,15 +185,18 @@ class GraphMethods(Protocol):
             op.EmbedTexts(types, mode=mode, branch=branch, actor=actor, message=message, progress=progress)
         )
 
-    def plan_schema(self, schema: str | os.PathLike[str], *, allow_data_loss: bool = False) -> SchemaResult:
+    def plan_schema(
+        self, schema: str | os.PathLike[str], *, allow_data_loss: bool = False, branch: str = MAIN
+    ) -> SchemaResult:
         """Return the steps that lead to a schema, whether each is supported, and how many entities they touch."""
-        return self.call(op.PlanSchema(schema, allow_data_loss=allow_data_loss))
+        return self.call(op.PlanSchema(schema, allow_data_loss=allow_data_loss, branch=branch))
 
     def apply_schema(
         self,
         schema: str | os.PathLike[str],
         *,
         allow_data_loss: bool = False,
+        branch: str = MAIN,
         actor: str | None = None,
         message: str | None = None,
     ) -> SchemaResult:
@@ -201,7 +204,9 @@ class GraphMethods(Protocol):
 
         Dropped data stays readable at earlier commits until a cleanup, unless `allow_data_loss` gives it up at once.
         """
-        return self.call(op.ApplySchema(schema, allow_data_loss=allow_data_loss, actor=actor, message=message))
+        return self.call(
+            op.ApplySchema(schema, allow_data_loss=allow_data_loss, branch=branch, actor=actor, message=message)
+        )
 
     def outcome(self, operation_id: str, branch: str = MAIN) -> Commit | None:
         """Return what an operation with an unknown outcome did: its commit, or None if it changed nothing."""

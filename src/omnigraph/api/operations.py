@@ -308,6 +308,7 @@ class PlanSchema(Operation[SchemaResult]):
     schema: SchemaText
     _: KW_ONLY
     allow_data_loss: Annotated[bool, Doc("Give up at once what is dropped.")] = False
+    branch: Branch = MAIN
 
 
 @operation(
@@ -329,6 +330,7 @@ class ApplySchema(Operation[SchemaResult]):
     schema: SchemaText
     _: KW_ONLY
     allow_data_loss: Annotated[bool, Doc("Give up at once what is dropped.")] = False
+    branch: Branch = MAIN
     actor: Actor = None
     message: Message = None
 

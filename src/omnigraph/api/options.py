@@ -153,6 +153,8 @@ class Resolution:
     types: Mapping[str, Take] = field(default_factory=dict)
     entities: Mapping[tuple[str, str], EntityTake] = field(default_factory=dict)
     heads: tuple[str, str] | None = None
+    # Sides for conflicts between two schemas, by type or property: `node:Person.age`.
+    schema: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
     def of(cls, given: Resolve | None) -> Resolution:
@@ -163,7 +165,11 @@ class Resolution:
             return cls(default=_side(given))
         if isinstance(given, Mapping):
             return _of_file(given) if "format" in given else _of_types(given)
-        return cls(entities={key: one for key, one in map(_entity, given) if one.take or one.properties})
+        given = list(given)
+        rows = [one for one in given if not (isinstance(one, Mapping) and one.get("schema"))]
+        found = {key: one for key, one in map(_entity, rows) if one.take or one.properties}
+        sides = {str(one["schema"]): one.get("take") for one in given if one not in rows}
+        return cls(entities=found, schema={label: _side(side) for label, side in sides.items() if side is not None})
 
     def check(self, catalog: Catalog) -> None:
         """Check that types and properties exist and values fit: a misspelt name would settle nothing, silently."""
@@ -205,6 +211,7 @@ class Resolution:
         entities = [{"table_key": key, "row_id": name, **one.to_dict()} for (key, name), one in self.entities.items()]
         types = {name: _written(taken) for name, taken in self.types.items()}
         found = {"default": self.default, "types": types, "entities": entities, "heads": list(self.heads or ())}
+        found["schema"] = dict(self.schema)
         # Empty parts are left out, so that the detail of a commit without a resolution stays as small as before.
         return {name: value for name, value in found.items() if value}
 

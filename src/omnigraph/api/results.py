@@ -51,6 +51,8 @@ class SchemaRow:
     fingerprint: str
     # Kept with every later schema: states from before the first change have no row of their own.
     origin: str
+    # The identity of types and properties, as JSON. Without it, they are identified by their names.
+    ids: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -324,7 +326,7 @@ class MergeResult:
 
 
 def _undecided(conflict: dict[str, Any]) -> dict[str, Any]:
-    names = ("kind", "table_key", "row_id", "message", "combined")
+    names = ("kind", "table_key", "row_id", "message", "combined", "schema")
     kept = {name: conflict[name] for name in names if name in conflict}
     properties = {name: {**values, "take": None} for name, values in conflict.get("properties", {}).items()}
     return {**kept, "take": None, **({"properties": properties} if properties else {})}

@@ -49,7 +49,7 @@ def switch(help_: str, *names: str, **more: Any) -> Any:
 
 
 Uri = Annotated[str | None, argument("The storage of the graph.", "URI")]
-Branch = Annotated[str | None, option("The branch to read. Default: main.", "NAME")]
+Branch = Annotated[str | None, option("The branch. Default: main.", "NAME")]
 Snapshot = Annotated[str | None, option("The state to read: a branch, tag, commit or REF~N.", "REF")]
 Format = Annotated[str | None, option("jsonl, csv or parquet. Default: by file name.", "FORMAT", "--format")]
 Engine = Annotated[str, option("local, spark, or auto: small work local, large work on Spark.", "ENGINE")]

@@ -17,8 +17,9 @@ from omnigraph.api.documents import SCHEMA_APPLIED, SCHEMA_PLAN
 from omnigraph.api.results import SchemaResult
 from omnigraph.cli import output
 from omnigraph.cli.address import Scope, Target
-from omnigraph.cli.command import DryRun, Message, Uri, argument, command, option, switch
+from omnigraph.cli.command import Branch, DryRun, Message, Uri, argument, command, option, switch
 from omnigraph.cli.output import Line, Lines
+from omnigraph.core.refs import MAIN
 from omnigraph.errors import CompileError, FileAccessError, OmnigraphError
 from omnigraph.lang import (
     Catalog,
@@ -50,6 +51,7 @@ def plan(
     accepted: Annotated[str | None, option("A schema file to compare instead of a graph.", "FILE", "--from")] = None,
     desired: Annotated[str | None, option("With --from: the new schema.", "FILE", "--to")] = None,
     allow_data_loss: DataLoss = False,
+    branch: Branch = None,
 ) -> None:
     """Show the steps from one schema to another, and whether each is supported.
 
@@ -57,7 +59,7 @@ def plan(
     """
     if accepted is None and desired is None:
         target = scope.at(uri)
-        preview = _preview(target, _given(schema), allow_data_loss=allow_data_loss)
+        preview = _preview(target, _given(schema), branch or MAIN, allow_data_loss=allow_data_loss)
         scope.emit(SCHEMA_PLAN.write(preview, {"uri": target.uri}), _previewed(target.uri, preview))
         return
     if accepted is None or desired is None or (uri, scope.flags.store, schema) != (None, None, None):
@@ -73,19 +75,20 @@ def apply(
     target: Target,
     *,
     schema: SchemaFile = None,
+    branch: Branch = None,
     allow_data_loss: DataLoss = False,
     message: Message = None,
     dry_run: DryRun = False,
 ) -> None:
-    """Change the schema of a graph in one commit. No data is rewritten. No branch but main may exist."""
+    """Change the schema of a branch in one commit. A merge combines the schemas of two branches."""
     file, actor = _given(schema), target.actor
     if dry_run:
-        done = _preview(target, file, allow_data_loss=allow_data_loss)
+        done = _preview(target, file, branch or MAIN, allow_data_loss=allow_data_loss)
     else:
         if allow_data_loss:
             target.ask_before_removing(f"Drop for good from {target.uri}?")
         given: dict[str, Any] = {"allow_data_loss": allow_data_loss, "actor": actor, "message": message}
-        done = target.write_aloud().apply_schema(Path(file), **given)
+        done = target.write_aloud().apply_schema(Path(file), branch=branch or MAIN, **given)
     target.emit(SCHEMA_APPLIED.write(done, {"uri": target.uri}), _applied(target.uri, done))
     if not done.plan.supported:
         raise typer.Exit(1)
@@ -148,8 +151,8 @@ def _given(schema: str | None) -> str:
     return schema
 
 
-def _preview(target: Target, file: str, *, allow_data_loss: bool) -> SchemaResult:
-    return target.read().plan_schema(Path(file), allow_data_loss=allow_data_loss)
+def _preview(target: Target, file: str, branch: str, *, allow_data_loss: bool) -> SchemaResult:
+    return target.read().plan_schema(Path(file), allow_data_loss=allow_data_loss, branch=branch)
 
 
 def _applied(uri: str, done: SchemaResult) -> Lines:

@@ -76,7 +76,7 @@ def check(store: Store, plan: PublishPlan, state: ManifestState, held: Held, loo
         if pinned != base and not can_rebase(store.tables, action.staged, pinned):
             _mismatch(base.key, base.version, state)
     for tombstone in plan.tombstones:
-        _check_tombstone(store, held, tombstone, state)
+        _check_tombstone(store, held, tombstone, plan.txn.base, state)
     if looked.pending is None:
         looked.pending = store.sidecars.pending()
     refuse_pending(store, plan, looked.pending)
@@ -251,12 +251,14 @@ def _check_base(action: TableAction, plan: PublishPlan, state: ManifestState) ->
         _check_pin(base.key, base.version, state)
 
 
-def _check_tombstone(store: Store, held: Held, tombstone: TombstoneRow, state: ManifestState) -> None:
-    """Raise unless the table is still at the version that the plan saw; the tombstone is one version behind it."""
+def _check_tombstone(
+    store: Store, held: Held, tombstone: TombstoneRow, before: ManifestState, state: ManifestState
+) -> None:
+    """Raise unless the table is still at the version that the plan saw; the tombstone is behind it."""
     entry = state.snapshot.entries.get(tombstone.table_key)
     if entry is None:
         raise ConflictError(f"table '{tombstone.table_key}' does not exist any more", hint="read again and retry")
-    _check_pin(tombstone.table_key, tombstone.version - 1, state)
+    _check_pin(tombstone.table_key, before.actual_version(tombstone.table_key), state)
     if entry.table.branch == state.branch:  # otherwise another branch owns it, and may have moved it
         check_head(store, held, entry.table, state)
 

@@ -41,7 +41,7 @@ from omnigraph.manifest.rows import VersionRow
 from omnigraph.manifest.schema_files import FILES, promote
 from omnigraph.manifest.state import HEAD, ManifestState
 from omnigraph.storage.lance_errors import Failure, classify
-from omnigraph.storage.maintain import second_step
+from omnigraph.storage.maintain import next_step
 from omnigraph.storage.stage import CommittedVersion, Staged, staged_on
 from omnigraph.storage.unpublished import leave_to_recovery, note_again, taking_back
 
@@ -288,6 +288,11 @@ def _ready(store: Store, held: Held, tables: Iterable[TableVersion]) -> Ready:
     return ready
 
 
+def fill_new_table(store: Store, staged: Staged) -> None:
+    """Commit rows to a table that was just made: nothing refers to it before a plan that registers it is published."""
+    store.tables.commit_staged(staged, staged.base.version + 1)
+
+
 def undo_unrecorded(store: Store, branch: str | None = None) -> None:
     """Undo movements of a branch's tables whose record did not survive a power cut.
 
@@ -342,7 +347,7 @@ def _move(store: Store, checked: Sequence[_Checked], state: ManifestState, held:
     held.check()
     store.sidecars.write(sidecar)  # A: from here on recovery can finish or undo it
     for one in checked:
-        one.context.run(leave_to_recovery, one.staged)
+        one.context.run(leave_to_recovery, one.staged, [(row.path, row.branch) for row in one.plan.registrations])
     failpoints.reach(failpoints.PUBLISH_AFTER_SIDECAR)
     try:
         moved = _move_heads(store, held, plans, state)  # B
@@ -362,7 +367,7 @@ def _move(store: Store, checked: Sequence[_Checked], state: ManifestState, held:
     _make_durable(store, bases, published[-1])
     schema = plans[-1].schema
     # Only now, because the files of a schema must never be ahead of the manifest.
-    if schema is None or _is_promoted(store, schema):
+    if schema is None or plans[-1].branch is not None or _is_promoted(store, schema):
         _clean_up(store, sidecar)  # D
     if is_grouping():
         for plan, done in zip(plans, published, strict=True):
@@ -413,16 +418,16 @@ def _move_head(
     held.check()
     done = store.tables.commit_staged(staged, pin + 1, before.handle if before else None)
     failpoints.reach(failpoints.PUBLISH_AFTER_TABLE_COMMIT)
-    if staged.then is not None:
-        # The lease is checked again between the two steps: another process may have taken over meanwhile.
+    for at, step in enumerate(staged.then, start=2):
+        # The lease is checked again between two steps: another process may have taken over meanwhile.
         held.check()
-        done = store.tables.commit_staged(second_step(staged, done.version), pin + 2, done.handle)
+        done = store.tables.commit_staged(next_step(staged, step, done.version), pin + at, done.handle)
         failpoints.reach(failpoints.PUBLISH_AFTER_TABLE_COMMIT)
     return done
 
 
 def _changes(store: Store, plan: PublishPlan, versions: tuple[VersionRow, ...]) -> Changes:
-    added = tuple(head_row(store, row.table_key, row.path, None) for row in plan.registrations)
+    added = tuple(head_row(store, row.table_key, row.path, row.branch) for row in plan.registrations)
     return Changes((*versions, *added, *plan.adoptions), plan.registrations, plan.tombstones, plan.schema, plan.rule)
 
 

@@ -156,7 +156,7 @@ def _arm(plan: PublishPlan, state: ManifestState) -> Sidecar:
         plan.lineage.commit_id,
         new_id(),
         plan.lineage.merged_parent_id,
-        tuple(Registration(row.table_key, row.path) for row in plan.registrations),
+        tuple(Registration(row.table_key, row.path, row.branch) for row in plan.registrations),
         tuple(Tombstone(row.table_key, row.version) for row in plan.tombstones),
         plan.if_head,
         tuple(
@@ -164,7 +164,7 @@ def _arm(plan: PublishPlan, state: ManifestState) -> Sidecar:
             for row in plan.adoptions
         ),
         dict(plan.lineage.details) if plan.lineage.details else None,
-        plan.schema.source if plan.schema else None,
+        plan.schema.source if plan.schema and plan.branch is None else None,
         plan.lineage.merged_branch,
         dict(plan.lineage.past) if plan.lineage.past else None,
     )

@@ -12,6 +12,7 @@ from omnigraph.commit.plan import PublishPlan, WriteTxn
 from omnigraph.commit.sidecar import DIRECTORY, Sidecars
 from omnigraph.core.location import Location
 from omnigraph.errors import SchemaDriftError
+from omnigraph.lang.schema_ids import SchemaIds, decoded, first_ids
 from omnigraph.manifest.publisher import Manifest
 from omnigraph.manifest.rows import MANIFEST_PATH, SchemaSeen
 from omnigraph.manifest.schema_files import FILES, SOURCE, AcceptedSchema, SchemaFilesReader, compiled, leftovers
@@ -50,6 +51,8 @@ class Store:
         they were edited.
         """
         row, which = state.schema, state.schema_identity
+        if row is not None and state.branch is not None:
+            return compiled(row.source)  # the files are copies of the schema of main
         # The files are read once for each schema: only a publish changes it, and that changes the row. One of another
         # implementation leaves no row, but other tables.
         if (agreed := self.schema_files.agreed(which)) is not None:
@@ -92,6 +95,16 @@ class Store:
     def schema_at(self, snapshot: Snapshot) -> AcceptedSchema | None:
         """Return the schema that a past state was written by."""
         return compiled(snapshot.schema.source) if snapshot.schema else self._origin()
+
+    def schema_of_row(self, row: SchemaRow | None) -> AcceptedSchema:
+        """Return the schema of a row; without one, that which the graph was created with."""
+        found = compiled(row.source) if row else self._origin()
+        assert found, "the graph is there"
+        return found
+
+    def ids_of_row(self, row: SchemaRow | None) -> SchemaIds:
+        """Return the identity of the types of a schema."""
+        return decoded(row.ids) if row and row.ids else first_ids(self.schema_of_row(row).catalog)
 
     def _origin(self) -> AcceptedSchema | None:
         """Return the schema that the graph was created with. The files hold it until the first change."""
@@ -146,6 +159,10 @@ class Store:
             gates_of(location, objects, gate_timeout),
             Medium(location, Durability.of(durability)),
         )
+
+    def origin_of(self, row: SchemaRow | None) -> str:
+        """Return the schema that the graph was created with: states from before the first change are read by it."""
+        return row.origin if row else self.schema_of_row(None).text
 
     def torn_refs(self) -> list[str]:
         """List the datasets that have an empty file for a branch or a tag."""

@@ -45,7 +45,7 @@ def can_wait(plan: PublishPlan) -> bool:
 def _is_simple(action: TableAction) -> bool:
     """Return whether an action is one step that leaves the other rows of its table in place."""
     staged = action.staged
-    return action.op_class is OpClass.LOGICAL and staged.then is None and not staged.is_overwrite
+    return action.op_class is OpClass.LOGICAL and not staged.then and not staged.is_overwrite
 
 
 def moved_by(plan: PublishPlan) -> Moved:

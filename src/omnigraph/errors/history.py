@@ -138,6 +138,8 @@ class MergeConflict:
     message: str
     properties: tuple[PropertyConflict, ...] = ()
     combined: tuple[str, ...] = ()
+    # Of a conflict between two schemas: the type or property, such as `node:Person.age`.
+    schema: str | None = None
 
     def __str__(self) -> str:
         return f"{self.kind}: {self.message}"
@@ -155,6 +157,7 @@ class MergeConflict:
             "message": self.message,
             **({"properties": {one.name: one.to_dict() for one in self.properties}} if self.properties else {}),
             **({"combined": list(self.combined)} if self.combined else {}),
+            **({"schema": self.schema} if self.schema else {}),
         }
 
     @classmethod
@@ -162,7 +165,8 @@ class MergeConflict:
         """Read a conflict as `to_dict` writes it."""
         found = tuple(PropertyConflict.of(name, one) for name, one in document.get("properties", {}).items())
         kind, table_key, id_, message = (document[name] for name in ("kind", "table_key", "row_id", "message"))
-        return cls(kind, table_key, id_, message, found, tuple(document.get("combined", ())))
+        combined, schema = tuple(document.get("combined", ())), document.get("schema")
+        return cls(kind, table_key, id_, message, found, combined, schema)
 
 
 class MergeConflictError(OmnigraphError, code="merge_conflict", status=409):

@@ -20,7 +20,6 @@ from omnigraph.errors import (
     HistoryReclaimedError,
     RefExistsError,
     RefNameError,
-    SchemaBoundaryError,
     StorageError,
     TagNotFoundError,
 )
@@ -44,7 +43,6 @@ def create_branch(store: Store, name: str, base: str) -> ManifestState:
         # Inside the gate: of two creators of `a` and `a/b` the second must see the first.
         _refuse_nested(store.manifest, name)
         source = _where_made(store.manifest, base, resolve_readable(store, base))
-        _refuse_other_schema(store.manifest, base, source)
         held.check()
         store.manifest.create_branch(name, source)
         store.sync()
@@ -64,13 +62,6 @@ def _where_made(manifest: Manifest, base: str, source: ManifestState) -> Manifes
         # A branch that took the name of the one that made it has another commit there.
         return made if made.head == source.head else source
     return source
-
-
-def _refuse_other_schema(manifest: Manifest, base: str, source: ManifestState) -> None:
-    """Refuse a base with another schema: all branches share one, so that any two can be merged."""
-    if source.schema != manifest.load().schema:
-        message = f"cannot create a branch at '{base}': the schema has changed since"
-        raise SchemaBoundaryError(message, hint="read it as a snapshot, or choose a later commit")
 
 
 def _refuse_unclear(name: str) -> None:

@@ -12,7 +12,7 @@ from omnigraph.history.ancestry import Ancestry
 from omnigraph.history.resolve import tables_of
 from omnigraph.history.three_way import MergeBase
 from omnigraph.manifest.publisher import Manifest
-from omnigraph.manifest.rows import MergedPast
+from omnigraph.manifest.rows import MergedPast, StateTables
 from omnigraph.manifest.state import GraphState, ManifestState
 from omnigraph.manifest.time_travel import state_at
 
@@ -119,4 +119,5 @@ def fork_point(manifest: Manifest, one: ManifestState, other: ManifestState) -> 
     [(commit, tables)] = found
     # What a merge recorded of a deleted branch has no counts of rows, and nobody who compares states needs them.
     entries = {key: Entry(table, 0) for key, table in tables.items()}
-    return GraphState(Snapshot(commit.branch, commit.manifest_version, entries), commit)
+    schema = tables.schema if isinstance(tables, StateTables) else None
+    return GraphState(Snapshot(commit.branch, commit.manifest_version, entries, schema), commit)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -22,6 +22,7 @@ from omnigraph.storage.layout import (
     has_same_deletions,
     origins,
 )
+from omnigraph.storage.projection import Projection
 from omnigraph.storage.read import ADDRESS, DST, ID, MOST_VALUES, OFFSET_BITS, SRC, TableReader
 
 Mask = np.ndarray[Any, np.dtype[np.bool_]]
@@ -125,6 +126,7 @@ class Touched:
     new: pa.Table
     compared: bool
     images: tuple[pa.Table | None, pa.Table | None] = (None, None)
+    projections: Mapping[TableVersion, Projection] = field(default_factory=dict)
 
     def updates(self, size: int = MOST_VALUES) -> Iterator[tuple[pa.Table, pa.Table]]:
         """Yield rows of ids that exist on both sides and differ, before and after, a batch at a time."""
@@ -173,23 +175,18 @@ class Touched:
             return self.schema.empty_table()
         if image is not None:
             return image.take(pc.index_in(keys[ADDRESS], value_set=image[ADDRESS])).drop_columns(ADDRESS)
-        names = _stored(self.tables, table, self.schema)
-        return _conformed(self.tables.rows_at(table, keys[ADDRESS].to_numpy(), names), self.schema)
+        how = _projection(self.tables, table, self.schema, self.projections)
+        return how.of(self.tables.rows_at(table, keys[ADDRESS].to_numpy(), how.names(self.schema.names)))
 
 
-def _stored(tables: TableReader, table: TableVersion, schema: pa.Schema) -> list[str]:
+def _projection(
+    tables: TableReader, table: TableVersion, schema: pa.Schema, known: Mapping[TableVersion, Projection]
+) -> Projection:
+    """Return how to read a version in the columns of a schema: those that it lacks are null."""
+    if table in known:
+        return known[table]
     stored = tables.columns(table).names
-    return [name for name in schema.names if name in stored]
-
-
-def _conformed(rows: pa.Table, schema: pa.Schema) -> pa.Table:
-    """Add the columns that a version of the table lacks, as nulls."""
-    stored = rows.column_names
-    columns = [
-        rows[field.name].cast(field.type) if field.name in stored else pa.nulls(rows.num_rows, field.type)
-        for field in schema
-    ]
-    return pa.table(columns, schema=schema)
+    return Projection(schema, {name: name for name in schema.names if name in stored})
 
 
 def touched_rows(
@@ -198,19 +195,24 @@ def touched_rows(
     after: TableVersion | None,
     schema: pa.Schema,
     keys: Sequence[str],
+    *,
+    projections: Mapping[TableVersion, Projection] | None = None,
 ) -> Touched:
     """Find the rows that the two versions do not store in the same place, and match them by id.
 
-    Rows are read in the columns of `schema`, their keys in those of `keys`.
+    Rows are read in the columns of `schema`, their keys in those of `keys`. `projections` say how versions are read
+    that call their columns otherwise.
     """
+    known = projections or {}
     one, other, compared = _parts(tables, before, after)
     # A few rows are read whole at once, and many by their keys alone: most of them may turn out to be unchanged.
-    images = _image(tables, one, schema), _image(tables, other, schema)
+    images = _image(tables, one, schema, known), _image(tables, other, schema, known)
     old, new = (
         key_rows(tables, part, keys) if image is None else image.select([*keys, ADDRESS])
         for part, image in zip((one, other), images, strict=True)
     )
-    return replace(matched(tables, (before, after), schema, old, new), compared=compared, images=images)
+    found = matched(tables, (before, after), schema, old, new)
+    return replace(found, compared=compared, images=images, projections=known)
 
 
 def matched(tables: TableReader, versions: VersionPair, schema: pa.Schema, old: pa.Table, new: pa.Table) -> Touched:
@@ -372,12 +374,15 @@ def _column(found: pa.Table, name: str) -> Addresses:
     return found[name].to_numpy().astype(np.int64)  # type: ignore[no-any-return]
 
 
-def _image(tables: TableReader, part: TablePart, schema: pa.Schema) -> pa.Table | None:
+def _image(
+    tables: TableReader, part: TablePart, schema: pa.Schema, known: Mapping[TableVersion, Projection]
+) -> pa.Table | None:
     """Read all columns at once if the rows are few: a second read would cost more. Blobs may be too large for it."""
     if not 0 < part.most_rows <= MOST_VALUES or pa.large_binary() in schema.types or part.table is None:
         return None
-    rows = _read(tables, part, _stored(tables, part.table, schema))
-    return _conformed(rows, schema).append_column(ADDRESS, rows[ADDRESS])
+    how = _projection(tables, part.table, schema, known)
+    rows = _read(tables, part, how.names(schema.names))
+    return how.of(rows).append_column(ADDRESS, rows[ADDRESS])
 
 
 def key_rows(tables: TableReader, part: TablePart, names: Sequence[str]) -> pa.Table:

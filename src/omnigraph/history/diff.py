@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import itertools
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any, TypeVar
 
@@ -16,15 +16,19 @@ import pyarrow.compute as pc
 
 from omnigraph.api.arrow import change_table, plain_values
 from omnigraph.api.changes import Change, ChangeOperation, DiffStats, DiffTally, EntityKind, SchemaDifference
-from omnigraph.api.results import Commit, TableVersion
+from omnigraph.api.results import Commit, SchemaRow, TableVersion
 from omnigraph.commit.store import Store
 from omnigraph.core.refs import parse_range
 from omnigraph.errors import ChangeCursorError, ChangeRequestError, RefNameError
 from omnigraph.history.common_past import fork_point
 from omnigraph.history.delta import EDGE_KEYS, NODE_KEYS, Touched, differing, differing_rows, touched_rows
 from omnigraph.history.resolve import check_readable, explaining_reclaimed, no_commit, resolve, tables_of
+from omnigraph.lang.evolution import plan_schema, renames_of
+from omnigraph.lang.schema_facts import IdentifiedSchema
+from omnigraph.lang.schema_steps import SchemaPlan
 from omnigraph.lang.source import did_you_mean
 from omnigraph.manifest.state import GraphState
+from omnigraph.storage.projection import Projection
 from omnigraph.storage.read import DST, ID, SRC, TableReader
 
 _ROWS = 1024  # read at a time
@@ -91,6 +95,8 @@ class TablePair:
     key: str
     before: TableVersion | None
     after: TableVersion | None
+    # If the schema differs: the columns of the later version by their names in the earlier, without those that are new.
+    stored: Mapping[str, str] | None = None
 
     @property
     def order(self) -> tuple[bool, str]:
@@ -150,6 +156,7 @@ class Diff:
     before: GraphState
     after: GraphState
     filter: ChangeFilter
+    schemas: SchemaPair | None = None
 
     def __iter__(self) -> Iterator[Change]:
         for rows in self.rows():
@@ -171,6 +178,8 @@ class Diff:
     @property
     def schema(self) -> SchemaDifference:
         """The types and properties that only one of the two states has."""
+        if self.schemas is not None:
+            return self.schemas.difference
         types: tuple[list[str], list[str]] = ([], [])
         properties: tuple[list[str], list[str]] = ([], [])
         for pair in self.pairs():
@@ -189,6 +198,9 @@ class Diff:
     def pairs(self) -> list[TablePair]:
         """Return the tables that differ, nodes before edges."""
         old, new = tables_of(self.before.snapshot), tables_of(self.after.snapshot)
+        if self.schemas is not None:
+            found = [pair for pair in self.schemas.pairs(old, new) if self.filter.wants_table(pair.key)]
+            return sorted(found, key=lambda pair: pair.order)
         wanted = filter(self.filter.wants_table, old.keys() | new.keys())
         found = [TablePair(key, old.get(key), new.get(key)) for key in wanted]
         return sorted((pair for pair in found if pair.before != pair.after), key=lambda pair: pair.order)
@@ -222,7 +234,7 @@ def diff(
 ) -> Diff:
     """Return the changes from one state to another, each named by a ref; of `a...b` those of b since it left a."""
     one, other = _two_states(store, before, after)
-    found = Diff(store.tables, one, other, chosen(kinds, types, operations, type_names(one, other)))
+    found = diff_of(store, one, other, chosen(kinds, types, operations, type_names(one, other)))
     found.check_readable()  # the caller learns it now, and not from the first change that it reads
     return found
 
@@ -239,16 +251,76 @@ def _two_states(store: Store, before: str, after: str | None) -> tuple[GraphStat
     return one, other
 
 
+def diff_of(store: Store, before: GraphState, after: GraphState, wanted: ChangeFilter) -> Diff:
+    rows = before.snapshot.schema, after.snapshot.schema
+    pair = None if rows[0] == rows[1] else SchemaPair(*(identified(store, row) for row in rows))
+    return Diff(store.tables, before, after, wanted, pair)
+
+
+def identified(store: Store, row: SchemaRow | None) -> IdentifiedSchema:
+    """Return a schema with the identity of its types."""
+    accepted = store.schema_of_row(row)
+    return IdentifiedSchema(accepted.catalog, store.ids_of_row(row), accepted.text)
+
+
+@dataclass(frozen=True, slots=True)
+class SchemaPair:
+    """The schemas of two states, matched by the identity of types and properties."""
+
+    before: IdentifiedSchema
+    after: IdentifiedSchema
+
+    @property
+    def plan(self) -> SchemaPlan:
+        return plan_schema(self.before.catalog, self.after.catalog, renames=renames_of(self.before.ids, self.after.ids))
+
+    @property
+    def difference(self) -> SchemaDifference:
+        names = renames_of(self.before.ids, self.after.ids)
+        old, new = (set(filter(_has_table, one.ids)) for one in (self.before, self.after))
+        added, removed, renamed = [], [], [f"{old} -> {new}" for new, old in names.types.items() if old != new]
+        for key, kept in names.properties.items():
+            if _has_table(key):
+                before, after = self.before.ids[names.types[key]].properties, self.after.ids[key].properties
+                added += [f"{key}.{name}" for name in after if name not in kept]
+                removed += [f"{names.types[key]}.{name}" for name in before if name not in kept.values()]
+                renamed += [f"{names.types[key]}.{one} -> {key}.{name}" for name, one in kept.items() if name != one]
+        types = (new - names.types.keys(), old - set(names.types.values()))
+        return SchemaDifference(*(tuple(sorted(one)) for one in (*types, added, removed, renamed)))
+
+    def pairs(self, old: Mapping[str, TableVersion], new: Mapping[str, TableVersion]) -> Iterator[TablePair]:
+        """Yield the tables that differ, by their later keys."""
+        names = renames_of(self.before.ids, self.after.ids)
+        for key, table in new.items():
+            before = old.get(names.types.get(key, ""))
+            if before is None or replace(before, key=key) != table:
+                system = {name: name for name in (EDGE_KEYS if key.startswith("edge:") else NODE_KEYS)}
+                yield TablePair(key, before, table, {**system, **names.properties.get(key, {})} if before else None)
+        gone = old.keys() - set(names.types.values())
+        yield from (TablePair(key, old[key], None) for key in gone)
+
+
+def _has_table(key: str) -> bool:
+    return not key.startswith("interface:")
+
+
 def type_names(*states: GraphState) -> set[str]:
     return {key.partition(":")[2] for state in states for key in state.snapshot.entries}
 
 
 def touched(tables: TableReader, pair: TablePair) -> Touched:
     """Find the rows that the two versions of a table do not share."""
-    schema = tables.columns(pair.shown)
+    schema, projections = tables.columns(pair.shown), dict[TableVersion, Projection]()
     if pair.before and pair.after:
-        schema = _widest(schema, tables.columns(pair.before))
-    return touched_rows(tables, pair.before, pair.after, schema, pair.keys)
+        other = tables.columns(pair.before)
+        if pair.stored is not None:
+            stored = {name: one for name, one in pair.stored.items() if name in schema.names and one in other.names}
+            other = pa.schema([other.field(one).with_name(name) for name, one in stored.items()])
+            schema = _widest(schema, other)
+            projections[pair.before] = Projection(schema, stored)
+        else:
+            schema = _widest(schema, other)
+    return touched_rows(tables, pair.before, pair.after, schema, pair.keys, projections=projections)
 
 
 def _widest(schema: pa.Schema, other: pa.Schema) -> pa.Schema:

@@ -31,8 +31,19 @@ from omnigraph.errors import (
     ResourceLimitError,
 )
 from omnigraph.history.delta import Touched
-from omnigraph.history.diff import ChangeFilter, Diff, TablePair, changed_rows, chosen, short_id, touched, type_names
+from omnigraph.history.diff import (
+    ChangeFilter,
+    Diff,
+    TablePair,
+    changed_rows,
+    chosen,
+    diff_of,
+    short_id,
+    touched,
+    type_names,
+)
 from omnigraph.history.resolve import find_commit, graph_state_at
+from omnigraph.lang.schema_steps import SchemaPlan
 from omnigraph.manifest.publisher import Manifest
 from omnigraph.manifest.state import GraphState, ManifestState
 
@@ -117,9 +128,12 @@ class Feed:
             try:
                 before = before or graph_state_at(self._store.manifest, done)
                 after = graph_state_at(self._store.manifest, commit)
-                diff = _checked_diff(Diff(self._store.tables, before, after, page.filter), commit)
+                diff = diff_of(self._store, before, after, page.filter)
+                diff.check_readable()
+                _refuse_unknown(diff, commit)
+                schema = diff.schemas.plan if diff.schemas else None
                 with diff.explaining_reclaimed():
-                    stopped = page.add(commit, self._changes(diff, position))
+                    stopped = page.add(commit, self._changes(diff, position), schema)
             except (HistoryReclaimedError, ChangeRefusedError):
                 if not page.blocks:
                     raise
@@ -174,14 +188,12 @@ def _filter(request: PollChanges | FindBaseline | ReadCommitChanges, state: Grap
     return chosen(request.kinds, request.types, request.operations, type_names(state))
 
 
-def _checked_diff(diff: Diff, commit: Commit) -> Diff:
-    """Refuse a commit whose states were cleaned up, or that changed the schema."""
-    diff.check_readable()
-    if diff.schema:
+def _refuse_unknown(diff: Diff, commit: Commit) -> None:
+    """Refuse a commit of another implementation that changed the schema: it left no record of what it did."""
+    if diff.schemas is None and diff.schema:
         message = f"commit {commit.commit_id} changed the schema: the feed cannot report its changes"
         hint = f"export the graph at this commit as a baseline, then start at after:{commit.commit_id}"
         raise ChangeRefusedError(message, commit_id=commit.commit_id, reason=SCHEMA_CHANGED, hint=hint)
-    return diff
 
 
 @dataclass(slots=True)
@@ -196,7 +208,9 @@ class _PageBuilder:
     count: int = 0
     size: int = 0
 
-    def add(self, cause: Commit, changes: Iterator[tuple[TablePair, Change]]) -> CursorPosition | None:
+    def add(
+        self, cause: Commit, changes: Iterator[tuple[TablePair, Change]], schema: SchemaPlan | None
+    ) -> CursorPosition | None:
         """Add the changes of a commit; if they do not all fit, return the position of the last that did."""
         added: list[Change] = []
         stopped = last = None
@@ -207,7 +221,7 @@ class _PageBuilder:
             added.append(change)
             last = CursorPosition("", table=short_id(pair.key), entity=short_id(change.id))
         if added or stopped is None:
-            self.blocks.append(ChangeBlock(cause, tuple(added)))
+            self.blocks.append(ChangeBlock(cause, tuple(added), schema))
         return stopped
 
     def _fits(self, change: Change) -> bool:

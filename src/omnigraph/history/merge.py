@@ -41,6 +41,7 @@ from omnigraph.history.ancestry import Ancestry
 from omnigraph.history.common_past import MergeBases
 from omnigraph.history.large_merge import LargeMerge, LargeMergedTable
 from omnigraph.history.resolve import resolve_readable
+from omnigraph.history.schema_tables import schema_change
 from omnigraph.history.three_way import MergeBase, MergedTable, TableMerge
 from omnigraph.manifest.publisher import Lineage
 from omnigraph.manifest.rows import MergedPast, VersionRow
@@ -305,10 +306,7 @@ class MergeInput:
     by: MergeBy = MergeBy.PROPERTY
     is_checked: bool = False
     only: frozenset[str] | None = None
-
-    @property
-    def table_keys(self) -> list[str]:
-        return sorted({*self.source.entries, *(key for base in self.past.bases for key in base)})
+    takes_schema: bool = True  # of the source; a revert leaves the schema of the target as it is
 
 
 class MergeAttempt:
@@ -319,19 +317,33 @@ class MergeAttempt:
         self.store = store
         self.txn = txn
         self.input = merge_input
-        if merge_input.source.schema != txn.base.schema:
-            message = "the two states have different schemas and cannot be merged"
-            raise SchemaBoundaryError(message, hint="export the entities at the earlier state and load them instead")
-        merge_input.resolution.check(txn.catalog)
-        keys = [key for key in merge_input.table_keys if key in txn.entries]
-        self.tables = {key: combined for key in keys if (combined := self._combine(key))}
+        takes = merge_input.resolution if merge_input.takes_schema else None
+        self.schema = schema_change(store, txn, merge_input.past, merge_input.source, takes)
+        self.catalog = self.schema.change.catalog if self.schema else txn.catalog
+        merge_input.resolution.check(self.catalog)
+        self.tables: dict[str, MergedTable | LargeMergedTable] = {}
         self.staged: dict[str, Staged] = {}
         self.committed = CommittedRows(store.tables, txn)
+        if self.schema:
+            self.committed.changing = self.schema.existing()
         self.unreported = 0  # conflicts of large tables
-        found = sorted(self._conflicts(), key=lambda one: (one.table_key, one.id or "", one.kind, one.message))
-        self.conflicts = tuple(found)
+        found = [*self.schema.change.conflicts] if self.schema else []
+        if not found:  # rows of a schema that is not known cannot be compared
+            self.tables = {key: combined for key in self._keys if (combined := self._combine(key))}
+            found = [*self._conflicts()]
+        self.conflicts = tuple(sorted(found, key=lambda one: (one.table_key, one.id or "", one.kind, one.message)))
+
+    @property
+    def _keys(self) -> list[str]:
+        if self.schema:
+            return self.schema.change.keys
+        past = (key for base in self.input.past.bases for key in base)
+        return sorted(key for key in {*self.input.source.entries, *past} if key in self.txn.entries)
 
     def _combine(self, key: str) -> MergedTable | LargeMergedTable | None:
+        if self.schema:
+            # In memory, however large: the tasks know one set of columns.
+            return self.schema.merged(key, self.input.by, self.input.resolution, self.input.only)
         source, target = self.input.source.entries.get(key), self.txn.entries[key]
         tables = self.store.tables
         declared, theirs = declared_of(self.txn.catalog, key), source.table if source else None
@@ -363,6 +375,8 @@ class MergeAttempt:
         changes = {
             key: one.change for key, one in self.tables.items() if isinstance(one, MergedTable) and not one.is_empty
         }
+        if self.schema and (broken := self.schema.broken_rules(changes)):
+            return tuple(broken)
         found = [problem for one in self._large.values() for problem in one.problems]
         for change in changes.values():
             found += value_violations(change.declared, change.rows)
@@ -373,7 +387,7 @@ class MergeAttempt:
     def _relation_violations(self, changes: Mapping[str, TableChange]) -> list[Violation]:
         large = {key: one for key, one in self._large.items() if not one.is_empty}
         if not large or self.choose is None:
-            return list(relation_violations(self.txn.catalog, self.committed, changes))
+            return list(relation_violations(self.catalog, self.committed, changes))
         # What is large is compared by tasks, which read every table as it will be.
         state = {key: self._after(key) for key in self.txn.entries}
         checked = {
@@ -397,6 +411,10 @@ class MergeAttempt:
 
     def merged_state(self) -> GraphState:
         """Return the state that the merge would make. It is staged, and nothing refers to it."""
+        if self.schema and self.schema.changes:
+            message = "the merge changes the schema, and its result cannot be queried before it is there"
+            hint = "merge a branch with the change of the schema alone first, without checks"
+            raise SchemaBoundaryError(message, hint=hint)
         entries = dict(self.txn.entries)
         for key, done in self.counts.items():
             rows = entries[key].row_count + done.inserted - done.deleted
@@ -419,6 +437,8 @@ class MergeAttempt:
 
     def plan(self, lineage: Lineage) -> PublishPlan:
         """Stage the changed tables and plan their publication."""
+        if self.schema and self.schema.changes:
+            return self.schema.publish_plan(self.tables, lineage, frozenset({HEAD, *self.committed.read_set}))
         adoptions = {key: row for key in self.tables if (row := self._adoption(key))}
         changing = [key for key, one in self.tables.items() if not one.is_empty and key not in adoptions]
         return PublishPlan(
@@ -443,6 +463,8 @@ class MergeAttempt:
 
         Any other branch may be deleted together with its files.
         """
+        if self.schema:
+            return False
         entry, target = self.input.source.entries.get(key), self.txn.entries[key].table
         on_main = self.txn.branch is not None and entry is not None and entry.table.branch is None
         is_whole = self.input.only is None
@@ -450,7 +472,7 @@ class MergeAttempt:
 
     def _stage(self, key: str) -> Staged:
         if key not in self.staged:
-            base = self.txn.writable_table(self.store.tables, key)
+            base = self.txn.writable_table(self.store.tables, self.schema.old_key(key) if self.schema else key)
             self.staged[key] = self.tables[key].stage(self.store.tables, base)
         return self.staged[key]
 

@@ -13,13 +13,15 @@ from omnigraph.commit.plan import WriteTxn
 from omnigraph.commit.store import Store
 from omnigraph.core.executor import ChooseExecutor
 from omnigraph.core.refs import MAIN
-from omnigraph.errors import EntityNotFoundError, ResolutionStaleError
+from omnigraph.errors import EntityNotFoundError, ResolutionStaleError, SchemaBoundaryError
 from omnigraph.history.ancestry import Ancestry
 from omnigraph.history.diff import ChangeFilter, Diff
 from omnigraph.history.merge import BranchChange, MergeInput, MergeSpec, apply_merge, embed_again, impossible
 from omnigraph.history.resolve import TypeRef, graph_state_at, resolve_readable, tables_of
 from omnigraph.history.three_way import MergeBase
+from omnigraph.lang.evolution import renames_of
 from omnigraph.manifest.publisher import Lineage
+from omnigraph.manifest.rows import StateTables
 from omnigraph.manifest.state import GraphState, ManifestState
 from omnigraph.storage.read import ID
 
@@ -75,11 +77,13 @@ class _Replay(BranchChange):
         return Lineage.new(asked.actor, None, details, asked.operation_id, asked.message)
 
     def _between(self, base: GraphState, source: GraphState) -> MergeInput:
+        if base.snapshot.schema != source.snapshot.schema:
+            message = f"commit '{self.commit.commit_id}' changed the schema and cannot be applied to entities alone"
+            raise SchemaBoundaryError(message, hint="apply that schema; earlier commits have what was dropped")
         # Check before anything is staged: a cleanup may have removed what has to be read.
         Diff(self.store.tables, base, source, ChangeFilter()).check_readable()
-        return MergeInput(
-            MergeBase([tables_of(base.snapshot)]), source.snapshot, self.request.resolution, self.request.by
-        )
+        past, asked = MergeBase([tables_of(base.snapshot)]), self.request
+        return MergeInput(past, source.snapshot, asked.resolution, asked.by, takes_schema=False)
 
 
 class _Revert(_Replay):
@@ -137,21 +141,33 @@ class _Restore(BranchChange):
     def merge_input(self, txn: WriteTxn) -> MergeInput:
         self.key = self.wanted.type.key(txn.entries)
         snapshot = self.state.snapshot
-        entries = {name: entry for name, entry in snapshot.entries.items() if name == self.key}
-        base = {name: table for name, table in tables_of(txn.base.snapshot).items() if name == self.key}
-        self._check_ids(txn)
+        then = self._key_then(txn)
+        entries = {name: entry for name, entry in snapshot.entries.items() if name == then}
+        now = tables_of(txn.base.snapshot)
+        base = StateTables({self.key: now[self.key]}, now.schema, is_known=True)
+        self._check_ids(txn, then)
         asked = self.request
         source = replace(snapshot, entries=entries)
-        return MergeInput(MergeBase([base]), source, asked.resolution, asked.by, only=self.wanted.ids)
+        past = MergeBase([base])
+        return MergeInput(past, source, asked.resolution, asked.by, only=self.wanted.ids, takes_schema=False)
 
-    def _check_ids(self, txn: WriteTxn) -> None:
+    def _key_then(self, txn: WriteTxn) -> str:
+        """Return the key that the type had in the state to restore."""
+        rows = (self.state.schema, txn.base.schema)
+        if rows[0] == rows[1]:
+            return self.key
+        names = renames_of(*(self.store.ids_of_row(row) for row in rows)).types
+        if self.key not in names:
+            message = f"'{self.wanted.ref}' has no type {self.wanted.type.name}, or another one of that name"
+            raise SchemaBoundaryError(message, hint="choose a state since the type was added")
+        return names[self.key]
+
+    def _check_ids(self, txn: WriteTxn, then: str) -> None:
         """Raise if an entity is in neither state: a misspelt id would restore nothing, silently."""
         missing = set(self.wanted.ids or ())
-        for entries in (self.state.snapshot.entries, txn.entries):
-            if missing and self.key in entries:
-                found = self.store.tables.lookup(
-                    entries[self.key].table, ID, pa.array(sorted(missing), pa.string()), [ID]
-                )
+        for key, entries in ((then, self.state.snapshot.entries), (self.key, txn.entries)):
+            if missing and key in entries:
+                found = self.store.tables.lookup(entries[key].table, ID, pa.array(sorted(missing), pa.string()), [ID])
                 missing -= set(found[ID].to_pylist())
         if missing:
             name = min(missing)

@@ -25,6 +25,7 @@ from omnigraph.errors import (
 )
 from omnigraph.lang.source import did_you_mean
 from omnigraph.manifest.publisher import Manifest
+from omnigraph.manifest.rows import StateTables
 from omnigraph.manifest.state import GraphState, ManifestState
 from omnigraph.manifest.time_travel import reclaimed, state_at
 from omnigraph.storage.lance_errors import Failure, classify
@@ -76,8 +77,9 @@ def resolve_readable(store: Store, text: str) -> ManifestState:
     return state
 
 
-def tables_of(snapshot: Snapshot) -> dict[str, TableVersion]:
-    return {key: entry.table for key, entry in snapshot.entries.items()}
+def tables_of(snapshot: Snapshot) -> StateTables:
+    tables = {key: entry.table for key, entry in snapshot.entries.items()}
+    return StateTables(tables, snapshot.schema, is_known=True)
 
 
 def check_readable(reader: TableReader, commit: Commit, tables: Iterable[TableVersion]) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
+import lance
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -27,6 +28,7 @@ from omnigraph.history.properties import AlignedRows, Matrix, PropertyMerge, Uni
 from omnigraph.lang.catalog import EdgeType, NodeType
 from omnigraph.storage.columns import image_schema, table_key
 from omnigraph.storage.layout import Addresses, fragments
+from omnigraph.storage.projection import Projection
 from omnigraph.storage.read import ADDRESS, DST, ID, OFFSET_BITS, SRC, TableReader
 from omnigraph.storage.stage import Staged, TableStorage
 from omnigraph.write.pending import to_store, without_record
@@ -165,11 +167,20 @@ class MergedTable:
     def counts(self) -> ChangeCounts:
         return ChangeCounts(self.inserted.num_rows, self.updated.num_rows, self.deleted.num_rows)
 
-    def stage(self, tables: TableStorage, base: TableVersion) -> Staged:
+    def stage(self, tables: TableStorage, base: TableVersion, first: Staged | None = None) -> Staged:
+        """Stage the rows; `first` is a change of the columns, which they come after."""
+        if first is not None:
+            after = tables.staged_state(first)
+            done = self._stage(tables, after, tables.open(after))
+            return replace(first, then=(*first.then, *done.steps))
+        return self._stage(tables, base)
+
+    def _stage(self, tables: TableStorage, base: TableVersion, onto: lance.LanceDataset | None = None) -> Staged:
         rows = self.rows
         if not rows.num_rows:
             return tables.stage_delete_rows(base, self.replaced, f"omnigraph: {len(self.replaced)} rows")
-        return tables.stage_written(base, tables.write_rows(base, to_store(self.declared, rows)), self.replaced)
+        written = tables.write_rows(base, to_store(self.declared, rows), onto=onto)
+        return tables.stage_written(base, written, self.replaced)
 
     @property
     def change(self) -> TableChange:
@@ -189,6 +200,7 @@ class TableMerge:
     target: TableVersion | None
     by: MergeBy = MergeBy.PROPERTY
     only: frozenset[str] | None = None  # the ids of the entities to merge; all if none are named
+    projections: Mapping[TableVersion, Projection] = field(default_factory=dict)
 
     @property
     def _bases(self) -> list[TableVersion | None]:
@@ -223,7 +235,8 @@ class TableMerge:
         """Merge the two sides; None if the source changed nothing that the target lacks."""
         if not self.is_needed:
             return None
-        touched = find or partial(touched_rows, tables, schema=image_schema(self.declared), keys=self.keys)
+        how = {"schema": image_schema(self.declared), "keys": self.keys, "projections": self.projections}
+        touched = find or partial(touched_rows, tables, **how)
         # A fast-forward of this table: no image of the target is needed.
         return self._adopted(tables, touched) if self.adopts else self._merged(tables, resolution, touched)
 

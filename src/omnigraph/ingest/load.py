@@ -169,7 +169,7 @@ def _load(store: Store, request: LoadSpec) -> LoadResult:
         if request.max_bad is not None or request.dedupe is not None or request.distinct:
             # By the plan of large loads, which leaves records out and compares ends, and in this process.
             return _load_by_executor(store, replace(request, engine=Engine.LOCAL), lineage)
-        contract = store.schema_of(store.manifest.load())
+        contract = store.schema_of(store.manifest.load(request.branch))
         assert contract, "the graph was opened"
         request.progress.phase("read", len(request.splits))
         converted = _convert(request.splits, contract.catalog, MOST_RECORDS)

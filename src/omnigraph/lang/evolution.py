@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from omnigraph.core.values import Scalar
 from omnigraph.lang.catalog import (
@@ -18,6 +18,7 @@ from omnigraph.lang.catalog import (
     Property,
     Range,
 )
+from omnigraph.lang.schema_ids import SchemaIds
 from omnigraph.lang.schema_steps import (
     CODES,
     AddConstraint,
@@ -51,22 +52,56 @@ _WIDER = {
 }
 
 
+@dataclass(frozen=True, slots=True)
+class Renames:
+    """What was called how before: types by their keys, and by those the properties of each type.
+
+    What is not here was added. With it, names and `@rename_from` say nothing.
+    """
+
+    types: Mapping[str, str]
+    properties: Mapping[str, Mapping[str, str]]
+
+    def of_kind(self, kind: str) -> dict[str, str]:
+        pairs = ((new.partition(":"), old.partition(":")) for new, old in self.types.items())
+        return {new[2]: old[2] for new, old in pairs if new[0] == kind}
+
+
+def renames_of(before: SchemaIds, after: SchemaIds) -> Renames:
+    """Return what types and properties of a later schema were called in an earlier one, by their identity."""
+    keys = {one.id: key for key, one in before.items()}
+    types = {key: keys[one.id] for key, one in after.items() if one.id in keys}
+    properties = {}
+    for key, old in types.items():
+        names = {id_: name for name, id_ in before[old].properties.items()}
+        properties[key] = {name: names[id_] for name, id_ in after[key].properties.items() if id_ in names}
+    return Renames(types, properties)
+
+
 def plan_schema(
-    accepted: Catalog, desired: Catalog, drops: DropMode = DropMode.SOFT, empty: Collection[str] = ()
+    accepted: Catalog,
+    desired: Catalog,
+    drops: DropMode = DropMode.SOFT,
+    empty: Collection[str] = (),
+    *,
+    renames: Renames | None = None,
 ) -> SchemaPlan:
     """Plan the change from the accepted schema to the desired one.
 
     `empty` are the accepted types without entities, such as `node:Person`: these can get required properties.
     """
-    return SchemaPlan(tuple(_Planner(accepted, desired, drops, empty).steps()))
+    return SchemaPlan(tuple(_Planner(accepted, desired, drops, empty, renames).steps()))
 
 
 _Typed = InterfaceType | NodeType | EdgeType
 
 
 class _Planner:
-    def __init__(self, accepted: Catalog, desired: Catalog, drops: DropMode, empty: Collection[str]) -> None:
+    def __init__(
+        self, accepted: Catalog, desired: Catalog, drops: DropMode, empty: Collection[str], renames: Renames | None
+    ) -> None:
         self.drops = drops
+        self.renames = renames
         self.empty = empty
         self.old = _by_kind(accepted)
         self.new = _by_kind(desired)
@@ -93,6 +128,8 @@ class _Planner:
         return next((new for new, before in self.pairs["node"].items() if before == old), old)
 
     def _pair_types(self, kind: str) -> dict[str, str]:
+        if self.renames is not None:
+            return self.renames.of_kind(kind)
         # A type that keeps its name is the same type, whatever @rename_from says: hints may stay in a schema for ever.
         pairs = {name: name for name in self.new[kind] if name in self.old[kind]}
         claimed: set[str] = set()
@@ -126,7 +163,7 @@ class _Planner:
                 continue
             yield AddType(kind, name)
             for property_ in declared.properties.values():
-                if property_.metadata.rename_from and not property_.interfaces:
+                if self.renames is None and property_.metadata.rename_from and not property_.interfaces:
                     reason = f'a new type cannot take over property "{property_.metadata.rename_from}"'
                     yield UnsupportedChange(f"property '{name}.{property_.name}'", reason)
 
@@ -193,6 +230,8 @@ class _TypeChange:
     # Properties
 
     def _pair_properties(self) -> dict[str, str]:
+        if self.planner.renames is not None:
+            return dict(self.planner.renames.properties[f"{self.kind}:{self.new.name}"])
         pairs = {name: name for name in self.new.properties if name in self.old.properties}
         for name, property_ in self.new.properties.items():
             hint = property_.metadata.rename_from
@@ -221,6 +260,7 @@ class _TypeChange:
                 continue
             # Existing rows get null: there is no other value to give them. An interface has no rows.
             is_empty = f"{self.kind}:{self.old.name}" in self.planner.empty or isinstance(self.new, InterfaceType)
+            is_empty |= self.planner.renames is not None  # of a merge: what comes of it is judged as a whole
             if property_.type.nullable or is_empty:
                 yield AddProperty(self.kind, self.new.name, name, str(property_.type))
             else:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import fields
 from enum import StrEnum
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 from omnigraph.lang.source import TreeNode
 
@@ -28,6 +28,9 @@ class DropMode(StrEnum):
 
     SOFT = "soft"
     HARD = "hard"
+
+
+_S = TypeVar("_S")
 
 
 class Step(TreeNode):
@@ -202,6 +205,10 @@ class UnsupportedChange(Step):
 
 class SchemaPlan(TreeNode):
     steps: tuple[Step, ...]
+
+    def of(self, kind: type[_S]) -> list[_S]:
+        """Return the steps of one kind."""
+        return [step for step in self.steps if isinstance(step, kind)]
 
     @property
     def supported(self) -> bool:

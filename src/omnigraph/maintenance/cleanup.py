@@ -66,7 +66,7 @@ def cleanup(store: Store, request: CleanupRequest, advance: Callable[[], None] =
     _refuse_drift(store)
     run = _Cleanup(store, policy, request, dt.datetime.now(dt.UTC))
     tables = []
-    for key, path in sorted(run.needed.paths.items()):
+    for key, path in sorted(run.needed.paths):
         tables.append(run.table(key, path))
         advance()
     internal = run.internal_tables()
@@ -80,7 +80,7 @@ def give_up_past(store: Store, table_keys: Collection[str]) -> None:
         request = CleanupRequest(keep=1, confirm=True)
         relocate(store)
         run = _Cleanup(store, _policy(request), request, dt.datetime.now(dt.UTC))
-        done = [run.table(key, run.needed.paths[key]) for key in table_keys]
+        done = [run.table(key, path) for key, path in sorted(run.needed.paths) if key in table_keys]
         problems = [f"{one.table_key}: {one.error}" for one in done if one.error]
     except OmnigraphError as error:
         problems = [error.message]

@@ -22,7 +22,7 @@ from omnigraph.commit.store import Store
 from omnigraph.core.executor import ChooseExecutor, Executor, Parcel, ParcelRoute, Scattered, exchanged
 from omnigraph.core.location import Location
 from omnigraph.errors import OmnigraphError
-from omnigraph.lang.catalog import Catalog, EdgeType
+from omnigraph.lang.catalog import EdgeType, NodeType
 from omnigraph.maintenance.damage import BACKUP, states
 from omnigraph.maintenance.optimize import declared_types
 from omnigraph.maintenance.tasks import BTREE, wanted_indices
@@ -38,10 +38,14 @@ _NODE = "node:"
 _IDS = pa.schema([(ID, pa.string())])
 
 
-def findings(store: Store, catalog: Catalog, choose: ChooseExecutor) -> list[Finding]:
+def findings(store: Store, choose: ChooseExecutor) -> list[Finding]:
     """Read everything that branches and tags consist of, each version of a table once."""
-    entries = [state.snapshot.entries for state in states(store)]
-    return _DeepRead(store.location, catalog, entries, choose).run()
+    # Each state by its own schema: another one may have another type of that name.
+    read = [(one.snapshot.entries, declared_types(store.schema_of_row(one.schema).catalog)) for one in states(store)]
+    return _DeepRead(store.location, read, choose).run()
+
+
+_Types = Mapping[str, NodeType | EdgeType]
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,20 +62,20 @@ class _DeepRead:
     """One examination. A handle of its own reads: what another one has cached was not read from the storage."""
 
     def __init__(
-        self, location: Location, catalog: Catalog, states: Sequence[Mapping[str, Entry]], choose: ChooseExecutor
+        self, location: Location, states: Sequence[tuple[Mapping[str, Entry], _Types]], choose: ChooseExecutor
     ) -> None:
         self.tables = TableReader(location)
-        self.types = declared_types(catalog)
         self.choose = choose
-        self.entries = {entry.table: entry for entries in states for entry in entries.values()}
-        self.pairs = list(dict.fromkeys(pair for entries in states for pair in self._pairs(entries)))
+        self.entries = {entry.table: entry for entries, _ in states for entry in entries.values()}
+        self.types = {entry.table: types.get(key) for entries, types in states for key, entry in entries.items()}
+        self.pairs = list(dict.fromkeys(pair for entries, types in states for pair in self._pairs(entries, types)))
         self.found: list[Finding] = []
         self.unreadable: set[TableVersion] = set()
         self.rows: Counter[TableVersion] = Counter()
 
-    def _pairs(self, entries: Mapping[str, Entry]) -> Iterator[EndPair]:
+    def _pairs(self, entries: Mapping[str, Entry], types: _Types) -> Iterator[EndPair]:
         for key, entry in entries.items():
-            edge = self.types.get(key)
+            edge = types.get(key)
             for column, node in ((SRC, edge.source), (DST, edge.target)) if isinstance(edge, EdgeType) else ():
                 if f"{_NODE}{node}" in entries:
                     yield EndPair(entry.table, column, entries[f"{_NODE}{node}"].table, node)
@@ -167,7 +171,7 @@ class _DeepRead:
 
     def _indices(self, table: TableVersion) -> Iterator[IndexTask]:
         """Yield the indices whose answers can be compared with those of a scan."""
-        declared = self.types.get(table.key)
+        declared = self.types[table]
         built = layout_of(self.tables, table).indices
         columns = self.tables.columns(table)
         for spec in wanted_indices(declared) if declared else ():

@@ -17,7 +17,7 @@ from omnigraph.core.location import Location
 from omnigraph.core.refs import FOREIGN_LOCK, MAIN
 from omnigraph.errors import BranchNotFoundError, OmnigraphError
 from omnigraph.history.old_merges import unknown_merges
-from omnigraph.lang.catalog import Catalog, EdgeType, NodeType
+from omnigraph.lang.catalog import EdgeType, NodeType
 from omnigraph.maintenance import damage, deep
 from omnigraph.maintenance.backup import MISSING, verify
 from omnigraph.maintenance.optimize import declared_types
@@ -39,21 +39,18 @@ _MANY_VERSIONS = 100
 _LONG = 300.0  # seconds
 
 
-def examine(
-    store: Store, catalog: Catalog, *, deep: ChooseExecutor | None = None, backup: Location | None = None
-) -> HealthReport:
+def examine(store: Store, *, deep: ChooseExecutor | None = None, backup: Location | None = None) -> HealthReport:
     """Examine every branch and every table. A part that cannot be read is a finding, and the rest is still examined.
 
     With `deep`, which chooses who does it, every row is read as well; `backup` compares files with the digests of the
     latest backup there.
     """
-    return _Examination(store, catalog, deep, backup).report()
+    return _Examination(store, deep, backup).report()
 
 
 @dataclass
 class _Examination:
     store: Store
-    catalog: Catalog
     deep: ChooseExecutor | None
     backup: Location | None
     findings: list[Finding] = field(default_factory=list)
@@ -96,7 +93,7 @@ class _Examination:
         found = damage.findings(self.store)
         if self.deep:
             known = {one.subject for one in found}  # a file that is gone cannot be read either
-            found += [one for one in deep.findings(self.store, self.catalog, self.deep) if one.subject not in known]
+            found += [one for one in deep.findings(self.store, self.deep) if one.subject not in known]
         if self.backup is not None:
             found += self._differing(self.backup, {one.subject for one in found})
         self.findings += [one for one in found if one.subject not in self.lost]
@@ -197,7 +194,7 @@ class _Examination:
             self._find(Severity.ADVICE, f"branch {name}", message, "if it has died: omnigraph repair --confirm --force")
         self.states.append(state)
         moving = {key for sidecar in sidecars for key in sidecar.table_keys}
-        types = declared_types(self.catalog)
+        types = declared_types(self.store.schema_of_row(state.schema).catalog)
         for key, entry in state.snapshot.entries.items():
             if entry.table.owner == branch:
                 self._table(entry.table, name, types.get(key), is_moving=key in moving)

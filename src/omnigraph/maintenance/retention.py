@@ -66,7 +66,7 @@ class Needed:
     versions: Mapping[Place, frozenset[int]]
     heads: Mapping[Place, int]
     forks: frozenset[Place]
-    paths: Mapping[str, str]
+    paths: frozenset[tuple[str, str]]  # of each type; two branches may have added one in directories of their own
 
 
 def needed(store: Store, policy: Policy, now: dt.datetime) -> Needed:
@@ -74,11 +74,11 @@ def needed(store: Store, policy: Policy, now: dt.datetime) -> Needed:
     tags = store.manifest.table.tags()
     collected = Collected(store, policy, now)
     forks: set[Place] = set()
-    paths: dict[str, str] = {}
+    paths: set[tuple[str, str]] = set()
     named = dict(store.manifest.states())
     states = [*named.values()]
     for state in states:
-        paths |= state.paths
+        paths |= set(state.paths.items())
         forks |= {(state.paths[key], fork) for key, _, fork in _rows(state)}
         collected.need_branch(state)
     for name, tag in tags.items():  # tagged states are kept whatever their age
@@ -89,7 +89,7 @@ def needed(store: Store, policy: Policy, now: dt.datetime) -> Needed:
     for place, version in chain.from_iterable(map(places, states)):
         heads[place] = max(version, heads[place])  # a branch may inherit a table that its owner has changed since
     # Only the branches that were read: one that comes back under its old name must be read as well.
-    return Needed(_refs(named, tags), tuple(named), kept, dict(heads), frozenset(forks), paths)
+    return Needed(_refs(named, tags), tuple(named), kept, dict(heads), frozenset(forks), frozenset(paths))
 
 
 def refs_of(store: Store) -> tuple[str, ...]:

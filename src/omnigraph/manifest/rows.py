@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import pyarrow as pa
@@ -44,10 +44,11 @@ SCHEMA = pa.schema(
 
 @dataclass(frozen=True, slots=True)
 class TableRow:
-    """A known table and its directory."""
+    """A known table and its directory. `branch` is its fork, of which the first version is published with it."""
 
     table_key: str
     path: str
+    branch: str | None = None
 
     def record(self) -> dict[str, Any]:
         return {OBJECT_ID: self.table_key, "object_type": TABLE, "table_key": self.table_key, "location": self.path}
@@ -98,6 +99,17 @@ class TombstoneRow:
         }
 
 
+class StateTables(dict[str, TableVersion]):
+    """The tables of a state, with the row of its schema. Merges of older releases did not record that one."""
+
+    def __init__(
+        self, tables: Mapping[str, TableVersion], schema: SchemaRow | None = None, *, is_known: bool = False
+    ) -> None:
+        super().__init__(tables)
+        self.schema = schema
+        self.is_known = is_known
+
+
 @dataclass(frozen=True, slots=True)
 class MergedPast:
     """The commits that a merge brought in, and the tables of those at which a later merge can start.
@@ -116,14 +128,24 @@ class MergedPast:
         }
         # Without details: an ancestor is only walked through, and the record is written with every commit of the
         # window.
-        return {"commits": [commit_record(replace(one, details=None)) for one in self.commits], "states": states}
+        schemas = {
+            name: asdict(tables.schema) if tables.schema else None
+            for name, tables in self.states.items()
+            if isinstance(tables, StateTables) and tables.is_known
+        }
+        commits = [commit_record(replace(one, details=None)) for one in self.commits]
+        # Left out as long as the schema never changed: then all states have the same.
+        shown = {"schemas": schemas} if any(schemas.values()) else {}
+        return {"commits": commits, "states": states, **shown}
 
     @classmethod
     def of_document(cls, document: Mapping[str, Any]) -> MergedPast:
-        states = {
-            name: {key: TableVersion(key, path, version, branch) for key, (path, version, branch) in tables.items()}
-            for name, tables in document["states"].items()
-        }
+        schemas = document.get("schemas", {})
+        states = {}
+        for name, pins in document["states"].items():
+            tables = {key: TableVersion(key, path, version, branch) for key, (path, version, branch) in pins.items()}
+            row = SchemaRow(**schemas[name]) if schemas.get(name) else None
+            states[name] = StateTables(tables, row, is_known=name in schemas)
         return cls(tuple(map(decode_commit, document["commits"])), states)
 
 
@@ -238,7 +260,7 @@ def head_record(commit: Commit, graph_id: str | None = None, seen: SchemaSeen | 
 
 
 def schema_record(schema: SchemaRow) -> dict[str, Any]:
-    metadata = _json({"source": schema.source, "fingerprint": schema.fingerprint, "origin": schema.origin})
+    metadata = _json(asdict(schema))
     # One row, replaced by each change: earlier schemas are in earlier versions of the manifest.
     return {OBJECT_ID: SCHEMA_ID, "object_type": SCHEMA_ID, "table_key": "", "metadata": metadata}
 
@@ -290,7 +312,7 @@ def decode_stream(record: dict[str, Any]) -> StreamPosition:
 def decode_schema(record: dict[str, Any]) -> SchemaRow:
     try:
         metadata = json.loads(record["metadata"])
-        return SchemaRow(metadata["source"], metadata["fingerprint"], metadata["origin"])
+        return SchemaRow(metadata["source"], metadata["fingerprint"], metadata["origin"], metadata.get("ids"))
     except (ValueError, TypeError, KeyError) as error:
         message = f"the row of the schema in `{MANIFEST_PATH}` is invalid"
         raise CorruptGraphError(message, path=MANIFEST_PATH, hint="restore the graph from a backup") from error

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 from omnigraph.api.results import SchemaResult, SchemaRow
 from omnigraph.commit import failpoints
-from omnigraph.commit.plan import PublishPlan, WriterKind, WriteTxn, schema_gates
+from omnigraph.commit.plan import PublishPlan, WriterKind, WriteTxn, gates_for, schema_gates
 from omnigraph.commit.publish import capture, publish_held
 from omnigraph.commit.recovery import heal, recover_operation
 from omnigraph.commit.store import Store
-from omnigraph.core.refs import MAIN
+from omnigraph.core.refs import FOREIGN_LOCK, MAIN
 from omnigraph.errors import (
     AlreadyInitializedError,
     BranchesPresentError,
@@ -24,6 +24,7 @@ from omnigraph.lang.catalog import Catalog, EdgeType, NodeType
 from omnigraph.lang.evolution import plan_schema
 from omnigraph.lang.identity import new_id
 from omnigraph.lang.schema_check import compile_schema
+from omnigraph.lang.schema_ids import carried, encoded
 from omnigraph.lang.schema_steps import CODES, DropMode, SchemaPlan, Tier, UnsupportedChange
 from omnigraph.lang.source import Source
 from omnigraph.manifest import schema_files
@@ -42,10 +43,12 @@ _CLAIM = "__init_claim.json"
 _LOG = logging.getLogger(__name__)
 
 
-def preview_schema(store: Store, source: Source, drops: DropMode = DropMode.SOFT) -> SchemaResult:
+def preview_schema(
+    store: Store, source: Source, drops: DropMode = DropMode.SOFT, branch: str | None = None
+) -> SchemaResult:
     """Return the steps to a schema, and change nothing."""
     wanted = _Wanted.of(source)
-    txn = _captured(store)
+    txn = _captured(store, branch)
     plan = wanted.plan(store, txn, drops)
     _warn_one_way(store, txn, plan)
     return SchemaResult(plan, False, txn.base.version, _rows(plan, wanted.catalog, txn))  # noqa: FBT003
@@ -59,26 +62,34 @@ def apply_schema(
     *,
     operation_id: str | None = None,
     message: str | None = None,
+    branch: str | None = None,
 ) -> SchemaResult:
-    """Change the schema of the graph in one commit. There is no other writer meanwhile; readers see whole states."""
+    """Change the schema of a branch in one commit. It has no other writer meanwhile; readers see whole states."""
     wanted = _Wanted.of(source)
+    if drops is DropMode.HARD and branch is not None:
+        message = f"data can only be given up on {MAIN}, not on branch '{branch}'"
+        hint = "leave `allow_data_loss` out: what is dropped on a branch is dropped by its merge"
+        raise SchemaUnsupportedError(message, steps=[message], hint=hint)
     heal(store)
     # Each attempt recovers one writer that died; more than a few in a row is something else.
     for _ in range(_ATTEMPTS):
         try:
-            return _apply_alone(store, wanted, drops, Lineage.new(actor, operation_id=operation_id, message=message))
+            lineage = Lineage.new(actor, operation_id=operation_id, message=message)
+            return _apply_alone(store, branch, wanted, drops, lineage)
         except RecoveryRequiredError as error:
             pending = error
             recover_operation(store, error.operation_id)  # needs the gates, which are free here
     raise pending
 
 
-def _apply_alone(store: Store, wanted: _Wanted, drops: DropMode, lineage: Lineage) -> SchemaResult:
-    # The exclusive schema gate. A write prepared before it finds at its publish that the schema has changed.
+def _apply_alone(store: Store, branch: str | None, wanted: _Wanted, drops: DropMode, lineage: Lineage) -> SchemaResult:
+    # A write prepared before finds at its publish that the schema has changed. On main the exclusive schema gate gives
+    # the change its turn; every other writer of a branch takes the gate of the branch, and that is enough.
     # Under it a failed change takes back its new tables: later, they could be those of another change.
-    with store.gates.hold(schema_gates(())) as held, taking_back(store.tables):
-        _refuse_pending(store)
-        txn = _captured(store)
+    gates = schema_gates(()) if branch is None else gates_for(branch, ())
+    with store.gates.hold(gates) as held, taking_back(store.tables):
+        _refuse_pending(store, branch)
+        txn = _captured(store, branch)
         plan = wanted.plan(store, txn, drops)
         rows = _rows(plan, wanted.catalog, txn)
         # A text of equal meaning, such as one with other comments, is stored; it is no commit.
@@ -93,10 +104,10 @@ def _apply_alone(store: Store, wanted: _Wanted, drops: DropMode, lineage: Lineag
     return SchemaResult(plan, True, commit.manifest_version, rows, commit, tuple(given_up))  # noqa: FBT003
 
 
-def _captured(store: Store) -> WriteTxn:
+def _captured(store: Store, branch: str | None) -> WriteTxn:
     """Capture the state to start from, by the schema files as they are now: an edited one is refused."""
     store.schema_files.forget()
-    return capture(store, None)
+    return capture(store, branch)
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,28 +132,24 @@ class _Wanted:
         steps = TableSteps(plan, self.catalog)
         return checked(plan, self.catalog, steps.existing(store.tables, txn.entries))
 
+    def row(self, store: Store, txn: WriteTxn, plan: SchemaPlan) -> SchemaRow:
+        ids = carried(store.ids_of_row(txn.base.schema), plan, self.catalog)
+        return SchemaRow(self.source.text, self.catalog.fingerprint, store.origin_of(txn.base.schema), encoded(ids))
+
     def publish_plan(self, store: Store, txn: WriteTxn, plan: SchemaPlan, lineage: Lineage) -> PublishPlan:
         steps = TableSteps(plan, self.catalog)
         steps.check()  # before the first file is written
+        actions = tuple(steps.actions(store.tables, txn))
         return PublishPlan(
             txn,
             WriterKind.SCHEMA_APPLY,
-            tuple(steps.actions(store.tables, txn)),
-            tuple(steps.registrations(store.tables, txn.base)),
-            tuple(steps.tombstones(txn)),
-            schema=SchemaRow(self.source.text, self.catalog.fingerprint, _origin(store, txn)),
+            actions,
+            tuple(steps.registrations(store.tables, txn)),
+            tuple(steps.tombstones(txn, actions)),
+            schema=self.row(store, txn, plan),
             lineage=lineage,
             read_set=frozenset({HEAD}),  # any commit since would have been validated by the old schema
         )
-
-
-def _origin(store: Store, txn: WriteTxn) -> str:
-    """Return the schema that the graph was created with: states from before the first change are read by it."""
-    if txn.base.schema:
-        return txn.base.schema.origin
-    accepted = store.schema_files.read()
-    assert accepted, "the graph is there"
-    return accepted.text
 
 
 def _rows(plan: SchemaPlan, desired: Catalog, txn: WriteTxn) -> dict[str, int]:
@@ -165,15 +172,18 @@ def _refuse(store: Store, plan: SchemaPlan) -> None:
         if problems[0].code and CODES[problems[0].code][0] is Tier.VALIDATED:
             hint = "change the entities that do not allow it, or the schema, and apply it again"
         raise SchemaUnsupportedError(message, steps=[str(step) for step in problems], hint=hint)
-    others = [name for name in store.manifest.branches() if name != MAIN]
-    if others:
-        message = f"the schema cannot be changed while there are branches other than {MAIN}: {', '.join(others)}"
-        raise BranchesPresentError(message, branches=others, hint="merge and delete the other branches first")
+    if FOREIGN_LOCK in store.manifest.branches():
+        message = f"another program is changing the schema, or died while it did: there is a branch {FOREIGN_LOCK}"
+        hint = "wait for it, or remove the branch with a forced `repair`"
+        raise BranchesPresentError(message, branches=[FOREIGN_LOCK], hint=hint)
 
 
-def _refuse_pending(store: Store) -> None:
-    """Raise if a record is pending: finished later, it would publish tables of the old schema."""
+def _refuse_pending(store: Store, branch: str | None) -> None:
+    """Raise if a record of the branch is pending: finished later, it would publish tables of the old schema."""
     for operation_id in store.sidecars.pending():
+        sidecar = store.sidecars.read(operation_id)
+        if sidecar is not None and sidecar.branch != branch:
+            continue
         message = f"operation {operation_id} was interrupted and must be recovered first"
         raise RecoveryRequiredError(message, operation_id=operation_id, hint="reopen the graph read-write")
 
@@ -181,7 +191,7 @@ def _refuse_pending(store: Store) -> None:
 def _rewrite_source(store: Store, source: Source, txn: WriteTxn) -> None:
     """Store a source text of equal meaning, such as one with other comments. This is no change of the graph."""
     accepted = store.schema_of(txn.base)
-    if accepted and accepted.text != source.text:
+    if txn.branch is None and accepted and accepted.text != source.text:
         schema_files.rewrite_source(store.objects, source.text)
         store.schema_files.forget()
 

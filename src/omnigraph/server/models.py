@@ -240,9 +240,11 @@ def _fields(form: Form) -> dict[str, Any]:
             # A member that can be null need not be in the document for OpenAPI, unless the form promises it.
             can_lack = member.is_optional or (NoneType in get_args(kind) and not member.is_promised)
             default = None if can_lack else ...
-            found[member.name] = (
+            # A model has attributes of its own, such as `schema`: a member of that name needs another one in Python.
+            taken = hasattr(BaseModel, member.name)
+            found[f"{member.name}_" if taken else member.name] = (
                 kind | None if can_lack else kind,
-                Field(default, description=form.docs.get(member.name)),
+                Field(default, description=form.docs.get(member.name), alias=member.name if taken else None),
             )
     return found | {name: (kind, None if NoneType in get_args(kind) else ...) for name, kind in form.added.items()}
 

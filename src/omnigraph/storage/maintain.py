@@ -281,19 +281,18 @@ def _staged(base: TableVersion, operation: Any) -> Staged:
 
 def chained(first: Staged, then: Staged) -> Staged:
     """Let one change follow another, on the state that the first makes."""
-    return replace(first, then=then.transaction)
+    return replace(first, then=(*first.then, *then.steps))
 
 
-def second_step(staged: Staged, version: int) -> Staged:
-    """Return the second step of a change whose first step has made a version."""
-    assert staged.then is not None
-    base, operation = replace(staged.base, version=version), staged.then.operation
-    if staged.adds_rows:
-        return Staged(base, replace(staged.then, read_version=version), appended=staged.appended)
-    assert isinstance(operation, lance.LanceOperation.CreateIndex)
-    new = [replace(one, dataset_version=version) for one in operation.new_indices]
-    then = replace(staged.then, read_version=version, operation=replace(operation, new_indices=new))
-    return Staged(base, then)
+def next_step(staged: Staged, step: lance.Transaction, version: int) -> Staged:
+    """Return a later step of a change whose earlier steps have made a version."""
+    operation = step.operation
+    if isinstance(operation, lance.LanceOperation.CreateIndex):
+        new = [replace(one, dataset_version=version) for one in operation.new_indices]
+        operation = replace(operation, new_indices=new)
+    then = replace(step, read_version=version, operation=operation)
+    appended = staged.appended if step is staged.steps[-1] else None
+    return Staged(replace(staged.base, version=version), then, appended=appended)
 
 
 # Settings ------------------------------------------------------------------------------------------

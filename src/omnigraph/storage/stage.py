@@ -42,13 +42,13 @@ STORAGE_VERSION: Literal["2.2"] = "2.2"
 class Staged:
     """An uncommitted transaction on a table: its files are written, its head has not moved.
 
-    `then` follows at once, on the state that the first makes. `uuid` is that of the last step: a head made by it shows
-    that all steps are done. `appended` are the ids of an append, which is the last step.
+    `then` follow at once, each on the state that the one before makes. `uuid` is that of the last step: a head made by
+    it shows that all steps are done. `appended` are the ids of an append, which is the last step.
     """
 
     base: TableVersion
     transaction: lance.Transaction
-    then: lance.Transaction | None = None
+    then: tuple[lance.Transaction, ...] = ()
     appended: pa.Array | None = field(default=None, compare=False, repr=False)
 
     @property
@@ -58,12 +58,13 @@ class Staged:
     @property
     def is_append(self) -> bool:
         """Whether it is no more than rows to add, and so means the same on any later version."""
-        return self.then is None and self.adds_rows
+        return not self.then and self.adds_rows
 
     @property
     def adds_rows(self) -> bool:
         """Whether all that it changes is to add rows. A fold may come first, and that keeps what is there."""
-        return isinstance(self.steps[-1].operation, lance.LanceOperation.Append)
+        changes_columns = isinstance(self.transaction.operation, lance.LanceOperation.Merge)
+        return isinstance(self.steps[-1].operation, lance.LanceOperation.Append) and not changes_columns
 
     @property
     def is_overwrite(self) -> bool:
@@ -72,7 +73,7 @@ class Staged:
 
     @property
     def steps(self) -> list[lance.Transaction]:
-        return [step for step in (self.transaction, self.then) if step is not None]
+        return [self.transaction, *self.then]
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,6 +161,10 @@ class TableStorage(TableReader):
         with lance_call(opened.uri, "read staged"):
             return opened.to_table(columns=list(columns), filter=lance_filter(predicate))
 
+    def staged_state(self, staged: Staged) -> TableVersion:
+        """Return the version that the first step of a staged change makes. The head does not move."""
+        return replace(staged.base, version=int(self.read_staged(staged).version))
+
     # Staging
 
     def stage_append(self, base: TableVersion, rows: pa.Table) -> Staged:
@@ -169,14 +174,23 @@ class TableStorage(TableReader):
         """Replace all rows; an empty table of rows is allowed."""
         return self._stage_fragments(base, rows, "overwrite")
 
-    def write_rows(self, base: TableVersion, rows: pa.Table, rows_per_file: int = MAX_ROWS_PER_FILE) -> list[str]:
-        """Write the data files of new rows; return descriptions that another process can stage together with others."""
+    def write_rows(
+        self,
+        base: TableVersion,
+        rows: pa.Table,
+        rows_per_file: int = MAX_ROWS_PER_FILE,
+        onto: lance.LanceDataset | None = None,
+    ) -> list[str]:
+        """Write the data files of new rows; return descriptions that another process can stage together with others.
+
+        `onto` is a state of the table that is only staged, and has other columns.
+        """
         uri = self._uri(base.path, base.branch)
         durable_write("write rows", uri)
         with lance_call(uri, "write rows"):
             written = write_fragments(
                 rows,
-                uri,
+                uri if onto is None else onto,  # an empty dataset is false
                 mode="append",
                 max_rows_per_file=rows_per_file,
                 data_storage_version=STORAGE_VERSION,
@@ -293,7 +307,7 @@ class TableStorage(TableReader):
             return staged
         # An index keeps its name when its column is renamed, and would block one on the column that takes the name.
         forget = lance.Transaction(base.version, lance.LanceOperation.CreateIndex([], stale))
-        return replace(staged, then=_staged(base, forget).transaction)
+        return replace(staged, then=(_staged(base, forget).transaction,))
 
     def _with_values(self, fragment: lance.LanceFragment, change: SchemaChange) -> lance.FragmentMetadata:
         """Write the new columns of a fragment beside its others."""
@@ -485,7 +499,7 @@ def after_fold(staged: Staged, fold: Staged) -> Staged:
     """Let an append follow a rewrite of its base that keeps every row."""
     assert staged.is_append, "anything else names rows of its base"
     assert staged.base == fold.base
-    return replace(staged, transaction=fold.transaction, then=staged.transaction)
+    return replace(staged, transaction=fold.transaction, then=(staged.transaction,))
 
 
 def check_staged_files(dataset: lance.LanceDataset, staged: lance.Transaction) -> None:

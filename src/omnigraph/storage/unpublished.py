@@ -101,8 +101,11 @@ def leave_to_caller() -> None:
         made.files.clear()
 
 
-def leave_to_recovery(staged: Iterable[Staged]) -> None:
-    """Keep the files of changes whose recovery record is written: their versions may come to be at any moment."""
+def leave_to_recovery(staged: Iterable[Staged], registered: Iterable[Place] = ()) -> None:
+    """Keep the files of changes whose recovery record is written: their versions may come to be at any moment.
+
+    `registered` are tables and forks that are published as they are.
+    """
     made = _current.get()
     if made is None:
         return
@@ -111,6 +114,9 @@ def leave_to_recovery(staged: Iterable[Staged]) -> None:
         place = one.base.path, one.base.branch
         # From here on a version that names these files may appear at any moment, by this process or by a recovery.
         made.files[place] -= {f"{directory_of(*place)}/{name}" for step in one.steps for name in named_by(step)}
+        made.forks.discard(place)
+    for place in registered:
+        made.files.pop(place, None)
         made.forks.discard(place)
 
 

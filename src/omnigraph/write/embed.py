@@ -50,7 +50,7 @@ def embed_mode(name: str) -> EmbedMode:
 
 def embed_graph(store: Store, request: EmbedRequest, embedding: Embedding) -> EmbedResult:
     """Embed the texts of a graph. Committed batches stay; after a failure, the next run does the rest."""
-    accepted = store.schema_of(store.manifest.load())
+    accepted = store.schema_of(store.manifest.load(request.branch))
     assert accepted, "the graph was opened"
     embedded: dict[str, int] = {}
     commits: list[Commit] = []

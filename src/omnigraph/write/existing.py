@@ -13,6 +13,7 @@ from omnigraph.errors import Violation
 from omnigraph.lang.catalog import Cardinality, Catalog, EdgeType, NodeType
 from omnigraph.lang.schema_steps import (
     AddConstraint,
+    AddProperty,
     ChangeCardinality,
     ReduceEnum,
     SchemaPlan,
@@ -41,13 +42,14 @@ _BROKEN = "OG-MF-107"
 class ExistingRows:
     """The entities of one type before a change of the schema, read as they are after it.
 
-    `ignored` are ids that the same change replaces or removes.
+    `ignored` are ids that the same change replaces or removes, and `brought` the rows that it brings.
     """
 
     tables: TableStorage
     table: TableVersion
     projection: Projection
     ignored: pa.Array | None = None
+    brought: pa.Table | None = None
 
     def parts(self, names: Sequence[str]) -> Iterator[pa.Table]:
         """Yield some columns, a fragment at a time: a table may not fit into memory."""
@@ -56,6 +58,8 @@ class ExistingRows:
             found = self.tables.scan_fragments(self.table, [number], self.projection.names(wanted))
             rows = self.projection.of(found.drop_columns(ADDRESS), wanted)
             yield rows if self.ignored is None else rows.filter(pc.invert(pc.is_in(rows[ID], self.ignored)))
+        if self.brought is not None:
+            yield self.brought.select(wanted)
 
     def columns(self, names: Sequence[str]) -> pa.Table:
         fields = pa.schema([self.projection.schema.field(name) for name in dict.fromkeys((ID, *names))])
@@ -71,7 +75,7 @@ def checked(plan: SchemaPlan, desired: Catalog, rows: Mapping[str, ExistingRows]
 
 
 def _checked(step: Step, desired: Catalog, rows: Mapping[str, ExistingRows]) -> Step:
-    if not isinstance(step, TightenProperty | ReduceEnum | AddConstraint | ChangeCardinality):
+    if not isinstance(step, AddProperty | TightenProperty | ReduceEnum | AddConstraint | ChangeCardinality):
         return step
     found = rows.get(f"{step.type_kind}:{step.type_name}")
     if found is None:
@@ -85,6 +89,8 @@ def _checked(step: Step, desired: Catalog, rows: Mapping[str, ExistingRows]) -> 
 
 def _violations(step: Step, declared: NodeType | EdgeType, rows: ExistingRows) -> Iterator[Violation]:
     match step:
+        case AddProperty(_, _, name) if not declared.properties[name].type.nullable:
+            yield from _value_violations(declared, name, "required", rows)
         case TightenProperty(_, _, name):
             yield from _value_violations(declared, name, "required", rows)
         case ReduceEnum(_, _, name):

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from omnigraph.api.results import Entry
+from omnigraph.api.results import Entry, TableVersion
 from omnigraph.commit.plan import TableAction, WriteTxn
 from omnigraph.errors import SchemaUnsupportedError
 from omnigraph.lang.catalog import Catalog
@@ -23,7 +23,6 @@ from omnigraph.lang.schema_steps import (
     WidenProperty,
 )
 from omnigraph.manifest.rows import TableRow, TombstoneRow
-from omnigraph.manifest.state import ManifestState
 from omnigraph.storage.columns import declared_of, image_schema, moved_path, table_keys, table_path, table_schema
 from omnigraph.storage.projection import Projection
 from omnigraph.storage.stage import SchemaChange, TableStorage
@@ -87,20 +86,25 @@ class TableSteps:
         """The tables that are dropped or changed, by their current keys."""
         return sorted({*map(self.before, self.columns), *self.dropped, *self.renamed.values()})
 
-    def check(self) -> None:
-        """Raise if a column takes a name that another gives up in the same change: Lance refuses it in one commit."""
+    @property
+    def freed(self) -> list[str]:
+        """The columns that take a name which another gives up in the same change: Lance refuses it in one commit."""
+        found = []
         for key, columns in self.columns.items():
             freed = {*columns.drop, *(old for old, _ in columns.rename)}
-            taken = freed & {*columns.add, *(new for _, new in columns.rename)}
-            if taken:
-                name = f"{key.partition(':')[2]}.{min(taken)}"
-                message = f"property '{name}' cannot take a name that the same change frees"
-                raise SchemaUnsupportedError(message, steps=[message], hint="apply the change in two steps")
+            found += [f"{key}.{name}" for name in freed & {*columns.add, *(new for _, new in columns.rename)}]
+        return sorted(found)
+
+    def check(self) -> None:
+        if self.freed:
+            message = f"property '{self.freed[0].partition(':')[2]}' cannot take a name that the same change frees"
+            raise SchemaUnsupportedError(message, steps=[message], hint="apply the change in two steps")
 
     def actions(self, tables: TableStorage, txn: WriteTxn) -> Iterator[TableAction]:
         """Stage the column changes. Only columns that get values are written."""
         for key in self.columns:
-            yield TableAction(tables.stage_schema_change(txn.entries[self.before(key)].table, self.change_of(key)))
+            base = txn.writable_table(tables, self.before(key))
+            yield TableAction(tables.stage_schema_change(base, self.change_of(key)))
 
     def change_of(self, key: str) -> SchemaChange:
         columns, schema = self.columns[key], table_schema(declared_of(self.desired, key))
@@ -125,20 +129,36 @@ class TableSteps:
         keys = sorted(table_keys(self.desired) - set(self.added))
         return {key: ExistingRows(tables, entries[self.before(key)].table, self.projection(key)) for key in keys}
 
-    def tombstones(self, txn: WriteTxn) -> Iterator[TombstoneRow]:
-        """Yield tombstones right behind the current versions. A renamed table is dropped under its old key."""
+    def tombstones(self, txn: WriteTxn, actions: Iterable[TableAction]) -> Iterator[TombstoneRow]:
+        """Yield tombstones behind the versions that the change makes. A renamed table is dropped under its old key."""
+        made = {action.table_key: len(action.staged.steps) for action in actions}
         for key in (*self.dropped, *self.renamed.values()):
-            yield TombstoneRow(key, txn.entries[key].table.version + 1)
+            yield TombstoneRow(key, txn.entries[key].table.version + made.get(key, 1))
 
-    def registrations(self, tables: TableStorage, state: ManifestState) -> Iterator[TableRow]:
+    def registrations(self, tables: TableStorage, txn: WriteTxn) -> Iterator[TableRow]:
         """Create the new tables; yield the directories of new and renamed ones. A renamed table stays in place."""
-        for key, old in self.renamed.items():
-            yield TableRow(key, state.snapshot.entries[old].table.path)
+        yield from self.moved(tables, txn)
         for key in self.added:
-            declared = declared_of(self.desired, key)
-            known = state.paths.get(key, table_path(declared))
-            taken = known in {entry.table.path for entry in state.snapshot.entries.values()}
-            path = moved_path(declared, new_id()) if taken else known  # the table of a renamed type still lives there
-            # The versions of a type that is added again must be past its tombstone, or the fold would hide them.
-            tables.create_behind(path, table_schema(declared), state.actual_version(key), known)
-            yield TableRow(key, path)
+            yield new_table(tables, txn, key, self.desired)
+
+    def moved(self, tables: TableStorage, txn: WriteTxn) -> Iterator[TableRow]:
+        """Yield the directories of renamed tables by their new keys."""
+        for key, old in self.renamed.items():
+            # The new key is published at the head of the table: on a branch, that must be a fork of its own.
+            table = txn.writable_table(tables, old)
+            yield TableRow(key, table.path, table.branch)
+
+
+def new_table(tables: TableStorage, txn: WriteTxn, key: str, desired: Catalog) -> TableRow:
+    """Create the empty table of a type."""
+    declared, state = declared_of(desired, key), txn.base
+    known = state.paths.get(key, table_path(declared))
+    taken = known in {entry.table.path for entry in state.snapshot.entries.values()}
+    # The table of a renamed type still lives there, or another branch may add a type of that name at any time.
+    path = moved_path(declared, new_id()) if taken or txn.branch else known
+    # The versions of a type that is added again must be past its tombstone, or the fold would hide them.
+    tables.create_behind(path, table_schema(declared), state.actual_version(key), known)
+    if txn.branch is None:
+        return TableRow(key, path)
+    version = tables.head(path, None).version
+    return TableRow(key, path, tables.fork(TableVersion(key, path, version, None), txn.branch).branch)

@@ -17,8 +17,9 @@ from omnigraph.core.values import FLOATS
 from omnigraph.errors import PatternError, Violation
 from omnigraph.lang.catalog import Catalog, Check, EdgeType, NodeType, Range
 from omnigraph.lang.ir import Operator
-from omnigraph.storage.columns import table_key
+from omnigraph.storage.columns import image_schema, table_key
 from omnigraph.storage.predicates import AllOf, OneOf, arrow_expression, comparison
+from omnigraph.storage.projection import Projection
 from omnigraph.storage.read import DST, ID, MOST_VALUES, SRC
 from omnigraph.storage.stage import Staged, TableStorage
 from omnigraph.write.pending import RECORD, without_record
@@ -60,6 +61,19 @@ class TableChange:
         return _except(self.removed[ID].combine_chunks(), self.rows[ID].combine_chunks())
 
 
+@dataclass(frozen=True, slots=True)
+class ExistingTable:
+    """A version of a table, and how it is read in the columns that it is to have."""
+
+    table: TableVersion
+    projection: Projection
+
+
+def _no_rows(declared: NodeType | EdgeType, columns: Sequence[str]) -> pa.Table:
+    schema = image_schema(declared)
+    return pa.schema([schema.field(name) for name in columns]).empty_table()
+
+
 @dataclass(slots=True)
 class CommittedRows:
     """The graph that a change is validated against. Records which tables were read.
@@ -71,20 +85,36 @@ class CommittedRows:
     txn: WriteTxn
     read_set: set[str] = field(default_factory=set)
     ahead: Mapping[str, TableVersion] = field(default_factory=dict)
+    # Tables of which the schema changes together with the rows: where they are now, and how they are read. None if new.
+    changing: Mapping[str, ExistingTable | None] = field(default_factory=dict)
 
     def lookup(self, declared: NodeType | EdgeType, column: str, values: pa.Array, columns: Sequence[str]) -> pa.Table:
-        return self.tables.lookup(self._table(declared), column, values, columns)
+        key = table_key(declared)
+        if key not in self.changing or key in self.ahead:
+            return self.tables.lookup(self._table(declared), column, values, columns)
+        at = self.changing[key]
+        if at is None or column not in at.projection.stored:
+            return _no_rows(declared, columns)
+        found = self.tables.lookup(at.table, at.projection.stored[column], values, at.projection.names(columns))
+        return at.projection.of(found, columns)
 
     def matching(self, declared: NodeType | EdgeType, groups: pa.Table) -> pa.Table:
         """Read the id and columns of rows that may hold one of the groups of values."""
-        table = self._table(declared)
+        key, names = table_key(declared), groups.column_names
+        changing = key in self.changing and key not in self.ahead
+        at = self.changing[key] if changing else None
+        if changing and (at is None or not at.projection.stored.keys() >= set(names)):
+            return _no_rows(declared, [ID, *names])
+        table = at.table if at else self._table(declared)
+        stored = at.projection.stored if at else {name: name for name in (ID, *names)}
         # The values of each column are filtered separately, so a row may match a mixture; `_taken` joins on all of
         # them.
-        names, found = groups.column_names, []
-        for at in range(0, groups.num_rows, MOST_VALUES):
-            chunk = groups.slice(at, MOST_VALUES)
-            wanted = AllOf(tuple(OneOf(name, chunk[name].combine_chunks().unique()) for name in names))
-            found.append(self.tables.scan(table, [ID, *names], wanted))
+        found = []
+        for first in range(0, groups.num_rows, MOST_VALUES):
+            chunk = groups.slice(first, MOST_VALUES)
+            wanted = AllOf(tuple(OneOf(stored[name], chunk[name].combine_chunks().unique()) for name in names))
+            rows = self.tables.scan(table, [stored[name] for name in (ID, *names)], wanted)
+            found.append(at.projection.of(rows, [ID, *names]) if at else rows)
         return pa.concat_tables(found)
 
     def _table(self, declared: NodeType | EdgeType) -> Any:
