@@ -291,3 +291,14 @@ def test_a_walk_asks_for_memory_before_it_takes_it(
     assert caught.value.limit == 1_000_000 < caught.value.actual
     monkeypatch.setenv("OMNIGRAPH_QUERY_MEMORY", "100000000")
     assert graph.query(source).rows == answer
+
+
+def test_objects_are_whole_entities(shared: Callable[[str], Graph]) -> None:
+    graph = shared("language")
+    (found,) = graph.query('query q() { match { $p: Person { slug: "b" } } return { object($p) } }').rows
+    stored = {"age": 20, "born": "2000-01-01", "email": None, "name": "Bob", "retired": True, "slug": "b", "tags": None}
+    assert found == {"p": {"@id": "b", "@type": "Person", **stored}}
+    text = "query q() { match { $p: Person optional { $p $e:knows $f $e.since = 2001 } } return { object($e) as e } }"
+    edges = [row["e"] for row in graph.query(text).rows]
+    assert edges.count(None) == 2
+    assert {"@id": "ab0", "@type": "Knows", "@src": "a", "@dst": "b", "since": 2001} in edges

@@ -99,7 +99,7 @@ def _rounded(arguments: Arrays) -> pa.Array:
     if len(arguments) == 1:
         is_float = pa.types.is_floating(number.type)
         return pc.round(number, round_mode="half_towards_infinity") if is_float else number
-    digits = pc.min_element_wise(pc.max_element_wise(arguments[1].cast(pa.int32()), -400), 400)
+    digits = pc.min_element_wise(pc.max_element_wise(arguments[1].cast(pa.int64()), -300), 300).cast(pa.int32())
     return pc.round_binary(number, digits, round_mode="half_towards_infinity")
 
 
