@@ -233,7 +233,7 @@ _MERGED: dict[str, Place] = {
 FORMS[op.MergeBranch] = MERGE = Form(
     MergeResult,
     "BranchMergeOutput",
-    {**_named("source", "target", "source_commit", "target_commit"), **_MERGED},
+    {**_named("source", "target", "source_commit?", "target_commit?"), **_MERGED},
     reads={"conflicts": _conflicts},
     added={"branch_deleted": bool | None, "branch_delete_error": str | None},
 )
@@ -329,7 +329,7 @@ _form(RuleOfBranch, "RuleOutput", _named("branch", "rule"))
 FORMS[op.MergeRequested] = REQUEST_MERGED = Form(
     MergeResult,
     "RequestMergeOutput",
-    {**_named("source", "target", "source_commit", "target_commit"), **_MERGED},
+    {**_named("source", "target", "source_commit?", "target_commit?"), **_MERGED},
     reads={"conflicts": _conflicts},
 )
 

@@ -195,6 +195,9 @@ def _value(parameter: Parameter, value: Any) -> Any:
         return source_given(value, parameter.source.suffix, parameter.source.name).text
     if parameter.name == "params":
         return plain_parameters(value)
+    if parameter.name == "checks" and value is not None and not isinstance(value, Mapping):
+        # A word is the name of a stored query, which the server knows; a file is read here.
+        return [one if str(one).isidentifier() else source_given(one, ".gq", "<check>").text for one in value]
     if parameter.name == "resolve":
         return Resolution.of(value).to_dict() or None
     # The server has these defaults too, and may have others when it is newer.

@@ -131,6 +131,8 @@ def _body(known: Description, route: Route) -> type[BaseModel]:
     members: dict[str, Any] = {}
     for name, one in known.sent.items():
         wire = route.wire_name(name)
+        if f"{{{wire}}}" in route.path:
+            continue  # the path says it
         alias = AliasChoices(wire, _OLDER[wire]) if is_query and wire in _OLDER else None
         members[wire] = (_body_kind(one), Field(_default(one), validation_alias=alias, description=one.doc))
     return create_model(f"{known.kind.__name__}{_suffix(route)}Request", __base__=models.Request, **members)
