@@ -116,7 +116,8 @@ PEERS := kuzu==0.11.3 ladybug==0.22.0 duckdb==2.0.0 lancedb==0.40.0
 soak: setup
 	OMNIGRAPH_SOAK=1 $(BIN)/python -m pytest -n 0 tests/ingest/test_planted_defects.py tests/maintenance/test_upkeep_soak.py \
 		tests/server/test_contract_fuzz.py tests/server/test_raw_http_fuzz.py tests/commit/test_power_cuts.py \
-		tests/simulation/test_simulation.py tests/query/test_growth.py tests/spark/test_stream_sink.py
+		tests/simulation/test_simulation.py tests/query/test_growth.py tests/query/test_permutations.py \
+		tests/query/test_differential.py tests/spark/test_stream_sink.py
 	OMNIGRAPH_HYPOTHESIS_PROFILE=soak $(BIN)/python -m pytest -n 2 -m hypothesis
 
 # Real faults of the machine, outside the tests. It reports what it skips and why; the variables are the options of the program.

@@ -18,7 +18,24 @@ from omnigraph.commit.publish import begin, publish
 from omnigraph.commit.store import Store
 from omnigraph.graph import Graph
 from omnigraph.storage.layout import IndexSpec
-from tests.query.oracle import Bind, Clause, Data, Given, Item, Key, Node, Not, Prop, Query, Row, Test, Walk, encode
+from tests.query.oracle import (
+    Bind,
+    Clause,
+    Data,
+    Given,
+    Item,
+    Key,
+    Node,
+    Not,
+    Prop,
+    Query,
+    Ranking,
+    Row,
+    Search,
+    Test,
+    Walk,
+    encode,
+)
 from tests.support.mutations import store_of
 
 SCHEMA = """
@@ -26,7 +43,7 @@ node A {
     name: String @key
     s: String?  b: Bool?  i: I32?  l: I64?  u: U32?  w: U64?  f: F32?  d: F64?
     day: Date?  at: DateTime?  kind: enum(red, green, blue)?  tags: [String]?  nums: [I32]?  camelCase: I32?
-    reals: [F32]?  moments: [DateTime]?
+    reals: [F32]?  moments: [DateTime]?  words: String? @index  place: Vector(2)?
 }
 node B { name: String @key  s: String?  i: I64?  f: F32?  w: U64? }
 node C { num: I32 @key  s: String?  d: F64? }
@@ -59,6 +76,8 @@ INDEXED = {
     "node:B": ("i",),
     "node:C": ("num",),
 }
+SEARCHED = {"words": "Text", "place": "Vector"}
+"""What nodes of A have for searches, and nothing else."""
 NUMBERS = ("I32", "I64", "U32", "U64", "F32", "F64")
 TEXTS = ("", "a", "ab", "abc", "b%", "a_b", "Ab", "é", "zz", "it's", '"q"', "日本", "\U0001f600x")
 _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
@@ -78,7 +97,10 @@ _VALUES: Mapping[str, Sequence[Any]] = {
     "[I32]": ((1, 2), (3,), (), (0, -1, 7)),
     "[F32]": ((0.0,), (-0.0,), (0.1, 1.0), (0.1,), ()),
     "[DateTime]": ((1_704_088_800_000,), (1_704_132_000_000,), (0, -1), ()),
+    "Text": ("graph", "two graphs", "a tree of trees", "", "the", "Überblick", "graph of a graph"),
+    "Vector": ([0.0, 0.0], [1.0, 0.0], [0.0, -0.0], [3.0, 4.0], [0.5, -2.0], [1e6, 1.0]),
 }
+ASKED = ("graph", "trees", "tree graph", "the", "none", "uberblick")
 
 
 # Graphs --------------------------------------------------------------------------------------------
@@ -96,7 +118,7 @@ def build(random: Random, graph: Graph, *, index_early: bool) -> None:
     ids["C"] = [str(at) for at in random.sample((-3, 0, 1, 2, 10, 11, 100), random.choice((0, 3, 4, 4, 5)))]
     keys = {"A": "name", "B": "name", "C": "num"}
     nodes = [
-        {"type": name, "data": {keys[name]: int(one) if name == "C" else one, **_data(random, NODES[name], keys[name])}}
+        {"type": name, "data": {keys[name]: int(one) if name == "C" else one, **_data(random, _kinds(name), keys[name])}}
         for name in ids
         for one in ids[name]
     ]
@@ -106,7 +128,7 @@ def build(random: Random, graph: Graph, *, index_early: bool) -> None:
         index(store_of(graph.uri))
     for part in range(2):
         graph.load(list(_edges(random, ids, part)), mode="append")
-    more = [{"type": "A", "data": {"name": f"n{at}", **_data(random, NODES["A"], "name")}} for at in range(2)]
+    more = [{"type": "A", "data": {"name": f"n{at}", **_data(random, _kinds("A"), "name")}} for at in range(2)]
     graph.load(more, mode="append")
     gone = random.choice([*ids["A"], "n0"])
     statements = [
@@ -131,6 +153,10 @@ def index(store: Store) -> None:
             TableAction(store.tables.stage_create_indices(txn.entries[key].table, specs), OpClass.MAINTENANCE)
         )
     publish(store, PublishPlan(txn, WriterKind.ENSURE_INDICES, tuple(actions)))
+
+
+def _kinds(type_: str) -> Mapping[str, str]:
+    return {**NODES[type_], **SEARCHED} if type_ == "A" else NODES[type_]
 
 
 def _data(random: Random, kinds: Mapping[str, str], key: str = "") -> dict[str, Any]:
@@ -191,6 +217,10 @@ class Scope:
     def inner(self) -> Scope:
         return Scope(dict(self.nodes), dict(self.edges))
 
+    def searched(self) -> list[str]:
+        """The variables that have texts and vectors."""
+        return [name for name, kind in self.nodes.items() if kind == "A"]
+
     def props(self, kinds: Iterable[str] | None = None) -> list[Prop]:
         wanted = None if kinds is None else set(kinds)
         every = [(name, NODES[self.nodes[name]]) for name in self.nodes]
@@ -218,12 +248,9 @@ class Maker:
         clauses += [self._test(scope) for _ in range(random.choice((0, 0, 0, 1, 1)))]
         clauses += [self._not(scope, 2) for _ in range(random.choice((0, 0, 0, 1, 1, 2)))]
         items = self._items(scope)
-        return Query(
-            tuple(clauses),
-            items,
-            self._order(scope, items),
-            random.choice((None, None, None, None, None, 0, 1, 2, 5, 20)),
-        )
+        order, ranking = self._order(scope, items), self._ranking(scope, items)
+        limits = (None, None, None, None, None, 0, 1, 2, 5, 20) if ranking is None else (1, 2, 3, 20)
+        return Query(tuple(clauses), items, order, random.choice(limits), ranking)
 
     # Match
 
@@ -291,8 +318,11 @@ class Maker:
             most = least + random.choice((0, 1, 3))
         return Walk(source, edge, target, least, most, along, undirected, bound)
 
-    def _test(self, scope: Scope) -> Test:
+    def _test(self, scope: Scope) -> Test | Search:
         random = self.random
+        searched = scope.searched()
+        if searched and random.random() < 0.1:
+            return Search(random.choice(searched), random.choice(ASKED))
         left = random.choice(scope.props())
         if left.kind.startswith("["):
             element = left.kind.strip("[]")
@@ -372,6 +402,14 @@ class Maker:
 
     # Return
 
+    def _ranking(self, scope: Scope, items: Sequence[Item]) -> Ranking | None:
+        random, searched = self.random, scope.searched()
+        if not searched or any(item.function for item in items) or random.random() < 0.7:
+            return None
+        function = random.choice(("nearest", "bm25", "rrf"))
+        vector = (random.choice((0.0, 1.0, 2.5)), random.choice((0.0, 4.0)))  # a literal has no sign
+        return Ranking(random.choice(searched), function, vector, random.choice(ASKED))
+
     def _items(self, scope: Scope) -> tuple[Item, ...]:
         random = self.random
         if random.random() < 0.3:
@@ -431,9 +469,11 @@ def spelled(query: Query, parameters: Mapping[str, Given]) -> tuple[str, dict[st
     declared = ", ".join(f"${name}: {one.kind}?" for name, one in parameters.items())
     items = "\n".join(_item(item) for item in query.items)
     text = f"query q({declared}) {{\nmatch {{\n{_clauses(query.clauses)}\n}}\nreturn {{\n{items}\n}}"
-    if query.order:
-        keys = ", ".join(f"{_key(key)}{' desc' if key.descending else ''}" for key in query.order)
-        text += f"\norder {{ {keys} }}"
+    keys = [f"{_key(key)}{' desc' if key.descending else ''}" for key in query.order]
+    if query.ranking is not None:
+        keys.insert(0, _ranked(query.ranking))
+    if keys:
+        text += f"\norder {{ {', '.join(keys)} }}"
     if query.limit is not None:
         text += f"\nlimit {query.limit}"
     given = {name: None if one.value is None else _json(one.value, one.kind) for name, one in parameters.items()}
@@ -457,8 +497,16 @@ def _clause(clause: Clause) -> str:
             return f"${clause.source} {bound}{word}{hops} ${clause.target}"
         case Test(left, operator, right):
             return f"{_operand(left)} {operator} {_operand(right)}"
+        case Search(variable, query):
+            return f"search(${variable}.words, {json.dumps(query)})"
         case Not(inner_clauses):
             return f"not {{\n{_clauses(inner_clauses)}\n}}"
+
+
+def _ranked(ranking: Ranking) -> str:
+    near = f"nearest(${ranking.variable}.place, {json.dumps(list(ranking.vector))})"
+    words = f"bm25(${ranking.variable}.words, {json.dumps(ranking.query)})"
+    return {"nearest": near, "bm25": words, "rrf": f"rrf({near}, {words})"}[ranking.function]
 
 
 def _item(item: Item) -> str:

@@ -12,6 +12,8 @@ from typing import Any
 
 import numpy as np
 
+from tests.query import search_oracle
+
 Row = Mapping[str, Any]
 Rows = list[list[Any]]
 _OPERATORS: Mapping[str, Callable[[Any, Any], bool]] = {"=": eq, "!=": ne, "<": lt, "<=": le, ">": gt, ">=": ge}
@@ -78,7 +80,25 @@ class Not:
     clauses: tuple[Clause, ...]
 
 
-Clause = Bind | Walk | Test | Not
+@dataclass(frozen=True)
+class Search:
+    """A node whose text holds a word."""
+
+    variable: str
+    query: str
+
+
+Clause = Bind | Walk | Test | Search | Not
+
+
+@dataclass(frozen=True)
+class Ranking:
+    """How near the vector of a node is, how well its text matches, or both."""
+
+    variable: str
+    function: str
+    vector: tuple[float, ...]
+    query: str
 
 
 @dataclass(frozen=True)
@@ -114,6 +134,7 @@ class Query:
     items: tuple[Item, ...]
     order: tuple[Key, ...] = ()
     limit: int | None = None
+    ranking: Ranking | None = None
 
 
 @dataclass(frozen=True)
@@ -150,6 +171,8 @@ def matches(data: Data, clauses: Iterable[Clause], outer: Bindings) -> list[Bind
         elif isinstance(clause, Bind):
             tests = [Test(prop, "contains" if prop.kind.startswith("[") else "=", to) for prop, to in clause.entries]
             found = [one for one in found if all(_holds(test, one) for test in tests)]
+        elif isinstance(clause, Search):
+            found = [one for one in found if search_oracle.found(one[clause.variable]["words"], clause.query)]
         elif isinstance(clause, Not):
             found = [one for one in found if not matches(data, clause.clauses, one)]
     return found
@@ -301,16 +324,43 @@ def answer(data: Data, query: Query) -> Answer:
         return _grouped(query, found)
     columns = [item.column for item in query.items]
     named = sorted({name for one in found for name in one})
-    shaped = []
+    shaped: list[Any] = []
+    places = _places(data, query, found)
+    if query.ranking is not None:
+        found = [one for one in found if one[query.ranking.variable]["id"] in places]
     for one in found:
         cells = [_value(item.expression, one) for item in query.items]
         keys = [
             _value(key.by, one) if isinstance(key.by, Prop) else cells[columns.index(key.by)] for key in query.order
         ]
-        shaped.append((_encoded(query, cells), keys, [one[name]["id"].encode() for name in named]))
-    shaped.sort(key=lambda row: row[2])
+        place = places[one[query.ranking.variable]["id"]] if query.ranking else (0, 0)
+        shaped.append((_encoded(query, cells), keys, [one[name]["id"].encode() for name in named], place))
+    shaped.sort(key=lambda row: (row[3][1], row[2]))
     _sort(shaped, query.order)
-    return Answer([row[0] for row in shaped], [row[1] for row in shaped], bool(query.order), query.limit)
+    shaped.sort(key=lambda row: row[3][0])
+    is_total = bool(query.order) or query.ranking is not None
+    return Answer([row[0] for row in shaped], [row[1] for row in shaped], is_total, query.limit)
+
+
+def _places(data: Data, query: Query, found: Iterable[Bindings]) -> Mapping[str, tuple[float, int]]:
+    """The score of each entity that a ranking keeps, the best is the smallest, and its place among equal ones."""
+    ranking = query.ranking
+    if ranking is None:
+        return {}
+    population = {one[ranking.variable]["id"] for one in found}
+    rows = data.nodes["A"]
+    away = search_oracle.distances({row["id"]: row["place"] for row in rows}, ranking.vector)
+    near = search_oracle.best_first(away, descending=False).among(population)
+    scores = search_oracle.bm25({row["id"]: row["words"] for row in rows}, ranking.query)
+    words = search_oracle.best_first(scores, descending=True).among(population)
+    match ranking.function:
+        case "nearest":
+            return {one: (near.scores[one], 0) for one in near.ids}
+        case "bm25":
+            return {one: (-round(words.scores[one], 9), 0) for one in words.ids}
+        case _:
+            fused = search_oracle.fused(near.among(population, query.limit), words, 60)
+            return {one: (-round(fused.scores[one], 12), at) for at, one in enumerate(fused.ids)}
 
 
 def _grouped(query: Query, found: Sequence[Bindings]) -> Answer:
