@@ -7,7 +7,9 @@ Run as `python contestants.py NAME FOLDER KIND QUESTIONS ANSWERS`, by an interpr
 
 from __future__ import annotations
 
+import itertools
 import json
+import resource
 import statistics
 import sys
 import tempfile
@@ -31,7 +33,7 @@ class Contestant(Protocol):
 
 
 class Omnigraph:
-    _GRAPH = "node Node { name: String @key  number: I64 }\nedge Link: Node -> Node"
+    _GRAPH = "node Node { name: String @key  number: I64  score: I64 }\nedge Link: Node -> Node { weight: I64 }"
     _DOCUMENTS = """
     node Node { name: String @key  number: I64  text: String @index  place: Vector(64) @index }
     edge Link: Node -> Node
@@ -42,6 +44,18 @@ class Omnigraph:
         "two hops": "match { $a: Node { name: $name }  $a $e:link $m  $m $f:link $b } return { count($b) as answer }",
         "ends": "match { $a: Node { name: $name }  $a link{1,2} $b  $b.name != $name } return { count($b) as answer }",
     }
+    _WHOLE: ClassVar = {
+        "edge filter": "match { $a $e:link $b  $e.weight < 10 } return { count($b) as answer }",
+        "top ten": "match { $a: Node } return { $a.name as answer } order { $a.score desc } limit 10",
+    }
+    _TYPED = """
+    node A { name: String @key }
+    node B { name: String @key }
+    node C { name: String @key }
+    edge Ab: A -> B
+    edge Bc: B -> C
+    edge Ac: A -> C
+    """
     WALKS = "query q() { match { $a: Node  $a $e:link $m  $m $f:link $b } return { count($b) as answer } }"
     _HYBRID = """
     query q($text: String, $place: Vector(64)) {
@@ -62,10 +76,36 @@ class Omnigraph:
 
         import omnigraph
 
-        self.graph = omnigraph.init(home / "graph", self._GRAPH if kind == "graph" else self._DOCUMENTS)
-        links = pq.read_table(folder / "links.parquet", columns=["from", "to"])
+        schema = {"graph": self._GRAPH, "documents": self._DOCUMENTS, "typed": self._TYPED}[kind]
+        self.graph = omnigraph.init(home / "graph", schema)
+        if kind == "typed":
+            self._load_typed(folder)
+            return
+        columns = ["from", "to", *(["weight"] if kind == "graph" else [])]
+        links = pq.read_table(folder / "links.parquet", columns=columns)
         nodes: pa.Table = pq.read_table(folder / "nodes.parquet")
         self.graph.load({"Node": nodes, "Link": links}, mode="append", engine="local")
+
+    def _load_typed(self, folder: Path) -> None:
+        import pyarrow as pa
+        import pyarrow.compute as pc
+        import pyarrow.parquet as pq
+
+        found: dict[str, Any] = {}
+        for pair in ("ab", "bc", "ac"):
+            ends = pq.read_table(folder / f"{pair}.parquet")
+            texts = [pc.cast(ends[side], pa.string()) for side in ("source", "target")]
+            found[pair.title()] = pa.table(texts, ["from", "to"])
+            for kind, names in zip(pair.upper(), texts, strict=True):
+                found[kind] = [*found.get(kind, []), *names.chunks]
+        nodes = {kind: pa.table({"name": pc.unique(pa.chunked_array(found[kind]))}) for kind in "ABC"}
+        self.graph.load({**found, **nodes}, mode="append", engine="local")
+
+    def typed_questions(self) -> dict[str, Answerer]:
+        """A triangle, in every order of its three clauses, which all mean the same."""
+        orders = itertools.permutations(("$a ab $b", "$b bc $c", "$a ac $c"))
+        texts = [f"query q() {{ match {{ {'  '.join(one)} }} return {{ count($a) as answer }} }}" for one in orders]
+        return {f"triangle {at}": self._asking(text) for at, text in enumerate(texts, 1)}
 
     def _asking(self, text: str) -> Answerer:
         def ask(question: Question) -> Any:
@@ -76,7 +116,8 @@ class Omnigraph:
 
     def graph_questions(self) -> dict[str, Answerer]:
         named = {name: self._asking(f"query q($name: String) {{ {text} }}") for name, text in self._QUESTIONS.items()}
-        return {**named, "all walks": self._asking(self.WALKS)}
+        whole = {name: self._asking(f"query q() {{ {text} }}") for name, text in self._WHOLE.items()}
+        return {**named, **whole, "all walks": self._asking(self.WALKS)}
 
     def document_questions(self) -> dict[str, Answerer]:
         def hop(question: Question) -> Any:
@@ -98,6 +139,8 @@ class Cypher:
         "two hops": "MATCH (a:Node {name: $name})-[:Link]->(m)-[:Link]->(b) RETURN count(*)",
         "ends": "MATCH (a:Node {name: $name})-[:Link* SHORTEST 1..2]->(b) WHERE b.name <> $name RETURN count(*)",
         "all walks": "MATCH (a:Node)-[:Link]->(m)-[:Link]->(b) RETURN count(*)",
+        "edge filter": "MATCH (a:Node)-[e:Link]->(b) WHERE e.weight < 10 RETURN count(*)",
+        "top ten": "MATCH (a:Node) RETURN a.name ORDER BY a.score DESC LIMIT 10",
     }
 
     def __init__(self, folder: Path, home: Path, kind: str, *, library: str) -> None:
@@ -105,10 +148,10 @@ class Cypher:
 
         module = importlib.import_module(library)
         self.connection = module.Connection(module.Database(str(home / "base")))
-        self.connection.execute("CREATE NODE TABLE Node(name STRING, number INT64, PRIMARY KEY(name))")
-        self.connection.execute("CREATE REL TABLE Link(FROM Node TO Node)")
+        self.connection.execute("CREATE NODE TABLE Node(name STRING, number INT64, score INT64, PRIMARY KEY(name))")
+        self.connection.execute("CREATE REL TABLE Link(FROM Node TO Node, weight INT64)")
         self.connection.execute(f"COPY Node FROM '{folder}/nodes.parquet'")
-        links = f"LOAD FROM '{folder}/links.parquet' RETURN `from`, `to`"
+        links = f"LOAD FROM '{folder}/links.parquet' RETURN `from`, `to`, weight"
         self.connection.execute(f"COPY Link FROM ({links})")
 
     def graph_questions(self) -> dict[str, Answerer]:
@@ -136,18 +179,33 @@ class Duckdb:
         "two as (select n from one union select target from link join one on source = n) "
         "select count(*) from two where n <> (select number from node where name = $name)",
         "all walks": "select count(*) from link l join link k on k.source = l.target",
+        "edge filter": "select count(*) from link where weight < 10",
+        "top ten": "select name from node order by score desc limit 10",
     }
+    _TRIANGLE = (
+        "select count(*) from ab join bc on ab.target = bc.source "
+        "join ac on ac.source = ab.source and ac.target = bc.target"
+    )
 
     def __init__(self, folder: Path, home: Path, kind: str) -> None:
         import duckdb
 
         self.base = duckdb.connect(home / "base.duckdb")
+        if kind == "typed":
+            for pair in ("ab", "bc", "ac"):
+                self.base.execute(f"create table {pair} as from '{folder}/{pair}.parquet'")
+            return
         self.base.execute(f"create table node as from '{folder}/nodes.parquet'")
-        self.base.execute(f"create table link as select source, target from '{folder}/links.parquet' order by source")
+        self.base.execute(
+            f"create table link as select source, target, weight from '{folder}/links.parquet' order by source"
+        )
         self.base.execute("create index names on node(name)")
 
     def graph_questions(self) -> dict[str, Answerer]:
         return {name: self._asking(text) for name, text in self._QUESTIONS.items()}
+
+    def typed_questions(self) -> dict[str, Answerer]:
+        return {f"triangle {at}": self._asking(self._TRIANGLE) for at in range(1, 7)}
 
     def document_questions(self) -> dict[str, Answerer]:
         return {}
@@ -280,10 +338,11 @@ def main() -> None:
     name, folder, kind, questions, answers = sys.argv[1:]
     with tempfile.TemporaryDirectory() as home:
         made = contestant(name, Path(folder), Path(home), kind)
-        known = made.graph_questions() if kind == "graph" else made.document_questions()
+        known = getattr(made, {"graph": "graph", "documents": "document", "typed": "typed"}[kind] + "_questions")()
         asked = json.loads(Path(questions).read_text())
         found = {one: timed(known[one], question) for one, question in asked.items() if one in known}
-    Path(answers).write_text(json.dumps(found))
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    Path(answers).write_text(json.dumps({**found, "@peak": peak}))
 
 
 if __name__ == "__main__":

@@ -404,7 +404,7 @@ def test_the_source_has_what_the_rules_are_about() -> None:
 # The size and the names of the whole
 
 
-MOST_FILES = 307  # lower it when a module joins its only importer; raise it for a new capability only
+MOST_FILES = 309  # lower it when a module joins its only importer; raise it for a new capability only
 
 
 def test_the_source_has_no_more_files_than_it_had() -> None:

@@ -26,8 +26,11 @@ def write(folder: Path, scale: int, edges: int) -> None:
 
 
 def write_tables(folder: Path, names: pa.Array, sources: Numbers, targets: Numbers) -> None:
-    """Write nodes and links in the form that every contestant loads: by name and by number."""
+    """Write nodes and links in the form that every contestant loads: by name and by number, with a property each."""
+    random = np.random.default_rng(8)
     folder.mkdir(parents=True)
-    pq.write_table(pa.table({"name": names, "number": np.arange(len(names))}), folder / "nodes.parquet")
+    nodes = {"name": names, "number": np.arange(len(names)), "score": random.permutation(len(names))}
+    pq.write_table(pa.table(nodes), folder / "nodes.parquet")
     ends = {"from": names.take(pa.array(sources)), "to": names.take(pa.array(targets))}
-    pq.write_table(pa.table({**ends, "source": sources, "target": targets}), folder / "links.parquet")
+    links = {**ends, "source": sources, "target": targets, "weight": random.integers(0, 1_000, len(sources))}
+    pq.write_table(pa.table(links), folder / "links.parquet")

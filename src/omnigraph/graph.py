@@ -87,7 +87,7 @@ from omnigraph.lang.source import source_given
 from omnigraph.manifest import schema_files
 from omnigraph.manifest.rows import MANIFEST_PATH, RESTORING
 from omnigraph.manifest.state import GraphState, ManifestState
-from omnigraph.query.frame import cache_budget
+from omnigraph.query.memory import cache_budget, time_limit
 from omnigraph.query.query import Query, QueryReader
 from omnigraph.query.view import TableCache
 from omnigraph.storage.lance_errors import Failure, classify
@@ -431,7 +431,8 @@ class Graph(GraphAPI):
         state, catalog = self._state(asked.branch, asked.snapshot)
         reported = state.snapshot.branch or MAIN if asked.snapshot is None else asked.branch.strip()
         with _explaining_reclaimed(self._store.tables, state):
-            return do(self._reader(state, catalog), Query(text, asked.name, asked.params, reported))
+            seconds = time_limit(asked.timeout)
+            return do(self._reader(state, catalog), Query(text, asked.name, asked.params, reported, seconds))
 
     def _reader(self, state: GraphState, catalog: Catalog) -> QueryReader:
         return QueryReader(self._store.tables, state, catalog, self._cache, self._embedding)

@@ -118,7 +118,10 @@ def build(random: Random, graph: Graph, *, index_early: bool) -> None:
     ids["C"] = [str(at) for at in random.sample((-3, 0, 1, 2, 10, 11, 100), random.choice((0, 3, 4, 4, 5)))]
     keys = {"A": "name", "B": "name", "C": "num"}
     nodes = [
-        {"type": name, "data": {keys[name]: int(one) if name == "C" else one, **_data(random, _kinds(name), keys[name])}}
+        {
+            "type": name,
+            "data": {keys[name]: int(one) if name == "C" else one, **_data(random, _kinds(name), keys[name])},
+        }
         for name in ids
         for one in ids[name]
     ]

@@ -12,7 +12,7 @@ import omnigraph
 from omnigraph.api.rows import PlanStep
 from omnigraph.errors import ParameterError, ResourceLimitError
 from omnigraph.graph import Graph
-from omnigraph.query import expansion, frame
+from omnigraph.query import expansion, memory
 from tests.query.conftest import read_late
 from tests.query.scene import PEOPLE, edge
 from tests.support.mutations import KNOWS, build_index, store_of
@@ -120,7 +120,7 @@ def test_walks_are_counted_without_being_made(people: Graph, monkeypatch: pytest
     many = 300
     people.load([edge("Knows", "Alice", "Bob") for _ in range(many)], mode="append")
     people.load([edge("Knows", "Bob", "Alice") for _ in range(many)], mode="append")
-    monkeypatch.setenv(frame.VARIABLE, "500000")
+    monkeypatch.setenv(memory.VARIABLE, "500000")
     # Alice to Bob 301, Bob to Alice 300, Alice to Charlie 1, Bob to Diana 1.
     walks = 301 * 301 + 300 * 302
 
@@ -135,7 +135,7 @@ def test_a_product_that_is_too_large_is_refused_with_its_size(
 ) -> None:
     graph = copy_of("people")
     graph.load([{"type": "Person", "data": {"name": f"n{at}"}} for at in range(400)], mode="append")
-    monkeypatch.setenv(frame.VARIABLE, "1000000")
+    monkeypatch.setenv(memory.VARIABLE, "1000000")
     count = 400 + len([record for record in PEOPLE if record.get("type") == "Person"])
 
     with pytest.raises(ResourceLimitError) as caught:
@@ -143,12 +143,12 @@ def test_a_product_that_is_too_large_is_refused_with_its_size(
 
     assert (caught.value.limit, caught.value.actual) == (1_000_000, count * count * 3 * 8)
     assert f"{count * count:,} rows" in str(caught.value)
-    assert frame.VARIABLE in str(caught.value.hint)
+    assert memory.VARIABLE in str(caught.value.hint)
 
 
 def test_a_limit_that_is_no_number_is_refused(people: Graph, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(frame, "_ALWAYS", 0)
-    monkeypatch.setenv(frame.VARIABLE, "lots")
+    monkeypatch.setattr(memory, "_ALWAYS", 0)
+    monkeypatch.setenv(memory.VARIABLE, "lots")
     with pytest.raises(ParameterError, match="OMNIGRAPH_QUERY_MEMORY is 'lots'"):
         people.query(FRIENDS, {"n": "Alice"})
 
@@ -157,6 +157,6 @@ def test_memory_that_the_system_does_not_have_is_an_error_with_its_size() -> Non
     with pytest.raises(MemoryError) as caught:
         np.empty((2**50, 3), np.int64)
 
-    error = frame.out_of_memory(caught.value)
+    error = memory.out_of_memory(caught.value)
 
-    assert (error.actual, error.limit) == (2**50 * 3 * 8, frame.limit())
+    assert (error.actual, error.limit) == (2**50 * 3 * 8, memory.limit())

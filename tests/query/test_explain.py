@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -55,6 +56,8 @@ def test_it_prints_as_a_tree(people: Graph) -> None:
     assert lines[2].startswith("Scan $f: Person where $f.age >= $least")
     assert [line for line in lines if line.startswith("  Expand $f -WorksAt-> $c")]
     assert [line for line in lines if line.startswith("Expand $f <-Knows- $p")]
+    # Why it begins there: what it would cost elsewhere.
+    assert re.fullmatch(r"  from here about [\d.]+ ms; at \$p [\d.]+ ms", lines[3])
     assert [line for line in lines if line == "  by adjacency: there are only 3 edges"]
 
 

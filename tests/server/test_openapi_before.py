@@ -39,6 +39,7 @@ ADDED_NAMES = {
         "by": "a merge may refuse two changes of one entity instead of combining them",
         "source_commit": "a resolution of conflicts names the commits that it was made for",
         "target_commit": "the same",
+        "timeout": "a query may have a time limit",
         "max_bad": "a load may go on without a few bad records",
     }.items()
     for name in (word, f"query {word}")

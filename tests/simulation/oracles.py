@@ -90,14 +90,14 @@ def references(graph: Graph) -> None:
 # What is answered ----------------------------------------------------------------------------------
 
 
-def answers(graph: Graph, where: Mapping[str, str], image: Image) -> None:
+def answers(graph: Graph, where: Mapping[str, Any], image: Image) -> None:
     """Queries see the state, whatever caches and indices there are: all people, a look-up, and a traversal."""
     people = [row for one, row in image.items() if one[0] == PERSON]
     expected = [(row["name"], row["age"], row["nickName"]) for row in people]
     friends = {(row["src"], row["dst"]) for one, row in image.items() if one[0] == KNOWS}  # parallel edges count once
     with judging("answers"):
-        _same_rows(where, expected, graph.query(PEOPLE, **where).rows)  # type: ignore[arg-type]
-        _same_rows(where, friends, graph.query(FRIENDS, **where).rows)  # type: ignore[arg-type]
+        _same_rows(where, expected, graph.query(PEOPLE, **where).rows)
+        _same_rows(where, friends, graph.query(FRIENDS, **where).rows)
         for row in people[:1]:
             found = graph.query(BY_NAME, {"n": row["name"]}, **where).rows
             _same_rows(where, [(row["age"],)], found)

@@ -72,6 +72,7 @@ class GraphMethods(Protocol):
         name: str | None = None,
         branch: str = MAIN,
         snapshot: str | None = None,
+        timeout: float | None = None,
         branches: Sequence[str] | None = None,
     ) -> Result:
         """Run a read query. It sees one state of the graph: the branch as it is, or as it was at a commit.
@@ -79,7 +80,9 @@ class GraphMethods(Protocol):
         With `branches` it is run on each of them, and the rows of all have the name of their branch in the column
         `branch`.
         """
-        return self.call(op.RunQuery(source, params, name=name, branch=branch, snapshot=snapshot, branches=branches))
+        return self.call(
+            op.RunQuery(source, params, name=name, branch=branch, snapshot=snapshot, timeout=timeout, branches=branches)
+        )
 
     def explain(
         self,
@@ -89,9 +92,10 @@ class GraphMethods(Protocol):
         name: str | None = None,
         branch: str = MAIN,
         snapshot: str | None = None,
+        timeout: float | None = None,
     ) -> Explanation:
         """Run a read query, and return how it was executed: its steps, their rows and what they cost."""
-        return self.call(op.ExplainQuery(source, params, name=name, branch=branch, snapshot=snapshot))
+        return self.call(op.ExplainQuery(source, params, name=name, branch=branch, snapshot=snapshot, timeout=timeout))
 
     def mutate(
         self,

@@ -68,6 +68,7 @@ SchemaText = Annotated[
     str | os.PathLike[str], SourceText(".pg", "<schema>"), Doc("A schema in the language of `.pg` files.")
 ]
 QueryName = Annotated[str | None, Doc("Which query, if the source holds several.")]
+TimeLimit = Annotated[float | None, Doc("How many seconds the query may take.")]
 Parameters = Annotated[Mapping[str, Any] | None, Doc("The parameters of the query by name.")]
 Resolving = Annotated[
     Resolve | None, Doc("Who wins conflicts: `ours`, `theirs`, one of them for each type, or for each conflict.")
@@ -172,6 +173,7 @@ class RunQuery(Operation[Result]):
     name: QueryName = None
     branch: Branch = MAIN
     snapshot: SnapshotId = None
+    timeout: TimeLimit = None
     # Never sent: a client asks for one branch after the other.
     branches: Annotated[Sequence[str] | None, Local] = None
 
@@ -186,6 +188,7 @@ class ExplainQuery(Operation[Explanation]):
     name: QueryName = None
     branch: Branch = MAIN
     snapshot: SnapshotId = None
+    timeout: TimeLimit = None
 
 
 # No routes: streams are written by hand in `server.routes` and `client.calls`, but permissions come from here.

@@ -45,16 +45,26 @@ class StateView(Protocol):
     def catalog(self) -> Catalog: ...
 
     def query(
-        self, source: str | os.PathLike[str], params: Mapping[str, Any] | None = None, *, name: str | None = None
+        self,
+        source: str | os.PathLike[str],
+        params: Mapping[str, Any] | None = None,
+        *,
+        name: str | None = None,
+        timeout: float | None = None,
     ) -> Result:
-        """Run a read query."""
-        return self._graph.query(source, params, name=name, **self._where)
+        """Run a read query, for so many seconds at most."""
+        return self._graph.query(source, params, name=name, timeout=timeout, **self._where)
 
     def explain(
-        self, source: str | os.PathLike[str], params: Mapping[str, Any] | None = None, *, name: str | None = None
+        self,
+        source: str | os.PathLike[str],
+        params: Mapping[str, Any] | None = None,
+        *,
+        name: str | None = None,
+        timeout: float | None = None,
     ) -> Explanation:
         """Run a read query, and return how it was executed."""
-        return self._graph.explain(source, params, name=name, **self._where)
+        return self._graph.explain(source, params, name=name, timeout=timeout, **self._where)
 
     def blob(self, type_name: str, id: str, property: str, *, kind: str = "node") -> Blob:  # noqa: A002 - as in documents
         """Return the content of a Blob property of an entity: its `size`, its `etag`, and `read(start, end)`."""

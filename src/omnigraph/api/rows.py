@@ -23,7 +23,10 @@ _WIDTH = 60
 
 @dataclass(slots=True)
 class PlanStep:
-    """One step that ran. `expansion` says how edges were found, `reason` why so; `inner` are the steps of a `not`."""
+    """One step that ran; `inner` are the steps of a `not`.
+
+    `expansion` says how edges were found, and `reason` why so; of a step that the match begins with, why it does.
+    """
 
     kind: str
     text: str
@@ -69,8 +72,8 @@ def _lines(steps: Sequence[PlanStep], indent: str) -> Iterator[str]:
         name = f"{indent}{step.kind} {step.text}"
         numbers = f"{step.estimated_rows:>10} {step.rows:>10} {step.requests:>9} {step.seconds * 1e3:>9.2f}"
         yield f"{name:{_WIDTH}} {numbers}" if len(name) <= _WIDTH else f"{name}\n{'':{_WIDTH}} {numbers}"
-        if step.expansion:
-            yield f"{indent}  by {step.expansion}: {step.reason}"
+        if step.reason:
+            yield f"{indent}  by {step.expansion}: {step.reason}" if step.expansion else f"{indent}  {step.reason}"
         yield from _lines(step.inner, indent + "  ")
 
 

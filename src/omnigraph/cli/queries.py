@@ -54,6 +54,7 @@ def query(
     branch: Annotated[str | None, option("The branch to read.", "NAME")] = None,
     snapshot: Snapshot = None,
     format_: RowFormat = None,
+    timeout: Annotated[str | None, option("How long the query may take, such as 30s or 5m.", "TIME")] = None,
     explain: Annotated[bool, switch("Print how the query ran instead of its rows.", "--explain")] = False,
 ) -> None:
     """Run a query and print its rows."""
@@ -63,6 +64,8 @@ def query(
     # Before the query runs: wrong settings must not cost its time.
     look = _look(scope, chosen or wanted.format)
     place: dict[str, Any] = {"branch": branch or wanted.branch or scope.branch(), "snapshot": snapshot}
+    if timeout is not None:
+        place["timeout"] = _seconds(timeout, wanted)
     target = _target(scope, wanted)
     if explain:
         if wanted.source is None:
@@ -76,6 +79,17 @@ def query(
         _print_rows(target.stored().invoke_query(wanted.stored_name, wanted.params, **place), look, snapshot)
     else:
         _print_rows(target.read().query(wanted.source, wanted.params, name=wanted.name, **place), look, snapshot)
+
+
+def _seconds(timeout: str, wanted: Wanted) -> float:
+    from omnigraph.settings import duration_of  # noqa: PLC0415 - loads pydantic
+
+    found = duration_of(timeout)
+    if not found:
+        raise typer.BadParameter("give a time of more than 0, such as 30s or 5m", param_hint="--timeout")
+    if wanted.source is None:
+        raise typer.BadParameter("a stored query has the time limit of its server", param_hint="--timeout")
+    return found.total_seconds()
 
 
 def _print_rows(found: Result, look: Look, snapshot: str | None) -> None:

@@ -209,16 +209,26 @@ class AsyncSnapshotView(calls.StateProperties[AsyncGraph, Awaiting]):
     """One state of a graph, to read. Every query and every export of it sees the same."""
 
     async def query(
-        self, source: str | os.PathLike[str], params: Mapping[str, Any] | None = None, *, name: str | None = None
+        self,
+        source: str | os.PathLike[str],
+        params: Mapping[str, Any] | None = None,
+        *,
+        name: str | None = None,
+        timeout: float | None = None,  # noqa: ASYNC109 - a limit of the server
     ) -> Result:
         """Run a read query."""
-        return await self._graph.query(source, params, name=name, **self._where)
+        return await self._graph.query(source, params, name=name, timeout=timeout, **self._where)
 
     async def explain(
-        self, source: str | os.PathLike[str], params: Mapping[str, Any] | None = None, *, name: str | None = None
+        self,
+        source: str | os.PathLike[str],
+        params: Mapping[str, Any] | None = None,
+        *,
+        name: str | None = None,
+        timeout: float | None = None,  # noqa: ASYNC109 - a limit of the server
     ) -> Explanation:
         """Run a read query, and return how it was executed."""
-        return await self._graph.explain(source, params, name=name, **self._where)
+        return await self._graph.explain(source, params, name=name, timeout=timeout, **self._where)
 
     async def blob(self, type_name: str, id: str, property: str, *, kind: str = "node") -> Blob:  # noqa: A002 - as in documents
         """Return the content of a Blob property of an entity: its `size`, its `etag`, and `read(start, end)`."""

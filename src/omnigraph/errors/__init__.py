@@ -115,6 +115,8 @@ OmnigraphError                       base class; catch it to catch every error o
 ├── UnauthorizedError                no token, or an unknown one
 ├── ForbiddenError                   the caller lacks the permission
 ├── TooManyRequestsError             one actor has too many requests running
+│   └── MemoryBusyError              other queries hold the memory for queries
+├── QueryTimeoutError                the query takes longer than its time limit
 ├── RequestTimeoutError              the request body arrives too slowly
 ├── RequestError                     the request is malformed
 │   ├── RequestShapeError            the JSON does not match the schema of the route

@@ -41,6 +41,16 @@ class TooManyRequestsError(OmnigraphError, code="too_many_requests", status=429)
     """One actor has too many requests running."""
 
 
+class MemoryBusyError(TooManyRequestsError, code="memory_busy"):
+    """Other queries hold too much of the memory that all queries of the process may take together."""
+
+
+class QueryTimeoutError(OmnigraphError, code="query_timeout", status=408):
+    """The query takes longer than its time limit."""
+
+    seconds: float
+
+
 class RequestTimeoutError(OmnigraphError, code="request_timeout", status=408):
     """The body of the request arrives too slowly."""
 

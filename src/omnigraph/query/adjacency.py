@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -13,7 +13,7 @@ from omnigraph.core.nonblocking import may_block
 from omnigraph.lang.ir import Direction
 from omnigraph.query.arrays import Integers, Mask, among, narrow, spread, without_repeats
 from omnigraph.query.ends import Ends, ends_of, growths, known_ends, own_ends
-from omnigraph.query.frame import check_room
+from omnigraph.query.memory import check_room
 from omnigraph.query.view import GraphView, Positions
 
 
@@ -168,7 +168,7 @@ class Steps:
 def adjacency(graph: GraphView, edge_type: str, direction: Direction) -> Adjacency:
     """Return the adjacency of an edge type, built once per version of the three tables."""
     return graph.cache.grown(
-        (*(view.table.path for view in graph.ends(edge_type)), direction),
+        adjacency_family(graph, edge_type, direction),
         adjacency_key(graph, edge_type, direction),
         lambda other, old: _grown(graph, edge_type, other, old),
         lambda: build(ends_of(graph, edge_type), direction),
@@ -195,6 +195,11 @@ def _grown(graph: GraphView, edge_type: str, other: Any, old: Adjacency) -> Adja
     return made.having(*added.pairs(direction), old.dangling + len(added) - int(added.whole.sum()))
 
 
+def adjacency_family(graph: GraphView, edge_type: str, direction: Direction) -> Hashable:
+    """Return what the adjacencies of all versions have in common."""
+    return (*(view.table.path for view in graph.ends(edge_type)), direction)
+
+
 def adjacency_key(graph: GraphView, edge_type: str, direction: Direction) -> Hashable:
     """Return the cache key of the adjacency."""
     return (*(view.table for view in graph.ends(edge_type)), direction)
@@ -202,6 +207,7 @@ def adjacency_key(graph: GraphView, edge_type: str, direction: Direction) -> Has
 
 def build(ends: Ends, direction: Direction) -> Adjacency:
     """Order the ends of all edges by origin and target."""
+    check_room(len(ends), _COPIES)
     codes = ends.codes(direction)
     codes.sort()  # in place: a second array of this size would double the memory
     made = Adjacency.of(codes, *ends.counts(direction), lambda: _edges(ends, direction))
@@ -220,8 +226,15 @@ def walk(adjacent: Adjacency, origins: Positions, steps: Steps) -> tuple[Integer
     A node is met where it is first reached. One with a loop is met one step later as well, for the loop is walked once
     and leads nowhere; that is the node where the walk ends, which going backwards is the origin.
     """
-    pairs = adjacent.distinct
+    found = [*_walked(adjacent.distinct, origins, steps, 0)]
     size = max(adjacent.targets_count, 1)
+    met = np.concatenate(found)
+    return met // size, met % size
+
+
+def _walked(pairs: Adjacency, origins: Positions, steps: Steps, first: int) -> Iterator[Integers]:
+    """Walk from some origins, of which the first has a number; yield packed pairs in order, part by part."""
+    size = max(pairs.targets_count, 1)
     # The walks of all origins run at once: a pair of origin and node is one number, so one array is one frontier.
     start = np.arange(len(origins)) * size + origins
     visited = _Flags(len(origins) * size, start) if len(origins) * size <= _MOST_FLAGS else _Codes(start)
@@ -231,8 +244,15 @@ def walk(adjacent: Adjacency, origins: Positions, steps: Steps) -> tuple[Integer
     for depth in range(1, steps.most + 1):
         if not len(fresh):
             break
+        reached = int(pairs.degrees(fresh % size).sum())
+        if reached > _MOST_REACHED and len(origins) > 1:
+            # Each half from its beginning: a step of so many pairs takes too much memory, and too long, at once.
+            half = len(origins) // 2
+            yield from _walked(pairs, origins[:half], steps, first)
+            yield from _walked(pairs, origins[half:], steps, first + half)
+            return
         # Before the step is taken: what it reaches, what is known already, and what the walk has found.
-        check_room(int(pairs.degrees(fresh % size).sum()) + len(visited) + sum(map(len, found)), _COPIES)
+        check_room(reached + len(visited) + sum(map(len, found)), _COPIES)
         fresh = visited.add(_followed(pairs, fresh, size))
         if depth >= steps.least:
             found.append(fresh)
@@ -240,9 +260,10 @@ def walk(adjacent: Adjacency, origins: Positions, steps: Steps) -> tuple[Integer
             ends = origins[fresh // size] if steps.backwards else fresh % size
             found.append(fresh[loops[ends]])
     met = np.sort(np.concatenate(found)) if found else np.empty(0, np.int64)
-    return met // size, met % size
+    yield met + first * size
 
 
+_MOST_REACHED = 2**23  # pairs of one step, if there are several origins
 _MOST_FLAGS = 2**25  # bytes, one for each pair
 _COPIES = 3  # of the pairs of a step, while they are packed, sorted and compared
 

@@ -63,14 +63,25 @@ def total(frame: Frame) -> int:
     return int(frame.columns[WEIGHT].sum())
 
 
+def added(frames: Sequence[Frame]) -> Frame:
+    """Return one row that stands for all of these."""
+    return Frame(1, {WEIGHT: np.array([sum(map(total, frames))], np.int64)})
+
+
 class Tally:
     """Runs match steps on weighted rows."""
 
     def __init__(self, matcher: Matcher) -> None:
         self.matcher = matcher
 
+    def adds_up(self, step: ir.MatchStep, frame: Frame, needed: frozenset[str]) -> bool:
+        """Whether a step adds up weights instead of making a row of each match."""
+        if isinstance(step, ir.Meet):
+            return step.target not in needed
+        return isinstance(step, ir.Expand) and not step.closes and self._ends_here(step, frame, needed)
+
     def step(self, step: ir.MatchStep, frame: Frame, needed: frozenset[str]) -> Frame:
-        if isinstance(step, ir.Expand) and not step.closes and self._ends_here(step, frame, needed):
+        if isinstance(step, ir.Expand) and self.adds_up(step, frame, needed):
             return self._spread(step, frame, target_is_needed=step.target in needed)
         if isinstance(step, ir.Meet) and step.target not in needed:
             return _merged(self._met(step, frame), needed)
@@ -78,8 +89,9 @@ class Tally:
 
     def _met(self, step: ir.Meet, frame: Frame) -> Frame:
         """Multiply the weight of each row with the number of nodes that all arms lead to."""
-        rows, _ = self.matcher.meeting(step, frame)
-        found = np.bincount(rows, minlength=frame.count)
+        found = np.zeros(frame.count, np.int64)
+        for rows, _ in self.matcher.meeting(step, frame):
+            found += np.bincount(rows, minlength=frame.count)
         return frame.hide(WEIGHT, frame.columns[WEIGHT] * found).take(found > 0)
 
     def _ends_here(self, step: ir.Expand, frame: Frame, needed: frozenset[str]) -> bool:

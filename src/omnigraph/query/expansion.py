@@ -8,6 +8,7 @@ than the adjacency would, the next small one is a lookup; then the adjacency is 
 from __future__ import annotations
 
 import os
+import time
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -73,9 +74,18 @@ def mode_of(environment: os._Environ[str] | dict[str, str] = os.environ) -> Mode
 
 def follow(graph: GraphView, step: Expand, origins: Positions, hops: Steps) -> Reach:
     """Find the edges that a step follows from some origins, which may repeat."""
-    choice = _choose(graph, step, origins, hops)
+    choice, rent = _choose(graph, step, origins, hops)
     if choice.mode is Mode.ADJACENCY:
         return Reach(adjacency(graph, step.edge_type, step.direction), origins, None, choice)
+    begun = time.perf_counter()
+    found = _followed(graph, step, origins, hops, choice)
+    # As it was estimated, and no less than it took: a hub has more edges than the mean.
+    spent = max(rent, (time.perf_counter() - begun) * 1e6)
+    graph.cache.spend(adjacency_key(graph, step.edge_type, step.direction), spent)
+    return found
+
+
+def _followed(graph: GraphView, step: Expand, origins: Positions, hops: Steps, choice: Choice) -> Reach:
     # Many rows may begin at one node: it is looked up once.
     distinct, inverse = np.unique(origins, return_inverse=True)
     if hops.most == 1:
@@ -84,29 +94,37 @@ def follow(graph: GraphView, step: Expand, origins: Positions, hops: Steps) -> R
     return Reach(adjacent, np.searchsorted(nodes, distinct)[inverse], nodes, choice)
 
 
+def adjacency_used(graph: GraphView, step: Expand, origins: Positions) -> tuple[Adjacency | None, Choice]:
+    """Return the adjacency if one hop from these origins is done with it; None if the edges are looked up."""
+    choice, _ = _choose(graph, step, origins, Steps(1, 1))
+    found = adjacency(graph, step.edge_type, step.direction) if choice.mode is Mode.ADJACENCY else None
+    return found, choice
+
+
 # Choosing ------------------------------------------------------------------------------------------
 
 
-def _choose(graph: GraphView, step: Expand, origins: Positions, hops: Steps) -> Choice:
+def _choose(graph: GraphView, step: Expand, origins: Positions, hops: Steps) -> tuple[Choice, float]:
+    """Return how to find the edges, and what looking them up costs."""
     wish = mode_of()
     if wish is not Mode.AUTO:
-        return Choice(wish, f"{VARIABLE} says so")
+        return Choice(wish, f"{VARIABLE} says so"), 0.0
     view = graph.edge(step.edge_type)
     key = adjacency_key(graph, step.edge_type, step.direction)
     # Before the layout is read: a warm query must not make a request to find out what it has in memory.
     if graph.cache.holds(key):
-        return Choice(Mode.ADJACENCY, "it is in memory")
+        return Choice(Mode.ADJACENCY, "it is in memory"), 0.0
     if view.count <= SMALL_EDGES:
-        return Choice(Mode.ADJACENCY, f"there are only {view.count} edges")
+        return Choice(Mode.ADJACENCY, f"there are only {view.count} edges"), 0.0
     lookups = _lookups(graph, step, origins, hops)
     bare = _uncovered(view, step.direction)
     rent, price = lookups * _LOOKUP + bare * _SCANNED, view.count * _BUILT
     if bare == view.count:
-        return Choice(Mode.ADJACENCY, "no index covers the edges")
+        return Choice(Mode.ADJACENCY, "no index covers the edges"), 0.0
     if graph.cache.spent(key) + rent > price:
-        return Choice(Mode.ADJACENCY, f"about {lookups:.0f} lookups more would cost more than all {view.count} edges")
-    graph.cache.spend(key, rent)
-    return Choice(Mode.INDEX, f"about {lookups:.0f} lookups cost less than all {view.count} edges")
+        reason = f"about {lookups:.0f} lookups more would cost more than all {view.count} edges"
+        return Choice(Mode.ADJACENCY, reason), 0.0
+    return Choice(Mode.INDEX, f"about {lookups:.0f} lookups cost less than all {view.count} edges"), rent
 
 
 def _lookups(graph: GraphView, step: Expand, origins: Positions, hops: Steps) -> float:

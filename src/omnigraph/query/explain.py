@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import numpy as np
@@ -14,7 +14,7 @@ from omnigraph.query.frame import Frame
 from omnigraph.query.match import Matcher
 from omnigraph.query.read import BoundRows, Execution
 from omnigraph.query.statistics import GROUP, NOT, Statistics, share
-from omnigraph.query.view import GraphView
+from omnigraph.query.view import GraphView, Positions
 from omnigraph.storage.observe import counted
 
 
@@ -193,12 +193,12 @@ class Trace:
         # Stacks, because the steps inside a `not` are noted below the step that runs them.
         self._open = [self.steps]
         self._estimates = [1.0]
+        self.reasons: Mapping[str, str] = {}  # why the match begins where it does
+        self._notes: dict[tuple[int, int], PlanStep] = {}
         self.matcher: Matcher | None = None
 
     def note(self, step: ir.Step, run: Callable[[], _T], rows_of: Callable[[_T], int]) -> _T:
-        self._estimates[-1] = rows_after(step, self._estimates[-1], self.statistics)
-        noted = PlanStep(type(step).__name__, describe(step), round(self._estimates[-1]))
-        self._open[-1].append(noted)
+        noted = self._noted(step)
         self._open.append(noted.inner)
         self._estimates.append(self._estimates[-1])
         assert self.matcher
@@ -206,13 +206,28 @@ class Trace:
         begun = time.perf_counter()
         with counted() as requests:
             found = run()
-        noted.seconds, noted.requests, noted.rows = time.perf_counter() - begun, requests.total, rows_of(found)
+        noted.seconds += time.perf_counter() - begun
+        noted.requests += requests.total
+        noted.rows += rows_of(found)
         self._open.pop()
         self._estimates.pop()
         choice = self.matcher.choice
-        if isinstance(step, ir.Expand | ir.Meet) and choice is not None:
+        # The first one: by the time that the rows are made, what the edges are found in may have come to memory.
+        if isinstance(step, ir.Expand | ir.Meet) and choice is not None and noted.expansion is None:
             noted.expansion, noted.reason = str(choice.mode), choice.reason
         return found
+
+    def _noted(self, step: ir.Step) -> PlanStep:
+        """Return the note of a step; it has one already if it runs for another part of its rows."""
+        key = (id(self._open[-1]), id(step))
+        if key not in self._notes:
+            self._estimates[-1] = rows_after(step, self._estimates[-1], self.statistics)
+            self._notes[key] = PlanStep(type(step).__name__, describe(step), round(self._estimates[-1]))
+            self._open[-1].append(self._notes[key])
+            if isinstance(step, ir.Scan | ir.ScanEdges) and self._open[-1] is self.steps:
+                begins = step.variable if isinstance(step, ir.Scan) else step.edge_variable
+                self._notes[key].reason = self.reasons.get(begins)
+        return self._notes[key]
 
 
 class _TracedMatcher(Matcher):
@@ -220,14 +235,15 @@ class _TracedMatcher(Matcher):
         super().__init__(execution.graph, execution.values)
         self.trace = trace
 
-    def run(self, steps: Sequence[ir.MatchStep], frame: Frame) -> Frame:
-        """Record the steps inside a `not`; the execution records the others."""
-        for step in steps:
-            frame = self._noted(step, frame)
-        return frame
+    def parts(self, step: ir.MatchStep, frame: Frame, *, drops: bool) -> list[Positions]:
+        """Record what it takes to find out how many rows a step makes as a part of the step."""
+        if frame.count <= 1:
+            return []
+        return self.trace.note(step, lambda: super(_TracedMatcher, self).parts(step, frame, drops=drops), lambda _: 0)
 
-    def _noted(self, step: ir.MatchStep, frame: Frame) -> Frame:
-        return self.trace.note(step, lambda: self.step(step, frame), lambda found: found.count)
+    def done(self, step: ir.MatchStep, frame: Frame) -> Frame:
+        """Record a step inside a `not`; the execution records the others."""
+        return self.trace.note(step, lambda: super(_TracedMatcher, self).done(step, frame), lambda found: found.count)
 
 
 class TracedExecution(Execution):

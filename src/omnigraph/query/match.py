@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import cast
 
@@ -14,15 +14,17 @@ from omnigraph.query.adjacency import Steps, walk
 from omnigraph.query.arrays import spread
 from omnigraph.query.blocks import BLOCK, RowsWithBlocks, folded
 from omnigraph.query.ends import ends_of
-from omnigraph.query.expansion import Choice, Reach, follow
-from omnigraph.query.frame import NOTHING, Frame, check_room
-from omnigraph.query.meet import meeting
+from omnigraph.query.expansion import Choice, Reach, adjacency_used, follow
+from omnigraph.query.frame import NOTHING, Frame
+from omnigraph.query.meet import meeting, met
+from omnigraph.query.memory import check_room, keeping, settle
 from omnigraph.query.procedures import run
 from omnigraph.query.text_search import text_mask
 from omnigraph.query.view import GraphView, Positions, TableView
 from omnigraph.storage.expressions import Values, holds, pushed
 
 _ROW, _TARGET = "@row", "@target"
+_PART = 2**22  # positions that a step makes at once, if it starts at several rows
 _MANY_EDGES = 8  # beyond one edge in so many, a predicate is tried on all edges first
 
 
@@ -34,11 +36,58 @@ class Matcher:
         self.values = values
         self.choice: Choice | None = None  # how the edges of the last expansion were found
         self.orders_edges = True  # whether the edges of one row must come in the order of their ids
+        self._alone: dict[int, Frame] = {}  # what a scan has found, by the number of the step
+
+    def stream(self, steps: Sequence[ir.MatchStep], frame: Frame) -> Iterator[Frame]:
+        """Run steps; where one would make too many rows, part by part to the last step."""
+        for at, step in enumerate(steps):
+            parts = self.parts(step, frame, drops=True)
+            if len(parts) > 1:
+                with keeping(frame.count, len(frame.columns)):
+                    for part in parts:
+                        yield from self.stream(steps[at + 1 :], self.done(step, frame.take(part)))
+                return
+            frame = self.done(step, frame)
+        yield frame
 
     def run(self, steps: Sequence[ir.MatchStep], frame: Frame) -> Frame:
-        for step in steps:
-            frame = self.step(step, frame)
-        return frame
+        """Run steps, and join the rows of all parts."""
+        with keeping(frame.count, len(frame.columns)):
+            return Frame.joined([*self.stream(steps, frame)])
+
+    def done(self, step: ir.MatchStep, frame: Frame) -> Frame:
+        made = self.step(step, frame)
+        settle(made.count, len(made.columns))
+        return made
+
+    def parts(self, step: ir.MatchStep, frame: Frame, *, drops: bool) -> list[Positions]:
+        """Divide rows so that a step makes a limited number from each part; nothing if they need no division.
+
+        Unless a later step drops rows, all that are made are asked for first.
+        """
+        counts = self._fan_out(step, frame) if frame.count > 1 else None
+        columns = len(frame.columns) + 1
+        if counts is None or (total := int(counts.sum())) * columns <= _PART:
+            return []
+        if not drops:
+            check_room(total, 2 * columns)
+        ends = np.cumsum(counts) // max(_PART // columns, 1)
+        return np.split(np.arange(frame.count), np.flatnonzero(np.diff(ends)) + 1)
+
+    def _fan_out(self, step: ir.MatchStep, frame: Frame) -> Positions | None:
+        """Return how many rows a step makes of each row at most; None if that is few, or not known."""
+        if isinstance(step, ir.Scan):
+            return np.full(frame.count, self._scanned(step).count)
+        if not isinstance(step, ir.Expand) or step.most > 1 or (step.closes and step.edge_variable is None):
+            return None
+        origins = frame.columns[step.origin]
+        there = origins != NOTHING
+        adjacent, self.choice = adjacency_used(self.graph, step, origins[there])
+        if adjacent is None:
+            return None
+        counts = np.zeros(frame.count, np.int64)
+        counts[there] = (adjacent if step.edge_variable else adjacent.distinct).degrees(origins[there])
+        return counts
 
     def step(self, step: ir.MatchStep, frame: Frame) -> Frame:
         match step:
@@ -111,8 +160,12 @@ class Matcher:
         return joined.take(np.argsort(columns[name], kind="stable")).drop(name)
 
     def _scan(self, step: ir.Scan, frame: Frame) -> Frame:
-        alone = self._found(self.graph.node(step.type_name), step.variable, step.predicates)
-        return _product(frame, alone, step.variable)
+        return _product(frame, self._scanned(step), step.variable)
+
+    def _scanned(self, step: ir.Scan) -> Frame:
+        if id(step) not in self._alone:
+            self._alone[id(step)] = self._found(self.graph.node(step.type_name), step.variable, step.predicates)
+        return self._alone[id(step)]
 
     def _found(self, view: TableView, variable: str, predicates: Sequence[ir.Predicate]) -> Frame:
         """Return the rows of a table that satisfy predicates on it alone."""
@@ -151,12 +204,11 @@ class Matcher:
 
     def _meet(self, step: ir.Meet, frame: Frame) -> Frame:
         """Bind the nodes that all arms lead to, part by part."""
-        rows, targets = self.meeting(step, frame)
-        check_room(len(rows), len(frame.columns) + 1)
+        rows, targets = met(self.meeting(step, frame), len(frame.columns) + 1)
         return self.bind_target(step.arms[0], frame.take(rows), targets)
 
-    def meeting(self, step: ir.Meet, frame: Frame) -> tuple[Positions, Positions]:
-        """Return for each node that all arms lead to the index of its row, and its position."""
+    def meeting(self, step: ir.Meet, frame: Frame) -> Iterator[tuple[Positions, Positions]]:
+        """Find the nodes that all arms lead to: part by part the index of the row of each, and its position."""
         reached = [self.follow(arm, frame.columns[arm.origin], Steps(1, 1)) for arm in step.arms]
         return meeting([one.adjacent.distinct for one in reached], [one.numbers for one in reached])
 
@@ -246,9 +298,10 @@ class Matcher:
         """Drop each row for which the inner steps match."""
         # The number of its row travels with every match; the numbers that come out again are the rows to drop.
         numbered = frame.hide(_ROW, np.arange(frame.count))
-        found = self.run(step.steps, numbered).columns[_ROW]
         kept = np.ones(frame.count, bool)
-        kept[found] = False
+        with keeping(frame.count, len(frame.columns)):
+            for part in self.stream(step.steps, numbered):
+                kept[part.columns[_ROW]] = False
         return frame.take(kept)
 
 

@@ -6,27 +6,34 @@ lists, whatever the order of the clauses. Pairs that no arm agrees on are never 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 
+from omnigraph.core.running import proceed
 from omnigraph.query.adjacency import Adjacency
 from omnigraph.query.arrays import Integers
-from omnigraph.query.frame import check_room
+from omnigraph.query.memory import check_room
 
 _PART = 2**20  # candidates that are tried at once: what they take stays small
 
 
-def meeting(arms: Sequence[Adjacency], origins: Sequence[Integers]) -> tuple[Integers, Integers]:
-    """Return for each common target of a row the index of the row, and the target."""
+def meeting(arms: Sequence[Adjacency], origins: Sequence[Integers]) -> Iterator[tuple[Integers, Integers]]:
+    """Find the common targets of rows: part by part the index of the row of each, and the target."""
+    check_room(len(origins[0]), 2 * len(arms))
     degrees = np.stack([arm.degrees(near) for arm, near in zip(arms, origins, strict=True)])
     fewest = degrees.argmin(axis=0)
-    check_room(int(degrees.min(axis=0, initial=0).sum()) // max(_PART, 1) + len(fewest), len(arms))
-    found = [
-        part
-        for at in range(len(arms))
-        for part in _tried(arms, origins, at, np.flatnonzero((fewest == at) & (degrees[at] > 0)))
-    ]
+    for at in range(len(arms)):
+        yield from _tried(arms, origins, at, np.flatnonzero((fewest == at) & (degrees[at] > 0)))
+
+
+def met(parts: Iterable[tuple[Integers, Integers]], columns: int) -> tuple[Integers, Integers]:
+    """Join the parts, in the order of the rows."""
+    found, count = [], 0
+    for part in parts:
+        found.append(part)
+        count += len(part[0])
+        check_room(count, columns)
     if not found:
         return np.empty(0, np.int64), np.empty(0, np.int64)
     rows, targets = (np.concatenate(side) for side in zip(*found, strict=True))
@@ -39,6 +46,7 @@ def _tried(
 ) -> Iterator[tuple[Integers, Integers]]:
     """Follow one arm from some rows, and keep what the others lead to as well."""
     for some in _parts(rows, arms[at].degrees(origins[at][rows])):
+        proceed()
         which, targets = arms[at].expand(origins[at][some])
         which = some[which]
         for other, (arm, near) in enumerate(zip(arms, origins, strict=True)):

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from heapq import heapify, heappop, heappush
 from math import prod
 
 from omnigraph.lang import ir
@@ -18,6 +19,7 @@ from omnigraph.query.view import GraphView
 
 # Microseconds for each row, measured; only how they compare matters.
 _ROW, _FOUND, _EDGE, _CLOSED, _MET, _FILTERED, _WALKED = 0.02, 0.03, 0.06, 0.25, 0.1, 0.02, 3.0
+_SIEVED = 0.05  # an edge of an adjacency of which only some are kept
 _LOOKUP, _BUILT = 60.0, 0.035  # an adjacency is used by later queries as well: a tenth of what it costs is counted
 _MOST_HOPS = 7  # all orders of so many hops are compared; of more, the cheapest next one is taken each time
 _MOST_GREEDY = 64  # beyond, the hops stay in the order in which they were written
@@ -168,33 +170,52 @@ class Chooser:
         """Return the cheapest way to bind everything."""
         if len(self.pattern.hops) > _MOST_GREEDY:
             return self._as_written(state)
-        while (left := self._components(state)) and left:
-            ways = [self._component(state, *one) for one in left]
-            # The smallest first: what comes later is combined with each of its rows.
-            state = min(ways, key=lambda way: way.rows)
+        # The smallest first: what comes later is combined with each of its rows.
+        for part in sorted(self._components(), key=lambda part: self._component(state, *part).rows):
+            state = self._component(state, *part)
         return state
 
-    def _components(self, state: Beginning) -> list[tuple[frozenset[str], frozenset[int]]]:
-        """Return the variables and hops that hang together, of those that are not done."""
-        groups: list[tuple[set[str], set[int]]] = [
-            ({name}, set()) for name in self.pattern.types if name not in state.known
-        ]
+    def _components(self) -> list[tuple[frozenset[str], frozenset[int]]]:
+        """Return the variables and hops that hang together, of those that are not bound outside."""
+        group = {name: ({name}, set[int]()) for name in self.pattern.types if name not in self.pattern.bound}
         for at, hop in enumerate(self.pattern.hops):
-            if at in state.done:
-                continue
-            touching = [group for group in groups if group[0] & hop.ends]
-            names = set(hop.ends).union(*(group[0] for group in touching))
-            numbers = {at}.union(*(group[1] for group in touching))
-            groups = [group for group in groups if group not in touching] + [(names, numbers)]
-        return [(frozenset(names), frozenset(numbers)) for names, numbers in groups]
+            ends = [group.setdefault(name, ({name}, set())) for name in sorted(hop.ends)]
+            small, large = sorted((ends[0], ends[-1]), key=lambda one: len(one[0]))
+            if small is not large:
+                large[0].update(small[0])
+                large[1].update(small[1])
+                group |= dict.fromkeys(small[0], large)
+            large[1].add(at)
+        parts = {id(one): one for one in group.values()}
+        return [(frozenset(names), frozenset(numbers)) for names, numbers in parts.values()]
 
     def _component(self, state: Beginning, names: frozenset[str], hops: frozenset[int]) -> Beginning:
         # What is bound outside, as in a `not`, is where it begins.
         begun = [state] if names & state.known else [*self._starts(state, names, hops)]
+        return self._cheapest(begun, hops)
+
+    def reasons(self, state: Beginning) -> Iterator[tuple[Move, str]]:
+        """Return for each beginning of an order why it is there: what it costs to begin elsewhere."""
+        if len(self.pattern.hops) > _MOST_GREEDY:
+            return
+        for part in sorted(self._components(), key=lambda part: self._component(state, *part).rows):
+            if not part[0] & state.known:
+                ways = [(one.moves[-1], self._cheapest([one], part[1])) for one in self._starts(state, *part)]
+                (first, cheapest), *others = sorted(ways, key=lambda way: way[1].cost)
+                costs = [f"at {self._named(move)} {_milliseconds(way.cost - state.cost)}" for move, way in others]
+                reason = f"from here about {_milliseconds(cheapest.cost - state.cost)}"
+                yield first, f"{reason}; {', '.join(costs)}" if costs else reason
+            state = self._component(state, *part)
+
+    def _named(self, move: Move) -> str:
+        return f"${move.variable or self.pattern.hops[move.hops[0]].edge_variable}"
+
+    def _cheapest(self, begun: Sequence[Beginning], hops: frozenset[int]) -> Beginning:
+        """Return the cheapest way to follow hops after one of some beginnings."""
         if len(hops) > _MOST_HOPS:
             return min((self._greedy(one, hops) for one in begun), key=lambda way: way.cost)
         best: dict[frozenset[int], Beginning] = {}
-        frontier = begun
+        frontier = [*begun]
         finished = [one for one in begun if hops <= one.done]
         while frontier:
             following: dict[frozenset[int], Beginning] = {}
@@ -218,14 +239,25 @@ class Chooser:
         return state
 
     def _as_written(self, state: Beginning) -> Beginning:
-        names = [*self.pattern.types]
-        hops = frozenset(range(len(self.pattern.hops)))
-        while not hops <= state.done or any(name not in state.known for name in names):
-            reachable = [at for at in sorted(hops - state.done) if self.pattern.hops[at].ends & state.known]
-            if reachable:
-                state = self._followed(state, (reachable[0],))
-            else:
-                state = self._scanned(state, next(name for name in names if name not in state.known))
+        hops_of: dict[str, list[int]] = defaultdict(list)
+        for at, hop in enumerate(self.pattern.hops):
+            for name in hop.ends:
+                hops_of[name].append(at)
+        reachable = sorted({at for name in state.known for at in hops_of[name]})
+        done: set[int] = set()
+        for name in ("", *self.pattern.types):  # before the first, what is bound outside
+            if name and name not in state.known:
+                state = self._scanned(state, name)
+                reachable += hops_of[name]
+            heapify(reachable)
+            while reachable:
+                at = heappop(reachable)
+                if at not in done:
+                    done.add(at)
+                    new = self.pattern.hops[at].ends - state.known
+                    state = self._followed(state, (at,))
+                    for other in (other for one in new for other in hops_of[one]):
+                        heappush(reachable, other)
         return state
 
     def _starts(self, state: Beginning, names: frozenset[str], hops: frozenset[int]) -> Iterator[Beginning]:
@@ -286,6 +318,7 @@ class Chooser:
             (step,) = steps
             connected, cost = state.rows * self._connected(step), access + state.rows * _CLOSED
             return self._after(state, Move(None, together), connected, cost, set(), walked=True)
+        access += sum(self._sieved(step, state) for step in steps)
         found = [state.rows * self._degree(step, state) for step in steps]
         least = min(found)
         others = prod(self.statistics.connected(step) for at, step in enumerate(steps) if at != found.index(least))
@@ -293,6 +326,13 @@ class Chooser:
         name = steps[0].target
         rows = least * others * self._share(name)
         return self._after(state, Move(None, together), rows, cost + least * _FOUND, new, walked=True)
+
+    def _sieved(self, step: ir.Expand, state: Beginning) -> float:
+        """The cost of a filter on the edges that a step follows: on those that are met, or on all of them at once."""
+        if step.edge_variable is None or step.edge_variable not in self.filtered:
+            return 0.0
+        met = state.rows * self.statistics.degrees(step.edge_type, step.direction).of_row(walked=False)
+        return min(met * _EDGE, self.graph.edge(step.edge_type).count * _SIEVED)
 
     @staticmethod
     def _per_row(step: ir.Expand) -> float:
@@ -341,6 +381,10 @@ class Chooser:
         if len(needed) > 1:
             return rows
         return min(rows, *(self.sizes.get(name, rows) for name in needed)) if needed else 1.0
+
+
+def _milliseconds(cost: float) -> str:
+    return f"{cost / 1e3:,.2f} ms"
 
 
 def replace_hops(step: ir.Expand) -> ir.Expand:
@@ -494,10 +538,24 @@ def _patterns(steps: Sequence[ir.MatchStep]) -> Iterator[tuple[list[ir.MatchStep
 
 def planned(graph: GraphView, plan: ir.ReadPlan, *, counts: bool) -> ir.ReadPlan:
     """Return a plan whose match is done in the cheapest order."""
-    match_steps = [step for step in plan.steps if isinstance(step, ir.MatchStep)]
+    match_steps = _match_steps(plan)
     rest = [step for step in plan.steps if not isinstance(step, ir.MatchStep)]
     if all(isinstance(step, ir.Filter) for step in match_steps[1:]):
         return plan  # there is nothing to choose
     return graph.cache.plans.get(
         plan, graph.snapshot, lambda: replace(plan, steps=(*ordered(graph, match_steps, {}, counts=counts), *rest))
     )
+
+
+def _match_steps(plan: ir.ReadPlan) -> list[ir.MatchStep]:
+    return [step for step in plan.steps if isinstance(step, ir.MatchStep)]
+
+
+def reasons(graph: GraphView, plan: ir.ReadPlan, *, counts: bool) -> dict[str, str]:
+    """Return why a plan begins where it does, by the variable that a beginning binds."""
+    pattern = Pattern.of(_match_steps(plan), {}, ())
+    chooser = Chooser(graph, pattern, counts=counts)
+    return {
+        str(move.variable or pattern.hops[move.hops[0]].edge_variable): reason
+        for move, reason in chooser.reasons(chooser.start(1.0))
+    }

@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from omnigraph.api.rows import Blob, Cell, Explanation, Result
 from omnigraph.core.nonblocking import is_nonblocking, may_block
+from omnigraph.core.running import running
 from omnigraph.embed.embedder import Embedding
 from omnigraph.errors import BlobNotFoundError, BlobPropertyError, ExpressionError, ParameterError, QueryKindError
 from omnigraph.lang import ir
@@ -24,8 +25,8 @@ from omnigraph.lang.source import Source, did_you_mean
 from omnigraph.manifest.state import GraphState
 from omnigraph.query.count_pushdown import only_counts
 from omnigraph.query.explain import TracedExecution
-from omnigraph.query.frame import out_of_memory
-from omnigraph.query.planner import planned
+from omnigraph.query.memory import out_of_memory
+from omnigraph.query.planner import planned, reasons
 from omnigraph.query.read import Execution
 from omnigraph.query.view import GraphView, TableCache
 from omnigraph.storage.columns import table_key
@@ -97,6 +98,7 @@ class Query:
     name: str | None
     parameters: Mapping[str, Any] | None
     branch: str
+    seconds: float | None = None  # how long it may take
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +114,8 @@ class QueryReader:
     def run(self, query: Query) -> Result:
         """Run a query."""
         compiled = self._compiled(query)
-        table = self._made(Execution, compiled, query)[1]
+        with running(query.seconds):
+            table = self._made(Execution, compiled, query)[1]
         if table.get_total_buffer_size() > _FEW_BYTES:
             may_block()  # the caller encodes the result, which takes long if it is large
         return Result(compiled.name, query.branch, table, self.state.head)
@@ -121,7 +124,7 @@ class QueryReader:
         """Run a query and return its steps and their cost instead of its rows."""
         compiled = self._compiled(query)
         begun = time.perf_counter()
-        with counted() as requests:
+        with running(query.seconds), counted() as requests:
             execution, table = self._made(TracedExecution, compiled, query)
         seconds, branch = time.perf_counter() - begun, query.branch
         steps = execution.trace.steps
@@ -156,7 +159,11 @@ class QueryReader:
         graph = GraphView(self.tables, self.state.snapshot, self.catalog, self.cache)
         plan = planned(graph, compiled.plan, counts=only_counts(compiled.plan))
         plan = _Texts(_with_limits(plan, values), self.catalog, values, self.embedding).embedded()
-        return kind(graph, values, plan)
+        execution = kind(graph, values, plan)
+        if isinstance(execution, TracedExecution):
+            # Before it runs: what it reads into memory would change the reasons.
+            execution.trace.reasons = reasons(graph, compiled.plan, counts=only_counts(compiled.plan))
+        return execution
 
 
 def _is_short(step: ir.Step) -> bool:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,13 +18,15 @@ from omnigraph.lang.read_check import type_of
 from omnigraph.query import count_pushdown
 from omnigraph.query.frame import NOTHING, ONE_ROW, Frame
 from omnigraph.query.match import Matcher
+from omnigraph.query.memory import check_room, keeping, settle
 from omnigraph.query.rank import PLACE, rank
-from omnigraph.query.view import GraphView
+from omnigraph.query.view import GraphView, Positions
 from omnigraph.storage.columns import arrow_type
 from omnigraph.storage.expressions import Values, evaluate, holds
 
 Rows = np.ndarray[Any, Any]
 _FIRST = "@first"
+_FEW = 8  # a limit below one row in so many needs no sorting of all of them
 _FOLDS = {"count": "count", "sum": "sum", "avg": "mean", "min": "min", "max": "max"}
 
 
@@ -88,9 +91,11 @@ class Execution:
 
     def table(self) -> pa.Table:
         plan = self.plan
-        rows = BoundRows(count_pushdown.start() if self.counts else ONE_ROW)
-        for at, step in enumerate(plan.steps):
-            rows = self.step(at, step, rows)
+        matching = [step for step in plan.steps if isinstance(step, ir.MatchStep)]
+        begin = count_pushdown.start() if self.counts else ONE_ROW
+        rows = self._joined(self._matched(0, matching, begin))
+        for at, step in enumerate(plan.steps[len(matching) :], len(matching)):
+            rows = self._done(at, step, rows)
         assert rows.shaped is not None, "a plan shapes its result"
         fields = [*map(_field, plan.columns)]
         arrays = [
@@ -99,13 +104,55 @@ class Execution:
         ]
         return pa.Table.from_arrays(arrays, schema=pa.schema(fields))
 
+    def _matched(self, first: int, steps: Sequence[ir.MatchStep], frame: Frame) -> Iterator[Frame]:
+        """Run the match steps. Rows that a step would make too many of are worked on in parts, to the end of the match.
+
+        So what later steps drop never takes memory all at once, and a query can be stopped between two parts.
+        """
+        last = max((at for at, step in enumerate(steps) if _drops(step)), default=-1)
+        for at, step in enumerate(steps):
+            parts = self._parts(first + at, step, frame, drops=self.counts or at < last)
+            if len(parts) > 1:
+                with keeping(frame.count, len(frame.columns)):
+                    for part in parts:
+                        made = self._done(first + at, step, BoundRows(frame.take(part))).frame
+                        yield from self._matched(first + at + 1, steps[at + 1 :], made)
+                return
+            frame = self._done(first + at, step, BoundRows(frame)).frame
+        yield frame
+
+    def _parts(self, at: int, step: ir.MatchStep, frame: Frame, *, drops: bool) -> list[Positions]:
+        if self.counts and self.tally.adds_up(step, frame, self.needed[at]):
+            return []
+        return self.matcher.parts(step, frame, drops=drops)
+
+    def _joined(self, parts: Iterator[Frame]) -> BoundRows:
+        """Join the rows of all parts; of a count only what they add up to."""
+        found: list[Frame] = []
+        with ExitStack() as kept:
+            for part in parts:
+                found.append(part)
+                if self.counts and len(found) > 1:
+                    found = [count_pushdown.added(found)]
+                elif len(found) > 1:
+                    check_room(sum(one.count for one in found), len(part.columns))
+                kept.enter_context(keeping(found[-1].count, len(part.columns)))
+            return BoundRows(Frame.joined(found))
+
+    def _done(self, at: int, step: ir.Step, rows: BoundRows) -> BoundRows:
+        made = self.step(at, step, rows)
+        settle(made.count, len(made.frame.columns) + len(made.shaped or ()))
+        return made
+
     def step(self, at: int, step: ir.Step, rows: BoundRows) -> BoundRows:
         match step:
             case ir.Project(columns):
+                check_room(rows.count, 2 * len(columns))
                 return BoundRows(rows.frame, [_cell(one.expression, rows.frame, self.values) for one in columns])
             case ir.Aggregate(columns) if self.counts:
                 return BoundRows(Frame(0), [pa.array([count_pushdown.total(rows.frame)], pa.int64())] * len(columns))
             case ir.Aggregate(columns):
+                check_room(rows.count, 2 * len(columns))
                 return BoundRows(Frame(0), _aggregate(columns, rows.frame, self.values))
             case ir.Having(predicate):
                 assert rows.shaped is not None
@@ -114,7 +161,7 @@ class Execution:
                 assert rows.shaped is not None
                 return rows.take(_firsts(rows.shaped))
             case ir.Order():
-                return rows.take(self._order(step, rows))
+                return rows.take(self._sorted(step, rows, at))
             case ir.Limit(count, offset):
                 return rows.take(self._cut(rows, count, offset))
             case ir.Rank():
@@ -132,8 +179,28 @@ class Execution:
             return np.arange(min(offset, last), last)
         return self._first(rows, last)[offset:]
 
+    def _sorted(self, step: ir.Order, rows: BoundRows, at: int) -> Rows:
+        """Return the order of rows; if few of them are wanted, only that of those whose first key may be among them."""
+        wanted, few = self._wanted(at + 1), None
+        if wanted and step.keys and rows.frame.scores is None and wanted * _FEW < rows.count:
+            few = _first_by(self._key(step.keys[0].by, rows), wanted, step.keys[0])
+        if few is None:
+            return self._order(step, rows)
+        found: Rows = few[self._order(step, rows.take(few))]
+        return found
+
+    def _wanted(self, at: int) -> int | None:
+        """Return how many of the sorted rows the rest of the plan takes; None if it may take any of them."""
+        later = [step for step in self.plan.steps[at:] if not isinstance(step, ir.Project)]
+        match later[:1]:
+            case [ir.Limit(int(count), int(offset))]:
+                return count + offset
+            case _:
+                return None
+
     def _order(self, step: ir.Order, rows: BoundRows) -> np.ndarray[Any, Any]:
         frame = rows.frame
+        check_room(rows.count, 2 * len(step.keys) + len(step.tie_break))
         keys = [] if frame.scores is None else [_places(frame.scores)]
         keys += [_ranks(self._key(key.by, rows), key) for key in step.keys]
         keys += [frame.columns[name] for name in (PLACE,) if name in frame.columns]
@@ -179,6 +246,11 @@ def _id_ranks(frame: Frame, name: str) -> np.ndarray[Any, Any]:
     ranks = np.full(frame.count, -1)
     ranks[there] = frame.views[name].id_ranks(positions[there])
     return ranks
+
+
+def _drops(step: ir.MatchStep) -> bool:
+    """Whether a step may drop rows, instead of making more of them."""
+    return not isinstance(step, ir.Scan | ir.Expand) or (isinstance(step, ir.Expand) and step.closes)
 
 
 def _places(scores: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
@@ -323,6 +395,29 @@ def _whole(array: pa.ChunkedArray | pa.Array) -> pa.Array:
 # Order ---------------------------------------------------------------------------------------------
 
 
+def _first_by(array: pa.Array, count: int, by: ir.SortKey) -> Rows | None:
+    """Return the rows that may be among the first by a key, in order; None if that has to be found out by sorting."""
+    kind = array.type
+    is_float = pa.types.is_floating(kind)
+    if not (is_float or pa.types.is_integer(kind) or pa.types.is_temporal(kind) or pa.types.is_string(kind)):
+        return None
+    known = array.drop_null()
+    if not 0 < count < len(known) or (is_float and pc.any(pc.is_nan(known)).as_py()):
+        return None
+    best = pc.select_k_unstable(known, count, sort_keys=[("", "descending" if by.descending else "ascending")])
+    last = known[best[count - 1].as_py()]
+    # Those that share the last place as well: later keys decide between them.
+    reached = (pc.greater_equal if by.descending else pc.less_equal)(array, last)
+    found: Rows = pc.indices_nonzero(reached.fill_null(_nulls_come_first(by))).to_numpy().astype(np.int64)
+    return found
+
+
+def _nulls_come_first(by: ir.SortKey | None) -> bool:
+    if by is None or by.nulls_first is None:
+        return by is None or not by.descending
+    return by.nulls_first
+
+
 def _ranks(array: pa.Array, by: ir.SortKey | None = None) -> np.ndarray[Any, Any]:
     """Return the rank of every value: nulls first ascending, last descending; equal values share one."""
     if pa.types.is_boolean(array.type):
@@ -330,7 +425,6 @@ def _ranks(array: pa.Array, by: ir.SortKey | None = None) -> np.ndarray[Any, Any
     if pa.types.is_nested(array.type):
         array = pa.array([repr(one) for one in array.to_pylist()], pa.string())  # lists have no order, but need one
     descending = by is not None and by.descending
-    first = by.nulls_first if by is not None and by.nulls_first is not None else not descending
-    key = ("", "descending" if descending else "ascending", "at_start" if first else "at_end")
+    key = ("", "descending" if descending else "ascending", "at_start" if _nulls_come_first(by) else "at_end")
     found: np.ndarray[Any, Any] = pc.rank(array, sort_keys=[key], tiebreaker="dense").to_numpy()
     return found

@@ -10,7 +10,7 @@ import numpy as np
 from omnigraph.core.nonblocking import is_nonblocking
 from omnigraph.lang import ir
 from omnigraph.lang.ir import Direction, Operator
-from omnigraph.query.adjacency import Adjacency, adjacency_key
+from omnigraph.query.adjacency import Adjacency, adjacency_family
 from omnigraph.query.view import GraphView, TableView
 from omnigraph.storage.expressions import pushed
 from omnigraph.storage.predicates import Predicate, satisfying
@@ -58,8 +58,8 @@ class Statistics:
     def degrees(self, edge_type: str, direction: Direction) -> Degrees:
         """Return the degrees of the nodes that an edge type starts at, in a direction."""
         edges, source, target = self.graph.ends(edge_type)
-        key = adjacency_key(self.graph, edge_type, direction)
-        adjacent: Adjacency | None = self.graph.cache.peek(key)
+        # Of another version, if need be: a few edges more or less do not change which plan is the best one.
+        adjacent: Adjacency | None = self.graph.cache.relative(adjacency_family(self.graph, edge_type, direction))
         near = target if direction is Direction.IN else source
         noted = (edges.table, direction, "@degrees")
         # A read that must not wait does without: they are computed from all nodes.
@@ -67,7 +67,6 @@ class Statistics:
             mean = edges.count * (2 if direction is Direction.BOTH else 1) / max(near.count, 1)
             return Degrees(mean, mean, near.count, mean)
         found = adjacent
-        # Those of another version do as well: a few rows more or less do not change which plan is the best one.
         return self.graph.cache.grown(
             (edges.table.path, direction, "@degrees"),
             noted,
@@ -85,7 +84,8 @@ class Statistics:
         return min(reached / max(target.count, 1), 1.0)
 
     def has_adjacency(self, edge_type: str, direction: Direction) -> bool:
-        return self.graph.cache.holds(adjacency_key(self.graph, edge_type, direction))
+        """Whether the adjacency is in memory, or grows out of that of another version."""
+        return self.graph.cache.relative(adjacency_family(self.graph, edge_type, direction)) is not None
 
     def matching(self, view: TableView, predicates: tuple[ir.Predicate, ...]) -> float:
         """Estimate how many rows of a table satisfy all predicates on it."""

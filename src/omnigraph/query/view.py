@@ -18,9 +18,10 @@ from omnigraph.errors import CorruptGraphError, StorageError
 from omnigraph.lang.catalog import Catalog, EdgeType, NodeType
 from omnigraph.lang.ir import Operator
 from omnigraph.query.growth import Growth, growth
+from omnigraph.query.memory import check_room
 from omnigraph.storage.columns import table_key
 from omnigraph.storage.lance_errors import Failure, classify
-from omnigraph.storage.layout import deleted_offsets, fragments
+from omnigraph.storage.layout import deleted_offsets, fragments, layout_of
 from omnigraph.storage.predicates import AllOf, Compare, Predicate, satisfying
 from omnigraph.storage.read import ADDRESS, ID, OFFSET_BITS
 from omnigraph.storage.stage import TableStorage
@@ -77,6 +78,11 @@ class TableCache(LruCache):
         """Return a value if it is cached."""
         found = self._entries.get(key)
         return None if found is None else found[1]
+
+    def relative(self, family: Hashable) -> Any:
+        """Return the newest value of a family that is cached, of whatever version."""
+        found = (self.peek(key) for key in self._families.get(family, ()))
+        return next((one for one in found if one is not None), None)
 
     def grown(
         self,
@@ -211,7 +217,10 @@ class TableView:
         """Return the values of a column at some positions."""
         name = self._stored(name)
         if self.is_worth_a_scan(positions) or self.cache.holds((self.table, name)):
-            return self.column(name).take(pa.array(positions))
+            whole = self.column(name)
+            # All rows in order, as after a scan without predicates, need no copy.
+            is_whole = len(positions) == self.count and np.array_equal(positions, np.arange(self.count))
+            return whole if is_whole else whole.take(pa.array(positions))
         # Each row is fetched once: the same entity is often bound in many rows.
         distinct, inverse = np.unique(positions, return_inverse=True)
         found = self.tables.take_positions(self.table, distinct, [name])[name].combine_chunks()
@@ -240,11 +249,29 @@ class TableView:
 
     def _search(self, predicates: Sequence[Predicate]) -> Positions:
         wanted = predicates[0] if len(predicates) == 1 else AllOf(tuple(predicates))
-        if self.count <= SMALL_TABLE:
+        if self.count <= SMALL_TABLE or self._has_in_memory(predicates):
             columns = {name: self.column(name) for one in predicates for name in one.columns}
             return satisfying(wanted, columns, self.count)
         found = self.tables.scan(self.table, [], wanted, addresses=True)[ADDRESS].to_numpy()
         return self.positions_at(np.sort(found))
+
+    def _has_in_memory(self, predicates: Sequence[Predicate]) -> bool:
+        """Whether predicates are tried on columns in memory: they are there, or have been read for it often enough."""
+        names = [name for one in predicates for name in one.columns]
+        if all(self.cache.holds((self.table, self._stored(name))) for name in names):
+            return True
+        key = (self.table.path, *names, "@searches")
+        # The first search may be the only one. An index answers the next ones as well, without the column.
+        is_again = self.cache.spent(key) > 0 and not self._has_index(names[0])
+        self.cache.spend(key, 1.0)
+        return is_again
+
+    def _has_index(self, name: str) -> bool:
+        return self.cache.get(
+            (self.table, name, "@indexed"),
+            lambda: f"{name}_btree" in layout_of(self.tables, self.table).indices,
+            lambda _: _NOTE,
+        )
 
     def positions_at(self, addresses: np.ndarray[Any, Any]) -> Positions:
         return np.searchsorted(self.addresses, addresses.astype(self.addresses.dtype))
@@ -324,6 +351,7 @@ class TableView:
         return np.sort(np.concatenate(parts)).astype(np.uint64)
 
     def _read(self, names: Sequence[str]) -> dict[str, pa.Array]:
+        check_room(self.count, 2 * len(names))
         rows = self.tables.scan(self.table, names)
         self._expect(rows, self.count)
         return {name: _whole(rows[name]) for name in names}

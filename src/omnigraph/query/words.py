@@ -15,6 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from omnigraph.core.running import proceed
 from omnigraph.query.arrays import Integers
 
 _CUT = r"[^\p{L}\p{N}]+"
@@ -131,6 +132,7 @@ def words(texts: pa.Array) -> Iterator[tuple[pa.Array, Integers]]:
         return
     marks = np.searchsorted(offsets, np.arange(offsets[0], offsets[-1], _BLOCK))
     for start, end in zip(marks, [*marks[1:], len(texts)], strict=True):
+        proceed()
         if start < end:
             yield from _block_words(texts.slice(start, end - start), start)
 

@@ -13,6 +13,7 @@ from starlette.routing import Match
 
 from omnigraph.api import problems
 from omnigraph.api.operation import CLIENT_HEADER
+from omnigraph.core.running import Unwanted
 from omnigraph.errors import (
     MethodNotAllowedError,
     OmnigraphError,
@@ -32,7 +33,7 @@ REQUEST_ID = "request_id"
 """Key in the state of a request: its id."""
 
 _UNKNOWN_MEMBER = "extra_forbidden"
-_NOT_FOUND, _NOT_ALLOWED = 404, 405
+_NOT_FOUND, _NOT_ALLOWED, _CLIENT_GONE = 404, 405, 499
 _METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE")
 _HINT = "see the OpenAPI document at /openapi.json"
 
@@ -42,6 +43,7 @@ def install(app: FastAPI) -> None:
     app.add_exception_handler(OmnigraphError, _on_omnigraph_error)
     app.add_exception_handler(RequestValidationError, _on_validation_error)
     app.add_exception_handler(HTTPException, _on_routing_error)
+    app.add_exception_handler(Unwanted, _on_unwanted)
     app.add_exception_handler(Exception, _on_unexpected_error)
 
 
@@ -69,6 +71,10 @@ def unexpected(request: Request) -> Response:
 
 async def _on_unexpected_error(request: Request, _: Exception) -> Response:
     return unexpected(request)  # Starlette raises the exception again, for the access log
+
+
+async def _on_unwanted(_: Request, __: Exception) -> Response:
+    return Response(status_code=_CLIENT_GONE)  # for the access log; the connection is closed
 
 
 async def _on_omnigraph_error(request: Request, error: Exception) -> Response:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -16,6 +17,7 @@ import numpy as np
 from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from omnigraph.core.running import bounded
 from omnigraph.errors import (
     OmnigraphError,
     RequestError,
@@ -56,6 +58,7 @@ class GuardedConnection(asyncio.Protocol):
 
     def __init__(self, serve: Callable[..., asyncio.Protocol], limits: Limits, app_state: dict[str, Any]) -> None:
         self.is_paused = False  # the client does not read its response
+        self.lost = threading.Event()  # the client has gone: queries for it stop
         self._inner = serve(app_state={**app_state, _CONNECTION: self})
         self._limits = limits
         self._received = 0
@@ -106,6 +109,7 @@ class GuardedConnection(asyncio.Protocol):
             self._start_timer(self._limits.body_seconds)
 
     def connection_lost(self, exc: Exception | None) -> None:
+        self.lost.set()
         self._stop_timer()
         self._inner.connection_lost(exc)
 
@@ -216,7 +220,8 @@ class RequestLimits:
             return
         response = _Response(body, send, self._limits.body_seconds, connection)
         # FastAPI answers this exception with a 500 first, which `_Response` drops.
-        with suppress(_StoppedError):
+        lost = None if connection is None else connection.lost
+        with suppress(_StoppedError), bounded(self._limits.query_seconds or None, lost):
             await self.app(scope, body.receive, response.send)
         if body.refusal is not None and not response.started:
             await _refuse(scope, receive, send, body.refusal)

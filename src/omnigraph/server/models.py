@@ -48,6 +48,7 @@ class ChangeRequest(Request):
 
 class QueryRequest(ChangeRequest):
     snapshot: _Snapshot = None
+    timeout: float | None = Field(None, description="How many seconds the query may take.")
 
 
 class ReadRequest(QueryRequest):

@@ -76,6 +76,7 @@ class Limits:
     requests: Count = 512
     threads: Count = 40
     loads: Count = 2
+    query_seconds: Seconds = 300.0  # 0: any time
     shutdown_seconds: Seconds = 60.0
 
 

@@ -19,6 +19,7 @@ from lance.lance import _Session as Session
 from omnigraph.api.results import TableVersion
 from omnigraph.core.location import Location
 from omnigraph.core.lru import LruCache
+from omnigraph.core.running import proceed
 from omnigraph.errors import StorageError
 from omnigraph.lang.identity import new_id
 from omnigraph.storage.bases import at_present_root, file_name
@@ -67,6 +68,15 @@ class _Growth:
 
 
 _NO_IDS = pa.array([], pa.string())
+
+
+def _all_of(batches: pa.RecordBatchReader) -> pa.Table:
+    """Read all batches, unless the query that asks for them has to stop."""
+    found = []
+    for batch in batches:
+        proceed()
+        found.append(batch)
+    return pa.Table.from_batches(found, batches.schema)
 
 
 def fork_name(branch: str) -> str:
@@ -136,12 +146,13 @@ class TableReader:
         """Read the rows that satisfy a predicate, blobs as bytes, optionally with row addresses."""
         dataset = self.open(table)
         with lance_call(dataset.uri, "scan"):
-            return dataset.scanner(
+            scanner = dataset.scanner(
                 columns=list(columns),
                 filter=lance_filter(predicate) if predicate else None,
                 with_row_address=addresses,
                 blob_handling="all_binary",
-            ).to_table()
+            )
+            return _all_of(scanner.to_reader())
 
     def columns(self, table: TableVersion) -> pa.Schema:
         """Return the columns of a version as they are read: a blob column is binary."""

@@ -47,7 +47,7 @@ def query(call: CallNow, request: Request, body: models.QueryRequest) -> Respons
 def ask(call: Call, body: models.QueryRequest | models.ReadRequest, accept: str | None) -> replies.Rows:
     """Run a query, and write its rows in the form that is asked for."""
     where = state(body.branch, body.snapshot)
-    found = call.graph.query(text(body.query, ".gq"), body.params, name=body.name, **where)
+    found = call.graph.query(text(body.query, ".gq"), body.params, name=body.name, timeout=body.timeout, **where)
     return replies.rows(found, body.snapshot, accept)
 
 
