@@ -253,6 +253,10 @@ _NEEDED = {
     "resolve": ["x"],
     "diff": ["a", "b"],
     "revert": ["x"],
+    "history": ["T", "x"],
+    "request": ["list"],
+    "cherry-pick": ["x"],
+    "restore-entities": ["T", "--from", "x"],
     "cleanup": ["--keep", "1"],
     "backup": ["list", "x"],
     "restore": ["x", "y"],
@@ -289,7 +293,7 @@ def test_an_option_that_does_not_go_with_a_command_is_refused_first(name: str, f
     assert run.err == run.err.rstrip()
 
 
-_GROUPS = ("backup", "blob", "branch", "commit", "changes", "tag", "graphs", "queries", "profile")
+_GROUPS = ("backup", "blob", "branch", "commit", "changes", "tag", "graphs", "queries", "profile", "request")
 
 
 @pytest.mark.usefixtures("home")

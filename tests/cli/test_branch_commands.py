@@ -164,6 +164,8 @@ def test_a_merge_into_another_branch_is_told_as_a_document(graph: Graph) -> None
         "conflicts": [],
         "compared": [],
         "commit": head(graph, "review"),
+        "source_commit": head(graph, "feature"),
+        "target_commit": head(graph),
     }
     assert graph.commits("review")[0].actor_id == "eve"
 
@@ -218,7 +220,7 @@ def test_a_preview_of_a_merge_that_would_be_refused_ends_with_1_and_names_the_co
 
     assert done.code == document.code == 1
     assert done.out.splitlines()[-1] == (
-        "conflict divergent_update: Person 'Alice' was changed differently on both sides"
+        "conflict divergent_update: Person 'Alice' was changed differently on both sides: age"
     )
     assert document.document["dry_run"] is True
     assert [one["row_id"] for one in document.document["conflicts"]] == ["Alice"]
@@ -232,7 +234,7 @@ def test_a_refused_merge_tells_people_and_programs_the_conflicts() -> None:
     assert (people.code, people.out) == (1, "")
     assert people.err == echo("branch merge") + (
         "Error: the two sides contradict each other, nothing was changed: 1 conflict\n"
-        "  divergent_update: Person 'Alice' was changed differently on both sides\n"
+        "  divergent_update: Person 'Alice' was changed differently on both sides: age\n"
         "hint: look at both sides, then choose with `ours` or `theirs`, or change one of the branches\n"
     )
     assert programs.code == 1

@@ -254,7 +254,7 @@ def test_conflicts_of_a_merge_have_the_documented_body_byte_for_byte(own: tuple[
             "table_key": "node:Person",
             "row_id": "ann",
             "kind": "divergent_update",
-            "message": "Person 'ann' was changed differently on both sides",
+            "message": "Person 'ann' was changed differently on both sides: age",
         }
     ]
     assert answer.content == compact({"error": body["error"], "code": "conflict", "merge_conflicts": items})

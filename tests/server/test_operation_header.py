@@ -72,7 +72,8 @@ def test_the_document_tells_who_takes_an_id(http: httpx.Client) -> None:
     }
     flat = {
         "/mutate", "/change", "/mutate/if-graph-commit", "/load", "/ingest", "/load/ndjson", "/loads", "/schema/apply",
-        "/branches/merge", "/revert", "/resolve", "/queries/{name}", "/queries/{name}/if-graph-commit",
+        "/branches/merge", "/revert", "/resolve", "/queries/{name}", "/queries/{name}/if-graph-commit", "/cherry-pick",
+        "/restore-entities", "/merge-requests/{request_id}/merge",
     }  # fmt: skip
 
     assert takes == flat | {f"/graphs/{{graph_id}}{path}" for path in flat}

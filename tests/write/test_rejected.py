@@ -41,7 +41,7 @@ REJECTED: list[tuple[str, dict[str, Any] | None, str]] = [
     ('insert User { name: "x", name: "y" }', None, "QueryError T13 1:38 `name` is assigned twice"),
     ('insert WorksAt { from: "ann" }', None, "QueryError T12 1:20 needs `to`"),
     ('insert User { name: "x" } delete User where age = 1', None, "QueryError D2 1:46 split into separate mutations"),
-    ('insert User { name: "x" + }', None, "QueryError Q000 1:37 unexpected `+`"),
+    ('insert User { name: "x" + }', None, "QueryError Q000 1:39 unexpected `}`"),
     ('($a: F64) insert User { name: "x", age: $a }', {"a": 1.0}, "QueryError T7 1:50 F64 does not fit `age: I32?`"),
     ('($a: I32) insert User { name: "x", age: $a }', {"a": "x"}, f"{P} - 'a': expected an integer"),
     ('($a: I32) insert User { name: "x", age: $a }', {"a": True}, f"{P} - got a boolean"),
