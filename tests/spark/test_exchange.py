@@ -102,7 +102,16 @@ def test_rows_that_spark_computes_again_are_not_taken_for_those_of_before(sessio
 
 def test_rows_come_in_any_order_and_are_sorted_by_sender() -> None:
     rows = [
-        {"task": task, "token": "t", "section": 1, "share": 0, "data": str(task).encode(), "origin": 0, "receiver": 0, "of": 1}
+        {
+            "task": task,
+            "token": "t",
+            "section": 1,
+            "share": 0,
+            "data": str(task).encode(),
+            "origin": 0,
+            "receiver": 0,
+            "of": 1,
+        }
         for task in (2, 0, 1)
     ]
     receiving = _Receiving(steps.receives, pickle.dumps(["a"]), {(0, task): "t" for task in range(3)})
