@@ -103,7 +103,7 @@ class EntityVersion:
 class ChangeBlock:
     """What one commit changed with respect to its first parent, or a part of that.
 
-    `schema` has the steps of a change of the schema; the changes are told in the later schema.
+    `schema` has the steps of a change of the schema; the changes are in terms of the later schema.
     """
 
     cause: Commit

@@ -88,7 +88,7 @@ def _line(one: Review) -> str:
 
 def _shown(one: Review) -> Lines:
     yield _line(one)
-    yield f"  opened by {one.author or 'nobody'} at {_time(one.created_at)}"
+    yield f"  opened by {one.author or 'an unknown actor'} at {_time(one.created_at)}"
     yield from (f"  approved by {_approval(found)}" for found in one.approvals)
     yield from (f"  lapsed: approved by {_approval(found)}" for found in one.lapsed)
     for check in one.checks:

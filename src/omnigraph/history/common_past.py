@@ -117,7 +117,7 @@ def fork_point(manifest: Manifest, one: ManifestState, other: ManifestState) -> 
         hint = f"compare with one of them: {', '.join(bases)}"
         raise AmbiguousRefError(message, name=names, candidates=bases, hint=hint)
     [(commit, tables)] = found
-    # What a merge recorded of a deleted branch has no counts of rows, and nobody who compares states needs them.
+    # What a merge recorded of a deleted branch has no counts of rows, and comparing states needs none.
     entries = {key: Entry(table, 0) for key, table in tables.items()}
     schema = tables.schema if isinstance(tables, StateTables) else None
     return GraphState(Snapshot(commit.branch, commit.manifest_version, entries, schema), commit)

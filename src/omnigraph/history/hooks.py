@@ -1,7 +1,7 @@
 """Hooks before and after a merge: a command or a URL of this process, never of the graph.
 
-They are settings of the process and not of the graph: whoever may write to the storage of a graph must not choose what
-runs where it is merged.
+They are settings of the process and not of the graph: those who may write to the storage of a graph must not choose
+what runs where it is merged.
 """
 
 from __future__ import annotations

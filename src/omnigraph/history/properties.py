@@ -60,7 +60,7 @@ class Units:
         names = image_schema(declared).names
         if by is MergeBy.ENTITY:
             return cls((Unit(tuple(names)),))
-        # The ends of an edge are one value: one end of each side would be an edge that nobody made.
+        # The ends of an edge are one value: one end of each side would be an edge that neither side made.
         first = (ID, SRC, DST) if isinstance(declared, EdgeType) else (ID,)
         properties = declared.properties
         embedded = {name: one.embed for name, one in properties.items() if one.embed and one.embed.source in properties}

@@ -44,7 +44,7 @@ def checks_given(given: Mapping[str, str] | Sequence[str] | None, catalog: Catal
         if compiled.is_mutation:
             raise QueryKindError(f"the check '{name}' changes the graph", hint="write a query that reads", query=name)
         if compiled.parameters:
-            message = f"the check '{name}' has parameters, and nobody gives them"
+            message = f"the check '{name}' has parameters, which a check cannot be given"
             raise OptionError(message, option="checks", hint="write the values into the query")
     return found
 

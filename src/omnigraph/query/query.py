@@ -180,7 +180,7 @@ def _is_short(step: ir.Step) -> bool:
 
 
 def _with_limits(plan: ir.ReadPlan, values: Values) -> ir.ReadPlan:
-    """Put the values of parameters into the limit, and tell the ranking how many rows are asked for."""
+    """Put the values of parameters into the limit, and into how many rows the ranking keeps."""
     cut = next((step for step in plan.steps if isinstance(step, ir.Limit)), None)
     if cut is None or (isinstance(cut.count, int) and cut.offset == 0):
         return plan

@@ -19,7 +19,7 @@ from omnigraph.storage.read import ID
 # Shares of rows that satisfy a predicate where nothing is known about the values.
 EQUAL, RANGE, TEXT, NOT, GROUP = 0.1, 0.33, 0.1, 0.5, 0.1
 _SAMPLE = 1_000  # rows of a cached column that a predicate is tried on
-_MOST_TRIED = 4  # predicates of one variable; trying more of them costs more than it tells
+_MOST_TRIED = 4  # predicates of one variable; trying more of them costs more than it gains
 _NOTE = 256
 
 

@@ -84,7 +84,7 @@ def _contents(directory: Traversable, prefix: str = "") -> Iterator[tuple[str, T
 def check_package(expected: str) -> None:
     """Raise unless this worker has imported the package of the driver.
 
-    Spark keeps workers from job to job. One that imported an installed omnigraph for a job of somebody else, before
+    Spark keeps workers from job to job. One that imported an installed omnigraph for an earlier job, before
     the package of this driver arrived, never imports another. Spark ends a worker that raises, and tries the task
     again in a new one, which does.
     """
