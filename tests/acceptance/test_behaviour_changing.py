@@ -418,6 +418,7 @@ def test_schemas_of_two_branches_are_merged_with_their_rows(own: Reached) -> Non
 
     assert own.merge("feature").outcome == "merged"
 
-    found = own.query("query all() { match { $p: Person $p.years < 9 } return { $p.name, $p.years } }").rows
+    text = "query all() { match { $p: Person $p.years < 9 } return { $p.name, $p.years } order { $p.name asc } }"
+    found = own.query(text).rows
     assert found == [{"p.name": "Far", "p.years": 8}, {"p.name": "New", "p.years": 7}]
     assert own.query("query all() { match { $m: More } return { $m.name } }").rows == []

@@ -17,7 +17,7 @@ HERE_ONLY = {
     # A server knows who asks by the token, and a client gives ids by itself; a server looks after its graphs. A stream
     # is written where the storage is.
     Graph: {"acting_as", "as_operation", "upkeep_due", "as_batch", "stream"},
-    Diff: {"tables", "filter", "pairs", "check_readable", "explaining_reclaimed"},  # of the storage
+    Diff: {"tables", "filter", "pairs", "check_readable", "explaining_reclaimed", "schemas"},  # of the storage
     SnapshotView: set(),
 }
 # A server stores queries and knows callers, a graph does neither.

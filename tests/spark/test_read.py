@@ -99,7 +99,8 @@ def test_views_of_sql_work_and_tables_say_so(graph: Graph, spark: SparkSession) 
     register(spark)
     given = f"USING omnigraph OPTIONS (graph '{graph.uri}', type 'Person', columns 'id,age')"
 
-    spark.sql(f"CREATE TEMPORARY VIEW people {given}")
+    # The session is shared, and so are its views.
+    spark.sql(f"CREATE OR REPLACE TEMPORARY VIEW people {given}")
     assert spark.sql("select id from people where age > 40").collect() == [Row(id="bob")]
     with pytest.raises(PySparkException) as caught:
         spark.sql(f"CREATE TABLE people_table {given}")
