@@ -117,7 +117,7 @@ def test_who_makes_a_change_is_who_the_token_stands_for(connected: Connected) ->
 def test_more_than_the_server_takes_at_once_is_refused_and_changes_nothing(connected: Connected) -> None:
     graph = connected()
     before = graph.commits()[0]
-    records = [{"type": "Person", "data": {"name": f"person {at:060}"}} for at in range(2_000)]
+    records = [{"type": "Person", "data": {"name": f"person {at:060}"}} for at in range(50_000)]
 
     with pytest.raises(ResourceLimitError) as caught:
         graph.load(records, mode="append")

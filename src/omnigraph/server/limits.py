@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from typing import Any, cast
 
 import numpy as np
@@ -32,6 +33,7 @@ _CONNECTION = "omnigraph.connection"
 _HEAD_END = b"\r\n\r\n"
 _HEAD_TOO_LARGE = 431
 _GRACE_SECONDS = 0.1
+_DISCARDED_BYTES, _DISCARD_SECONDS = 64 * 2**20, 2.0
 _LOAD_PATH = re.compile(rb"(?:/graphs/[^/]+)?/(?:load|load/ndjson|ingest)/?")
 _MIN_BYTES_PER_SECOND = 16 * KIBI
 # The closing quote is optional: else each quote of an unterminated string would be tried as the start of another one.
@@ -239,7 +241,29 @@ async def _refuse(scope: Scope, receive: Receive, send: Send, error: OmnigraphEr
     response.status_code = status or response.status_code
     # The rest of the body is still on its way, and would be read as the next request.
     response.headers["Connection"] = "close"
-    await response(scope, receive, send)
+    discards = isinstance(error, ResourceLimitError) and error.resource == "body_bytes"
+    await response(scope, receive, partial(_send_and_discard, receive, send) if discards else send)
+
+
+async def _send_and_discard(receive: Receive, send: Send, message: Message) -> None:
+    """Send a refusal whole, and read on for a while before the connection is closed.
+
+    A close with unread bytes resets the connection: a client that is still sending would lose the refusal, and would
+    have to take its change for one with an unknown outcome.
+    """
+    if message["type"] != "http.response.body" or message.get("more_body"):
+        await send(message)
+        return
+    await send({**message, "more_body": True})
+    left = _DISCARDED_BYTES
+    with suppress(TimeoutError):
+        async with asyncio.timeout(_DISCARD_SECONDS):
+            while left > 0:
+                part = await receive()
+                left -= len(part.get("body", b""))
+                if part["type"] != "http.request" or not part.get("more_body"):
+                    break
+    await send({"type": "http.response.body", "body": b""})
 
 
 class _StoppedError(Exception):
